@@ -1,0 +1,105 @@
+//! The kernel's half of the seam.
+//!
+//! A port implements [`Platform`] once: a type without data that names the kernel's own means. The
+//! library never touches the interrupt flag, never allocates, keeps no global state of its own and
+//! takes no lock; what it needs it asks for here.
+
+use core::fmt;
+
+use crate::cpu::PerCpu;
+use crate::cpu_set::Mask;
+use crate::ids::CpuId;
+use crate::regime::Regime;
+use crate::system::System;
+use crate::tags::slots::TagSlots;
+
+/// The set-of-CPUs value type of a platform.
+pub type CpuSetOf<P> = <<P as Platform>::Mask as Mask>::Set;
+
+/// Proof that the holder stays on one CPU.
+///
+/// # Safety
+/// Until the value is dropped, the code that holds it executes on [`Pinned::cpu`] and nowhere else.
+/// The type must not be `Send`.
+pub unsafe trait Pinned {
+    /// The executing CPU.
+    fn cpu(&self) -> CpuId;
+}
+
+/// An interrupt could not be raised.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum KickError {
+    /// The interrupt controller is not ready yet.
+    NotReady,
+    /// This CPU can't be reached.
+    Unreachable(CpuId),
+}
+
+/// A wait went on for too long, as the platform judges it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stalled;
+
+impl fmt::Display for KickError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotReady => f.write_str("the interrupt controller is not ready; flush after it is set up"),
+            Self::Unreachable(cpu) => write!(f, "{cpu} could not be interrupted; take it offline first"),
+        }
+    }
+}
+
+impl core::error::Error for KickError {}
+
+/// What the kernel provides.
+///
+/// # Safety
+/// 1. [`Platform::slot`] returns the same reference for a CPU from the moment it first returns `Some`,
+///    distinct for distinct CPUs, and `Some` for every CPU that has called [`crate::cpu::online`].
+/// 2. A successful [`Platform::kick`] makes every CPU in `targets` call [`crate::on_kick`] after the
+///    kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
+///    kicking CPU wrote before is visible to the kicked one then.
+/// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
+/// 4. [`Platform::system`] returns the same reference always.
+pub unsafe trait Platform: Sized + Send + Sync + 'static {
+    /// The proof that code stays on its CPU; usually a guard that disables preemption.
+    type Pin: Pinned;
+    /// The hardware.
+    type Regime: Regime;
+    /// Sets of CPUs wide enough for the machine.
+    type Mask: Mask;
+    /// The tag slots of a CPU; `Slots<6>` unless measured otherwise.
+    type Slots: TagSlots;
+
+    /// Stays on this CPU until the result is dropped.
+    fn pin() -> Self::Pin;
+
+    /// The one [`System`] of this kernel.
+    fn system() -> &'static System<Self>;
+
+    /// The state of a CPU; `None` when it has not been booted.
+    fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>>;
+
+    /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. Never waits. The set
+    /// never holds the calling CPU.
+    ///
+    /// # Errors
+    /// When a CPU can't be interrupted; some of the others may have been.
+    fn kick(targets: &CpuSetOf<Self>) -> Result<(), KickError>;
+
+    /// One turn of every wait loop. The place for a pause instruction and for a deadline. The library
+    /// serves other CPUs' requests around it.
+    ///
+    /// # Errors
+    /// [`Stalled`] to give up the wait; what is owed is handed back to the caller inside the error.
+    fn relax(pin: &Self::Pin) -> Result<(), Stalled>;
+
+    /// May the caller wait for other CPUs? `false` in interrupt handlers, with interrupts off, or while
+    /// a lock is held that a target may spin on without serving.
+    fn may_wait() -> bool;
+
+    /// A cheap monotonic count for the wait histogram; 0 where there is none.
+    fn ticks() -> u64 {
+        0
+    }
+}

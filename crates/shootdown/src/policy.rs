@@ -1,0 +1,139 @@
+//! Which mechanisms are in force.
+//!
+//! A policy is configuration of the same code, never a second implementation. Kernels take
+//! [`Policy::SHOOTDOWN`]; the others exist so that what each mechanism gains can be measured, and carry
+//! the name of the system whose choices they repeat.
+
+/// Which tag slot makes room for a new space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Victim {
+    /// The slots in turn (what Linux does).
+    RoundRobin,
+    /// The slot whose space ran longest ago.
+    LeastRecent,
+}
+
+/// What a CPU does with the space it has loaded when it starts to run a kernel thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Lazy {
+    /// Nothing is special about it: it is interrupted like any other CPU and flushes.
+    Off,
+    /// It is interrupted once, leaves the space, and is not interrupted again.
+    LeaveOnKick,
+    /// It is not interrupted for leaf changes at all and catches up when it returns.
+    CatchUp,
+}
+
+/// How a remote CPU learns what to invalidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Delivery {
+    /// One posted request per target; the target executes exactly that request.
+    Push,
+    /// Nothing is posted: the target compares generations and catches up with the newest, reading what
+    /// changed from the space's range log; its published generation is the acknowledgement.
+    Pull,
+}
+
+/// When a CPU takes itself out of the set of a space it no longer has loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Leave {
+    /// On every switch away.
+    AtSwitch,
+    /// When a flush finds it in vain, or a trim asks for it.
+    Lazily,
+}
+
+/// A set of mechanisms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Use hardware tags when the machine has them.
+    pub tags: bool,
+    /// How many of a CPU's tag slots to use; more than the platform's slot count means all of them.
+    pub slots: u8,
+    /// Which slot makes room.
+    pub victim: Victim,
+    /// Lazy mode.
+    pub lazy: Lazy,
+    /// Invalidate exact ranges up to the ceiling; otherwise every flush is full.
+    pub ranges: bool,
+    /// Interrupt only CPUs that have the space loaded; otherwise every online CPU.
+    pub targeted: bool,
+    /// Ask remote CPUs first and work while they work; otherwise local work comes first.
+    pub overlap: bool,
+    /// How requests travel.
+    pub delivery: Delivery,
+    /// Keep and replay the log of recent ranges.
+    pub range_log: bool,
+    /// Acknowledge before invalidating where no access can come between (leaf changes, interrupt
+    /// context).
+    pub early_ack: bool,
+    /// Sets larger than this are sent to and acknowledged as a tree; 0 means never.
+    pub tree_above: u16,
+    /// When CPUs leave a space's set.
+    pub leave: Leave,
+    /// The lazy flag shares a line with what others read (`true`) or sits with the private state, so
+    /// that reading it from afar takes the private line away (`false`, as before Linux 5.13).
+    pub split_lazy_line: bool,
+}
+
+impl Policy {
+    /// Everything this project has. The default.
+    pub const SHOOTDOWN: Self = Self {
+        tags: true,
+        slots: 6,
+        victim: Victim::LeastRecent,
+        lazy: Lazy::CatchUp,
+        ranges: true,
+        targeted: true,
+        overlap: true,
+        delivery: Delivery::Pull,
+        range_log: true,
+        early_ack: true,
+        tree_above: 32,
+        leave: Leave::Lazily,
+        split_lazy_line: true,
+    };
+
+    /// No tags, everyone interrupted, full flushes, one after the other.
+    pub const NAIVE: Self = Self {
+        tags: false,
+        slots: 1,
+        victim: Victim::RoundRobin,
+        lazy: Lazy::Off,
+        ranges: false,
+        targeted: false,
+        overlap: false,
+        delivery: Delivery::Push,
+        range_log: false,
+        early_ack: false,
+        tree_above: 0,
+        leave: Leave::AtSwitch,
+        split_lazy_line: true,
+    };
+
+    /// Generations and lazy mode, local before remote, no tags.
+    pub const LINUX_4_13: Self = Self {
+        ranges: true,
+        targeted: true,
+        lazy: Lazy::LeaveOnKick,
+        split_lazy_line: false,
+        ..Self::NAIVE
+    };
+
+    /// 4.13 with per-CPU tags.
+    pub const LINUX_4_14: Self = Self { tags: true, slots: 6, ..Self::LINUX_4_13 };
+
+    /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
+    pub const LINUX_5_13: Self =
+        Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::SHOOTDOWN
+    }
+}

@@ -1,0 +1,45 @@
+//! The atomics facade: `core`, `loom`, or the machine's traced atomics.
+//!
+//! The rest of the crate names atomics only through this module, so that the same protocol code runs
+//! in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine (package
+//! `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`). Besides the
+//! atomics it has [`prefetch`], a hint that may be ignored.
+
+#[cfg(not(any(loom, shootdown_traced)))]
+mod imp {
+    pub use core::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+
+    /// Asks for the line of `target` before it is needed. A hint: nothing depends on it.
+    #[inline]
+    pub fn prefetch<T>(target: &T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: PREFETCHT0 reads nothing architecturally and faults on no address; SSE is baseline
+        // on x86-64 (Intel SDM vol. 2, PREFETCHh).
+        unsafe {
+            core::arch::x86_64::_mm_prefetch(
+                core::ptr::from_ref(target).cast(),
+                core::arch::x86_64::_MM_HINT_T0,
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = target;
+    }
+}
+
+#[cfg(loom)]
+mod imp {
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+
+    /// Nothing to do under the model checker.
+    pub fn prefetch<T>(_: &T) {}
+}
+
+#[cfg(all(shootdown_traced, not(loom)))]
+#[path = "traced.rs"]
+mod imp;
+
+pub use imp::*;
