@@ -1,2 +1,7 @@
-//! The lab.
-fn main() {}
+//! The `shootdown` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    shootdown_lab::cli::main()
+}

@@ -1,0 +1,89 @@
+//! The command line.
+//!
+//! Every subcommand is a `clap` argument struct with a `run(self, &Shared) -> Result<(), LabError>` in
+//! the module that does the work; this module only routes, prints errors and chooses the exit code:
+//! 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
+
+mod bench;
+mod list;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::LabError;
+use crate::output::Format;
+
+/// Options every subcommand takes.
+#[derive(Args, Clone, Debug)]
+pub struct Shared {
+    /// How results are printed: a table to read, or JSON, one document a line.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
+    pub format: Format,
+
+    /// Seed of every random choice; the same seed prints the same figures on every host.
+    #[arg(long, global = true, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+}
+
+#[derive(Parser, Debug)]
+#[command(name = "shootdown", version, about = ABOUT, long_about = LONG_ABOUT, after_long_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    shared: Shared,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Bench(bench::BenchArgs),
+    List(list::ListArgs),
+}
+
+const ABOUT: &str = "Measure what keeping TLBs coherent costs, on machines you do not own";
+
+const LONG_ABOUT: &str = "\
+Measure what keeping TLBs coherent costs, on machines you do not own.
+
+When a page table changes, every TLB that may hold the old translation must forget it before the page is \
+used for something else. This command runs the Shootdown library on a software machine in virtual time \
+(CPUs, TLBs, page walks, cache lines, interrupts) under several policies, from a naive one over several \
+Linux versions to everything this project has, with an oracle that stops the run if a stale translation \
+is ever used. Figures depend only on seed, machine profile and policy, never on the host.";
+
+const EXAMPLES: &str = "\
+Examples:
+  shootdown list                                  what there is: machines, policies, experiments
+  shootdown bench overlap                         a published benchmark, simulated beside published
+  shootdown bench scale --policy linux-5.13,shootdown --format json
+
+Exit codes: 0 everything held, 1 a promise was broken, 2 bad input.";
+
+/// Runs the command line of this process.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // `--help` and `--version` arrive here too, with code 0. A closed pipe is no one's fault.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("shootdown: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), LabError> {
+    let shared = &cli.shared;
+    match cli.command {
+        Command::Bench(args) => args.run(shared),
+        Command::List(args) => args.run(shared),
+    }
+}

@@ -1,0 +1,78 @@
+//! What `shootdown bench` runs.
+//!
+//! An experiment is a workload for the software machine (or, for native benches, for this host), the
+//! policies it is run under, and the published figures its rows are held against. It reports rows and,
+//! for what it promises to reproduce, [`Target`]s that say whether it did.
+
+use crate::LabError;
+use crate::names::{Named, unknown};
+use crate::output::Document;
+
+/// What the user asked of an experiment.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// A profile name or the path of a profile file; `None` for the experiment's own.
+    pub machine: Option<String>,
+    /// Policies to run; `None` for the experiment's own.
+    pub policies: Option<Vec<Named>>,
+    /// Limits the CPU counts tried; `None` for the experiment's own.
+    pub cpus: Option<u32>,
+    /// The seed of every random choice.
+    pub seed: u64,
+    /// Fewer iterations and sizes: the same figures, less precisely.
+    pub quick: bool,
+}
+
+/// Something an experiment promises, and whether it held.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Target {
+    /// The promise, in one line.
+    pub what: String,
+    /// What was seen.
+    pub seen: String,
+    /// Whether the promise held.
+    pub held: bool,
+}
+
+/// What an experiment found.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Findings {
+    /// One document per machine.
+    pub documents: Vec<Document>,
+    /// Promises; empty when the user changed what they depend on.
+    pub targets: Vec<Target>,
+}
+
+/// Something `shootdown bench` can run.
+pub trait Experiment: Sync {
+    /// As typed on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for `shootdown list`.
+    fn line(&self) -> &'static str;
+
+    /// The profile it is meant for; "native" when it measures this host.
+    fn machine(&self) -> &'static str;
+
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`LabError::BadInput`] for a request it cannot serve, [`LabError::Broken`] when the oracle stops
+    /// a run.
+    fn run(&self, request: &Request) -> Result<Findings, LabError>;
+}
+
+/// Every experiment.
+pub const EXPERIMENTS: &[&dyn Experiment] = &[];
+
+/// The experiment of that name.
+///
+/// # Errors
+/// [`LabError::BadInput`] with the nearest names.
+pub fn find(name: &str) -> Result<&'static dyn Experiment, LabError> {
+    EXPERIMENTS
+        .iter()
+        .copied()
+        .find(|e| e.name() == name)
+        .ok_or_else(|| unknown("experiment", name, EXPERIMENTS.iter().map(|e| e.name())))
+}

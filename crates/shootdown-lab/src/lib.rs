@@ -1,0 +1,21 @@
+//! The laboratory: everything the `shootdown` command can do, as a library.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`cli`] | the command line: subcommands, shared options, exit codes |
+//! | [`names`] | names users type (policies, experiments), and the nearest ones when they mistype |
+//! | [`output`] | rows of results, as tables and as JSON |
+//! | [`progress`] | progress bars on a terminal, silence in a pipe |
+//! | [`experiments`] | what `shootdown bench` runs |
+//!
+//! The laboratory drives the software machine through its public interface and knows nothing of its
+//! insides: an experiment is a workload, a set of policies and the published figures it is held against.
+
+pub mod cli;
+pub mod error;
+pub mod experiments;
+pub mod names;
+pub mod output;
+pub mod progress;
+
+pub use error::LabError;
