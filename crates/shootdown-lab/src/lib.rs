@@ -6,6 +6,7 @@
 //! | [`names`] | names users type (policies, experiments), and the nearest ones when they mistype |
 //! | [`output`] | rows of results, as tables and as JSON |
 //! | [`progress`] | progress bars on a terminal, silence in a pipe |
+//! | [`recording`] | recordings of real programs: making, keeping and reading them |
 //! | [`experiments`] | what `shootdown bench` runs |
 //!
 //! The laboratory drives the software machine through its public interface and knows nothing of its
@@ -17,5 +18,6 @@ pub mod experiments;
 pub mod names;
 pub mod output;
 pub mod progress;
+pub mod recording;
 
 pub use error::LabError;
