@@ -18,12 +18,8 @@
 pub mod codec;
 pub mod error;
 pub mod frame;
-pub mod import;
 pub mod model;
-pub mod perf_script;
 pub mod read;
-pub mod strace;
-pub mod timeline;
 pub mod write;
 
 pub use error::{Problem, RecordingError};
