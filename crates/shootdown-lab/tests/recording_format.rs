@@ -66,7 +66,7 @@ fn some_events() -> Vec<Event> {
             7,
             What::Enter(CallArgs {
                 call: Call::Munmap,
-                addr: 0x7f00_0000_0123_000,
+                addr: 0x07f0_0000_0012_3000,
                 len: 4096,
                 mode: 0,
                 extra: 0,
