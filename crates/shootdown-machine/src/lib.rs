@@ -1,1 +1,36 @@
-//! The machine.
+//! A software machine in virtual time: CPUs, TLBs, walkers, cache lines, interrupts, and an oracle.
+//!
+//! The machine runs the very source of the `shootdown` library (compiled with traced atomics) under a
+//! small kernel, on as many CPUs as asked for, and says how long everything took, which lines moved,
+//! who interrupted whom, and whether a promise of the coherence contract was broken. It knows nothing of
+//! experiments: programs are closures that run on a CPU.
+//!
+//! The same configuration gives the same figures in every run, on every host, in debug and release
+//! builds: time is counted in integers ([`Time`]), CPUs run in the order of their time, and nothing
+//! depends on host addresses or on the host's allocator.
+
+mod breach;
+mod config;
+mod cpu;
+mod kernel;
+mod machine;
+mod names;
+mod outcome;
+pub mod profile;
+mod time;
+
+pub use breach::Breach;
+pub use config::{Config, MachineError};
+pub use cpu::Cpu;
+pub use kernel::{Kernel, Space};
+pub use machine::Machine;
+pub use outcome::{
+    CpuOutcome, Interrupts, Invalidations, LineCounts, Outcome, TimeSplit, TlbCounts,
+};
+pub use profile::{Profile, ProfileError};
+pub use shootdown::ids::{CpuId, Stride};
+pub use shootdown::policy::Policy;
+pub use time::Time;
+
+/// The most CPUs a machine can have.
+pub const MAX_CPUS: u32 = 4096;

@@ -1,0 +1,72 @@
+//! What to build and how to run it.
+
+use shootdown::policy::Policy;
+
+use crate::MAX_CPUS;
+use crate::profile::Profile;
+
+/// A machine and its kernel, as asked for.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The hardware.
+    pub profile: Profile,
+    /// CPUs; the profile's own number when `None`. More than the profile has adds sockets.
+    pub cpus: Option<u32>,
+    /// The mitigations of 2018: dearer entries, and split tables where the profile says so.
+    pub mitigations: bool,
+    /// Tags, where the profile has them (`false` is `nopcid`).
+    pub tags: bool,
+    /// The mechanisms in force.
+    pub policy: Policy,
+    /// Names the run; where a program wants chance it derives it from this.
+    pub seed: u64,
+    /// Frames of physical memory, 4 KiB each.
+    pub frames: u32,
+}
+
+impl Config {
+    /// The profile's machine with tags, without mitigations, under [`Policy::SHOOTDOWN`], with 1 GiB.
+    #[must_use]
+    pub fn new(profile: Profile) -> Self {
+        Self {
+            profile,
+            cpus: None,
+            mitigations: false,
+            tags: true,
+            policy: Policy::SHOOTDOWN,
+            seed: 1,
+            frames: 1 << 18,
+        }
+    }
+
+    /// The number of CPUs this gives.
+    ///
+    /// # Errors
+    /// [`MachineError::Cpus`] when it is 0 or above [`MAX_CPUS`].
+    pub fn cpu_count(&self) -> Result<u32, MachineError> {
+        match self.cpus.unwrap_or(self.profile.topology.cpus.count()) {
+            cpus @ 1..=MAX_CPUS => Ok(cpus),
+            cpus => Err(MachineError::Cpus(cpus)),
+        }
+    }
+}
+
+/// Why a machine can't be built, or a program can't be placed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// The number of CPUs.
+    #[error("a machine has 1 to {MAX_CPUS} CPUs, not {0}")]
+    Cpus(u32),
+    /// A program for a CPU that is not there.
+    #[error("there is no {cpu}: the machine has {cpus} CPUs, numbered from 0")]
+    NoSuchCpu {
+        /// The CPU asked for.
+        cpu: shootdown::ids::CpuId,
+        /// How many there are.
+        cpus: u32,
+    },
+    /// A second program for a CPU.
+    #[error("{0} has a program already")]
+    Occupied(shootdown::ids::CpuId),
+}

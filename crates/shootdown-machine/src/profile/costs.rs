@@ -1,0 +1,167 @@
+//! A profile in the engine's units.
+
+use super::Profile;
+use crate::time::Time;
+
+/// What is where, as divisions of the CPU number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Topology {
+    /// CPUs in the machine.
+    pub cpus: u32,
+    /// CPUs of one socket.
+    pub socket_cpus: u32,
+    /// Cores of one socket.
+    pub socket_cores: u32,
+    /// CPUs that share a last-level cache.
+    pub cache_cpus: u32,
+    /// Sockets of one group.
+    pub group_sockets: u32,
+    /// CPUs one interrupt command reaches.
+    pub ipi_cluster: u32,
+}
+
+impl Topology {
+    /// The socket of a CPU.
+    #[must_use]
+    pub const fn socket(&self, cpu: u32) -> u32 {
+        cpu / self.socket_cpus
+    }
+
+    /// The core of a CPU: threads of a core differ in their number by the cores of the socket.
+    #[must_use]
+    pub const fn core(&self, cpu: u32) -> u32 {
+        self.socket(cpu) * self.socket_cores + (cpu % self.socket_cpus) % self.socket_cores
+    }
+
+    /// The last-level cache of a CPU. Threads of a core share one.
+    #[must_use]
+    pub const fn cache(&self, cpu: u32) -> u32 {
+        let threads = self.socket_cpus / self.socket_cores;
+        let cache_cores = if self.cache_cpus < threads { 1 } else { self.cache_cpus / threads };
+        self.core(cpu) / cache_cores
+    }
+
+    /// The group of a CPU.
+    #[must_use]
+    pub const fn group(&self, cpu: u32) -> u32 {
+        self.socket(cpu) / self.group_sockets
+    }
+}
+
+/// A profile in picoseconds and counts, with the mitigations chosen. Fields as in [`Profile`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // named as in `Profile`, which documents them
+pub struct Costs {
+    pub line_hit: Time,
+    pub line_smt: Time,
+    pub line_same: Time,
+    pub line_cross: Time,
+    pub line_far: Time,
+    pub atomic: Time,
+    pub fence: Time,
+    pub fill_buffers: u32,
+    pub ipi_send: Time,
+    pub ipi_same: Time,
+    pub ipi_cross: Time,
+    pub ipi_far: Time,
+    pub syscall: Time,
+    pub fault: Time,
+    pub irq_entry: Time,
+    pub irq_exit: Time,
+    pub kick_handler: Time,
+    pub switch: Time,
+    pub area: Time,
+    pub entry_edit: Time,
+    pub wake: Time,
+    pub page: Time,
+    pub page_other_tag: Time,
+    pub tag: Time,
+    pub everything: Time,
+    pub load_keep: Time,
+    pub load_flush: Time,
+    pub dependent: Time,
+    pub independent: Time,
+    pub l2_hit: Time,
+    pub l2_hit_overlapped: Time,
+    pub walk_near: Time,
+    pub walk_typical: Time,
+    pub walk_far: Time,
+    pub walk_overlapped: Time,
+}
+
+impl Profile {
+    /// The topology with this many CPUs: fewer than the profile's use the first ones, more add sockets.
+    #[must_use]
+    pub fn topology(&self, cpus: u32) -> Topology {
+        let t = &self.topology;
+        let socket_cpus = t.cpus.count() / t.sockets.count();
+        Topology {
+            cpus,
+            socket_cpus,
+            socket_cores: socket_cpus / t.smt.count(),
+            cache_cpus: t.cache_cpus.count().min(socket_cpus),
+            group_sockets: t.group_sockets.count(),
+            ipi_cluster: t.ipi_cluster.count(),
+        }
+    }
+
+    /// The costs, with mitigations or without.
+    #[must_use]
+    pub fn costs(&self, mitigations: bool) -> Costs {
+        let ghz = self.ghz.plain();
+        let entry = &self.entry;
+        Costs {
+            line_hit: self.line.hit.time(ghz),
+            line_smt: self.line.smt.time(ghz),
+            line_same: self.line.same.time(ghz),
+            line_cross: self.line.cross.time(ghz),
+            line_far: self.line.far.time(ghz),
+            atomic: self.line.atomic.time(ghz),
+            fence: self.line.fence.time(ghz),
+            fill_buffers: self.line.fill_buffers.count(),
+            ipi_send: self.ipi.send.time(ghz),
+            ipi_same: self.ipi.same.time(ghz),
+            ipi_cross: self.ipi.cross.time(ghz),
+            ipi_far: self.ipi.far.time(ghz),
+            syscall: entry.syscall.pick(mitigations).time(ghz),
+            fault: entry.fault.pick(mitigations).time(ghz),
+            irq_entry: entry.irq_entry.pick(mitigations).time(ghz),
+            irq_exit: entry.irq_exit.pick(mitigations).time(ghz),
+            kick_handler: self.kernel.kick_handler.time(ghz),
+            switch: self.kernel.switch.time(ghz),
+            area: self.kernel.area.time(ghz),
+            entry_edit: self.kernel.entry_edit.time(ghz),
+            wake: self.kernel.wake.time(ghz),
+            page: self.invalidate.page.time(ghz),
+            page_other_tag: self.invalidate.page_other_tag.time(ghz),
+            tag: self.invalidate.tag.time(ghz),
+            everything: self.invalidate.everything.time(ghz),
+            load_keep: self.invalidate.load_keep.time(ghz),
+            load_flush: self.invalidate.load_flush.time(ghz),
+            dependent: self.access.dependent.time(ghz),
+            independent: self.access.independent.time(ghz),
+            l2_hit: self.walk.l2_hit.time(ghz),
+            l2_hit_overlapped: self.walk.l2_hit_overlapped.time(ghz),
+            walk_near: self.walk.near.time(ghz),
+            walk_typical: self.walk.typical.time(ghz),
+            walk_far: self.walk.far.time(ghz),
+            walk_overlapped: self.walk.overlapped.time(ghz),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_a_core_share_core_and_cache() {
+        let t = Profile::named("haswell-ep-48").unwrap().topology(48);
+        assert_eq!((t.socket(23), t.socket(24)), (0, 1));
+        assert_eq!((t.core(0), t.core(12), t.core(1)), (0, 0, 1));
+        assert_eq!((t.cache(0), t.cache(23), t.cache(24)), (0, 0, 1));
+        let z = Profile::named("zen4").unwrap().topology(96);
+        assert_eq!(z.core(0), z.core(48));
+        assert_eq!((z.cache(7), z.cache(8), z.cache(48)), (0, 1, 0));
+    }
+}

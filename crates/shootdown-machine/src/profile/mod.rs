@@ -1,0 +1,477 @@
+//! Machine profiles: geometry and costs, each figure with its source.
+//!
+//! A profile is a TOML file. Lengths of time are nanoseconds (`value`) or clock cycles (`cycles`). Every
+//! figure is `{ value = 90, source = "…" }` or `{ value = 90, assumed = "why" }`; nothing is defaulted, so
+//! that a profile states a whole machine. The five profiles of the tree are built in
+//! ([`Profile::named`]); others are read from files ([`Profile::load`]).
+//!
+//! [`Costs`] is the same in the engine's units, with the mitigations chosen.
+
+mod costs;
+mod number;
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+pub use costs::{Costs, Topology};
+pub use number::{Number, Origin, Pair};
+
+use crate::names::nearest;
+
+/// A machine, as its file states it.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Its name.
+    pub name: String,
+    /// One line about it.
+    pub description: String,
+    /// Clock in GHz.
+    pub ghz: Number,
+    /// What is where.
+    pub topology: TopologySpec,
+    /// Cache lines.
+    pub line: LineSpec,
+    /// Interrupts between CPUs.
+    pub ipi: IpiSpec,
+    /// Crossing into the kernel and back.
+    pub entry: EntrySpec,
+    /// The kernel's own work.
+    pub kernel: KernelSpec,
+    /// Instructions that invalidate and load translations.
+    pub invalidate: InvalidateSpec,
+    /// Memory accesses of user code, translation apart.
+    pub access: AccessSpec,
+    /// TLBs.
+    pub tlb: TlbSpec,
+    /// Walk caches.
+    pub walk_cache: WalkCacheSpec,
+    /// Costs of translation.
+    pub walk: WalkSpec,
+    /// What the port declares.
+    pub facts: FactsSpec,
+}
+
+/// CPUs are numbered socket by socket; within a socket the first thread of every core comes first, then
+/// the second of every core, as Linux numbers them when one socket is looked at.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TopologySpec {
+    /// Logical CPUs.
+    pub cpus: Number,
+    /// Sockets.
+    pub sockets: Number,
+    /// Threads per core.
+    pub smt: Number,
+    /// Logical CPUs that share a last-level cache.
+    pub cache_cpus: Number,
+    /// Sockets within which a transfer is `cross`; beyond, it is `far`.
+    pub group_sockets: Number,
+    /// CPUs one interrupt command reaches.
+    pub ipi_cluster: Number,
+}
+
+/// Costs of cache-line ownership.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineSpec {
+    /// A load or store of a line this CPU holds.
+    pub hit: Number,
+    /// From the other thread of the core.
+    pub smt: Number,
+    /// From a CPU that shares the last-level cache.
+    pub same: Number,
+    /// From another last-level cache of the group.
+    pub cross: Number,
+    /// From another group.
+    pub far: Number,
+    /// An atomic read-modify-write of a line this CPU owns.
+    pub atomic: Number,
+    /// A full fence with nothing to wait for.
+    pub fence: Number,
+    /// Line transfers that can be under way for one CPU.
+    pub fill_buffers: Number,
+}
+
+/// Interrupts between CPUs.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IpiSpec {
+    /// One interrupt command, on the sender.
+    pub send: Number,
+    /// From the command to the target's interrupt entry, within a socket.
+    pub same: Number,
+    /// The same, across sockets of a group.
+    pub cross: Number,
+    /// The same, across groups.
+    pub far: Number,
+}
+
+/// Crossing into the kernel and back.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EntrySpec {
+    /// A system call that does nothing, both ways.
+    pub syscall: Pair,
+    /// A page fault that finds its page, both ways, with the kernel's handling.
+    pub fault: Pair,
+    /// Interrupt entry.
+    pub irq_entry: Pair,
+    /// Interrupt exit.
+    pub irq_exit: Pair,
+}
+
+/// The kernel's own work, memory accesses to shared lines apart.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelSpec {
+    /// The body of the interrupt handler that serves flushes.
+    pub kick_handler: Number,
+    /// A switch between threads, the switch of the space apart.
+    pub switch: Number,
+    /// What a memory call does before and after it touches page tables (finding and splitting areas).
+    pub area: Number,
+    /// Editing one page-table entry.
+    pub entry_edit: Number,
+    /// Waking up from idle.
+    pub wake: Number,
+}
+
+/// Instructions that invalidate and load translations.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InvalidateSpec {
+    /// One page under the loaded tag (INVLPG).
+    pub page: Number,
+    /// One page under another tag (INVPCID type 0).
+    pub page_other_tag: Number,
+    /// One tag (INVPCID type 1).
+    pub tag: Number,
+    /// Everything, global entries included.
+    pub everything: Number,
+    /// Loading a root and keeping the entries of its tag.
+    pub load_keep: Number,
+    /// Loading a root and dropping them.
+    pub load_flush: Number,
+}
+
+/// Memory accesses of user code, translation apart.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessSpec {
+    /// One whose address depends on the access before.
+    pub dependent: Number,
+    /// One of many that overlap.
+    pub independent: Number,
+}
+
+/// One array of a TLB.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ArraySpec {
+    /// Entries.
+    pub entries: Number,
+    /// Ways; as many as entries when fully associative.
+    pub ways: Number,
+    /// Page sizes it holds: `4k`, `2m`, `1g`.
+    pub pages: Vec<String>,
+}
+
+/// The TLBs of a CPU.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlbSpec {
+    /// First level.
+    pub l1: Vec<ArraySpec>,
+    /// Second level.
+    pub l2: Vec<ArraySpec>,
+}
+
+/// Cached non-leaf entries.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalkCacheSpec {
+    /// Entries of the top level (512 GiB each).
+    pub top: Number,
+    /// Entries of the next (1 GiB each).
+    pub upper: Number,
+    /// Entries of the lowest (2 MiB each).
+    pub lower: Number,
+}
+
+/// Costs of translation.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WalkSpec {
+    /// Missed in the first level, found in the second.
+    pub l2_hit: Number,
+    /// The same when accesses overlap.
+    pub l2_hit_overlapped: Number,
+    /// A walk whose entry is in a near cache.
+    pub near: Number,
+    /// A walk as it usually is.
+    pub typical: Number,
+    /// A walk to memory.
+    pub far: Number,
+    /// A walk when accesses overlap.
+    pub overlapped: Number,
+}
+
+/// What the port declares about the hardware.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FactsSpec {
+    /// Width of a tag; 0 for none.
+    pub tag_bits: Number,
+    /// 1 when single pages can be invalidated under a tag that is not loaded.
+    pub other_tag: Number,
+    /// 1 when the mitigations split user and kernel tables.
+    pub split_when_mitigated: Number,
+    /// 1 when one command interrupts all other CPUs.
+    pub kick_all: Number,
+    /// Pages beyond which a full flush is cheaper.
+    pub ceiling: Number,
+    /// 1 when a hypervisor may turn local invalidations into wider ones.
+    pub hypervisor: Number,
+}
+
+/// Why there is no such profile.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileError {
+    /// No built-in profile has this name.
+    #[error("there is no machine `{name}`; did you mean {}?", nearest.join(" or "))]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The nearest names there are.
+        nearest: Vec<String>,
+    },
+    /// The file can't be read.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is not a profile.
+    #[error("{path}: {message}")]
+    Syntax {
+        /// The file, or the name of a built-in profile.
+        path: String,
+        /// What is wrong and where.
+        message: String,
+    },
+    /// A figure is missing its source, or makes no sense.
+    #[error("{path}: `{field}` {problem}")]
+    Figure {
+        /// The file, or the name of a built-in profile.
+        path: String,
+        /// The figure.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+}
+
+const BUILT_IN: [(&str, &str); 5] = [
+    ("haswell-ep-48", include_str!("../../../../profiles/haswell-ep-48.toml")),
+    ("skylake-laptop", include_str!("../../../../profiles/skylake-laptop.toml")),
+    ("zen4", include_str!("../../../../profiles/zen4.toml")),
+    ("zen4-vm", include_str!("../../../../profiles/zen4-vm.toml")),
+    ("generic-4096", include_str!("../../../../profiles/generic-4096.toml")),
+];
+
+impl Profile {
+    /// The names of the built-in profiles.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILT_IN.iter().map(|(name, _)| *name)
+    }
+
+    /// A built-in profile.
+    ///
+    /// ```
+    /// use shootdown_machine::Profile;
+    /// assert_eq!(Profile::named("zen4").unwrap().name, "zen4");
+    /// let error = Profile::named("zen5").unwrap_err();
+    /// assert!(error.to_string().contains("did you mean zen4"));
+    /// ```
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`], with the nearest names.
+    pub fn named(name: &str) -> Result<Self, ProfileError> {
+        match BUILT_IN.iter().find(|(n, _)| *n == name) {
+            Some((name, text)) => Self::parse(name, text),
+            None => Err(ProfileError::Unknown {
+                name: name.to_owned(),
+                nearest: nearest(name, Self::names()),
+            }),
+        }
+    }
+
+    /// A profile from a file.
+    ///
+    /// # Errors
+    /// When it can't be read, is not a profile, or has a figure without a source.
+    pub fn load(path: &Path) -> Result<Self, ProfileError> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ProfileError::Read { path: shown.clone(), source })?;
+        Self::parse(&shown, &text)
+    }
+
+    /// A profile from its text; `path` is what errors call it.
+    ///
+    /// # Errors
+    /// When it is not a profile, or has a figure without a source.
+    pub fn parse(path: &str, text: &str) -> Result<Self, ProfileError> {
+        let profile: Self = toml::from_str(text).map_err(|e| ProfileError::Syntax {
+            path: path.to_owned(),
+            message: e.to_string().trim_end().to_owned(),
+        })?;
+        let figure = |field: &str, problem: &str| ProfileError::Figure {
+            path: path.to_owned(),
+            field: field.to_owned(),
+            problem: problem.to_owned(),
+        };
+        for (field, number) in profile.figures() {
+            number.check().map_err(|problem| figure(&field, problem))?;
+        }
+        profile.check_geometry().map_err(|(field, problem)| figure(field, problem))?;
+        Ok(profile)
+    }
+
+    /// Every figure with its name, in the order of the file: for checks and for tables of sources.
+    #[must_use]
+    pub fn figures(&self) -> Vec<(String, &Number)> {
+        let mut all = Vec::new();
+        macro_rules! push {
+            ($prefix:literal, $from:expr, $($field:ident),+) => {
+                $(all.push((concat!($prefix, stringify!($field)).to_owned(), &$from.$field));)+
+            };
+        }
+        push!("", self, ghz);
+        push!(
+            "topology.",
+            self.topology,
+            cpus,
+            sockets,
+            smt,
+            cache_cpus,
+            group_sockets,
+            ipi_cluster
+        );
+        push!("line.", self.line, hit, smt, same, cross, far, atomic, fence, fill_buffers);
+        push!("ipi.", self.ipi, send, same, cross, far);
+        push!("entry.syscall.", self.entry.syscall, plain, mitigated);
+        push!("entry.fault.", self.entry.fault, plain, mitigated);
+        push!("entry.irq_entry.", self.entry.irq_entry, plain, mitigated);
+        push!("entry.irq_exit.", self.entry.irq_exit, plain, mitigated);
+        push!("kernel.", self.kernel, kick_handler, switch, area, entry_edit, wake);
+        push!(
+            "invalidate.",
+            self.invalidate,
+            page,
+            page_other_tag,
+            tag,
+            everything,
+            load_keep,
+            load_flush
+        );
+        push!("access.", self.access, dependent, independent);
+        for (level, arrays) in [("l1", &self.tlb.l1), ("l2", &self.tlb.l2)] {
+            for (i, array) in arrays.iter().enumerate() {
+                all.push((format!("tlb.{level}[{i}].entries"), &array.entries));
+                all.push((format!("tlb.{level}[{i}].ways"), &array.ways));
+            }
+        }
+        push!("walk_cache.", self.walk_cache, top, upper, lower);
+        push!("walk.", self.walk, l2_hit, l2_hit_overlapped, near, typical, far, overlapped);
+        push!(
+            "facts.",
+            self.facts,
+            tag_bits,
+            other_tag,
+            split_when_mitigated,
+            kick_all,
+            ceiling,
+            hypervisor
+        );
+        all
+    }
+
+    fn check_geometry(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.ghz.plain() <= 0.0 {
+            return Err(("ghz", "must be above 0"));
+        }
+        let t = &self.topology;
+        for (field, number) in [
+            ("topology.cpus", &t.cpus),
+            ("topology.sockets", &t.sockets),
+            ("topology.smt", &t.smt),
+            ("topology.cache_cpus", &t.cache_cpus),
+            ("topology.group_sockets", &t.group_sockets),
+            ("topology.ipi_cluster", &t.ipi_cluster),
+            ("line.fill_buffers", &self.line.fill_buffers),
+            ("facts.ceiling", &self.facts.ceiling),
+        ] {
+            if number.count() == 0 {
+                return Err((field, "must be at least 1"));
+            }
+        }
+        if t.cpus.count() > crate::MAX_CPUS {
+            return Err(("topology.cpus", "is above 4096"));
+        }
+        if t.cpus.count() % (t.sockets.count() * t.smt.count()) != 0 {
+            return Err(("topology.cpus", "is not a multiple of sockets times threads per core"));
+        }
+        if t.cpus.count().div_ceil(t.cache_cpus.count()) > 64 {
+            return Err(("topology.cache_cpus", "gives more than 64 last-level caches"));
+        }
+        for array in self.tlb.l1.iter().chain(&self.tlb.l2) {
+            let (entries, ways) = (array.entries.count(), array.ways.count());
+            if ways == 0 || entries % ways != 0 {
+                return Err(("tlb", "has an array whose entries are not a multiple of its ways"));
+            }
+            if array.pages.is_empty()
+                || !array.pages.iter().all(|p| ["4k", "2m", "1g"].contains(&p.as_str()))
+            {
+                return Err(("tlb", "has an array whose pages are not among 4k, 2m, 1g"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_built_in_profile_states_a_whole_machine_with_sources() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(profile.name, name);
+            assert!(profile.figures().len() > 50);
+        }
+    }
+
+    #[test]
+    fn a_figure_without_source_is_refused_by_name() {
+        let text = BUILT_IN[0].1.replacen("source = ", "assumed = \"x\", source = ", 1);
+        let error = Profile::parse("p.toml", &text).unwrap_err().to_string();
+        assert!(
+            error.starts_with("p.toml: `") && error.contains("both `source` and `assumed`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_unknown_field_is_refused_with_its_place() {
+        let text = format!("colour = 3\n{}", BUILT_IN[1].1);
+        let error = Profile::parse("p.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+    }
+}
