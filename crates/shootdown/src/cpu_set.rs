@@ -37,7 +37,10 @@ pub trait Bits: Copy + Send + Sync + 'static {
     /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and ignored
     /// otherwise, as such a CPU can't have come online ([`crate::cpu::OnlineError::TooMany`]).
     fn insert(&mut self, cpu: CpuId) {
-        debug_assert!(cpu.index() < Self::capacity(), "{cpu} is beyond this set's width");
+        debug_assert!(
+            cpu.index() < Self::capacity(),
+            "{cpu} is beyond this set's width"
+        );
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
             *w |= 1 << (cpu.index() % WORD);
         }
@@ -69,7 +72,11 @@ pub trait Bits: Copy + Send + Sync + 'static {
 
     /// The CPUs, lowest first.
     fn iter(&self) -> Iter<'_> {
-        Iter { words: self.words(), at: 0, rest: self.words().first().copied().unwrap_or(0) }
+        Iter {
+            words: self.words(),
+            at: 0,
+            rest: self.words().first().copied().unwrap_or(0),
+        }
     }
 }
 
@@ -153,9 +160,14 @@ pub trait Mask: Send + Sync + 'static {
     ///
     /// Not a fence: a caller that needs one orders it itself (see the Dekker table in `switch.rs`).
     fn insert(&self, cpu: CpuId) -> bool {
-        debug_assert!(cpu.index() < Self::Set::capacity(), "{cpu} is beyond this set's width");
+        debug_assert!(
+            cpu.index() < Self::Set::capacity(),
+            "{cpu} is beyond this set's width"
+        );
         let bit = 1 << (cpu.index() % WORD);
-        let Some(word) = self.words().get(cpu.index() / WORD) else { return false };
+        let Some(word) = self.words().get(cpu.index() / WORD) else {
+            return false;
+        };
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
@@ -165,7 +177,9 @@ pub trait Mask: Send + Sync + 'static {
     /// Takes a CPU out if it is there; says whether it had to.
     fn remove(&self, cpu: CpuId) -> bool {
         let bit = 1 << (cpu.index() % WORD);
-        let Some(word) = self.words().get(cpu.index() / WORD) else { return false };
+        let Some(word) = self.words().get(cpu.index() / WORD) else {
+            return false;
+        };
         if word.load(Ordering::Relaxed) & bit == 0 {
             return false;
         }
@@ -246,6 +260,7 @@ impl<const W: usize> Mask for AtomicCpuSet<W> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn a_set_holds_what_was_put_in_and_nothing_else() {
@@ -255,7 +270,10 @@ mod tests {
             set.insert(CpuId(cpu));
         }
         assert_eq!(set.len(), 4);
-        assert_eq!(set.iter().map(|c| c.0).collect::<Vec<_>>(), [0, 63, 64, 4095]);
+        assert_eq!(
+            set.iter().map(|c| c.0).collect::<Vec<_>>(),
+            [0, 63, 64, 4095]
+        );
         set.remove(CpuId(64));
         assert!(!set.contains(CpuId(64)) && set.contains(CpuId(63)));
         assert!(!set.contains(CpuId(5000)));

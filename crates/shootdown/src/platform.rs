@@ -9,6 +9,7 @@ use core::fmt;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Mask;
 use crate::ids::CpuId;
+use crate::policy::Policy;
 use crate::regime::Regime;
 use crate::system::System;
 use crate::tags::slots::TagSlots;
@@ -43,8 +44,12 @@ pub struct Stalled;
 impl fmt::Display for KickError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotReady => f.write_str("the interrupt controller is not ready; flush after it is set up"),
-            Self::Unreachable(cpu) => write!(f, "{cpu} could not be interrupted; take it offline first"),
+            Self::NotReady => {
+                f.write_str("the interrupt controller is not ready; flush after it is set up")
+            }
+            Self::Unreachable(cpu) => {
+                write!(f, "{cpu} could not be interrupted; take it offline first")
+            }
         }
     }
 }
@@ -60,7 +65,10 @@ impl core::error::Error for KickError {}
 ///    kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
 ///    kicking CPU wrote before is visible to the kicked one then.
 /// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
-/// 4. [`Platform::system`] returns the same reference always.
+/// 4. [`Platform::system`] and [`Platform::policy`] return the same reference always.
+/// 5. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
+///    [`crate::Served::Again`], it is called again before the CPU runs user code (a self-interrupt that
+///    is maskable does it).
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The proof that code stays on its CPU; usually a guard that disables preemption.
     type Pin: Pinned;
@@ -97,6 +105,11 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// May the caller wait for other CPUs? `false` in interrupt handlers, with interrupts off, or while
     /// a lock is held that a target may spin on without serving.
     fn may_wait() -> bool;
+
+    /// The mechanisms in force; constant for the life of the kernel.
+    fn policy() -> &'static Policy {
+        &Policy::SHOOTDOWN
+    }
 
     /// A cheap monotonic count for the wait histogram; 0 where there is none.
     fn ticks() -> u64 {

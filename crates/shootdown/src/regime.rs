@@ -61,7 +61,8 @@ pub unsafe trait Regime: 'static {
     ///
     /// # Safety
     /// The tables under `root` are valid and stay so until another root is loaded; with `keep`, every
-    /// entry cached under `tag` on this CPU agrees with them.
+    /// entry cached under `tag` on this CPU agrees with them, or is invalidated before this CPU makes
+    /// an access through it, and no table page that a cached non-leaf entry names has been freed.
     unsafe fn load(root: Self::Root, tag: Tag, keep: bool);
 
     /// Loads the kernel's own tables, which belong to no space and have no user half.

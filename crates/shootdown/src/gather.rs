@@ -1,0 +1,296 @@
+//! Gather: unhook, invalidate, free, in that order.
+//!
+//! A [`Gather`] collects what was unhooked from one space's tables (frames, table pages, address
+//! ranges) and hands it back only when the flush that covers it is done. Flush-on-drop is not an
+//! ordering primitive (a temporary can live longer than the frame it guards), so the things to free
+//! come *out of* [`Gather::finish`], or of the ticket that [`Gather::defer`] gives, or back inside the
+//! error.
+//!
+//! # Invariants
+//! I1: no item leaves a gather before a flush that covers every range put in with or before it is done.
+//! I2: a gather with nothing in it flushes nothing. I3: a gather that is dropped leaks its items rather
+//! than freeing them early (and says so in debug builds).
+
+use core::fmt;
+use core::mem::{ManuallyDrop, MaybeUninit};
+
+use crate::flush::{FlushError, Request, Ticket, What};
+use crate::ids::VaRange;
+use crate::mutant::{self, Mutant};
+use crate::platform::Platform;
+use crate::space::AddressSpace;
+
+/// Where a gather keeps what it will hand back.
+pub trait Keep {
+    /// A frame, a table page, an address range; whatever must not be reused early.
+    type Item;
+
+    /// Takes an item.
+    ///
+    /// # Errors
+    /// The item, when there is no room: finish the gather, then begin another.
+    fn push(&mut self, item: Self::Item) -> Result<(), Self::Item>;
+}
+
+/// Keeps nothing: for permission changes, where nothing is freed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Nothing;
+
+impl Keep for Nothing {
+    type Item = ();
+
+    fn push(&mut self, (): ()) -> Result<(), ()> {
+        Ok(())
+    }
+}
+
+/// Room for `N` items, without allocation.
+pub struct Array<T, const N: usize> {
+    len: usize,
+    items: [MaybeUninit<T>; N],
+}
+
+impl<T, const N: usize> Default for Array<T, N> {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            items: [const { MaybeUninit::uninit() }; N],
+        }
+    }
+}
+
+impl<T, const N: usize> Array<T, N> {
+    /// The items, first in first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: the first `len` items are initialized (`push` and `pop` keep it so), and
+        // `MaybeUninit<T>` has the layout of `T`.
+        unsafe { core::slice::from_raw_parts(self.items.as_ptr().cast(), self.len) }
+    }
+
+    /// Takes the last item out.
+    pub fn pop(&mut self) -> Option<T> {
+        self.len = self.len.checked_sub(1)?;
+        // SAFETY: item `len` was initialized, and is behind the new length, so it is read once.
+        Some(unsafe { self.items[self.len].assume_init_read() })
+    }
+}
+
+impl<T, const N: usize> Drop for Array<T, N> {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+impl<T: fmt::Debug, const N: usize> fmt::Debug for Array<T, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+impl<T, const N: usize> Iterator for Array<T, N> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        self.pop()
+    }
+}
+
+impl<T, const N: usize> Keep for Array<T, N> {
+    type Item = T;
+
+    fn push(&mut self, item: T) -> Result<(), T> {
+        match self.items.get_mut(self.len) {
+            None => Err(item),
+            Some(place) => {
+                place.write(item);
+                self.len += 1;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A batch of unmappings of one space with what they set free.
+///
+/// ```
+/// # mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
+/// use shootdown::{Platform, Stride, VaRange, gather::{Array, Gather}};
+/// let pin = Mock::pin();
+/// boot_once(&pin);
+/// let space = new_space();
+/// let mut gather = Gather::<Mock, Array<u64, 32>>::new(&space);
+/// // … clear the page's entry in the tables, then:
+/// gather.unmapped(VaRange::new(0x1000, 1, Stride::Page4K)?, 0xf00d).expect("there is room");
+/// let frames = gather.finish(&pin).map_err(|(e, _frames)| e)?;
+/// assert_eq!(frames.as_slice(), [0xf00d]); // now, and not before, they may be freed
+/// space.retire(&pin)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "what is in a gather is freed only after `finish` or `defer`"]
+pub struct Gather<'a, P: Platform, K: Keep + Default> {
+    space: &'a AddressSpace<P>,
+    range: Option<VaRange>,
+    freed_tables: bool,
+    keep: ManuallyDrop<K>,
+}
+
+/// A gather whose flush is under way.
+#[must_use = "what is in a deferred gather is freed only when it is done"]
+pub struct Deferred<'a, P: Platform, K> {
+    ticket: Option<Ticket<'a, P>>,
+    keep: ManuallyDrop<K>,
+}
+
+impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
+    /// An empty gather.
+    pub fn new(space: &'a AddressSpace<P>) -> Self {
+        Self {
+            space,
+            range: None,
+            freed_tables: false,
+            keep: ManuallyDrop::new(K::default()),
+        }
+    }
+
+    /// `range` was unhooked (or lost permissions) and will set `item` free.
+    ///
+    /// # Errors
+    /// The item, when there is no room. The range is noted all the same.
+    pub fn unmapped(&mut self, range: VaRange, item: K::Item) -> Result<(), K::Item> {
+        self.changed(range);
+        self.keep.push(item)
+    }
+
+    /// A table page that covered `range` was unhooked and will be set free as `item`.
+    ///
+    /// # Errors
+    /// The item, when there is no room. The range is noted all the same.
+    pub fn table_freed(&mut self, range: VaRange, item: K::Item) -> Result<(), K::Item> {
+        self.changed(range);
+        self.freed_tables = !mutant::active(Mutant::GatherForgetsTables);
+        self.keep.push(item)
+    }
+
+    /// `range` changed and sets nothing free.
+    pub fn changed(&mut self, range: VaRange) {
+        self.range = Some(self.range.map_or(range, |r| r.merge(&range)));
+    }
+
+    /// Is there nothing to flush?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.range.is_none()
+    }
+
+    fn request(&self) -> Option<Request> {
+        let range = self.range?;
+        if mutant::active(Mutant::GatherWithoutFlush) {
+            return None;
+        }
+        Some(Request {
+            what: What::Pages(range),
+            freed_tables: self.freed_tables,
+        })
+    }
+
+    fn into_keep(mut self) -> K {
+        // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
+        let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
+        core::mem::forget(self);
+        keep
+    }
+
+    /// Flushes, then hands back what may now be freed.
+    ///
+    /// # Errors
+    /// The error and what was kept: nothing of it may be freed before another flush of the space is done.
+    pub fn finish(self, pin: &P::Pin) -> Result<K, (FlushError, K)> {
+        let Some(request) = self.request() else {
+            return Ok(self.into_keep());
+        };
+        match self.space.flush(pin, request) {
+            Ok(_) => Ok(self.into_keep()),
+            Err(e) => Err((e, self.into_keep())),
+        }
+    }
+
+    /// Begins the flush and returns at once: for callers that can't wait.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
+        let Some(request) = self.request() else {
+            return Ok(Deferred {
+                ticket: None,
+                keep: ManuallyDrop::new(self.into_keep()),
+            });
+        };
+        let space = self.space;
+        match space.begin_flush(pin, request) {
+            Ok(ticket) => Ok(Deferred {
+                ticket: Some(ticket),
+                keep: ManuallyDrop::new(self.into_keep()),
+            }),
+            Err(e) => Err((e, self.into_keep())),
+        }
+    }
+}
+
+impl<P: Platform, K: Keep + Default> Drop for Gather<'_, P, K> {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.is_empty(),
+            "a gather was dropped with unflushed changes; its items leak"
+        );
+        if self.is_empty() {
+            // SAFETY: dropped once, here; without a change nothing in it was mapped.
+            unsafe { ManuallyDrop::drop(&mut self.keep) };
+        }
+    }
+}
+
+impl<P: Platform, K> Deferred<'_, P, K> {
+    /// What may be freed, if everyone has answered; otherwise the same again.
+    ///
+    /// # Errors
+    /// `self`, not done yet.
+    pub fn poll(mut self) -> Result<K, Self> {
+        if self.ticket.as_mut().is_none_or(Ticket::poll) {
+            Ok(self.into_keep())
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Waits, then hands back what may be freed.
+    ///
+    /// # Errors
+    /// The error and the same again.
+    pub fn wait(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
+        match self.ticket.take().map_or(Ok(()), |ticket| ticket.wait(pin)) {
+            Ok(()) => Ok(self.into_keep()),
+            Err((e, ticket)) => {
+                self.ticket = Some(ticket);
+                Err((e, self))
+            }
+        }
+    }
+
+    fn into_keep(mut self) -> K {
+        self.ticket = None;
+        // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
+        let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
+        core::mem::forget(self);
+        keep
+    }
+}
+
+impl<P: Platform, K> Drop for Deferred<'_, P, K> {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.ticket.is_none(),
+            "a deferred gather was dropped before it was done; its items leak"
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! The responder's decision table: what a CPU does when it is told, or finds out, that its loaded
+//! space changed.
+//!
+//! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current to
+//! with the space's, and invalidates what lies between. A request that came with a range is a hint
+//! that saves looking the range up.
+//!
+//! | # | condition, in order | action | slot's generation |
+//! |---|---|---|---|
+//! | 1 | nothing loaded | acknowledge | – |
+//! | 2 | hint for another space | leave that space's set (`call` side), acknowledge | – |
+//! | 3 | hint's generation ≤ the slot's | acknowledge, without touching the space's line | – |
+//! | 4 | the space's generation = the slot's | acknowledge | – |
+//! | 5 | lazy; policy leaves on kick, or tables were freed (or may have been) | load the kernel's tables | old: flushed on return |
+//! | 6 | lazy otherwise | acknowledge; catch up on return | old |
+//! | 7 | hint covers exactly the one step missing | invalidate its range | the space's |
+//! | 8 | every missed step is in the range log, together below the ceiling | replay them | the space's |
+//! | 9 | otherwise | invalidate the tag | the space's |
+//!
+//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so and no missed step freed
+//! tables: the handler runs with interrupts off and returns to user code only after the invalidation,
+//! so no access through the old entries can come between.
+//!
+//! # Invariants
+//! I1 (master): a slot's generation advances only after every step up to it was invalidated. I2: the
+//! generation is read once, before the invalidation; entries filled after it see at least those table
+//! stores.
+
+use crate::cpu::{Loaded, PerCpu};
+use crate::facts::SplitTables;
+use crate::ids::{CpuId, Generation};
+use crate::mutant::{self, Mutant};
+use crate::platform::Platform;
+use crate::policy::Lazy;
+use crate::range_log::{Step, Steps};
+use crate::regime::{Invalidate, Reach, Regime};
+use crate::space::AddressSpace;
+use crate::switch;
+use crate::sync::Ordering;
+use crate::tags::slots::Slot;
+
+/// What a request says about the change it is about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hint {
+    pub generation: Generation,
+    pub step: Step,
+}
+
+/// What the CPU did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Response {
+    /// Nothing was loaded, or a lazy CPU may wait.
+    Nothing,
+    /// It was current already.
+    Current,
+    /// It left the space.
+    Left,
+    /// It invalidated.
+    CaughtUp,
+}
+
+/// What to invalidate: these steps, or the whole tag.
+struct Plan {
+    steps: Option<Steps>,
+    freed_tables: bool,
+}
+
+impl Plan {
+    fn steps(steps: Steps) -> Self {
+        Self {
+            freed_tables: steps.freed_tables(),
+            steps: Some(steps),
+        }
+    }
+}
+
+/// Brings the loaded space's slot up to the space's generation. `ack` is called exactly once, as soon
+/// as this CPU makes no access through older entries.
+///
+/// Runs with interrupts off, or in task context on the initiator (which makes no access either).
+pub(crate) fn catch_up<P: Platform>(
+    cpu: CpuId,
+    me: &PerCpu<P>,
+    hint: Option<Hint>,
+    ack: impl FnOnce(),
+) -> Response {
+    let Some(space) = me.space() else {
+        ack();
+        return Response::Nothing;
+    };
+    let order = me.order();
+    let slot = order.current();
+    let have = me.generation_of(slot);
+    if hint.is_some_and(|h| h.generation <= have) {
+        ack();
+        return Response::Current;
+    }
+    let policy = P::policy();
+    if hint.is_none() && policy.range_log {
+        space.log.prefetch_after(have);
+    }
+    let want = space.generation();
+    if want == have {
+        ack();
+        return Response::Current;
+    }
+    let plan = plan(me, space, hint, have, want);
+    let freed_tables = plan.freed_tables;
+    if me.is_lazy(me.loaded(), order) {
+        if policy.lazy == Lazy::CatchUp && !freed_tables {
+            ack();
+            return Response::Nothing;
+        }
+        switch::unload(me, cpu);
+        ack();
+        return Response::Left;
+    }
+
+    let early = policy.early_ack && (!freed_tables || mutant::active(Mutant::EarlyAckFreed));
+    let mut ack = Some(ack);
+    if early {
+        // ORDERING: Release, with the Acquire in `flush::is_done`
+        me.shared.acked.store(want.0, Ordering::Release);
+        if let Some(ack) = ack.take() {
+            ack();
+        }
+        me.stats.early_acks.inc();
+    }
+    if !mutant::active(Mutant::RespondWithoutInvalidate) {
+        match plan.steps {
+            Some(steps) => {
+                for step in steps.as_slice() {
+                    invalidate_step(me, slot, *step);
+                }
+                if steps.as_slice().len() > 1 {
+                    me.stats.replayed.inc();
+                }
+            }
+            None => invalidate_tag(me, slot),
+        }
+        switch::settle::<P>();
+    }
+    me.set_generation_of(slot, want);
+    if let Some(ack) = ack {
+        // ORDERING: Release, with the Acquire in `flush::is_done`: done before it says so
+        me.shared.acked.store(want.0, Ordering::Release);
+        ack();
+    }
+    Response::CaughtUp
+}
+
+fn plan<P: Platform>(
+    me: &PerCpu<P>,
+    space: &AddressSpace<P>,
+    hint: Option<Hint>,
+    have: Generation,
+    want: Generation,
+) -> Plan {
+    let policy = P::policy();
+    let exact = hint.filter(|h| {
+        h.generation == want && have.0 + 1 == want.0
+            || mutant::active(Mutant::PartialOverMissedStep)
+    });
+    if let Some(Hint { step, .. }) = exact {
+        if policy.ranges && step.range.is_some() {
+            return Plan::steps(Steps::one(step));
+        }
+        return Plan {
+            steps: None,
+            freed_tables: step.freed_tables,
+        };
+    }
+    let log = if policy.range_log {
+        space.log.read(have, want)
+    } else {
+        None
+    };
+    let Some(mut steps) = log else {
+        if hint.is_some_and(|h| h.step.range.is_some()) {
+            me.stats.escalations.inc();
+        }
+        return Plan {
+            steps: None,
+            freed_tables: true,
+        };
+    };
+    if mutant::active(Mutant::ReplayOnlyNewest) {
+        steps.keep_newest();
+    }
+    let ceiling = u64::from(P::Regime::facts().ceiling);
+    match steps.strides() {
+        Some(strides) if policy.ranges && strides <= ceiling => return Plan::steps(steps),
+        Some(_) => me.stats.escalations.inc(),
+        None => {}
+    }
+    Plan {
+        steps: None,
+        freed_tables: steps.freed_tables(),
+    }
+}
+
+/// Invalidates several steps under a slot's tag, which is loaded, and settles.
+pub(crate) fn invalidate_steps<P: Platform>(me: &PerCpu<P>, slot: Slot, steps: &Steps) {
+    for step in steps.as_slice() {
+        invalidate_step(me, slot, *step);
+    }
+    switch::settle::<P>();
+}
+
+fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
+    let Some(range) = step.range else {
+        invalidate_tag(me, slot);
+        return;
+    };
+    let tag = slot.tag(switch::tags_on::<P>());
+    let leaf_only = !step.freed_tables;
+    P::Regime::invalidate(
+        Invalidate::Range {
+            tag,
+            range,
+            leaf_only,
+        },
+        Reach::Local,
+    );
+    match P::Regime::facts().split_tables {
+        SplitTables::No => {}
+        SplitTables::Yes {
+            invalidate_other_tag: true,
+        } if switch::tags_on::<P>() => {
+            let tag = switch::user_tag::<P>(tag);
+            P::Regime::invalidate(
+                Invalidate::Range {
+                    tag,
+                    range,
+                    leaf_only,
+                },
+                Reach::Local,
+            );
+        }
+        SplitTables::Yes { .. } => me.owe_user_half(slot),
+    }
+    me.stats.invalidated_ranges.inc();
+    me.stats.invalidated_strides.add(range.count());
+}
+
+fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
+    P::Regime::invalidate(
+        Invalidate::Tag(slot.tag(switch::tags_on::<P>())),
+        Reach::Local,
+    );
+    if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
+        me.owe_user_half(slot);
+    }
+    me.stats.invalidated_tags.inc();
+}
+
+/// Is the CPU between two spaces? Then a (non-maskable) handler can't do anything now.
+pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
+    me.loaded() == Loaded::SWITCHING
+}

@@ -1,0 +1,228 @@
+//! Address spaces: an id that is never reused, a generation, the CPUs that may hold entries.
+//!
+//! # The writer's protocol
+//! (1) change the page tables; (2) bump the generation; (3) read the CPU set and what its CPUs have
+//! loaded; tell those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
+//!
+//! # Invariants
+//! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space loaded,
+//! or is loading it and will not look at the generation again, is in the set. I3: a CPU enters and
+//! leaves the set by itself. A remote removal is unsound: between the initiator's look at the CPU and
+//! its removal, the CPU may have begun to load the space and found its bit still set.
+//!
+//! The set therefore over-approximates; the published state of each CPU (`cpu.rs`) filters it.
+
+use core::fmt;
+
+use crate::call;
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::{Bits, Mask};
+use crate::ids::{CpuId, Generation, SpaceId};
+use crate::platform::{CpuSetOf, Pinned, Platform, Stalled};
+use crate::range_log::RangeLog;
+use crate::regime::Regime;
+use crate::serve;
+use crate::switch;
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
+
+/// An address space, as far as coherence is concerned. The kernel keeps it beside its page tables.
+///
+/// Before it is dropped, and before its root table is freed, it must be [`retire`](Self::retire)d.
+#[repr(C)]
+pub struct AddressSpace<P: Platform> {
+    hot: Hot<P>,
+    pub(crate) log: RangeLog,
+    pub(crate) cpus: P::Mask,
+    cold: Cold,
+}
+
+/// What a switch reads: one line.
+#[repr(align(64))]
+struct Hot<P: Platform> {
+    generation: AtomicU64,
+    id: SpaceId,
+    root: <P::Regime as Regime>::Root,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Cold {
+    retired: AtomicBool,
+    /// Members of the set that flushes found elsewhere since the last trim.
+    stale: AtomicU64,
+}
+
+/// Why a space could not be retired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RetireError {
+    /// This CPU still runs in the space; switch it away first.
+    Loaded(CpuId),
+    /// Lazy CPUs must be asked to leave, and the caller can't wait.
+    WouldWait,
+    /// A lazy CPU did not leave in time.
+    Stalled,
+    /// A call from this CPU is already in flight (a handler interrupted it).
+    Reentered,
+}
+
+impl fmt::Display for RetireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
+            Self::WouldWait => f.write_str("lazy CPUs must leave, and this context can't wait"),
+            Self::Stalled => {
+                f.write_str("a lazy CPU did not leave in time; keep the space and retry")
+            }
+            Self::Reentered => {
+                f.write_str("a call from this CPU is in flight; retire from task context")
+            }
+        }
+    }
+}
+
+impl core::error::Error for RetireError {}
+
+impl<P: Platform> AddressSpace<P> {
+    /// A new space over the tables under `root`, loaded nowhere.
+    ///
+    /// # Panics
+    /// When 2^62 spaces have been made.
+    #[must_use]
+    pub fn new(root: <P::Regime as Regime>::Root) -> Self {
+        Self {
+            hot: Hot {
+                generation: AtomicU64::new(0),
+                id: P::system().next_id(),
+                root,
+            },
+            log: RangeLog::new(),
+            #[cfg(not(loom))]
+            cpus: P::Mask::EMPTY,
+            #[cfg(loom)]
+            cpus: P::Mask::empty(),
+            cold: Cold {
+                retired: AtomicBool::new(false),
+                stale: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The space's name.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        self.hot.id
+    }
+
+    /// The root of its tables.
+    #[must_use]
+    pub fn root(&self) -> <P::Regime as Regime>::Root {
+        self.hot.root
+    }
+
+    /// How many revoking changes were flushed or are being flushed.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        // ORDERING: Acquire, with the Release in `bump`: whoever sees the number sees the tables.
+        Generation(self.hot.generation.load(Ordering::Acquire))
+    }
+
+    /// CPUs that may have the space loaded. Over-approximates.
+    #[must_use]
+    pub fn cpus(&self) -> CpuSetOf<P> {
+        self.cpus.snapshot()
+    }
+
+    /// Counts a change.
+    pub(crate) fn bump(&self) -> Generation {
+        Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them to
+    /// leave the set.
+    ///
+    /// The reading of a stale member's line costs about as much as one transfer; asking it to leave
+    /// costs it an interrupt, some ten times that. So a member may be read in vain [`Self::TRIM_AFTER`]
+    /// times before it is asked.
+    pub(crate) fn note_stale(&self, stale: u64) -> bool {
+        let sum = self.cold.stale.load(Ordering::Relaxed) + stale;
+        let trim = sum >= Self::TRIM_AFTER * stale.max(1);
+        self.cold
+            .stale
+            .store(if trim { 0 } else { sum }, Ordering::Relaxed);
+        trim
+    }
+
+    const TRIM_AFTER: u64 = 64;
+
+    /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU itself
+    /// may do this (I3), with interrupts off.
+    pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
+        if me.loaded().id() != self.id().get() {
+            self.cpus.remove(cpu);
+            switch::forget_membership(me, self);
+        }
+    }
+
+    /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
+    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds them.
+    ///
+    /// No CPU may switch to the space from now on (the kernel's own reference count says so).
+    ///
+    /// # Errors
+    /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
+    pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
+        let me = pin.cpu();
+        let mut lazy = CpuSetOf::<P>::EMPTY;
+        for cpu in self.cpus().iter() {
+            let Some(state) = P::slot(cpu) else { continue };
+            loop {
+                match state.remote_view(self.id().get()) {
+                    View::Elsewhere => break,
+                    View::Active => return Err(RetireError::Loaded(cpu)),
+                    View::Lazy => {
+                        lazy.insert(cpu);
+                        break;
+                    }
+                    // The CPU is on its way from or to some space; it takes a few instructions.
+                    View::Switching => {
+                        P::relax(pin).map_err(|Stalled| RetireError::Stalled)?;
+                        let _ = serve::poll::<P>(pin);
+                    }
+                }
+            }
+        }
+        if lazy.contains(me) {
+            switch::unload::<P>(PerCpu::here(pin), me);
+            lazy.remove(me);
+        }
+        if !lazy.is_empty() {
+            if !P::may_wait() {
+                return Err(RetireError::WouldWait);
+            }
+            let id = self.id().get();
+            call::call_on::<P, _>(pin, &lazy, &|cpu| {
+                if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {
+                    switch::unload::<P>(state, cpu);
+                }
+            })
+            .map_err(|e| match e {
+                call::CallError::Reentered => RetireError::Reentered,
+                call::CallError::WouldWait => RetireError::WouldWait,
+                _ => RetireError::Stalled,
+            })?;
+        }
+        self.cold.retired.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl<P: Platform> Drop for AddressSpace<P> {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.cold.retired.load(Ordering::Relaxed) || self.cpus().is_empty(),
+            "{} is dropped without having been retired: a CPU may still walk its tables",
+            self.id()
+        );
+    }
+}

@@ -1,0 +1,346 @@
+//! Context switch and lazy mode.
+//!
+//! A CPU is *active* in a space, *lazy* in it (it runs a kernel thread and keeps the last space
+//! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`cpu.rs`); an
+//! initiator decides from that word whether the CPU must be told of a change. Both sides store, then
+//! load what the other stored: store-buffering shapes, which need a full fence on **both** sides. A
+//! read-modify-write is no substitute in Rust.
+//!
+//! # Orderings (the four Dekker pairs)
+//! | pair | this side | the flusher's side (`flush.rs`) | what it guarantees |
+//! |---|---|---|---|
+//! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
+//! | D2 | store *not lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher tells it |
+//! | D3 | store *not lazy*, then store *switching* | load state, then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong; without it: Release/Acquire |
+//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
+//!
+//! (The original's fourth pair orders the assignment of broadcast tags, an engine this version does
+//! not have; here D4 is hot-plug.)
+//!
+//! # Costs
+//! A switch to a remembered, current space touches three lines (this CPU's private and shared line,
+//! the space's first line), makes one full fence, and loads the root.
+
+use crate::cpu::{Loaded, PerCpu};
+use crate::cpu_set::Mask;
+use crate::facts::{SplitTables, TagScope};
+use crate::ids::{CpuId, Generation, Tag};
+use crate::mutant::{self, Mutant};
+use crate::platform::{Pinned, Platform};
+use crate::policy::{Lazy, Leave};
+use crate::range_log::Steps;
+use crate::regime::{Reach, Regime};
+use crate::respond;
+use crate::space::AddressSpace;
+use crate::sync::{Ordering, fence};
+use crate::tags::slots::{self, Remembered, Slot};
+
+/// What a switch did to the TLB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Switched {
+    /// The space was loaded already and its entries are current.
+    Same,
+    /// The space was loaded already, lazily, and its entries had to be invalidated in part or whole.
+    CaughtUp,
+    /// A remembered tag was loaded; its entries are kept.
+    Kept,
+    /// A remembered tag was loaded; the ranges it missed were invalidated.
+    Replayed,
+    /// The tag was loaded empty.
+    Flushed,
+}
+
+/// How the kernel must load the user half on its way to user mode (split tables).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the user half must be loaded as this says"]
+pub struct UserEntry {
+    /// The tag of the user half.
+    pub tag: Tag,
+    /// Keep the entries under that tag; otherwise they must be gone when user code runs.
+    pub keep: bool,
+}
+
+/// Are hardware tags in use?
+#[inline]
+pub(crate) fn tags_on<P: Platform>() -> bool {
+    P::policy().tags && P::Regime::facts().tag_scope == TagScope::PerCpu
+}
+
+#[inline]
+fn slots_in_use<P: Platform>(ids: &[crate::sync::AtomicU64]) -> u8 {
+    if !tags_on::<P>() {
+        return 1;
+    }
+    #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
+    P::policy().slots.clamp(1, ids.len() as u8)
+}
+
+/// The tag of the user half that goes with a kernel-half tag: the highest bit of the tag space.
+#[must_use]
+pub(crate) fn user_tag<P: Platform>(tag: Tag) -> Tag {
+    match P::Regime::facts().split_tables {
+        SplitTables::Yes { .. } if tags_on::<P>() => {
+            Tag(tag.0 | 1 << (P::Regime::facts().tag_bits - 1))
+        }
+        _ => tag,
+    }
+}
+
+#[allow(clippy::large_enum_variant)] // lives on the stack for the length of one switch
+enum Plan {
+    Keep,
+    Replay(Steps),
+    Flush,
+}
+
+/// Makes `next` the space of this CPU.
+///
+/// # Safety
+/// 1. Interrupts are off.
+/// 2. `next` stays alive and in place, with valid tables, until this CPU has switched away from it
+///    *and* [`AddressSpace::retire`] has returned `Ok`. (A CPU that turns lazy keeps it loaded.)
+/// 3. `next` has not been retired.
+pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Switched {
+    let cpu = pin.cpu();
+    let me = PerCpu::<P>::here(pin);
+    let order = me.order();
+    let loaded = me.loaded();
+    let lazy = me.is_lazy(loaded, order);
+
+    if loaded.id() == next.id().get() {
+        if !lazy {
+            me.stats.switches_same.inc();
+            return Switched::Same;
+        }
+        return leave_lazy(cpu, me, loaded, next);
+    }
+
+    let policy = P::policy();
+    let ids = me.private.ids.as_ref();
+    let n = slots_in_use::<P>(ids);
+    let early = mutant::active(Mutant::SwitchReadsGenerationFirst).then(|| next.generation());
+    if lazy && !policy.split_lazy_line {
+        // ORDERING: D3: before *switching* below, which is a Release store in this layout
+        me.set_lazy(loaded, false);
+    }
+    // ORDERING: D1, with the fence below; Release for D3
+    me.shared
+        .loaded
+        .store(Loaded::SWITCHING.0, Ordering::Release);
+    let found = slots::find(ids, n, next.id());
+    if !found.is_some_and(|(_, remembered)| remembered.is_member()) {
+        next.cpus.insert(cpu);
+    }
+    if !mutant::active(Mutant::SwitchWithoutFence) {
+        fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
+    }
+    let want = early.unwrap_or_else(|| next.generation());
+
+    let tags_on = tags_on::<P>();
+    let order = me.order();
+    let (slot, plan, order) = match found {
+        Some((slot, _)) if tags_on => (slot, plan_for(me, slot, next, want), order),
+        Some((slot, _)) => (slot, Plan::Flush, order),
+        None => {
+            let (slot, order) = order.victim(policy.victim, n);
+            if !slots::read(ids, slot).is_empty() {
+                me.stats.evictions.inc();
+            }
+            let keeps = mutant::active(Mutant::EvictionKeeps);
+            (slot, if keeps { Plan::Keep } else { Plan::Flush }, order)
+        }
+    };
+    let remembered = Remembered::new(next.id(), true);
+    if slots::read(ids, slot) != remembered {
+        slots::write(ids, slot, remembered);
+    }
+
+    let tag = slot.tag(tags_on);
+    let keep = !matches!(plan, Plan::Flush);
+    // SAFETY: the tables are valid (this function's contract 2). With `keep`, the slot's entries are
+    // current to the generation just read, or are invalidated below before this function returns;
+    // interrupts are off, so no access through them comes between. `plan_for` keeps no tag of a space
+    // that freed tables in the meantime.
+    unsafe { P::Regime::load(next.root(), tag, keep) };
+    let outcome = match plan {
+        Plan::Keep => Switched::Kept,
+        Plan::Replay(steps) => {
+            respond::invalidate_steps(me, slot, &steps);
+            me.stats.switches_replayed.inc();
+            Switched::Replayed
+        }
+        Plan::Flush => {
+            if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
+                me.owe_user_half(slot);
+            }
+            me.stats.switches_flushed.inc();
+            Switched::Flushed
+        }
+    };
+    if me.generation_of(slot) != want {
+        me.set_generation_of(slot, want);
+    }
+    if policy.leave == Leave::AtSwitch {
+        leave_set(me, cpu);
+    }
+    let mut order = order.used(slot);
+    if outcome == Switched::Kept {
+        let (next_order, spill) = order.count_kept();
+        order = next_order;
+        if spill != 0 {
+            me.stats.switches_kept.add(spill);
+        }
+    }
+    me.set_order(order);
+    me.private
+        .space
+        .store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
+    me.shared.acked.store(want.0, Ordering::Relaxed);
+    // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
+    me.shared.loaded.store(next.id().get(), Ordering::Release);
+    outcome
+}
+
+/// What to do with the entries of a remembered space whose generation is `want` now.
+fn plan_for<P: Platform>(
+    me: &PerCpu<P>,
+    slot: Slot,
+    next: &AddressSpace<P>,
+    want: Generation,
+) -> Plan {
+    let have = me.generation_of(slot);
+    if have == want || mutant::active(Mutant::SlotTrusts) {
+        return Plan::Keep;
+    }
+    if !P::policy().range_log {
+        return Plan::Flush;
+    }
+    match next.log.read(have, want) {
+        // Freed tables: a cached non-leaf entry could be walked as soon as the root is loaded.
+        Some(steps)
+            if !steps.freed_tables()
+                && steps
+                    .strides()
+                    .is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
+        {
+            Plan::Replay(steps)
+        }
+        _ => Plan::Flush,
+    }
+}
+
+/// Same space, but the CPU was lazy: stop being so, then catch up.
+fn leave_lazy<P: Platform>(
+    cpu: CpuId,
+    me: &PerCpu<P>,
+    loaded: Loaded,
+    next: &AddressSpace<P>,
+) -> Switched {
+    me.set_lazy(loaded, false);
+    if !mutant::active(Mutant::LazyExitWithoutFence) {
+        fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
+    }
+    let slot = me.order().current();
+    if mutant::active(Mutant::LazyExitTrusts) || me.generation_of(slot) == next.generation() {
+        me.stats.lazy_exits_current.inc();
+        return Switched::Same;
+    }
+    me.stats.lazy_exits_stale.inc();
+    respond::catch_up(cpu, me, None, || {});
+    Switched::CaughtUp
+}
+
+/// This CPU runs a kernel thread from now on and keeps its space loaded. Until it returns by
+/// [`switch_to`], it makes no access through the space's user addresses.
+///
+/// Call it with interrupts off.
+pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
+    if P::policy().lazy == Lazy::Off {
+        return;
+    }
+    let me = PerCpu::<P>::here(pin);
+    let loaded = me.loaded();
+    if loaded == Loaded::KERNEL || me.is_lazy(loaded, me.order()) {
+        return;
+    }
+    me.set_lazy(loaded, true);
+    me.stats.lazy_entries.inc();
+}
+
+/// Loads the kernel's own tables: this CPU has nothing to do with any space any more (deep idle, a CPU
+/// that goes offline). Entries under remembered tags stay and are checked when their space comes back.
+///
+/// Call it with interrupts off.
+pub fn leave<P: Platform>(pin: &P::Pin) {
+    unload(PerCpu::<P>::here(pin), pin.cpu());
+}
+
+/// Leaves the loaded space, if there is one. For the CPU itself, with interrupts off.
+pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
+    if me.loaded() == Loaded::KERNEL {
+        return;
+    }
+    P::Regime::load_kernel();
+    leave_set(me, cpu);
+    me.set_order(me.order().with_lazy(false));
+    me.private
+        .space
+        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
+    // through the old one is in flight: contract of `load_kernel`)
+    me.shared.loaded.store(Loaded::KERNEL.0, Ordering::Release);
+    me.stats.leaves.inc();
+}
+
+/// Takes this CPU out of the set of the space it still names as its own.
+fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
+    if let Some(prev) = me.space() {
+        prev.cpus.remove(cpu);
+        forget_membership(me, prev);
+    }
+}
+
+/// The slot of `space`, if there is one, no longer says that this CPU is in the space's set.
+pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
+    let ids = me.private.ids.as_ref();
+    #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
+    if let Some((slot, _)) = slots::find(ids, ids.len() as u8, space.id()) {
+        slots::write(ids, slot, Remembered::new(space.id(), false));
+    }
+}
+
+/// How to load the user half of the loaded space's tables on the way to user mode. Whatever
+/// invalidation of that half is owed is handed to the caller by this (once).
+///
+/// Call it with interrupts off, as the last thing before the user half is loaded, on every path that
+/// returns to user mode. Without split tables the answer is always to keep.
+pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
+    let me = PerCpu::<P>::here(pin);
+    let slot = me.order().current();
+    let tag = user_tag::<P>(slot.tag(tags_on::<P>()));
+    let SplitTables::Yes { .. } = P::Regime::facts().split_tables else {
+        return UserEntry { tag, keep: true };
+    };
+    let owed = me.rare.user_half_owed.load(Ordering::Relaxed);
+    let bit = 1 << slot.0;
+    if owed & bit == 0 || mutant::active(Mutant::UserHalfForgotten) {
+        return UserEntry {
+            tag,
+            keep: tags_on::<P>(),
+        };
+    }
+    me.rare.user_half_owed.store(owed & !bit, Ordering::Relaxed);
+    me.stats.user_half_flushes.inc();
+    UserEntry { tag, keep: false }
+}
+
+/// Invalidations issued on this CPU are over, and later translations come after them.
+pub(crate) fn settle<P: Platform>() {
+    P::Regime::sync(Reach::Local);
+    if !P::Regime::facts().invalidate_serializes {
+        // ORDERING: the generation was read before the invalidation; translations made from now on
+        // must come after it (hardware that does not order them by itself)
+        fence(Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,80 @@
+//! What the CPUs of one kernel share: who is online, which ids are taken, large calls in flight.
+
+use crate::cpu_set::Mask;
+use crate::ids::{CpuId, SpaceId};
+use crate::platform::{CpuSetOf, Platform};
+use crate::sync::{AtomicU64, Ordering};
+use crate::tree::{TREES, TreeCall};
+
+/// One per kernel, in a `static` (or wherever [`Platform::system`] finds it).
+#[repr(C, align(64))]
+pub struct System<P: Platform> {
+    online: P::Mask,
+    /// Bit *k*: tree call *k* is in flight. Read on every kick, so it has a line of its own.
+    pub(crate) active_trees: Line<AtomicU64>,
+    pub(crate) trees: [TreeCall<P>; TREES],
+    pub(crate) tickets: Line<AtomicU64>,
+    last_id: Line<AtomicU64>,
+}
+
+/// A value alone on its cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Line<T>(pub T);
+
+impl<P: Platform> System<P> {
+    /// A system with no CPU online.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            online: P::Mask::EMPTY,
+            active_trees: Line(AtomicU64::new(0)),
+            trees: [const { TreeCall::new() }; TREES],
+            tickets: Line(AtomicU64::new(0)),
+            last_id: Line(AtomicU64::new(0)),
+        }
+    }
+
+    /// A system with no CPU online.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            online: P::Mask::empty(),
+            active_trees: Line(AtomicU64::new(0)),
+            trees: core::array::from_fn(|_| TreeCall::new()),
+            tickets: Line(AtomicU64::new(0)),
+            last_id: Line(AtomicU64::new(0)),
+        }
+    }
+
+    /// The CPUs that are online now.
+    #[must_use]
+    pub fn online(&self) -> CpuSetOf<P> {
+        self.online.snapshot()
+    }
+
+    pub(crate) fn set_online(&self, cpu: CpuId, online: bool) {
+        if online {
+            self.online.insert(cpu);
+        } else {
+            self.online.remove(cpu);
+        }
+    }
+
+    /// The next id; no id is given twice.
+    ///
+    /// # Panics
+    /// After [`SpaceId::MAX`] spaces, which takes longer than any machine runs.
+    pub(crate) fn next_id(&self) -> SpaceId {
+        let raw = self.last_id.0.fetch_add(1, Ordering::Relaxed) + 1;
+        SpaceId::new(raw).expect("more spaces than ids: 2^62 were made")
+    }
+}
+
+impl<P: Platform> Default for System<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

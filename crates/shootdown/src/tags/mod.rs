@@ -1,0 +1,3 @@
+//! Hardware tags: which space's entries a CPU keeps apart under which number.
+
+pub mod slots;
