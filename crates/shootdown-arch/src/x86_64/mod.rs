@@ -1,0 +1,40 @@
+//! x86-64: INVLPG, INVPCID, CR3, CR4.PGE, INVLPGB and TLBSYNC.
+//!
+//! Operands and plans compile on every host; the functions that execute an instruction exist only
+//! where `target_arch = "x86_64"`.
+
+mod cpuid;
+mod cr3;
+mod cr4;
+mod invlpg;
+mod invlpgb;
+mod invpcid;
+mod linear;
+mod pcid;
+mod plan;
+mod port;
+#[cfg(target_arch = "x86_64")]
+mod regime;
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod model;
+
+pub use cpuid::{Features, Leaves, Registers, Vendor};
+pub use cr3::{Cr3, Cr3Error, RootError, RootFrame};
+pub use cr4::{Cr4, Cr4Error};
+pub use invlpgb::{Cover, InvlpgbError, InvlpgbLimits, InvlpgbMatch, InvlpgbOperands, Pages};
+pub use invpcid::{Invpcid, InvpcidDescriptor, InvpcidError};
+pub use linear::{LinearAddress, LinearError, LinearWidth, Parts};
+pub use pcid::{Pcid, PcidError};
+pub use plan::{Step, Steps};
+pub use port::{Options, Port};
+
+#[cfg(target_arch = "x86_64")]
+pub use {
+    cr3::{read_cr3, write_cr3},
+    cr4::{read_cr4, toggle_pge, write_cr4},
+    invlpg::invlpg,
+    invlpgb::{invlpgb, tlbsync},
+    invpcid::invpcid,
+    regime::{Boot, X86Regime},
+};
