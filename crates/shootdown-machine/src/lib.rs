@@ -12,6 +12,7 @@
 mod breach;
 mod config;
 mod cpu;
+mod engine;
 mod kernel;
 mod machine;
 mod names;

@@ -1,0 +1,212 @@
+//! The engine's state of one CPU.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use corosensei::Yielder;
+
+use super::lines::Copies;
+use crate::outcome::{Interrupts, LineCounts, TimeSplit};
+use crate::time::Time;
+
+/// Where the time of a CPU goes just now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Mode {
+    User = 0,
+    Kernel = 1,
+    Waiting = 2,
+    Stolen = 3,
+    Idle = 4,
+}
+
+/// Interrupts that CPUs send each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Vector {
+    /// Serve flush requests.
+    Kick = 0,
+    /// There is something to run.
+    Wake = 1,
+}
+
+/// How many vectors there are.
+pub const VECTORS: usize = 2;
+
+/// No time: nothing is due.
+pub const NEVER: u64 = u64::MAX;
+
+/// Lines remembered for [`super::relax`]; a wait loop that loads more in a turn spins in small steps.
+pub const WATCHED: usize = 96;
+
+/// Events kept per CPU for the timeline of a breach.
+const EVENTS: usize = 24;
+
+/// Something worth knowing after a breach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Interrupted another CPU.
+    Sent(Vector, u32),
+    /// Interrupted several CPUs.
+    SentMany(Vector, u32),
+    /// Took an interrupt.
+    Took(Vector),
+    /// Began to wait in a loop.
+    Parked,
+    /// Went idle.
+    Idled,
+    /// The kernel did something: a word for it, and up to two numbers.
+    Did(&'static str, u64, u64),
+}
+
+/// State of one CPU. Times in ps.
+pub struct CpuState {
+    /// How far this CPU has come.
+    pub time: u64,
+    /// The earliest pending interrupt.
+    pub irq_next: u64,
+    /// Arrival of each pending interrupt.
+    pub irq: [u64; VECTORS],
+    /// Interrupts are taken.
+    pub irqs_on: bool,
+    /// Suspended such that an interrupt may resume it early.
+    pub interruptible: bool,
+    /// It has an entry in the queue that counts.
+    pub queued: bool,
+    pub mode: Mode,
+    /// Number of the queue entry that counts.
+    pub stamp: u32,
+    /// Time of the queue entry that counts.
+    pub wake_at: u64,
+    /// Number of the wait it is in, or will be in next.
+    pub wait: u32,
+    /// Completion of transfers under way; stores and prefetches.
+    pub fills: Vec<u64>,
+    /// Completion of the last store under way.
+    pub stores_done: u64,
+    /// Lines being prefetched, and when they are there.
+    pub prefetched: Vec<(u32, u64)>,
+    /// What it has fetched.
+    pub copies: Copies,
+    /// Lines loaded since the last turn of a wait loop, with their versions.
+    pub watched: Vec<(u32, u32)>,
+    /// More lines than were kept.
+    pub overflowed: bool,
+    /// A wake-up came.
+    pub woken: bool,
+    /// Its program returned.
+    pub finished: Option<Time>,
+    pub split: [u64; 5],
+    pub lines: LineCounts,
+    pub interrupts: Interrupts,
+    pub events: VecDeque<(u64, Event)>,
+    /// The coroutine's way out; set when it first runs.
+    pub yielder: Option<*const Yielder<(), ()>>,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent(vector, cpu) => write!(f, "interrupts cpu{cpu} ({vector:?})"),
+            Self::SentMany(vector, n) => write!(f, "interrupts {n} CPUs ({vector:?})"),
+            Self::Took(vector) => write!(f, "takes an interrupt ({vector:?})"),
+            Self::Parked => f.write_str("waits"),
+            Self::Idled => f.write_str("is idle"),
+            Self::Did(what, a, b) => write!(f, "{what} {a:#x} {b:#x}"),
+        }
+    }
+}
+
+impl CpuState {
+    pub fn new() -> Self {
+        Self {
+            time: 0,
+            irq_next: NEVER,
+            irq: [NEVER; VECTORS],
+            irqs_on: true,
+            interruptible: false,
+            queued: false,
+            mode: Mode::Kernel,
+            stamp: 0,
+            wake_at: NEVER,
+            wait: 0,
+            fills: Vec::new(),
+            stores_done: 0,
+            prefetched: Vec::new(),
+            copies: Copies::new(),
+            watched: Vec::new(),
+            overflowed: false,
+            woken: false,
+            finished: None,
+            split: [0; 5],
+            lines: LineCounts::default(),
+            interrupts: Interrupts::default(),
+            events: VecDeque::new(),
+            yielder: None,
+        }
+    }
+
+    /// Lets time pass.
+    #[inline]
+    pub fn spend(&mut self, ps: u64) {
+        self.time += ps;
+        self.split[self.mode as usize] += ps;
+    }
+
+    /// Lets time pass until `to`, if that is later.
+    #[inline]
+    pub fn spend_until(&mut self, to: u64) {
+        if to > self.time {
+            self.spend(to - self.time);
+        }
+    }
+
+    /// An interrupt is due.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.irq_next <= self.time && self.irqs_on
+    }
+
+    /// Takes a fill buffer until `done`; waits for one when all are taken.
+    pub fn take_fill(&mut self, limit: usize) {
+        let now = self.time;
+        self.fills.retain(|done| *done > now);
+        if self.fills.len() >= limit {
+            let first = self.fills.iter().copied().min().unwrap_or(now);
+            self.spend_until(first);
+            let now = self.time;
+            self.fills.retain(|done| *done > now);
+        }
+    }
+
+    /// Waits until every store is complete.
+    #[inline]
+    pub fn drain(&mut self) {
+        self.spend_until(self.stores_done);
+    }
+
+    /// Remembers that a line was loaded.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // lines are numbered in 32 bits
+    pub fn watch(&mut self, line: usize, version: u32) {
+        if self.watched.len() < WATCHED {
+            self.watched.push((line as u32, version));
+        } else {
+            self.overflowed = true;
+        }
+    }
+
+    /// Keeps an event.
+    pub fn note(&mut self, event: Event) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back((self.time, event));
+    }
+
+    /// The split in the shape the outcome has.
+    pub fn time_split(&self) -> TimeSplit {
+        let [user, kernel, waiting, stolen, idle] = self.split.map(Time::from_ps);
+        TimeSplit { user, kernel, waiting, stolen, idle }
+    }
+}

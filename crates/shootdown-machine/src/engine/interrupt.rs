@@ -1,0 +1,110 @@
+//! Interrupts between CPUs.
+//!
+//! A command to the interrupt controller costs its sender time, once per cluster of targets, and waits
+//! for the sender's stores, so that what it wrote is visible to whom it interrupts. The interrupt arrives
+//! a distance later. A pending one of the same kind absorbs it. A CPU with interrupts on takes what has
+//! arrived at its next step, at once when it is computing, waiting or idle; the handler runs on the
+//! CPU's own stack with interrupts off.
+
+use super::cpu::{Event, NEVER};
+use super::{Engine, Mode, Vector, step, with};
+
+/// Turns interrupts on or off, and says whether they were on.
+pub(crate) fn irqs(on: bool) -> bool {
+    let was = with(|e| std::mem::replace(&mut e.me().irqs_on, on));
+    if on && !was {
+        step();
+    }
+    was
+}
+
+/// Interrupts each of `targets` (in ascending order). `multicast` sends to all with one command.
+pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast: bool) {
+    step();
+    with(|e| {
+        let cost = e.costs.ipi_send.ps();
+        let size = e.topology().ipi_cluster;
+        let me = e.me();
+        me.drain();
+        let mut cluster = None;
+        let (mut sent, mut last) = (0, 0);
+        for target in targets {
+            let of = if multicast { 0 } else { target / size };
+            if cluster.replace(of) != Some(of) {
+                let me = e.me();
+                me.spend(cost);
+                me.interrupts.commands += 1;
+            }
+            let arrival = e.me().time + e.flight(target);
+            e.pend(target, vector, arrival);
+            sent += 1;
+            last = target;
+        }
+        let me = e.me();
+        me.interrupts.sent += u64::from(sent);
+        match sent {
+            0 => {}
+            1 => me.note(Event::Sent(vector, last)),
+            n => me.note(Event::SentMany(vector, n)),
+        }
+    });
+}
+
+/// Takes the interrupt that has been due longest.
+pub(super) fn take() {
+    let (vector, handler, mode) = with(|e| {
+        let (entry, handler) = (e.costs.irq_entry.ps(), e.handler);
+        let me = e.me();
+        let vector = if me.irq[0] <= me.irq[1] { Vector::Kick } else { Vector::Wake };
+        me.irq[vector as usize] = NEVER;
+        me.irq_next = me.irq[0].min(me.irq[1]);
+        me.irqs_on = false;
+        let mode = std::mem::replace(&mut me.mode, Mode::Stolen);
+        me.note(Event::Took(vector));
+        me.interrupts.received += 1;
+        me.spend(entry);
+        if vector == Vector::Wake {
+            me.woken = true;
+        }
+        (vector, handler, mode)
+    });
+    handler(vector);
+    with(|e| {
+        let exit = e.costs.irq_exit.ps();
+        let me = e.me();
+        // Returning from an interrupt serializes: it waits for the CPU's stores.
+        me.drain();
+        me.spend(exit);
+        me.mode = mode;
+        me.irqs_on = true;
+    });
+}
+
+impl Engine {
+    /// How long an interrupt from the current CPU takes to arrive.
+    fn flight(&self, target: u32) -> u64 {
+        let t = self.topology();
+        let cost = if t.socket(self.current) == t.socket(target) {
+            self.costs.ipi_same
+        } else if t.group(self.current) == t.group(target) {
+            self.costs.ipi_cross
+        } else {
+            self.costs.ipi_far
+        };
+        cost.ps()
+    }
+
+    fn pend(&mut self, target: u32, vector: Vector, arrival: u64) {
+        let state = &mut self.cpus[target as usize];
+        let slot = &mut state.irq[vector as usize];
+        if *slot != NEVER {
+            state.interrupts.merged += 1;
+        }
+        *slot = (*slot).min(arrival);
+        state.irq_next = state.irq[0].min(state.irq[1]);
+        if state.interruptible && state.irqs_on {
+            let next = state.irq_next;
+            self.wake_by(target, next);
+        }
+    }
+}

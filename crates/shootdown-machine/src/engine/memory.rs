@@ -1,0 +1,168 @@
+//! What accesses to shared memory cost.
+//!
+//! - A load waits for the line. The value it returns is the one at its issue; a line that a write has
+//!   made busy delays the load until that write is complete, so no one sees a value before its time.
+//! - A store is posted: the line is fetched in the background, in one of the CPU's fill buffers, and the
+//!   CPU goes on. The next full fence, read-modify-write or interrupt command waits for all of them.
+//! - A read-modify-write waits for the CPU's stores, then for the line, alone.
+//! - A prefetch fetches in the background what a later load then waits for only in part.
+//!
+//! Memory that is not shared (stacks) costs a hit.
+
+use std::sync::atomic::Ordering;
+
+use shootdown::sync::Access;
+
+use super::{Engine, step, with};
+
+/// What the hook of an atomic does.
+#[inline]
+pub fn access(addr: usize, access: Access, ordering: Ordering) {
+    let Some(line) = with(|e| e.private_access(addr, access)) else { return };
+    step();
+    with(|e| match access {
+        Access::Load => e.load(line),
+        // A sequentially consistent store is an exchange on x86.
+        Access::Store if ordering != Ordering::SeqCst => e.store(line),
+        Access::Store | Access::Rmw => e.rmw(line),
+    });
+}
+
+/// What the hook of a fence does. Only a full fence costs on x86.
+pub fn fence(ordering: Ordering) {
+    if ordering != Ordering::SeqCst {
+        return;
+    }
+    with(|e| {
+        let cost = e.costs.fence.ps();
+        let me = e.me();
+        me.lines.fences += 1;
+        let done = (me.time + cost).max(me.stores_done);
+        me.spend_until(done);
+        if let Some(probe) = e.probe_of_current() {
+            probe.fence();
+        }
+    });
+}
+
+/// What the hook of a prefetch does.
+pub fn prefetch(addr: usize) {
+    let Some(line) = with(|e| e.arena.line(addr)) else { return };
+    step();
+    with(|e| e.prefetch(line));
+}
+
+impl Engine {
+    /// The line of an access; charges it here when the memory is not shared.
+    #[inline]
+    fn private_access(&mut self, addr: usize, access: Access) -> Option<usize> {
+        let line = self.arena.line(addr);
+        if line.is_none() {
+            let cost = match access {
+                Access::Load | Access::Store => self.costs.line_hit,
+                Access::Rmw => self.costs.atomic,
+            };
+            self.me().spend(cost.ps());
+        }
+        line
+    }
+
+    fn load(&mut self, number: usize) {
+        let hit = self.costs.line_hit.ps();
+        let cpu = self.current;
+        let line = &mut self.lines[number];
+        let me = &mut self.cpus[cpu as usize];
+        me.lines.loads += 1;
+        let mut fetched = false;
+        if line.is_mine(cpu) {
+            me.spend(hit);
+        } else if me.copies.has(number, line.version) {
+            let ready =
+                me.prefetched.iter().find(|(l, _)| *l as usize == number).map_or(0, |p| p.1);
+            me.spend_until(ready.max(me.time + hit));
+        } else {
+            let got = line.fetch_shared(cpu, &self.distances);
+            let from = me.time.max(line.busy);
+            me.spend_until(from + got.transfer.unwrap_or(hit));
+            me.copies.note(number, line.version);
+            me.lines.transfers += 1;
+            fetched = true;
+        }
+        me.watch(number, line.version);
+        if let Some(probe) = self.probe_of_current() {
+            probe.load(number, fetched);
+        }
+    }
+
+    fn store(&mut self, number: usize) {
+        let (hit, limit) = (self.costs.line_hit.ps(), self.costs.fill_buffers as usize);
+        let cpu = self.current;
+        let me = &mut self.cpus[cpu as usize];
+        me.lines.stores += 1;
+        if !self.lines[number].is_mine(cpu) {
+            me.take_fill(limit);
+        }
+        let line = &mut self.lines[number];
+        let got = line.fetch_alone(cpu, &self.distances);
+        me.spend(hit);
+        if let Some(transfer) = got.transfer {
+            let done = me.time.max(line.busy) + transfer;
+            line.busy = done;
+            me.fills.push(done);
+            me.stores_done = me.stores_done.max(done);
+            me.copies.note(number, line.version);
+            me.lines.transfers += 1;
+            me.lines.remote_dirtied += u64::from(got.took);
+            self.written(number, done);
+        }
+        if let Some(probe) = self.probe_of_current() {
+            probe.store(number, got.transfer.is_some());
+        }
+    }
+
+    fn rmw(&mut self, number: usize) {
+        let atomic = self.costs.atomic.ps();
+        let cpu = self.current;
+        let me = &mut self.cpus[cpu as usize];
+        me.lines.rmws += 1;
+        me.drain();
+        let line = &mut self.lines[number];
+        let got = line.fetch_alone(cpu, &self.distances);
+        match got.transfer {
+            None => me.spend(atomic),
+            Some(transfer) => {
+                let done = me.time.max(line.busy) + transfer + atomic;
+                line.busy = done;
+                me.spend_until(done);
+                me.copies.note(number, line.version);
+                me.lines.transfers += 1;
+                me.lines.remote_dirtied += u64::from(got.took);
+                self.written(number, done);
+            }
+        }
+        if let Some(probe) = self.probe_of_current() {
+            probe.rmw(number, got.transfer.is_some());
+        }
+    }
+
+    fn prefetch(&mut self, number: usize) {
+        let (hit, limit) = (self.costs.line_hit.ps(), self.costs.fill_buffers as usize);
+        let cpu = self.current;
+        let me = &mut self.cpus[cpu as usize];
+        let line = &mut self.lines[number];
+        if line.is_mine(cpu) || me.copies.has(number, line.version) {
+            me.spend(hit);
+            return;
+        }
+        me.take_fill(limit);
+        me.spend(hit);
+        let got = line.fetch_shared(cpu, &self.distances);
+        let done = me.time.max(line.busy) + got.transfer.unwrap_or(0);
+        me.copies.note(number, line.version);
+        me.lines.transfers += 1;
+        me.fills.push(done);
+        let now = me.time;
+        me.prefetched.retain(|(_, ready)| *ready > now);
+        me.prefetched.push((u32::try_from(number).expect("lines are numbered in 32 bits"), done));
+    }
+}

@@ -1,0 +1,360 @@
+//! The engine: CPUs as coroutines in virtual time.
+//!
+//! # The problem
+//! Code that runs on thousands of CPUs at once is to be run on one, such that every step happens at a
+//! time the model can account for, and always in the same order.
+//!
+//! # The protocol
+//! Every CPU is a stackful coroutine with a time of its own. A queue orders the CPUs that can go on by
+//! (time, number). The CPU that runs goes on until a step would be later than the head of the queue; then
+//! it suspends and the head runs. So steps on shared memory happen in the order of their time: the hooks
+//! of the library's atomics ([`hooks`]) call [`step`] before anything else.
+//!
+//! Steps that touch nothing shared (a TLB hit, a computation) may run ahead of the head of the queue by
+//! [`LOOKAHEAD`], which saves most of the suspensions. That is sound because nothing reaches another CPU
+//! faster: an interrupt takes longer than that to arrive.
+//!
+//! A step first takes interrupts that are due, then charges what the access costs, and returns; the
+//! access itself is made by the caller before any other CPU runs.
+//!
+//! # Invariants
+//! - I1: one CPU runs at a time; engine state is never borrowed across a suspension. Every function here
+//!   takes the engine anew through [`with`].
+//! - I2: a CPU has at most one queue entry that counts (the one with its stamp).
+//! - I3: a CPU that is not in the queue and not running waits for a line or an interrupt; if the queue is
+//!   empty while a program has not returned, nobody can go on.
+
+mod arena;
+mod cpu;
+pub(crate) mod hooks;
+mod interrupt;
+mod lines;
+mod memory;
+mod park;
+mod probe;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::ptr::{self, NonNull};
+
+use arena::Arena;
+use cpu::{CpuState, NEVER};
+pub(crate) use cpu::{Event, Mode, Vector};
+pub(crate) use interrupt::{irqs, send};
+use lines::{Distances, Line};
+pub(crate) use park::{idle_until, relax};
+pub use probe::Footprint;
+use probe::Probe;
+
+use crate::breach::Breach;
+use crate::outcome::CpuOutcome;
+use crate::profile::{Costs, Topology};
+use crate::time::Time;
+
+/// How far a step that touches nothing shared may run ahead, ps.
+const LOOKAHEAD: u64 = 20_000;
+
+/// CPU numbers take this many bits of a queue key; the rest is the time in ps, up to 75 minutes.
+const CPU_BITS: u32 = 12;
+
+thread_local! {
+    /// The engine whose CPU is running on this thread; null outside of a run and while the machine sets
+    /// up, when the library's accesses are free.
+    static CURRENT: Cell<*mut Engine> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// What an interrupt does.
+pub(crate) type Handler = fn(Vector);
+
+/// The engine of one machine.
+pub(crate) struct Engine {
+    pub(crate) costs: Costs,
+    distances: Distances,
+    arena: Arena,
+    lines: Vec<Line>,
+    /// By the number in [`Line::waiters`]: CPUs registered, with the number of their wait.
+    waiters: Vec<Vec<(u32, u32)>>,
+    cpus: Vec<CpuState>,
+    current: u32,
+    /// Key of the first entry of the queue that counts.
+    head: u64,
+    queue: BinaryHeap<Reverse<(u64, u32)>>,
+    handler: Handler,
+    /// The kernel on top.
+    kernel: *mut (),
+    probe: Option<Box<Probe>>,
+    breach: Option<Box<Breach>>,
+    seed: u64,
+    /// Programs that have not returned.
+    running: u32,
+    /// Suspensions so far.
+    switches: u64,
+}
+
+impl Engine {
+    /// An engine for this many CPUs with `memory` bytes to share.
+    pub(crate) fn new(topology: Topology, costs: Costs, memory: usize, seed: u64) -> Box<Self> {
+        Box::new(Self {
+            distances: Distances::new(topology, &costs),
+            costs,
+            arena: Arena::new(memory),
+            lines: Vec::new(),
+            waiters: vec![Vec::new()],
+            cpus: (0..topology.cpus).map(|_| CpuState::new()).collect(),
+            current: 0,
+            head: NEVER,
+            queue: BinaryHeap::new(),
+            handler: |_| {},
+            kernel: ptr::null_mut(),
+            probe: None,
+            breach: None,
+            seed,
+            running: 0,
+            switches: 0,
+        })
+    }
+
+    /// The topology.
+    pub(crate) fn topology(&self) -> &Topology {
+        self.distances.topology()
+    }
+
+    /// Puts a kernel on top: what interrupts do, and the pointer [`kernel`] returns.
+    pub(crate) fn install(&mut self, handler: Handler, kernel: *mut ()) {
+        self.handler = handler;
+        self.kernel = kernel;
+    }
+
+    /// A block of shared memory, zeroed only when it is new.
+    pub(crate) fn alloc(&mut self, layout: Layout) -> NonNull<u8> {
+        let (block, used) = self.arena.alloc(layout);
+        self.lines.resize(self.arena.lines(), Line::default());
+        if used {
+            let first = self.arena.line(block.as_ptr() as usize).unwrap_or(0);
+            let last = self.arena.line(block.as_ptr() as usize + layout.size().max(1) - 1);
+            for line in &mut self.lines[first..=last.unwrap_or(first)] {
+                line.renew();
+            }
+        }
+        block
+    }
+
+    /// Takes a block of shared memory back.
+    pub(crate) fn free(&mut self, block: NonNull<u8>, layout: Layout) {
+        self.arena.free(block, layout);
+    }
+
+    /// What the engine knows of each CPU; the kernel adds the rest.
+    pub(crate) fn outcomes(&self) -> Vec<CpuOutcome> {
+        self.cpus
+            .iter()
+            .map(|cpu| CpuOutcome {
+                finished: cpu.finished,
+                time: cpu.time_split(),
+                interrupts: cpu.interrupts,
+                lines: cpu.lines,
+                ..CpuOutcome::default()
+            })
+            .collect()
+    }
+
+    /// Suspensions so far: what the host paid for.
+    #[cfg(test)]
+    pub(crate) fn switches(&self) -> u64 {
+        self.switches
+    }
+
+    #[inline]
+    fn me(&mut self) -> &mut CpuState {
+        &mut self.cpus[self.current as usize]
+    }
+
+    const fn key(time: u64, cpu: u32) -> u64 {
+        (time << CPU_BITS) | cpu as u64
+    }
+
+    /// May the current CPU make a step at its time?
+    #[inline]
+    fn in_order(&mut self) -> bool {
+        let cpu = self.current;
+        Self::key(self.me().time, cpu) <= self.head
+    }
+
+    /// Queues a CPU; an earlier entry of it no longer counts.
+    fn enqueue(&mut self, cpu: u32, at: u64) {
+        let state = &mut self.cpus[cpu as usize];
+        state.stamp = state.stamp.wrapping_add(1);
+        state.queued = true;
+        state.wake_at = at;
+        assert!(at < 1 << (64 - CPU_BITS), "virtual time ends after 75 minutes");
+        let key = Self::key(at, cpu);
+        self.queue.push(Reverse((key, state.stamp)));
+        self.head = self.head.min(key);
+    }
+
+    /// Makes a suspended CPU go on at `at` at the latest.
+    fn wake_by(&mut self, cpu: u32, at: u64) {
+        let state = &self.cpus[cpu as usize];
+        let at = at.max(state.time);
+        if !state.queued || state.wake_at > at {
+            self.enqueue(cpu, at);
+        }
+    }
+
+    /// Removes entries that don't count from the head of the queue, and remembers the head.
+    fn refresh_head(&mut self) {
+        while let Some(Reverse((key, stamp))) = self.queue.peek() {
+            let cpu = &self.cpus[(key & ((1 << CPU_BITS) - 1)) as usize];
+            if cpu.queued && cpu.stamp == *stamp {
+                self.head = *key;
+                return;
+            }
+            self.queue.pop();
+        }
+        self.head = NEVER;
+    }
+}
+
+/// The running engine, if a CPU is running on this thread.
+#[inline]
+fn current() -> Option<NonNull<Engine>> {
+    NonNull::new(CURRENT.get())
+}
+
+/// Uses the running engine. `f` must not suspend (I1).
+#[inline]
+pub(crate) fn with<R>(f: impl FnOnce(&mut Engine) -> R) -> R {
+    let mut engine = current().expect("a CPU of a machine is running");
+    // SAFETY: CURRENT points to the engine of the run in progress, which outlives it; by I1 no other
+    // reference to it is alive: the run loop holds none while a coroutine runs, and `f` does not suspend.
+    f(unsafe { engine.as_mut() })
+}
+
+/// Is a CPU running (rather than the machine setting up)?
+pub(crate) fn is_running() -> bool {
+    current().is_some()
+}
+
+/// The kernel installed on the running engine.
+pub(crate) fn kernel() -> *mut () {
+    with(|e| e.kernel)
+}
+
+/// The current CPU.
+#[inline]
+pub(crate) fn cpu() -> u32 {
+    with(|e| e.current)
+}
+
+/// Its time.
+#[inline]
+pub(crate) fn now() -> Time {
+    with(|e| Time::from_ps(e.me().time))
+}
+
+/// Leaves the CPU to others until its queue entry is first.
+fn suspend() {
+    let yielder = with(|e| {
+        e.switches += 1;
+        e.me().yielder.expect("set when the coroutine began")
+    });
+    // SAFETY: the yielder lives in the frame of the coroutine that is running here.
+    unsafe { (*yielder).suspend(()) };
+}
+
+/// A step at the current time: waits for its turn and takes interrupts that are due.
+#[inline]
+pub(crate) fn step() {
+    loop {
+        let (in_order, due) = with(|e| (e.in_order(), e.me().is_due()));
+        if !in_order {
+            with(|e| {
+                let (cpu, time) = (e.current, e.me().time);
+                e.enqueue(cpu, time);
+            });
+            suspend();
+        } else if due {
+            interrupt::take();
+        } else {
+            return;
+        }
+    }
+}
+
+/// Time that passes without touching anything shared, and without a chance for interrupts.
+#[inline]
+pub(crate) fn charge(time: Time) {
+    with(|e| e.me().spend(time.ps()));
+}
+
+/// As [`charge`], and others and interrupts get their turn once the CPU has run ahead far enough.
+#[inline]
+pub(crate) fn charge_private(time: Time) {
+    let turn = with(|e| {
+        let head = e.head >> CPU_BITS;
+        let me = e.me();
+        me.spend(time.ps());
+        me.time > head.saturating_add(LOOKAHEAD) || me.is_due()
+    });
+    if turn {
+        step();
+    }
+}
+
+/// A computation of this length; interrupts are taken when they arrive, and come on top.
+pub(crate) fn compute(length: Time) {
+    let mut left = length.ps();
+    step();
+    while left > 0 {
+        let alone = with(|e| {
+            let (cpu, head) = (e.current, e.head);
+            let me = e.me();
+            let stop = if me.irqs_on { me.irq_next.max(me.time) } else { NEVER };
+            let end = (me.time + left).min(stop);
+            if Engine::key(end, cpu) <= head {
+                left -= end - me.time;
+                me.spend_until(end);
+                return true;
+            }
+            me.interruptible = true;
+            e.enqueue(cpu, end);
+            false
+        });
+        if !alone {
+            let before = now().ps();
+            suspend();
+            with(|e| {
+                let me = e.me();
+                me.interruptible = false;
+                left -= me.time - before;
+            });
+        }
+        step();
+    }
+}
+
+/// Sets where time goes, and says where it went before.
+pub(crate) fn mode(mode: Mode) -> Mode {
+    with(|e| std::mem::replace(&mut e.me().mode, mode))
+}
+
+/// Keeps an event for the timeline.
+pub(crate) fn note(event: Event) {
+    with(|e| e.me().note(event));
+}
+
+/// Stops the run: a promise is broken. The CPU does not go on.
+pub(crate) fn fail(invariant: &'static str, what: String) -> ! {
+    with(|e| {
+        let breach = e.report(invariant, what);
+        e.breach.get_or_insert(breach);
+    });
+    loop {
+        suspend();
+    }
+}

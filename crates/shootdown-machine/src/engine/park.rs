@@ -1,0 +1,140 @@
+//! Waiting without working: parked CPUs and idle ones.
+//!
+//! A wait loop loads what it waits for and calls [`relax`]. Instead of turning thousands of times the CPU
+//! is parked until something can have changed: one of the lines it loaded since its last turn is written,
+//! or an interrupt arrives. It wakes when the write completes and then pays for fetching the line, as a
+//! spinning CPU would.
+
+use super::cpu::{Event, NEVER};
+use super::{Engine, Mode, step, suspend, with};
+use crate::time::Time;
+
+/// A turn of a loop that watches too many lines to be parked, or that found news, ps: a pause
+/// instruction and the loop around it.
+const TURN: u64 = 20_000;
+
+/// Registrations of a line above which old ones are swept out.
+const SWEEP: usize = 8;
+
+/// One turn of a wait loop.
+pub(crate) fn relax() {
+    step();
+    let park = with(|e| {
+        let cpu = e.current;
+        let news = e.me().overflowed
+            || e.cpus[cpu as usize]
+                .watched
+                .iter()
+                .any(|(line, version)| e.lines[*line as usize].version != *version);
+        if !news {
+            e.park();
+        }
+        let mode = e.me().mode;
+        if matches!(mode, Mode::Kernel | Mode::User) {
+            e.me().mode = Mode::Waiting;
+        }
+        if news {
+            e.me().spend(TURN);
+        }
+        (!news, mode)
+    });
+    let (parked, mode) = park;
+    if parked {
+        suspend();
+    }
+    with(|e| {
+        let me = e.me();
+        me.interruptible = false;
+        me.mode = mode;
+        me.wait = me.wait.wrapping_add(1);
+        me.watched.clear();
+        me.overflowed = false;
+    });
+    step();
+}
+
+/// Does nothing until `until`, or until woken. Returns whether it was woken.
+pub(crate) fn idle_until(until: Time) -> bool {
+    let until = until.ps();
+    let mode = super::mode(Mode::Idle);
+    loop {
+        step();
+        let done = with(|e| {
+            let cpu = e.current;
+            let me = e.me();
+            if me.woken || me.time >= until {
+                return true;
+            }
+            me.note(Event::Idled);
+            me.interruptible = true;
+            let next = me.irq_next;
+            let at = until.min(next).max(me.time);
+            if at != NEVER {
+                e.enqueue(cpu, at);
+            }
+            false
+        });
+        if done {
+            break;
+        }
+        suspend();
+        with(|e| e.me().interruptible = false);
+    }
+    super::mode(mode);
+    with(|e| std::mem::take(&mut e.me().woken))
+}
+
+impl Engine {
+    /// Registers the current CPU with every line it watches.
+    fn park(&mut self) {
+        let cpu = self.current;
+        let state = &mut self.cpus[cpu as usize];
+        state.note(Event::Parked);
+        state.interruptible = state.irqs_on;
+        let stamp = state.wait;
+        let next = if state.irqs_on { state.irq_next } else { NEVER };
+        let watched = std::mem::take(&mut state.watched);
+        let mut last = None;
+        for (line, _) in &watched {
+            if last.replace(*line) == Some(*line) {
+                continue;
+            }
+            let line = &mut self.lines[*line as usize];
+            if line.waiters == 0 {
+                line.waiters = u32::try_from(self.waiters.len()).expect("fewer lists than lines");
+                self.waiters.push(Vec::new());
+            }
+            let list = &mut self.waiters[line.waiters as usize];
+            if list.len() >= SWEEP && list.len().is_power_of_two() {
+                let cpus = &self.cpus;
+                list.retain(|(c, s)| cpus[*c as usize].wait == *s);
+            }
+            if list.last() != Some(&(cpu, stamp)) {
+                list.push((cpu, stamp));
+            }
+        }
+        self.cpus[cpu as usize].watched = watched;
+        if next != NEVER {
+            self.wake_by(cpu, next);
+        }
+    }
+
+    /// A line was written by another CPU's fetch: those who wait for it go on when the write completes.
+    #[inline]
+    pub(super) fn written(&mut self, number: usize, done: u64) {
+        let list = self.lines[number].waiters as usize;
+        if list != 0 && !self.waiters[list].is_empty() {
+            self.wake_waiters(list, done);
+        }
+    }
+
+    fn wake_waiters(&mut self, list: usize, done: u64) {
+        let mut waiters = std::mem::take(&mut self.waiters[list]);
+        for (cpu, stamp) in waiters.drain(..) {
+            if self.cpus[cpu as usize].wait == stamp {
+                self.wake_by(cpu, done);
+            }
+        }
+        self.waiters[list] = waiters;
+    }
+}

@@ -1,0 +1,151 @@
+//! The run: one coroutine per CPU that has something to do, resumed in the order of time.
+
+use corosensei::stack::DefaultStack;
+use corosensei::{Coroutine, CoroutineResult};
+
+use super::cpu::NEVER;
+use super::{CPU_BITS, CURRENT, Engine, idle_until, with};
+use crate::breach::Breach;
+use crate::time::Time;
+
+/// Bytes of stack per CPU; the host commits what is used. Debug builds need several times the stack of
+/// release builds.
+const STACK: usize = 256 << 10;
+
+/// What a CPU runs.
+pub(crate) type Job = Box<dyn FnOnce()>;
+
+type Cpu = Coroutine<(), (), ()>;
+
+/// Makes CURRENT null again, whatever happens.
+struct Running;
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        CURRENT.set(std::ptr::null_mut());
+    }
+}
+
+/// The coroutines of a run. Those that are suspended when the run ends are abandoned: their frames are
+/// never returned to, and what they own leaks.
+struct Coroutines(Vec<Option<Cpu>>);
+
+impl Drop for Coroutines {
+    fn drop(&mut self) {
+        for coroutine in self.0.iter_mut().flatten() {
+            if coroutine.started() && !coroutine.done() {
+                // SAFETY: nothing refers to the frames any more: the engine is not running, and its
+                // yielder pointers are not used again (`run` takes the engine once).
+                unsafe { coroutine.force_reset() };
+            }
+        }
+    }
+}
+
+/// Runs `jobs`, by CPU, until all have returned.
+///
+/// # Errors
+/// The promise that was broken; `progress` when no CPU could go on.
+pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box<Breach>> {
+    let mut coroutines = Coroutines(jobs.iter().map(|_| None).collect());
+    let mut jobs = jobs;
+    for (cpu, job) in (0..).zip(&jobs) {
+        if job.is_some() {
+            engine.running += 1;
+            engine.enqueue(cpu, 0);
+        } else {
+            engine.cpus[cpu as usize].interruptible = true;
+            engine.cpus[cpu as usize].mode = super::Mode::Idle;
+        }
+    }
+    let engine: *mut Engine = engine;
+    let _running = Running;
+    loop {
+        // SAFETY: `engine` comes from a unique reference that outlives this function; no coroutine runs
+        // here, so none of its short borrows (`with`) is alive.
+        let e = unsafe { &mut *engine };
+        if let Some(breach) = e.breach.take() {
+            return Err(breach);
+        }
+        if e.running == 0 {
+            return Ok(());
+        }
+        let Some(cpu) = e.next() else {
+            return Err(e.stuck());
+        };
+        let coroutine =
+            coroutines.0[cpu as usize].get_or_insert_with(|| spawn(jobs[cpu as usize].take()));
+        CURRENT.set(engine);
+        let result = coroutine.resume(());
+        CURRENT.set(std::ptr::null_mut());
+        debug_assert!(matches!(result, CoroutineResult::Yield(())), "CPUs never return");
+    }
+}
+
+/// A CPU: its job, then idleness for ever.
+fn spawn(job: Option<Job>) -> Cpu {
+    let stack = DefaultStack::new(STACK).expect("the host has memory for another stack");
+    Coroutine::with_stack(stack, move |yielder, ()| {
+        with(|e| {
+            e.me().yielder = Some(yielder);
+            e.me().interruptible = false;
+        });
+        if let Some(job) = job {
+            job();
+            with(|e| {
+                let me = e.me();
+                me.finished = Some(Time::from_ps(me.time));
+                e.running -= 1;
+            });
+        }
+        loop {
+            idle_until(Time::from_ps(NEVER));
+        }
+    })
+}
+
+impl Engine {
+    /// Takes the CPU that goes on next out of the queue, and sets its time.
+    fn next(&mut self) -> Option<u32> {
+        self.refresh_head();
+        let std::cmp::Reverse((key, _)) = self.queue.pop()?;
+        let cpu = u32::try_from(key & ((1 << CPU_BITS) - 1)).expect("twelve bits");
+        self.current = cpu;
+        let me = self.me();
+        me.queued = false;
+        me.spend_until(key >> CPU_BITS);
+        self.refresh_head();
+        Some(cpu)
+    }
+
+    /// Nobody can go on.
+    fn stuck(&mut self) -> Box<Breach> {
+        let waiting =
+            self.cpus.iter().filter(|c| c.finished.is_none() && c.yielder.is_some()).count();
+        self.report(
+            "progress",
+            format!("{waiting} CPUs wait, and nothing is due that could wake one"),
+        )
+    }
+
+    /// A breach at the current time with the events around it.
+    pub(super) fn report(&mut self, invariant: &'static str, what: String) -> Box<Breach> {
+        const LINES: usize = 60;
+        let at = Time::from_ps(self.me().time);
+        let mut events: Vec<_> = (0u32..)
+            .zip(&self.cpus)
+            .flat_map(|(cpu, state)| {
+                state.events.iter().map(move |(time, event)| (*time, cpu, *event))
+            })
+            .collect();
+        events.sort_by_key(|(time, cpu, _)| (*time, *cpu));
+        let skip = events.len().saturating_sub(LINES);
+        let timeline = events[skip..]
+            .iter()
+            .map(|(time, cpu, event)| {
+                format!("{:>12.3} us  cpu{cpu:<4} {event}", Time::from_ps(*time).us())
+            })
+            .collect();
+        Box::new(Breach { invariant, what, at, seed: self.seed, timeline })
+    }
+}
