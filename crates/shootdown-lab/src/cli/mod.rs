@@ -6,6 +6,7 @@
 
 mod bench;
 mod list;
+mod record;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,8 @@ struct Cli {
 enum Command {
     Bench(bench::BenchArgs),
     List(list::ListArgs),
+    Record(record::RecordArgs),
+    Import(record::ImportArgs),
 }
 
 const ABOUT: &str = "Measure what keeping TLBs coherent costs, on machines you do not own";
@@ -85,5 +88,7 @@ fn run(cli: Cli) -> Result<(), LabError> {
     match cli.command {
         Command::Bench(args) => args.run(shared),
         Command::List(args) => args.run(shared),
+        Command::Record(args) => args.run(shared),
+        Command::Import(args) => args.run(shared),
     }
 }

@@ -18,8 +18,13 @@
 pub mod codec;
 pub mod error;
 pub mod frame;
+pub mod host;
+pub mod import;
 pub mod model;
+pub mod perf_script;
 pub mod read;
+pub mod record;
+pub mod strace;
 pub mod write;
 
 pub use error::{Problem, RecordingError};
