@@ -1,6 +1,6 @@
 //! Cross-CPU calls: run a function on a set of CPUs, without allocation.
 //!
-//! Each CPU has one [`Descriptor`] (what it wants run) and one [`Mailbox`] (who wants something of it):
+//! Each CPU has one `Descriptor` (what it wants run) and one `Mailbox` (who wants something of it):
 //! a request is one bit per (initiator, responder). A call is *post; kick; work; wait*: the initiator
 //! works while the others do, and serves others while it waits, so that two CPUs that call each other
 //! never deadlock.
@@ -55,10 +55,7 @@ enum AckTo<'a, P: Platform> {
 
 impl<'a, P: Platform> Ack<'a, P> {
     pub fn to_tree(cpu: CpuId, call: &'a tree::TreeCall<P>, ticket: u64) -> Self {
-        Self {
-            cpu,
-            to: Some(AckTo::Tree(call, ticket)),
-        }
+        Self { cpu, to: Some(AckTo::Tree(call, ticket)) }
     }
 
     /// Acknowledges, once.
@@ -330,10 +327,7 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, word: usize) -> u64 {
         };
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
-        let mut ack = Ack {
-            cpu,
-            to: Some(AckTo::Descriptor(call)),
-        };
+        let mut ack = Ack { cpu, to: Some(AckTo::Descriptor(call)) };
         if mutant::active(Mutant::AckBeforeCall) {
             ack.fire();
         }
@@ -354,7 +348,7 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, word: usize) -> u64 {
 /// See [`CallError`].
 ///
 /// ```
-/// # mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
+/// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
 /// use core::sync::atomic::{AtomicU32, Ordering};
 /// use shootdown::{Platform, call_on};
 /// let pin = Mock::pin();

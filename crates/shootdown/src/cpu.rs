@@ -100,11 +100,7 @@ impl Loaded {
 
     #[must_use]
     pub const fn with_lazy(self, lazy: bool) -> Self {
-        Self(if lazy {
-            self.0 | Self::LAZY
-        } else {
-            self.0 & !Self::LAZY
-        })
+        Self(if lazy { self.0 | Self::LAZY } else { self.0 & !Self::LAZY })
     }
 }
 
@@ -226,11 +222,7 @@ impl<P: Platform> PerCpu<P> {
 
     /// This CPU's own view of whether it is lazy.
     pub(crate) fn is_lazy(&self, loaded: Loaded, order: Order) -> bool {
-        if P::policy().split_lazy_line {
-            loaded.is_lazy()
-        } else {
-            order.is_lazy()
-        }
+        if P::policy().split_lazy_line { loaded.is_lazy() } else { order.is_lazy() }
     }
 
     /// Becomes lazy, or stops being so. `loaded` is what is loaded now.
@@ -238,13 +230,9 @@ impl<P: Platform> PerCpu<P> {
         // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
         // when an initiator (Acquire load in `flush::remote_view`) reads the flag and leaves it alone.
         if P::policy().split_lazy_line {
-            self.shared
-                .loaded
-                .store(loaded.with_lazy(lazy).0, Ordering::Release);
+            self.shared.loaded.store(loaded.with_lazy(lazy).0, Ordering::Release);
         } else {
-            self.private
-                .order
-                .store(self.order().with_lazy(lazy).0, Ordering::Release);
+            self.private.order.store(self.order().with_lazy(lazy).0, Ordering::Release);
         }
     }
 
@@ -267,9 +255,7 @@ impl<P: Platform> PerCpu<P> {
     /// The user half of a slot's tag must be invalidated before it is used again.
     pub(crate) fn owe_user_half(&self, slot: Slot) {
         let owed = self.rare.user_half_owed.load(Ordering::Relaxed);
-        self.rare
-            .user_half_owed
-            .store(owed | 1 << slot.0, Ordering::Relaxed);
+        self.rare.user_half_owed.store(owed | 1 << slot.0, Ordering::Relaxed);
     }
 }
 
@@ -353,10 +339,6 @@ impl<P: Platform> PerCpu<P> {
             // ORDERING: D3: read after `loaded` (Acquire above), written before it (`switch_to`)
             Order(self.private.order.load(Ordering::Acquire)).is_lazy()
         };
-        if lazy && policy.lazy != Lazy::Off {
-            View::Lazy
-        } else {
-            View::Active
-        }
+        if lazy && policy.lazy != Lazy::Off { View::Lazy } else { View::Active }
     }
 }

@@ -37,10 +37,7 @@ pub trait Bits: Copy + Send + Sync + 'static {
     /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and ignored
     /// otherwise, as such a CPU can't have come online ([`crate::cpu::OnlineError::TooMany`]).
     fn insert(&mut self, cpu: CpuId) {
-        debug_assert!(
-            cpu.index() < Self::capacity(),
-            "{cpu} is beyond this set's width"
-        );
+        debug_assert!(cpu.index() < Self::capacity(), "{cpu} is beyond this set's width");
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
             *w |= 1 << (cpu.index() % WORD);
         }
@@ -55,9 +52,7 @@ pub trait Bits: Copy + Send + Sync + 'static {
 
     /// Is the CPU in the set?
     fn contains(&self, cpu: CpuId) -> bool {
-        self.words()
-            .get(cpu.index() / WORD)
-            .is_some_and(|w| w & (1 << (cpu.index() % WORD)) != 0)
+        self.words().get(cpu.index() / WORD).is_some_and(|w| w & (1 << (cpu.index() % WORD)) != 0)
     }
 
     /// Is the set empty?
@@ -72,11 +67,7 @@ pub trait Bits: Copy + Send + Sync + 'static {
 
     /// The CPUs, lowest first.
     fn iter(&self) -> Iter<'_> {
-        Iter {
-            words: self.words(),
-            at: 0,
-            rest: self.words().first().copied().unwrap_or(0),
-        }
+        Iter { words: self.words(), at: 0, rest: self.words().first().copied().unwrap_or(0) }
     }
 }
 
@@ -160,10 +151,7 @@ pub trait Mask: Send + Sync + 'static {
     ///
     /// Not a fence: a caller that needs one orders it itself (see the Dekker table in `switch.rs`).
     fn insert(&self, cpu: CpuId) -> bool {
-        debug_assert!(
-            cpu.index() < Self::Set::capacity(),
-            "{cpu} is beyond this set's width"
-        );
+        debug_assert!(cpu.index() < Self::Set::capacity(), "{cpu} is beyond this set's width");
         let bit = 1 << (cpu.index() % WORD);
         let Some(word) = self.words().get(cpu.index() / WORD) else {
             return false;
@@ -270,10 +258,7 @@ mod tests {
             set.insert(CpuId(cpu));
         }
         assert_eq!(set.len(), 4);
-        assert_eq!(
-            set.iter().map(|c| c.0).collect::<Vec<_>>(),
-            [0, 63, 64, 4095]
-        );
+        assert_eq!(set.iter().map(|c| c.0).collect::<Vec<_>>(), [0, 63, 64, 4095]);
         set.remove(CpuId(64));
         assert!(!set.contains(CpuId(64)) && set.contains(CpuId(63)));
         assert!(!set.contains(CpuId(5000)));

@@ -133,11 +133,7 @@ impl Facts {
         split_tables: SplitTables::No,
         ceiling: 33,
         kick_all: false,
-        errata: Errata {
-            repeat_sync: false,
-            survives_once: false,
-            page_spares_globals: false,
-        },
+        errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
     };
 
     /// Checks that the facts can be true together.
@@ -171,38 +167,14 @@ mod tests {
     fn contradictions_are_named() {
         let ok = Facts::X86_64_MINIMUM;
         assert_eq!(ok.check(), Ok(()));
-        assert_eq!(
-            Facts { tag_bits: 12, ..ok }.check(),
-            Err(FactsError::TagWidth)
-        );
-        let pcid = Facts {
-            tag_scope: TagScope::PerCpu,
-            tag_bits: 12,
-            ..ok
-        };
+        assert_eq!(Facts { tag_bits: 12, ..ok }.check(), Err(FactsError::TagWidth));
+        let pcid = Facts { tag_scope: TagScope::PerCpu, tag_bits: 12, ..ok };
         assert_eq!(pcid.check(), Ok(()));
-        assert_eq!(
-            Facts {
-                tag_bits: 2,
-                ..pcid
-            }
-            .check(),
-            Err(FactsError::TagWidth)
-        );
-        let errata = Errata {
-            page_spares_globals: true,
-            ..Errata::default()
-        };
-        assert_eq!(
-            Facts { errata, ..pcid }.check(),
-            Err(FactsError::TagsForbiddenByErratum)
-        );
+        assert_eq!(Facts { tag_bits: 2, ..pcid }.check(), Err(FactsError::TagWidth));
+        let errata = Errata { page_spares_globals: true, ..Errata::default() };
+        assert_eq!(Facts { errata, ..pcid }.check(), Err(FactsError::TagsForbiddenByErratum));
         assert_eq!(Facts { ceiling: 0, ..ok }.check(), Err(FactsError::Ceiling));
-        let arm = Facts {
-            tag_scope: TagScope::System,
-            tag_bits: 16,
-            ..ok
-        };
+        let arm = Facts { tag_scope: TagScope::System, tag_bits: 16, ..ok };
         assert_eq!(arm.check(), Err(FactsError::Unsupported));
     }
 }

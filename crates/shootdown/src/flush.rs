@@ -20,7 +20,7 @@
 //! # How an answer looks
 //! With *pull* delivery there is no request and no acknowledgement message: a CPU has answered when
 //! its published state says that it makes no access through entries older than the generation asked
-//! for ([`is_done`]). That answer is per CPU, monotone, and covers every request up to it.
+//! for (`is_done`). That answer is per CPU, monotone, and covers every request up to it.
 //!
 //! # Invariants
 //! I1: `flush` returns `Ok` only when every CPU of the set has answered or provably looks at the
@@ -70,44 +70,22 @@ impl Request {
     /// Leaf entries of a range changed.
     #[must_use]
     pub const fn pages(range: VaRange) -> Self {
-        Self {
-            what: What::Pages(range),
-            freed_tables: false,
-        }
+        Self { what: What::Pages(range), freed_tables: false }
     }
 
     /// Anything may have changed, tables included.
     #[must_use]
     pub const fn space() -> Self {
-        Self {
-            what: What::Space,
-            freed_tables: true,
-        }
+        Self { what: What::Space, freed_tables: true }
     }
 
     fn step(self, ceiling: u32) -> (Step, bool) {
         match self.what {
-            What::Pages(range) if range.count() <= u64::from(ceiling) => (
-                Step {
-                    range: Some(range),
-                    freed_tables: self.freed_tables,
-                },
-                false,
-            ),
-            What::Pages(_) => (
-                Step {
-                    range: None,
-                    freed_tables: self.freed_tables,
-                },
-                true,
-            ),
-            What::Space => (
-                Step {
-                    range: None,
-                    freed_tables: self.freed_tables,
-                },
-                false,
-            ),
+            What::Pages(range) if range.count() <= u64::from(ceiling) => {
+                (Step { range: Some(range), freed_tables: self.freed_tables }, false)
+            }
+            What::Pages(_) => (Step { range: None, freed_tables: self.freed_tables }, true),
+            What::Space => (Step { range: None, freed_tables: self.freed_tables }, false),
         }
     }
 }
@@ -195,18 +173,11 @@ impl<P: Platform> AddressSpace<P> {
         if !P::may_wait() && !self.only_mine(cpu) {
             return Err(FlushError::WouldWait);
         }
-        let Started {
-            hint,
-            targets,
-            trim,
-        } = self.start(cpu, me, request);
+        let Started { hint, targets, trim } = self.start(cpu, me, request);
         if targets.is_empty() && trim.is_empty() {
             me.stats.flushes_local.inc();
             self.local_work(cpu, me, hint);
-            return Ok(Flushed {
-                generation: hint.generation,
-                interrupted: 0,
-            });
+            return Ok(Flushed { generation: hint.generation, interrupted: 0 });
         }
         me.stats.flushes_remote.inc();
         let began = P::ticks();
@@ -256,10 +227,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         me.stats.waited(P::ticks().saturating_sub(began));
-        Ok(Flushed {
-            generation: hint.generation,
-            interrupted: told.len(),
-        })
+        Ok(Flushed { generation: hint.generation, interrupted: told.len() })
     }
 
     /// The flush as a large call, if there are enough targets and a place is free.
@@ -315,11 +283,8 @@ impl<P: Platform> AddressSpace<P> {
             me.stats.over_ceiling.inc();
         }
         P::Regime::publish();
-        let generation = if mutant::active(Mutant::NoGenerationBump) {
-            self.generation()
-        } else {
-            self.bump()
-        };
+        let generation =
+            if mutant::active(Mutant::NoGenerationBump) { self.generation() } else { self.bump() };
         if policy.range_log {
             self.log.record(generation, step);
         }
@@ -327,11 +292,7 @@ impl<P: Platform> AddressSpace<P> {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
         let hint = Hint { generation, step };
-        let mut targets = if policy.targeted {
-            self.cpus()
-        } else {
-            P::system().online()
-        };
+        let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
         targets.remove(cpu);
         let mut trim = CpuSetOf::<P>::EMPTY;
         if mutant::active(Mutant::FilterLosesOne) {
@@ -342,11 +303,7 @@ impl<P: Platform> AddressSpace<P> {
         if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
             trim = self.filter(me, &mut targets, generation, request.freed_tables);
         }
-        Started {
-            hint,
-            targets,
-            trim,
-        }
+        Started { hint, targets, trim }
     }
 
     /// Step 4: leaves out those who need not be told (see the module's table). Now and then returns those

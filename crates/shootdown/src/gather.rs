@@ -52,10 +52,7 @@ pub struct Array<T, const N: usize> {
 
 impl<T, const N: usize> Default for Array<T, N> {
     fn default() -> Self {
-        Self {
-            len: 0,
-            items: [const { MaybeUninit::uninit() }; N],
-        }
+        Self { len: 0, items: [const { MaybeUninit::uninit() }; N] }
     }
 }
 
@@ -114,7 +111,7 @@ impl<T, const N: usize> Keep for Array<T, N> {
 /// A batch of unmappings of one space with what they set free.
 ///
 /// ```
-/// # mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
+/// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
 /// use shootdown::{Platform, Stride, VaRange, gather::{Array, Gather}};
 /// let pin = Mock::pin();
 /// boot_once(&pin);
@@ -145,12 +142,7 @@ pub struct Deferred<'a, P: Platform, K> {
 impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// An empty gather.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
-        Self {
-            space,
-            range: None,
-            freed_tables: false,
-            keep: ManuallyDrop::new(K::default()),
-        }
+        Self { space, range: None, freed_tables: false, keep: ManuallyDrop::new(K::default()) }
     }
 
     /// `range` was unhooked (or lost permissions) and will set `item` free.
@@ -188,10 +180,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         if mutant::active(Mutant::GatherWithoutFlush) {
             return None;
         }
-        Some(Request {
-            what: What::Pages(range),
-            freed_tables: self.freed_tables,
-        })
+        Some(Request { what: What::Pages(range), freed_tables: self.freed_tables })
     }
 
     fn into_keep(mut self) -> K {
@@ -221,17 +210,13 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// As [`finish`](Self::finish).
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let Some(request) = self.request() else {
-            return Ok(Deferred {
-                ticket: None,
-                keep: ManuallyDrop::new(self.into_keep()),
-            });
+            return Ok(Deferred { ticket: None, keep: ManuallyDrop::new(self.into_keep()) });
         };
         let space = self.space;
         match space.begin_flush(pin, request) {
-            Ok(ticket) => Ok(Deferred {
-                ticket: Some(ticket),
-                keep: ManuallyDrop::new(self.into_keep()),
-            }),
+            Ok(ticket) => {
+                Ok(Deferred { ticket: Some(ticket), keep: ManuallyDrop::new(self.into_keep()) })
+            }
             Err(e) => Err((e, self.into_keep())),
         }
     }
@@ -256,11 +241,7 @@ impl<P: Platform, K> Deferred<'_, P, K> {
     /// # Errors
     /// `self`, not done yet.
     pub fn poll(mut self) -> Result<K, Self> {
-        if self.ticket.as_mut().is_none_or(Ticket::poll) {
-            Ok(self.into_keep())
-        } else {
-            Err(self)
-        }
+        if self.ticket.as_mut().is_none_or(Ticket::poll) { Ok(self.into_keep()) } else { Err(self) }
     }
 
     /// Waits, then hands back what may be freed.

@@ -157,11 +157,7 @@ impl VaRange {
         if start.checked_add(bytes).is_none() {
             return Err(RangeError::Overflow);
         }
-        Ok(Self {
-            start,
-            count,
-            stride,
-        })
+        Ok(Self { start, count, stride })
     }
 
     /// Every stride touched by the bytes `[start, end)`.
@@ -209,11 +205,7 @@ impl VaRange {
         let start = self.start.min(other.start);
         let last = self.last().max(other.last());
         let first = start & !(stride.bytes() - 1);
-        Self {
-            start: first,
-            count: ((last - first) >> stride.shift()) + 1,
-            stride,
-        }
+        Self { start: first, count: ((last - first) >> stride.shift()) + 1, stride }
     }
 }
 
@@ -224,22 +216,13 @@ mod tests {
     #[test]
     fn ranges_are_refused_or_exact() {
         assert_eq!(VaRange::new(0, 0, Stride::Page4K), Err(RangeError::Empty));
-        assert_eq!(
-            VaRange::new(u64::MAX, 2, Stride::Page4K),
-            Err(RangeError::Overflow)
-        );
-        assert_eq!(
-            VaRange::new(0x1000, 1 << 60, Stride::Page2M),
-            Err(RangeError::Overflow)
-        );
+        assert_eq!(VaRange::new(u64::MAX, 2, Stride::Page4K), Err(RangeError::Overflow));
+        assert_eq!(VaRange::new(0x1000, 1 << 60, Stride::Page2M), Err(RangeError::Overflow));
         let top = VaRange::new(u64::MAX, 1, Stride::Page4K).unwrap();
         assert_eq!((top.start(), top.last()), (u64::MAX - 0xfff, u64::MAX));
         let r = VaRange::covering(0x1fff, 0x3001, Stride::Page4K).unwrap();
         assert_eq!((r.start(), r.count(), r.last()), (0x1000, 3, 0x3fff));
-        assert_eq!(
-            VaRange::covering(5, 5, Stride::Page4K),
-            Err(RangeError::Empty)
-        );
+        assert_eq!(VaRange::covering(5, 5, Stride::Page4K), Err(RangeError::Empty));
     }
 
     #[test]
@@ -247,10 +230,7 @@ mod tests {
         let a = VaRange::new(0x20_0000, 1, Stride::Page2M).unwrap();
         let b = VaRange::new(0x1000, 1, Stride::Page4K).unwrap();
         let m = a.merge(&b);
-        assert_eq!(
-            (m.start(), m.last(), m.stride()),
-            (0x1000, 0x3f_ffff, Stride::Page4K)
-        );
+        assert_eq!((m.start(), m.last(), m.stride()), (0x1000, 0x3f_ffff, Stride::Page4K));
     }
 
     #[test]

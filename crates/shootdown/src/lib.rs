@@ -1,4 +1,103 @@
 //! Translation coherence as a library.
+//!
+//! When a page table changes, every TLB that may hold the old translation must forget it before the page
+//! is used for something else. This crate is the layer of a kernel or hypervisor that sees to it: tags
+//! that keep TLB entries over context switches, lazy mode, shootdowns that interrupt only who must be and
+//! overlap local with remote work, and gathers that hand memory back only when it is safe.
+//!
+//! It is `no_std`, allocates nothing, takes no lock, and keeps no global state. A port gives it two
+//! things: the kernel's means ([`Platform`]: stay on a CPU, find a CPU's state, raise an interrupt) and
+//! the hardware's ([`Regime`]: load a root under a tag, invalidate).
+//!
+//! # The promise
+//! 1. **Revocation.** When a flush for a revoking change returns, no CPU starts an access through the old
+//!    translation any more, and no walker can reach a freed table page.
+//! 2. **Reuse.** Frame, table page, address range and hardware tag are handed to nobody else before the
+//!    invalidation that covers them is complete.
+//! 3. **Master invariant.** A CPU's slot for a space at generation *g* never holds entries older than *g*.
+//! 4. **Deferral is explicit.** What is weaker is a named choice, never a default.
+//! 5. **Errors are total.** Bad input gets a typed error; what was owed comes back inside it.
+//!
+//! # Where to read on
+//! | question | module |
+//! |---|---|
+//! | What do I implement? | [`platform`], [`regime`], [`facts`] |
+//! | What does a context switch do, and which fences pair? | [`switch`] |
+//! | Who is interrupted by a flush, and when is it over? | [`flush`] |
+//! | How do I free pages safely? | [`gather`] |
+//! | How do CPUs call each other? | [`call`] |
+//! | What was done, and what was saved? | [`stats`] |
+//!
+//! # The smallest complete port
+//! One CPU whose "TLB" is a counter; it runs. A real port replaces the bodies, not the shape.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU32, Ordering};
+//! use shootdown::cpu_set::{AtomicCpuSet, CpuSet};
+//! use shootdown::gather::Array;
+//! use shootdown::*;
+//!
+//! static SYSTEM: System<Port> = System::new();
+//! static CPUS: [PerCpu<Port>; 1] = [PerCpu::new()];
+//! static INVALIDATIONS: AtomicU32 = AtomicU32::new(0);
+//!
+//! struct Port;
+//! struct NoPreemption(core::marker::PhantomData<*const ()>);
+//!
+//! // SAFETY: there is one CPU, so whoever runs stays on it.
+//! unsafe impl Pinned for NoPreemption {
+//!     fn cpu(&self) -> CpuId { CpuId(0) }                    // this CPU's number
+//! }
+//!
+//! // SAFETY: one CPU, one slot, nobody to kick.
+//! unsafe impl Platform for Port {
+//!     type Pin = NoPreemption;                               // your preemption guard
+//!     type Regime = Hardware;
+//!     type Mask = AtomicCpuSet<1>;                           // up to 64 CPUs
+//!     type Slots = Slots<6>;                                 // tag slots per CPU
+//!     fn pin() -> NoPreemption { NoPreemption(core::marker::PhantomData) }
+//!     fn system() -> &'static System<Self> { &SYSTEM }
+//!     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> { CPUS.get(cpu.index()) }
+//!     fn kick(_: &CpuSet<1>) -> Result<(), KickError> { Ok(()) } // raise your IPI; its handler calls on_kick
+//!     fn relax(_: &NoPreemption) -> Result<(), Stalled> { core::hint::spin_loop(); Ok(()) }
+//!     fn may_wait() -> bool { true }                         // are interrupts on?
+//! }
+//!
+//! struct Hardware;
+//!
+//! // SAFETY: there is no TLB, so nothing stale is ever used.
+//! unsafe impl Regime for Hardware {
+//!     type Root = u64;                                       // CR3, TTBR0, satp
+//!     fn facts() -> &'static Facts { &Facts::X86_64_MINIMUM }
+//!     unsafe fn load(_root: u64, _tag: Tag, _keep: bool) {}  // mov cr3
+//!     fn load_kernel() {}
+//!     fn publish() {}                                        // dsb ishst, where needed
+//!     fn invalidate(_: Invalidate, _: Reach) { INVALIDATIONS.fetch_add(1, Ordering::Relaxed); }
+//!     fn sync(_: Reach) {}                                   // dsb ish, where needed
+//! }
+//!
+//! let pin = Port::pin();
+//! online::<Port>(&pin)?;
+//! let space = AddressSpace::<Port>::new(0x1000);
+//! // SAFETY: nothing interrupts here, and `space` is retired before it is dropped.
+//! unsafe { switch_to(&pin, &space) };
+//!
+//! // Unmap a page: clear its entry in your tables, then
+//! let mut gather = Gather::<Port, Array<u64, 16>>::new(&space);
+//! gather.unmapped(VaRange::new(0x40_0000, 1, Stride::Page4K)?, 0x7000).expect("room for 16");
+//! let frames = gather.finish(&pin).map_err(|(error, _frames)| error)?;
+//! assert_eq!(frames.as_slice(), [0x7000]);                   // free them: no CPU can reach them
+//!
+//! leave::<Port>(&pin);
+//! space.retire(&pin)?;
+//! assert_eq!(INVALIDATIONS.load(Ordering::Relaxed), 2);      // coming online, and the page
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Builds
+//! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced` compiles
+//! this source with atomics that tell a software machine of every access. No feature changes a type.
+
 #![no_std]
 
 #[cfg(any(test, shootdown_traced, loom))]
@@ -27,7 +126,7 @@ pub mod tags;
 mod tree;
 
 pub use call::{CallError, call_on};
-pub use cpu::{PerCpu, offline, online};
+pub use cpu::{OnlineError, PerCpu, offline, online};
 pub use facts::Facts;
 pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, flush_kernel};
 pub use gather::{Gather, Keep};

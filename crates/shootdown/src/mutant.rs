@@ -1,7 +1,7 @@
 //! Test-only switches that take one step out of a protocol.
 //!
 //! Each names a step without which a promise breaks; a test turns it on and expects the oracle, the
-//! model checker or a property to object. In ordinary builds [`active`] is the constant `false`.
+//! model checker or a property to object. In ordinary builds `active` is the constant `false`.
 
 /// One removed or weakened step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -125,19 +125,11 @@ impl Policy {
     };
 
     /// 4.13 with per-CPU tags.
-    pub const LINUX_4_14: Self = Self {
-        tags: true,
-        slots: 6,
-        ..Self::LINUX_4_13
-    };
+    pub const LINUX_4_14: Self = Self { tags: true, slots: 6, ..Self::LINUX_4_13 };
 
     /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
-    pub const LINUX_5_13: Self = Self {
-        overlap: true,
-        lazy: Lazy::CatchUp,
-        split_lazy_line: true,
-        ..Self::LINUX_4_14
-    };
+    pub const LINUX_5_13: Self =
+        Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
 }
 
 impl Default for Policy {

@@ -43,10 +43,7 @@ const WRITING: u64 = 1;
 
 impl Step {
     /// The whole space, tables included.
-    pub const ALL: Self = Self {
-        range: None,
-        freed_tables: true,
-    };
+    pub const ALL: Self = Self { range: None, freed_tables: true };
 
     /// One word: page number (45 bits, sign-extended: 57-bit addresses), count (9 bits, 0 = whole
     /// space), stride (2 bits), freed tables (1 bit). What does not fit is rounded up to the whole
@@ -109,10 +106,7 @@ pub(crate) struct Steps {
 impl Steps {
     /// A single step.
     pub fn one(step: Step) -> Self {
-        let mut steps = Self {
-            steps: [Step::ALL; STEPS],
-            len: 1,
-        };
+        let mut steps = Self { steps: [Step::ALL; STEPS], len: 1 };
         steps.steps[0] = step;
         steps
     }
@@ -137,32 +131,19 @@ impl Steps {
 
     /// Strides in all of them; `None` when one is the whole space.
     pub fn strides(&self) -> Option<u64> {
-        self.as_slice()
-            .iter()
-            .map(|s| s.range.map(|r| r.count()))
-            .sum()
+        self.as_slice().iter().map(|s| s.range.map(|r| r.count())).sum()
     }
 }
 
 impl RangeLog {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self(
-            [const {
-                Entry {
-                    stamp: AtomicU64::new(0),
-                    step: AtomicU64::new(0),
-                }
-            }; STEPS],
-        )
+        Self([const { Entry { stamp: AtomicU64::new(0), step: AtomicU64::new(0) } }; STEPS])
     }
 
     #[cfg(loom)]
     pub fn new() -> Self {
-        Self(core::array::from_fn(|_| Entry {
-            stamp: AtomicU64::new(0),
-            step: AtomicU64::new(0),
-        }))
+        Self(core::array::from_fn(|_| Entry { stamp: AtomicU64::new(0), step: AtomicU64::new(0) }))
     }
 
     #[allow(clippy::cast_possible_truncation)] // taken modulo STEPS
@@ -209,13 +190,8 @@ impl RangeLog {
 
     /// The steps after `have` up to `want`; `None` unless every one of them is there.
     pub fn read(&self, have: Generation, want: Generation) -> Option<Steps> {
-        let len = usize::try_from(want.0.checked_sub(have.0)?)
-            .ok()
-            .filter(|n| *n <= STEPS)?;
-        let mut steps = Steps {
-            steps: [Step::ALL; STEPS],
-            len,
-        };
+        let len = usize::try_from(want.0.checked_sub(have.0)?).ok().filter(|n| *n <= STEPS)?;
+        let mut steps = Steps { steps: [Step::ALL; STEPS], len };
         for (i, step) in steps.steps[..len].iter_mut().enumerate() {
             *step = self.read_one(have.0 + 1 + i as u64)?;
         }
@@ -228,10 +204,7 @@ mod tests {
     use super::*;
 
     fn pages(start: u64, count: u64) -> Step {
-        Step {
-            range: VaRange::new(start, count, Stride::Page4K).ok(),
-            freed_tables: false,
-        }
+        Step { range: VaRange::new(start, count, Stride::Page4K).ok(), freed_tables: false }
     }
 
     #[test]
@@ -241,24 +214,15 @@ mod tests {
             pages(0x7fff_ffff_f000, 511),
             pages(0xffff_ffff_ffff_f000, 1),
             pages(0x00ff_ffff_ffff_f000, 3),
-            Step {
-                range: VaRange::new(1 << 30, 5, Stride::Page1G).ok(),
-                freed_tables: true,
-            },
-            Step {
-                range: VaRange::new(1 << 21, 7, Stride::Page2M).ok(),
-                freed_tables: false,
-            },
+            Step { range: VaRange::new(1 << 30, 5, Stride::Page1G).ok(), freed_tables: true },
+            Step { range: VaRange::new(1 << 21, 7, Stride::Page2M).ok(), freed_tables: false },
             Step::ALL,
         ] {
             assert_eq!(Step::unpack(step.pack()), step);
         }
         assert_eq!(Step::unpack(pages(0x1000, 512).pack()).range, None);
         // an address of more than 57 significant bits can't be named, so it becomes everything
-        assert_eq!(
-            Step::unpack(pages(0x4000_0000_0000_0000, 1).pack()).range,
-            None
-        );
+        assert_eq!(Step::unpack(pages(0x4000_0000_0000_0000, 1).pack()).range, None);
     }
 
     #[test]
@@ -268,26 +232,14 @@ mod tests {
             log.record(Generation(g), pages(g << 12, g));
         }
         let got = log.read(Generation(17), Generation(20)).unwrap();
-        let starts: std::vec::Vec<_> = got
-            .as_slice()
-            .iter()
-            .map(|s| s.range.unwrap().start() >> 12)
-            .collect();
+        let starts: std::vec::Vec<_> =
+            got.as_slice().iter().map(|s| s.range.unwrap().start() >> 12).collect();
         assert_eq!(starts, [18, 19, 20]);
         assert_eq!(got.strides(), Some(18 + 19 + 20));
-        assert!(
-            log.read(Generation(11), Generation(20)).is_none(),
-            "nine steps do not fit"
-        );
-        assert!(
-            log.read(Generation(20), Generation(21)).is_none(),
-            "not written yet"
-        );
+        assert!(log.read(Generation(11), Generation(20)).is_none(), "nine steps do not fit");
+        assert!(log.read(Generation(20), Generation(21)).is_none(), "not written yet");
         assert!(log.read(Generation(21), Generation(20)).is_none());
-        assert_eq!(
-            log.read(Generation(20), Generation(20)).unwrap().as_slice(),
-            []
-        );
+        assert_eq!(log.read(Generation(20), Generation(20)).unwrap().as_slice(), []);
     }
 
     #[test]

@@ -67,10 +67,7 @@ struct Plan {
 
 impl Plan {
     fn steps(steps: Steps) -> Self {
-        Self {
-            freed_tables: steps.freed_tables(),
-            steps: Some(steps),
-        }
+        Self { freed_tables: steps.freed_tables(), steps: Some(steps) }
     }
 }
 
@@ -165,24 +162,14 @@ fn plan<P: Platform>(
         if policy.ranges && step.range.is_some() {
             return Plan::steps(Steps::one(step));
         }
-        return Plan {
-            steps: None,
-            freed_tables: step.freed_tables,
-        };
+        return Plan { steps: None, freed_tables: step.freed_tables };
     }
-    let log = if policy.range_log {
-        space.log.read(have, want)
-    } else {
-        None
-    };
+    let log = if policy.range_log { space.log.read(have, want) } else { None };
     let Some(mut steps) = log else {
         if hint.is_some_and(|h| h.step.range.is_some()) {
             me.stats.escalations.inc();
         }
-        return Plan {
-            steps: None,
-            freed_tables: true,
-        };
+        return Plan { steps: None, freed_tables: true };
     };
     if mutant::active(Mutant::ReplayOnlyNewest) {
         steps.keep_newest();
@@ -193,10 +180,7 @@ fn plan<P: Platform>(
         Some(_) => me.stats.escalations.inc(),
         None => {}
     }
-    Plan {
-        steps: None,
-        freed_tables: steps.freed_tables(),
-    }
+    Plan { steps: None, freed_tables: steps.freed_tables() }
 }
 
 /// Invalidates several steps under a slot's tag, which is loaded, and settles.
@@ -214,28 +198,12 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
     };
     let tag = slot.tag(switch::tags_on::<P>());
     let leaf_only = !step.freed_tables;
-    P::Regime::invalidate(
-        Invalidate::Range {
-            tag,
-            range,
-            leaf_only,
-        },
-        Reach::Local,
-    );
+    P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
     match P::Regime::facts().split_tables {
         SplitTables::No => {}
-        SplitTables::Yes {
-            invalidate_other_tag: true,
-        } if switch::tags_on::<P>() => {
+        SplitTables::Yes { invalidate_other_tag: true } if switch::tags_on::<P>() => {
             let tag = switch::user_tag::<P>(tag);
-            P::Regime::invalidate(
-                Invalidate::Range {
-                    tag,
-                    range,
-                    leaf_only,
-                },
-                Reach::Local,
-            );
+            P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
         }
         SplitTables::Yes { .. } => me.owe_user_half(slot),
     }
@@ -244,10 +212,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
 }
 
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
-    P::Regime::invalidate(
-        Invalidate::Tag(slot.tag(switch::tags_on::<P>())),
-        Reach::Local,
-    );
+    P::Regime::invalidate(Invalidate::Tag(slot.tag(switch::tags_on::<P>())), Reach::Local);
     if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
         me.owe_user_half(slot);
     }

@@ -91,20 +91,13 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn new(root: <P::Regime as Regime>::Root) -> Self {
         Self {
-            hot: Hot {
-                generation: AtomicU64::new(0),
-                id: P::system().next_id(),
-                root,
-            },
+            hot: Hot { generation: AtomicU64::new(0), id: P::system().next_id(), root },
             log: RangeLog::new(),
             #[cfg(not(loom))]
             cpus: P::Mask::EMPTY,
             #[cfg(loom)]
             cpus: P::Mask::empty(),
-            cold: Cold {
-                retired: AtomicBool::new(false),
-                stale: AtomicU64::new(0),
-            },
+            cold: Cold { retired: AtomicBool::new(false), stale: AtomicU64::new(0) },
         }
     }
 
@@ -147,9 +140,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn note_stale(&self, stale: u64) -> bool {
         let sum = self.cold.stale.load(Ordering::Relaxed) + stale;
         let trim = sum >= Self::TRIM_AFTER * stale.max(1);
-        self.cold
-            .stale
-            .store(if trim { 0 } else { sum }, Ordering::Relaxed);
+        self.cold.stale.store(if trim { 0 } else { sum }, Ordering::Relaxed);
         trim
     }
 

@@ -181,10 +181,7 @@ impl Counter {
     /// its own counts, never anything else.
     #[inline]
     pub fn add(&self, n: u64) {
-        self.0.store(
-            self.0.load(Ordering::Relaxed).wrapping_add(n),
-            Ordering::Relaxed,
-        );
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
     #[inline]
@@ -233,10 +230,7 @@ mod tests {
         let mut sum = stats.read() - before;
         sum += sum;
         assert_eq!(sum.kicks_sent, 4);
-        assert!(
-            sum.iter()
-                .any(|(name, value)| name == "kicks_sent" && value == 4)
-        );
+        assert!(sum.iter().any(|(name, value)| name == "kicks_sent" && value == 4));
         stats.reset(0);
         assert_eq!(stats.read(), Snapshot::default());
     }

@@ -125,9 +125,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         me.set_lazy(loaded, false);
     }
     // ORDERING: D1, with the fence below; Release for D3
-    me.shared
-        .loaded
-        .store(Loaded::SWITCHING.0, Ordering::Release);
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
     let found = slots::find(ids, n, next.id());
     if !found.is_some_and(|(_, remembered)| remembered.is_member()) {
         next.cpus.insert(cpu);
@@ -193,9 +191,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         }
     }
     me.set_order(order);
-    me.private
-        .space
-        .store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
+    me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     me.shared.acked.store(want.0, Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
     me.shared.loaded.store(next.id().get(), Ordering::Release);
@@ -220,9 +216,7 @@ fn plan_for<P: Platform>(
         // Freed tables: a cached non-leaf entry could be walked as soon as the root is loaded.
         Some(steps)
             if !steps.freed_tables()
-                && steps
-                    .strides()
-                    .is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
+                && steps.strides().is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
         {
             Plan::Replay(steps)
         }
@@ -284,9 +278,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     P::Regime::load_kernel();
     leave_set(me, cpu);
     me.set_order(me.order().with_lazy(false));
-    me.private
-        .space
-        .store(core::ptr::null_mut(), Ordering::Relaxed);
+    me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
     // through the old one is in flight: contract of `load_kernel`)
     me.shared.loaded.store(Loaded::KERNEL.0, Ordering::Release);
@@ -325,10 +317,7 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let owed = me.rare.user_half_owed.load(Ordering::Relaxed);
     let bit = 1 << slot.0;
     if owed & bit == 0 || mutant::active(Mutant::UserHalfForgotten) {
-        return UserEntry {
-            tag,
-            keep: tags_on::<P>(),
-        };
+        return UserEntry { tag, keep: tags_on::<P>() };
     }
     me.rare.user_half_owed.store(owed & !bit, Ordering::Relaxed);
     me.stats.user_half_flushes.inc();

@@ -182,8 +182,7 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
     call.data.store(data.cast_mut(), Ordering::Relaxed);
     let words = targets.words().iter().filter(|w| **w != 0).count();
     let whole = P::Regime::facts().kick_all && targets.len() + 1 == system.online().len();
-    call.forward
-        .store(!whole && words > FORWARD_ABOVE, Ordering::Relaxed);
+    call.forward.store(!whole && words > FORWARD_ABOVE, Ordering::Relaxed);
     for (to, from) in call.targets.words().iter().zip(targets.words()) {
         to.store(*from, Ordering::Relaxed);
     }
@@ -191,12 +190,7 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
     system.active_trees.0.fetch_or(1 << index, Ordering::AcqRel);
     // ORDERING: D4, with the fence in `cpu::offline`
     fence(Ordering::SeqCst);
-    let begun = Begun {
-        me,
-        index,
-        ticket,
-        targets: *targets,
-    };
+    let begun = Begun { me, index, ticket, targets: *targets };
     let online = system.online();
     for (w, bits) in targets.words().iter().enumerate() {
         let mut gone = bits & !online.words()[w];
@@ -269,14 +263,13 @@ impl<P: Platform> Begun<'_, P> {
             answered = true;
             // ORDERING: T4
             while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
-                let _ = P::relax(pin);
+                if P::relax(pin).is_err() && stalled.is_none() {
+                    stalled = self.take_back();
+                }
                 let _ = serve::poll::<P>(pin);
             }
         }
-        system
-            .active_trees
-            .0
-            .fetch_and(!(1 << self.index), Ordering::AcqRel);
+        system.active_trees.0.fetch_and(!(1 << self.index), Ordering::AcqRel);
         // ORDERING: Release, with the claim in `begin`: the place is free when all is read
         call.ticket.store(0, Ordering::Release);
         match stalled {

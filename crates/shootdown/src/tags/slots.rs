@@ -66,11 +66,7 @@ impl Slot {
 
     /// The hardware tag. Slot 0 is tag 1: tag 0 is what code that knows nothing of tags runs under.
     pub const fn tag(self, tags_on: bool) -> Tag {
-        if tags_on {
-            Tag(self.0 as u16 + 1)
-        } else {
-            Tag(0)
-        }
+        if tags_on { Tag(self.0 as u16 + 1) } else { Tag(0) }
     }
 }
 
@@ -141,10 +137,7 @@ impl Order {
                 let hand = (self.0 >> 32 & 0xf) as u8;
                 let hand = if hand < n { hand } else { 0 };
                 let next = (hand + 1) % n;
-                (
-                    Slot(hand),
-                    Self(self.0 & !(0xf << 32) | (next as u64) << 32),
-                )
+                (Slot(hand), Self(self.0 & !(0xf << 32) | (next as u64) << 32))
             }
             Victim::LeastRecent => {
                 let mut at = 28;
@@ -162,11 +155,7 @@ impl Order {
 
     #[must_use]
     pub const fn with_lazy(self, lazy: bool) -> Self {
-        Self(if lazy {
-            self.0 | Self::LAZY
-        } else {
-            self.0 & !Self::LAZY
-        })
+        Self(if lazy { self.0 | Self::LAZY } else { self.0 & !Self::LAZY })
     }
 
     /// Counts a kept switch; the second value is how many to move to the statistics.
