@@ -1,0 +1,465 @@
+//! One CPU's MMU: what it has loaded and cached, and what it may be told to forget.
+
+use shootdown::{CpuId, Stride, Tag, VaRange};
+
+use crate::mmu::Frame;
+use crate::mmu::addr::{self, Root, USER_END};
+use crate::mmu::array::{Entry, context_of, key, span_of};
+use crate::mmu::counters::MmuCounters;
+use crate::mmu::geometry::{GeometryError, TlbGeometry, UpperLevels};
+use crate::mmu::lines::Lines;
+use crate::mmu::memory::{Memory, Violation};
+use crate::mmu::tags::{Contexts, Exhausted, MAX_TAGS, TagState};
+use crate::mmu::tlb::{In, Tlb};
+use crate::mmu::translation::{Access, Found, Translation, Trap};
+use crate::mmu::walk_cache::WalkCaches;
+use crate::oracle::{Breach, Epoch, Invariant};
+
+/// The MMU of one CPU. Starts with the kernel's tables loaded under tag 0 and nothing cached.
+#[derive(Debug)]
+pub struct CpuMmu {
+    pub(crate) id: CpuId,
+    pub(crate) tlb: Tlb,
+    pub(crate) walk_caches: WalkCaches,
+    pub(crate) lines: Lines,
+    upper_levels: UpperLevels,
+    pub(crate) root: Root,
+    /// Of the loaded tag; copies of what `tags[current]` says, for the hit path.
+    pub(crate) context: u32,
+    pub(crate) global: u32,
+    pub(crate) global_used: bool,
+    /// Something of the upper half was cached since the last time that everything was dropped.
+    pub(crate) kernel_used: bool,
+    pub(crate) contexts: Contexts,
+    pub(crate) walk_contexts: Contexts,
+    pub(crate) tags: Vec<TagState>,
+    pub(crate) current: usize,
+    pub(crate) counters: MmuCounters,
+}
+
+impl CpuMmu {
+    /// An MMU of this shape.
+    ///
+    /// # Errors
+    /// When the shape is impossible.
+    pub fn new(id: CpuId, geometry: &TlbGeometry) -> Result<Self, GeometryError> {
+        geometry.check()?;
+        let mut mmu = Self {
+            id,
+            tlb: Tlb::new(geometry),
+            walk_caches: WalkCaches::new(geometry.walk_cache),
+            lines: Lines::new(geometry.near_lines, geometry.typical_lines),
+            upper_levels: geometry.upper_levels,
+            root: Root::KERNEL,
+            context: 0,
+            global: 0,
+            global_used: false,
+            kernel_used: false,
+            contexts: Contexts::new(),
+            walk_contexts: Contexts::new(),
+            tags: Vec::new(),
+            current: 0,
+            counters: MmuCounters::default(),
+        };
+        mmu.renew_global();
+        mmu.current = mmu.add_tag(Tag(0));
+        mmu.context = mmu.tags[mmu.current].context;
+        Ok(mmu)
+    }
+
+    /// What was counted since the start.
+    #[must_use]
+    pub fn counters(&self) -> &MmuCounters {
+        &self.counters
+    }
+
+    /// The loaded tables and tag.
+    #[must_use]
+    pub fn loaded(&self) -> (Root, Tag) {
+        (self.root, self.tags[self.current].tag)
+    }
+
+    /// Loads a root: new entries are cached under `tag`. Without `keep`, what is cached under it is
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`Invariant::TagReuse`] when entries are kept that were made from another root;
+    /// [`Invariant::TableReuse`] when the root's tables have been freed.
+    pub fn load(
+        &mut self,
+        mem: &Memory,
+        root: Root,
+        tag: Tag,
+        keep: bool,
+    ) -> Result<(), Box<Breach>> {
+        if !mem.is_live(root) {
+            let what = format!("loads {root}, whose tables have been freed");
+            return Err(self.breach(Invariant::TableReuse, Some(root), None, what));
+        }
+        let i = match self.tags.iter().position(|t| t.tag == tag) {
+            Some(i) => i,
+            None => self.add_tag(tag),
+        };
+        let state = self.tags[i];
+        if keep {
+            if (state.used || state.walk_used) && state.owner != root {
+                let what = format!(
+                    "loads {root} under tag {}, keeping entries that were made from {}",
+                    tag.0, state.owner
+                );
+                return Err(self.breach(Invariant::TagReuse, Some(root), None, what));
+            }
+            self.counters.loads_kept += 1;
+        } else {
+            self.renew(i);
+            self.renew_walk(i);
+            self.counters.loads_flushed += 1;
+        }
+        self.tags[i].owner = root;
+        self.tags[i].loaded = mem.now();
+        self.current = i;
+        self.root = root;
+        self.context = self.tags[i].context;
+        Ok(())
+    }
+
+    /// Translates an address for an access by the loaded tables' user or by the kernel.
+    ///
+    /// # Errors
+    /// [`Trap::Fault`] when the tables don't allow it, [`Trap::Breach`] when the access went through
+    /// something that nobody may use any more.
+    #[inline]
+    pub fn translate(
+        &mut self,
+        mem: &mut Memory,
+        va: u64,
+        access: Access,
+    ) -> Result<Translation, Trap> {
+        let need = access.need();
+        if addr::canonical(va)
+            && let Some(e) = self.tlb.find_first_4k(addr::vpn(va), self.context)
+            && e.rights & need == need
+            && e.verified >= mem.record.last_event()
+        {
+            self.counters.l1_hits += 1;
+            return Ok(Translation { frame: e.frame, found: Found::First });
+        }
+        self.translate_slowly(mem, va, need)
+    }
+
+    #[inline(never)]
+    fn translate_slowly(
+        &mut self,
+        mem: &mut Memory,
+        va: u64,
+        need: u32,
+    ) -> Result<Translation, Trap> {
+        if !addr::canonical(va) {
+            return Err(self.not_canonical(va));
+        }
+        let vpn = addr::vpn(va);
+        let mut context = self.context;
+        let mut found = self.tlb.find(vpn, context);
+        if found.is_none() && self.global_used {
+            context = self.global;
+            found = self.tlb.find(vpn, context);
+        }
+        let Some((mut entry, size, place)) = found else {
+            self.counters.walks += 1;
+            return self.walk(mem, va, need);
+        };
+        if entry.rights & need != need {
+            // A right that was added since, or the dirty bit to be set: the tables decide.
+            self.counters.assists += 1;
+            self.tlb.drop_page(vpn, context);
+            return self.walk(mem, va, need);
+        }
+        let offset = vpn & ((size.bytes() >> 12) - 1);
+        let frame = Frame(entry.frame.0 + offset as u32);
+        if entry.verified < mem.record.last_event() {
+            if let Err(violation) = mem.check_leaf(&entry, frame) {
+                return Err(Trap::Breach(self.stale(&violation, va, "an entry")));
+            }
+            entry.verified = mem.now();
+        }
+        self.tlb.insert_first(vpn, context, size, entry, &self.contexts);
+        let found = match place {
+            In::First => {
+                self.counters.l1_hits += 1;
+                Found::First
+            }
+            In::Second => {
+                self.counters.l2_hits += 1;
+                Found::Second
+            }
+        };
+        Ok(Translation { frame, found })
+    }
+
+    /// As an adversary or a prefetcher: caches the translation of an address if the tables have one,
+    /// without anyone using it. Returns whether they have.
+    ///
+    /// # Errors
+    /// [`Trap::Breach`] when the walk reached a freed table.
+    pub fn speculate(&mut self, mem: &mut Memory, va: u64) -> Result<bool, Box<Breach>> {
+        if !addr::canonical(va) || self.tlb.find(addr::vpn(va), self.context).is_some() {
+            return Ok(false);
+        }
+        match self.walk(mem, va, 0) {
+            Ok(_) => Ok(true),
+            Err(Trap::Fault(_)) => Ok(false),
+            Err(Trap::Breach(breach)) => Err(breach),
+        }
+    }
+
+    /// Drops the entries of a range under a tag: one single-page invalidation per stride, so an entry
+    /// goes when it translates the first address of a stride. Under the loaded tag global entries go
+    /// too (INVLPG), under another they stay (INVPCID type 0).
+    pub fn invalidate_range(&mut self, tag: Tag, range: VaRange, leaf_only: bool) {
+        self.counters.range_invalidations += 1;
+        self.counters.page_invalidations += range.count();
+        let Some(i) = self.tags.iter().position(|t| t.tag == tag) else { return };
+        let state = self.tags[i];
+        if state.used {
+            self.tlb.drop_range(range, state.context);
+        }
+        if i == self.current && self.global_used {
+            self.tlb.drop_range(range, self.global);
+        }
+        match self.upper_levels {
+            _ if !state.walk_used => {}
+            UpperLevels::AllOfTag if i == self.current => self.renew_walk(i),
+            UpperLevels::PathUnlessLeafOnly if leaf_only => {}
+            _ => self.walk_caches.drop_paths(range, Some(state.walk_context)),
+        }
+    }
+
+    /// Drops everything under a tag but global entries.
+    pub fn invalidate_tag(&mut self, tag: Tag) {
+        self.counters.tag_invalidations += 1;
+        if let Some(i) = self.tags.iter().position(|t| t.tag == tag) {
+            self.renew(i);
+            self.renew_walk(i);
+        }
+    }
+
+    /// Drops the entries of a kernel range, global ones included, under every tag.
+    pub fn invalidate_kernel(&mut self, range: VaRange) {
+        self.counters.kernel_invalidations += 1;
+        if self.kernel_used {
+            self.tlb.drop_range_everywhere(range);
+            self.walk_caches.drop_paths(range, None);
+        }
+    }
+
+    /// Drops everything.
+    pub fn invalidate_everything(&mut self) {
+        self.counters.full_invalidations += 1;
+        for i in 0..self.tags.len() {
+            self.renew(i);
+            self.renew_walk(i);
+        }
+        if self.global_used {
+            self.contexts.kill(self.global);
+            self.renew_global();
+        }
+        self.kernel_used = false;
+    }
+
+    /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and
+    /// adversaries, which want to know before an access does.
+    ///
+    /// # Errors
+    /// The first one found.
+    pub fn audit(&self, mem: &Memory, tag: Tag) -> Result<(), Box<Breach>> {
+        let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return Ok(()) };
+        let mut worst = None;
+        self.tlb.for_each(|k, entry| {
+            if context_of(k) == state.context
+                && let Err(v) = mem.check_leaf(entry, entry.frame)
+            {
+                let va = addr::va_of(span_of(k).0);
+                worst.get_or_insert((v, va, "an entry that is still cached"));
+            }
+        });
+        self.walk_caches.for_each(|k, entry| {
+            if context_of(k) == state.walk_context
+                && let Err(v) = mem.check_walk(entry)
+            {
+                worst.get_or_insert((v, 0, "a walk-cache entry that is still cached"));
+            }
+        });
+        match worst {
+            None => Ok(()),
+            Some((v, va, what)) => Err(self.stale(&v, va, what)),
+        }
+    }
+
+    /// How many leaf entries are cached under a tag, global ones not counted, each level for itself.
+    #[must_use]
+    pub fn cached(&self, tag: Tag) -> usize {
+        let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return 0 };
+        let mut n = 0;
+        self.tlb.for_each(|k, _| n += usize::from(context_of(k) == state.context));
+        n
+    }
+
+    /// Puts a fresh translation where later accesses find it.
+    pub(crate) fn fill(&mut self, va: u64, size: Stride, entry: Entry, global: bool) {
+        let context = if global { self.global } else { self.context };
+        self.tlb.fill(addr::vpn(va), context, size, entry, &self.contexts);
+        self.counters.refills += 1;
+        self.kernel_used |= va >= USER_END;
+        if global {
+            self.global_used = true;
+        } else {
+            self.tags[self.current].used = true;
+        }
+    }
+
+    fn add_tag(&mut self, tag: Tag) -> usize {
+        if self.tags.len() >= MAX_TAGS {
+            // Forgetting is always allowed.
+            if let Some(oldest) = (0..self.tags.len())
+                .filter(|i| *i != self.current)
+                .min_by_key(|i| self.tags[*i].loaded)
+            {
+                self.contexts.kill(self.tags[oldest].context);
+                self.walk_contexts.kill(self.tags[oldest].walk_context);
+                self.tags.swap_remove(oldest);
+                if self.current == self.tags.len() {
+                    self.current = oldest;
+                }
+            }
+        }
+        let i = self.tags.len();
+        self.tags.push(TagState {
+            tag,
+            context: 0,
+            walk_context: 0,
+            owner: Root::KERNEL,
+            used: false,
+            walk_used: false,
+            loaded: Epoch::default(),
+        });
+        self.assign(i);
+        self.assign_walk(i);
+        i
+    }
+
+    /// Forgets the leaf entries of a tag.
+    fn renew(&mut self, i: usize) {
+        if self.tags[i].used {
+            self.contexts.kill(self.tags[i].context);
+            self.assign(i);
+        }
+    }
+
+    /// Gives a tag a context that nothing is cached in.
+    fn assign(&mut self, i: usize) {
+        self.tags[i].used = false;
+        match self.contexts.allocate() {
+            Ok(context) => self.tags[i].context = context,
+            Err(Exhausted) => self.restart_contexts(),
+        }
+        self.context = self.tags[self.current].context;
+    }
+
+    fn restart_contexts(&mut self) {
+        self.tlb.retain(|_| false);
+        self.contexts.restart();
+        for t in &mut self.tags {
+            // Fewer tags than contexts: there is always one.
+            t.context = self.contexts.allocate().unwrap_or_default();
+            t.used = false;
+        }
+        self.global = self.contexts.allocate().unwrap_or_default();
+        self.global_used = false;
+    }
+
+    fn renew_global(&mut self) {
+        self.global_used = false;
+        match self.contexts.allocate() {
+            Ok(context) => self.global = context,
+            Err(Exhausted) => {
+                self.restart_contexts();
+                self.context = self.tags[self.current].context;
+            }
+        }
+    }
+
+    /// Forgets the walk-cache entries of a tag.
+    fn renew_walk(&mut self, i: usize) {
+        if self.tags[i].walk_used {
+            self.walk_contexts.kill(self.tags[i].walk_context);
+            self.assign_walk(i);
+        }
+    }
+
+    fn assign_walk(&mut self, i: usize) {
+        self.tags[i].walk_used = false;
+        match self.walk_contexts.allocate() {
+            Ok(context) => self.tags[i].walk_context = context,
+            Err(Exhausted) => {
+                self.walk_caches.clear();
+                self.walk_contexts.restart();
+                for t in &mut self.tags {
+                    t.walk_context = self.walk_contexts.allocate().unwrap_or_default();
+                    t.walk_used = false;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn breach(
+        &self,
+        invariant: Invariant,
+        root: Option<Root>,
+        va: Option<u64>,
+        details: String,
+    ) -> Box<Breach> {
+        Box::new(Breach { invariant, cpu: self.id, root, va, culprits: Vec::new(), details })
+    }
+
+    /// The breach that using a stale entry is.
+    pub(crate) fn stale(&self, violation: &Violation, va: u64, what: &str) -> Box<Breach> {
+        let state = &self.tags[self.current];
+        let mut invariant = violation.invariant;
+        let mut details = match invariant {
+            Invariant::FrameReuse => format!("{what} leads to a frame that was freed since"),
+            Invariant::TableReuse => format!("{what} leads to a table page that was freed since"),
+            _ => format!("{what} is older than a change whose flush has returned"),
+        };
+        let mut culprits = Vec::new();
+        match &violation.missed {
+            Some(missed) => {
+                let (change, flush) = (missed.changed_by, missed.returned_by);
+                details.push_str(&format!(
+                    " (changed by {} at {} ns, flush returned to {} at {} ns",
+                    change.cpu,
+                    change.at / 1000,
+                    flush.cpu,
+                    flush.at / 1000
+                ));
+                if invariant == Invariant::Revocation && missed.returned < state.loaded {
+                    // The tag was loaded with this entry in it, after the flush.
+                    invariant = Invariant::MasterInvariant;
+                    details.push_str(&format!(
+                        ", before this CPU loaded tag {} keeping it",
+                        state.tag.0
+                    ));
+                }
+                details.push(')');
+                culprits.extend([change, flush]);
+            }
+            None if invariant == Invariant::FrameReuse => details.push_str(" (without a flush)"),
+            None => {}
+        }
+        let mut breach = self.breach(invariant, Some(self.root), Some(va), details);
+        breach.culprits = culprits;
+        breach
+    }
+}
+
+/// No live context is 0, so that no key is (0 marks an empty place).
+const _: () = assert!(key(0, 0, 1) != 0);

@@ -1,0 +1,172 @@
+//! Broken promises: what was promised, who broke it, and how it came about.
+
+use std::fmt;
+
+use shootdown::CpuId;
+
+use crate::mmu::Root;
+use crate::oracle::{Stamp, Timelines};
+
+/// A promise of the coherence contract, by name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Invariant {
+    /// After a flush returned, nobody uses the old translation.
+    Revocation,
+    /// Nobody reaches a frame that was freed since.
+    FrameReuse,
+    /// No walker reads a table page that was freed since.
+    TableReuse,
+    /// A tag loaded with its entries kept has entries of the loaded tables only.
+    TagReuse,
+    /// A tag loaded with its entries kept has none older than a flush that has returned.
+    MasterInvariant,
+    /// After a flush that was told of freed tables returned, no walk starts from an entry that leads to one.
+    WalkCacheReuse,
+    /// Every wait ends.
+    Progress,
+}
+
+impl Invariant {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Revocation,
+        Self::FrameReuse,
+        Self::TableReuse,
+        Self::TagReuse,
+        Self::MasterInvariant,
+        Self::WalkCacheReuse,
+        Self::Progress,
+    ];
+
+    /// Its name, as reports and tests write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Revocation => "revocation",
+            Self::FrameReuse => "frame-reuse",
+            Self::TableReuse => "table-reuse",
+            Self::TagReuse => "tag-reuse",
+            Self::MasterInvariant => "master-invariant",
+            Self::WalkCacheReuse => "walk-cache-reuse",
+            Self::Progress => "progress",
+        }
+    }
+
+    /// The promise in one sentence.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::Revocation => {
+                "when a flush for a revoking change returns, no CPU starts an access through the old translation"
+            }
+            Self::FrameReuse => {
+                "a frame is not given to anyone else before the invalidation that covers it is complete"
+            }
+            Self::TableReuse => {
+                "a page-table page is not given to anyone else while a walker can still reach it"
+            }
+            Self::TagReuse => {
+                "a tag is not given to another space before the entries under it are invalidated"
+            }
+            Self::MasterInvariant => {
+                "a CPU's slot for a space at generation g never holds entries older than g"
+            }
+            Self::WalkCacheReuse => {
+                "when a flush for freed tables returns, no walk starts from a cached entry that leads to one"
+            }
+            Self::Progress => "every flush and every wait ends if all CPUs take their interrupts",
+        }
+    }
+
+    /// Which part of the core upholds it.
+    #[must_use]
+    pub const fn upheld_by(self) -> &'static str {
+        match self {
+            Self::Revocation => {
+                "flush: change, raise the generation, read who may hold entries, wait for them"
+            }
+            Self::FrameReuse => "gather: frames come out of a finished flush only",
+            Self::TableReuse => "gather and flush: freed tables reach lazy CPUs too",
+            Self::TagReuse => {
+                "tags: a slot that changes its space is loaded without keeping entries"
+            }
+            Self::MasterInvariant => {
+                "switch: a slot behind its space's generation is loaded without keeping"
+            }
+            Self::WalkCacheReuse => "flush: freed tables are never invalidated leaf-only",
+            Self::Progress => "call: whoever waits serves others",
+        }
+    }
+}
+
+impl fmt::Display for Invariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A broken promise.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Breach {
+    /// Which one.
+    pub invariant: Invariant,
+    /// The CPU that did what nobody may do.
+    pub cpu: CpuId,
+    /// The tables it had loaded.
+    pub root: Option<Root>,
+    /// The address it accessed.
+    pub va: Option<u64>,
+    /// Who made the change that was missed, and who said it was flushed.
+    pub culprits: Vec<Stamp>,
+    /// What happened, for a person.
+    pub details: String,
+}
+
+impl Breach {
+    /// A breach that an engine finds itself (a deadlock, say).
+    #[must_use]
+    pub fn new(invariant: Invariant, cpu: CpuId, details: String) -> Self {
+        Self { invariant, cpu, root: None, va: None, culprits: Vec::new(), details }
+    }
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "broken promise \"{}\" on {}", self.invariant, self.cpu)?;
+        if let Some(va) = self.va {
+            write!(f, " at address {va:#x}")?;
+        }
+        if let Some(root) = self.root {
+            write!(f, " under {root}")?;
+        }
+        write!(f, ": {}. Promised: {}.", self.details, self.invariant.sentence())
+    }
+}
+
+impl std::error::Error for Breach {}
+
+/// A breach with all that is needed to see it again: the seed and what the CPUs did before.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{breach}\n  seed {seed}, at {} ns\n{timeline}", at / 1000)]
+pub struct BreachReport {
+    /// What was broken.
+    pub breach: Breach,
+    /// The seed of the run.
+    pub seed: u64,
+    /// Virtual time of the breach in picoseconds.
+    pub at: u64,
+    /// What the CPUs concerned did before, oldest first.
+    pub timeline: String,
+}
+
+impl BreachReport {
+    /// Puts a breach together with the recent events of the CPUs concerned.
+    #[must_use]
+    pub fn new(breach: Breach, seed: u64, at: u64, timelines: &Timelines) -> Self {
+        let mut cpus: Vec<CpuId> = breach.culprits.iter().map(|s| s.cpu).collect();
+        cpus.push(breach.cpu);
+        let timeline = timelines.render(&cpus);
+        Self { breach, seed, at, timeline }
+    }
+}
