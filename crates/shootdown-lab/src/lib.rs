@@ -5,6 +5,9 @@
 //! | [`cli`] | the command line: subcommands, shared options, exit codes |
 //! | [`names`] | names users type (policies, experiments), and the nearest ones when they mistype |
 //! | [`output`] | rows of results, as tables and as JSON |
+//! | [`machines`] | machine profiles by name or by file |
+//! | [`hot`] | the library's hot paths at full speed on this host |
+//! | [`bound`] | the `omniscient` bound |
 //! | [`progress`] | progress bars on a terminal, silence in a pipe |
 //! | [`recording`] | recordings of real programs: making, keeping and reading them |
 //! | [`experiments`] | what `shootdown bench` runs |
@@ -12,9 +15,12 @@
 //! The laboratory drives the software machine through its public interface and knows nothing of its
 //! insides: an experiment is a workload, a set of policies and the published figures it is held against.
 
+pub mod bound;
 pub mod cli;
 pub mod error;
 pub mod experiments;
+pub mod hot;
+pub mod machines;
 pub mod names;
 pub mod output;
 pub mod progress;

@@ -4,10 +4,10 @@ use clap::Args;
 use serde::Serialize;
 
 use super::Shared;
-use crate::LabError;
 use crate::experiments::EXPERIMENTS;
 use crate::names::{POLICIES, unknown};
 use crate::output::{Format, emit};
+use crate::{LabError, machines};
 
 /// Show what there is, one line each.
 #[derive(Args, Clone, Debug)]
@@ -58,7 +58,12 @@ fn entries() -> Vec<Entry> {
     let experiments = EXPERIMENTS
         .iter()
         .map(|e| ("experiments", e.name().to_owned(), format!("{} [{}]", e.line(), e.machine())));
-    policies.chain(experiments).map(|(kind, name, line)| Entry { kind, name, line }).collect()
+    let machines = machines::all().into_iter().map(|(name, line)| ("machines", name, line));
+    machines
+        .chain(policies)
+        .chain(experiments)
+        .map(|(kind, name, line)| Entry { kind, name, line })
+        .collect()
 }
 
 fn print_table(entries: &[Entry]) {

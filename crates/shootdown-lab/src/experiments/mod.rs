@@ -4,6 +4,14 @@
 //! policies it is run under, and the published figures its rows are held against. It reports rows and,
 //! for what it promises to reproduce, [`Target`]s that say whether it did.
 
+mod hot;
+mod lines;
+mod overlap;
+mod pcid;
+mod run;
+mod scale;
+mod slots;
+
 use crate::LabError;
 use crate::names::{Named, unknown};
 use crate::output::Document;
@@ -63,7 +71,8 @@ pub trait Experiment: Sync {
 }
 
 /// Every experiment.
-pub const EXPERIMENTS: &[&dyn Experiment] = &[];
+pub const EXPERIMENTS: &[&dyn Experiment] =
+    &[&pcid::Pcid, &overlap::Overlap, &scale::Scale, &slots::Slots, &lines::Lines, &hot::Hot];
 
 /// The experiment of that name.
 ///

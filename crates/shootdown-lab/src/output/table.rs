@@ -18,7 +18,7 @@ pub(crate) fn plain() -> Table {
 pub(super) fn render(document: &Document) -> String {
     let published = document.rows.iter().any(|r| r.published.is_some());
     let mut table = plain();
-    let mut head = vec!["workload", "policy", "cpus", "metric", "simulated"];
+    let mut head = vec!["workload", "policy", "cpus", "metric", "value"];
     if published {
         head.extend(["published", "off by", "src"]);
     }

@@ -1,0 +1,362 @@
+//! Flushing remote CPUs while flushing the own one: the sysbench table of the patch series "x86/mm/tlb:
+//! Flush remote and local TLBs concurrently".
+//!
+//! `sysbench fileio` in mode `rndwr` with memory-mapped files: threads take events from one counter under
+//! one mutex. A cycle is 100 writes of 16 KiB (4 pages) to random blocks, then 128 `msync` calls, one for
+//! each file. An msync write-protects the dirty pages of its file, each with a flush of its own (the
+//! author: "every TLB invalidation is of a single entry"), and the next write to such a page faults. So
+//! an event causes 400 / 228 = 1.754 single-page flushes, each of which interrupts every other thread.
+//!
+//! Calibrated: the compute of an event, so that one thread under the serial policy takes the published
+//! 7.888 us with everything the machine charges; and the interrupt path of the profile, whose parts
+//! nobody published and whose sum the profile takes from this table. Predicted: how the flushes of 2 to
+//! 24 threads delay each other, and what overlapping gains.
+//!
+//! The serial policy is the code the series was applied to: remote CPUs interrupted after the local
+//! flush, the lazy flag on a line that every flush of that CPU dirties. `overlapped` is the whole
+//! series, `overlap alone` only its title.
+
+use shootdown::policy::Policy;
+use shootdown_machine::{Cpu, Machine, Profile, Space, Stride, Time};
+
+use super::run::{Note, Setup, chance, count, finish, spawn};
+use super::{Experiment, Findings, Request, Target};
+use crate::names::Contestant;
+use crate::output::{Document, Row};
+use crate::progress::Progress;
+use crate::{LabError, machines};
+
+/// See the module.
+pub struct Overlap;
+
+const SOURCE: &str =
+    "Amit 2019, \"x86/mm/tlb: Flush remote and local TLBs concurrently\", v3 cover letter";
+const MACHINE: &str = "haswell-ep-48";
+
+/// Threads, events in 10 s before the series, and with it; mitigations on.
+const PUBLISHED: [(u32, f64, f64); 6] = [
+    (1, 1_267_765.0, 1_299_253.0),
+    (2, 1_734_644.0, 1_799_225.0),
+    (4, 2_821_268.0, 2_919_132.0),
+    (8, 4_171_652.0, 4_376_925.0),
+    (16, 5_590_729.0, 5_829_866.0),
+    (24, 6_250_212.0, 6_522_303.0),
+];
+/// Without a published figure here.
+const PREDICTED: [u32; 2] = [32, 48];
+/// sysbench's default run time, to which the published counts belong (inferred).
+const RUN_US: f64 = 10e6;
+
+const SERIAL: &str = "serial";
+const OVERLAPPED: &str = "overlapped";
+
+/// The policies compared.
+fn variants() -> [(&'static str, Policy); 4] {
+    let serial = Policy { overlap: false, split_lazy_line: false, ..Policy::LINUX_5_13 };
+    [
+        (SERIAL, serial),
+        ("overlap alone", Policy { overlap: true, ..serial }),
+        (OVERLAPPED, Policy::LINUX_5_13),
+        ("shootdown", Policy::SHOOTDOWN),
+    ]
+}
+
+impl Experiment for Overlap {
+    fn name(&self) -> &'static str {
+        "overlap"
+    }
+
+    fn line(&self) -> &'static str {
+        "sysbench random writes to mapped files, 1 to 48 threads, serial against overlapped flushes"
+    }
+
+    fn machine(&self) -> &'static str {
+        MACHINE
+    }
+
+    fn run(&self, request: &Request) -> Result<Findings, LabError> {
+        let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
+        let own = request.machine.is_none() && request.policies.is_none();
+        let limit = request.cpus.map(|n| machines::check_cpus(n, 1)).transpose()?;
+        let limit = limit.unwrap_or(profile.topology.cpus.count());
+        let threads: Vec<u32> = PUBLISHED
+            .iter()
+            .map(|(threads, ..)| *threads)
+            .chain(PREDICTED)
+            .filter(|threads| *threads <= limit)
+            .collect();
+        let policies: Vec<(&str, Policy)> = match &request.policies {
+            None => variants().to_vec(),
+            Some(named) => named
+                .iter()
+                .filter_map(|n| match n.contestant {
+                    Contestant::Policy(policy) => Some((n.name, policy)),
+                    Contestant::Omniscient => None,
+                })
+                .collect(),
+        };
+        let cycles = if request.quick {
+            Cycles { warm: 1, measured: 3 }
+        } else {
+            Cycles { warm: 2, measured: 12 }
+        };
+        let progress = Progress::new("overlap", 2 * threads.len() as u64 * policies.len() as u64);
+
+        let base = calibrate(&profile, cycles, request.seed)?;
+        let mut document = Document::new("overlap", &profile.name, request.seed);
+        for mitigations in [true, false] {
+            let workload = workload(mitigations);
+            for &n in &threads {
+                let mut serial = None;
+                for (label, policy) in &policies {
+                    progress.at(format!("{n} threads, {label}, {workload}"));
+                    let run = Run {
+                        profile: &profile,
+                        policy: *policy,
+                        mitigations,
+                        threads: n,
+                        base,
+                        cycles,
+                        seed: request.seed,
+                    };
+                    let us = run.event_time()?;
+                    progress.step();
+                    let published = published(n, label).filter(|_| own && mitigations);
+                    let serial_us = *serial.get_or_insert(us);
+                    rows(&mut document, label, workload, n, us, serial_us, published);
+                }
+            }
+        }
+        let mut findings = Findings::default();
+        if own {
+            findings.targets = targets(&document);
+        }
+        findings.documents.push(document);
+        Ok(findings)
+    }
+}
+
+fn workload(mitigations: bool) -> &'static str {
+    if mitigations {
+        "sysbench rndwr mmap, mitigations on"
+    } else {
+        "sysbench rndwr mmap, mitigations off"
+    }
+}
+
+/// Published events in 10 s and gain in percent.
+fn published(threads: u32, label: &str) -> Option<(f64, f64)> {
+    let (_, serial, overlapped) = PUBLISHED.iter().find(|(n, ..)| *n == threads)?;
+    match label {
+        SERIAL => Some((*serial, 0.0)),
+        OVERLAPPED => Some((*overlapped, (overlapped / serial - 1.0) * 100.0)),
+        _ => None,
+    }
+}
+
+fn rows(
+    document: &mut Document,
+    label: &str,
+    workload: &str,
+    threads: u32,
+    us: f64,
+    serial_us: f64,
+    published: Option<(f64, f64)>,
+) {
+    let all = f64::from(threads) * RUN_US;
+    let with = |row: Row, figure: Option<f64>| match figure {
+        Some(figure) => row.published(figure, SOURCE),
+        None => row,
+    };
+    document.push(with(
+        Row::new(label, workload, threads, TIME, "us", us),
+        published.map(|(events, _)| all / events),
+    ));
+    document.push(with(
+        Row::new(label, workload, threads, "events in 10 s", "events", all / us),
+        published.map(|(events, _)| events),
+    ));
+    if label != SERIAL {
+        let gain = (serial_us / us - 1.0) * 100.0;
+        document.push(with(
+            Row::new(label, workload, threads, GAIN, "%", gain),
+            published.map(|(_, gain)| gain),
+        ));
+    }
+}
+
+const TIME: &str = "thread time per event";
+const GAIN: &str = "gain over serial";
+
+fn targets(document: &Document) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for row in document.rows.iter().filter(|r| r.published.is_some()) {
+        if row.metric == TIME && row.policy == SERIAL {
+            let off = row.deviation().unwrap_or(f64::INFINITY);
+            targets.push(Target {
+                what: format!(
+                    "{} threads, serial: event time within 10 % of the published one",
+                    row.cpus
+                ),
+                seen: format!("{off:+.1} %"),
+                held: off.abs() <= 10.0,
+            });
+        } else if row.metric == GAIN && row.policy == OVERLAPPED && row.cpus >= 2 {
+            let published = row.published.unwrap_or(0.0);
+            targets.push(Target {
+                what: format!(
+                    "{} threads: gain positive and within 2 points of the published {published:.1} %",
+                    row.cpus
+                ),
+                seen: format!("{:.1} %", row.value),
+                held: row.value > 0.0 && (row.value - published).abs() <= 2.0,
+            });
+        }
+    }
+    targets
+}
+
+/// How long to run, in cycles of 228 events.
+#[derive(Clone, Copy)]
+struct Cycles {
+    warm: u64,
+    measured: u64,
+}
+
+const WRITES: u64 = 100;
+const FILES: u64 = 128;
+const CYCLE: u64 = WRITES + FILES;
+const BLOCK_PAGES: u64 = 4;
+const PAGE: u64 = 4096;
+/// Pages of a file. sysbench's files have 6144 (24 MiB); what matters is that a random block is never
+/// in the TLB, and 128 files of 1.5 MiB are 48 times the reach of 1024 entries.
+const FILE_PAGES: u64 = 384;
+
+/// Programs begin here, when the first one has mapped and touched the files.
+const START: Time = Time::from_us(10_000_000);
+
+/// The sysbench request mutex: how long an event holds it. Locked by an uncontended atomic operation,
+/// it covers choosing the file and the block.
+const HOLD: Time = Time::from_ns(60);
+
+struct Run<'a> {
+    profile: &'a Profile,
+    policy: Policy,
+    mitigations: bool,
+    threads: u32,
+    base: Time,
+    cycles: Cycles,
+    seed: u64,
+}
+
+/// The compute of one event: what is left of the published single-thread time after what the machine
+/// charges for faults, flushes, calls and walks.
+fn calibrate(profile: &Profile, cycles: Cycles, seed: u64) -> Result<Time, LabError> {
+    let (_, policy) = variants()[0];
+    let run =
+        Run { profile, policy, mitigations: true, threads: 1, base: Time::ZERO, cycles, seed };
+    let machine_us = run.event_time()?;
+    let published_us = RUN_US / PUBLISHED[0].1;
+    Ok(Time::from_ns_f64((published_us - machine_us).max(0.0) * 1e3))
+}
+
+/// What the threads share: the event counter, when its mutex is free again, and when the measured
+/// events began and ended.
+#[derive(Clone)]
+struct Shared {
+    next: Note<u64>,
+    mutex_free: Note<Time>,
+    began: Note<Time>,
+    ended: Note<Time>,
+}
+
+impl Run<'_> {
+    /// Thread time per event in microseconds.
+    fn event_time(&self) -> Result<f64, LabError> {
+        let mut setup = Setup::new(self.profile, self.policy, self.seed);
+        setup.config.mitigations = self.mitigations;
+        let lock = setup.config.profile.costs(self.mitigations).line_same;
+        let mut machine = setup.build()?;
+        let space = machine.new_space();
+        let shared = Shared {
+            next: Note::new(0),
+            mutex_free: Note::new(Time::ZERO),
+            began: Note::new(Time::ZERO),
+            ended: Note::new(Time::ZERO),
+        };
+        let files = Note::new(0);
+        for cpu in 0..self.threads {
+            self.spawn(&mut machine, cpu, space, &shared, &files, lock)?;
+        }
+        finish(machine)?;
+        let elapsed = shared.ended.get().since(shared.began.get());
+        Ok(elapsed.us() * f64::from(self.threads) / count(self.cycles.measured * CYCLE))
+    }
+
+    fn spawn(
+        &self,
+        machine: &mut Machine,
+        cpu: u32,
+        space: Space,
+        shared: &Shared,
+        files: &Note<u64>,
+        lock: Time,
+    ) -> Result<(), LabError> {
+        let (shared, files) = (shared.clone(), files.clone());
+        let (cycles, base, seed) = (self.cycles, self.base, self.seed);
+        // Alone, a thread finds the mutex in its own cache.
+        let lock = if self.threads == 1 { Time::ZERO } else { lock };
+        spawn(machine, cpu, move |cpu| {
+            cpu.kernel(|k| k.switch_to(Some(space)));
+            if cpu.id().0 == 0 {
+                let pages = FILES * FILE_PAGES;
+                files.set(cpu.kernel(|k| k.map(pages, Stride::Page4K)));
+                cpu.touch(files.get(), pages, false);
+            }
+            cpu.idle_until(START);
+            let first = cycles.warm * CYCLE;
+            let last = first + cycles.measured * CYCLE;
+            loop {
+                let event = take(cpu, &shared, lock);
+                if event == first {
+                    shared.began.set(cpu.now());
+                }
+                if event == last {
+                    shared.ended.set(cpu.now());
+                }
+                if event >= last {
+                    break;
+                }
+                cpu.compute(base);
+                match event % CYCLE {
+                    at if at < WRITES => write(cpu, files.get(), chance(seed, event)),
+                    at => sync(cpu, files.get() + (at - WRITES) * FILE_PAGES * PAGE),
+                }
+            }
+        })
+    }
+}
+
+/// Takes the next event under the mutex: waits for its turn, fetches the mutex's line, holds it.
+fn take(cpu: &mut Cpu, shared: &Shared, lock: Time) -> u64 {
+    let now = cpu.now();
+    let taken = now.max(shared.mutex_free.get()) + lock;
+    shared.mutex_free.set(taken + HOLD);
+    let event = shared.next.get();
+    shared.next.set(event + 1);
+    cpu.compute(taken + HOLD - now);
+    event
+}
+
+fn write(cpu: &mut Cpu, files: u64, random: u64) {
+    let block = random % (FILES * FILE_PAGES / BLOCK_PAGES);
+    for page in 0..BLOCK_PAGES {
+        cpu.write(files + (block * BLOCK_PAGES + page) * PAGE);
+    }
+}
+
+fn sync(cpu: &mut Cpu, file: u64) {
+    cpu.syscall(|k| {
+        k.clean(file, FILE_PAGES);
+    });
+}
