@@ -33,6 +33,6 @@ extern crate std;
 
 pub mod x86_64;
 
-#[cfg(doctest)]
+#[cfg(all(doctest, target_arch = "x86_64"))]
 #[doc = include_str!("../README.md")]
-struct ReadmeDoctests;
+struct ReadmeExamples;
