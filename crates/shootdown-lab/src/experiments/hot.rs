@@ -27,17 +27,7 @@ impl Experiment for Hot {
     }
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
-        for (option, given) in [
-            ("--machine", request.machine.is_some()),
-            ("--policy", request.policies.is_some()),
-            ("--cpus", request.cpus.is_some()),
-        ] {
-            if given {
-                return Err(LabError::bad(format!(
-                    "`hot` measures this host and takes no {option}"
-                )));
-            }
-        }
+        request.takes(self.name(), &[])?;
         let (batches, calls) = if request.quick { (20, 2_000) } else { (200, 10_000) };
         let progress = Progress::new("hot", Path::ALL.len() as u64);
         let mut document = Document::new("hot", "native", request.seed);

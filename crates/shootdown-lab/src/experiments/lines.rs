@@ -16,7 +16,6 @@ use shootdown_machine::{CpuOutcome, Profile, Space, Stride, Time};
 
 use super::run::{Note, Setup, count, finish, spawn};
 use super::{Experiment, Findings, Request, Target};
-use crate::names::Contestant;
 use crate::output::{Document, Row};
 use crate::progress::Progress;
 use crate::{LabError, machines};
@@ -47,9 +46,9 @@ const DIRTIED: &str = "lines dirtied remotely";
 const TRANSFERS: &str = "lines transferred";
 const INTERRUPTS: &str = "interrupts taken";
 
-fn variants() -> Vec<(String, Policy)> {
+fn variants() -> Vec<(&'static str, Policy)> {
     let ours = Policy::SHOOTDOWN;
-    [
+    vec![
         ("linux-4.14", Policy::LINUX_4_14),
         ("linux-5.13, one lazy line", Policy { split_lazy_line: false, ..Policy::LINUX_5_13 }),
         ("linux-5.13", Policy::LINUX_5_13),
@@ -58,9 +57,6 @@ fn variants() -> Vec<(String, Policy)> {
         ("shootdown, push", Policy { delivery: Delivery::Push, ..ours }),
         ("shootdown", ours),
     ]
-    .into_iter()
-    .map(|(name, policy)| (name.to_owned(), policy))
-    .collect()
 }
 
 impl Experiment for Lines {
@@ -79,16 +75,7 @@ impl Experiment for Lines {
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
         let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
         let cpus = request.cpus.map_or(Ok(CPUS), |n| machines::check_cpus(n, 2))?;
-        let variants = match &request.policies {
-            None => variants(),
-            Some(named) => named
-                .iter()
-                .filter_map(|n| match n.contestant {
-                    Contestant::Policy(policy) => Some((n.name.to_owned(), policy)),
-                    Contestant::Omniscient => None,
-                })
-                .collect(),
-        };
+        let variants = request.runnable(self.name())?.unwrap_or_else(variants);
         let rounds = if request.quick { 50 } else { 400 };
         let progress = Progress::new("lines", WORKLOADS.len() as u64 * variants.len() as u64);
         let mut document = Document::new("lines", &profile.name, request.seed);
@@ -107,7 +94,7 @@ impl Experiment for Lines {
             }
         }
         let mut findings = Findings::default();
-        if request.machine.is_none() && request.policies.is_none() && request.cpus.is_none() {
+        if request.is_own() {
             findings.targets = targets(&document);
         }
         findings.documents.push(document);

@@ -12,8 +12,10 @@ mod run;
 mod scale;
 mod slots;
 
+use shootdown::policy::Policy;
+
 use crate::LabError;
-use crate::names::{Named, unknown};
+use crate::names::{Contestant, Named, unknown};
 use crate::output::Document;
 
 /// What the user asked of an experiment.
@@ -29,6 +31,51 @@ pub struct Request {
     pub seed: u64,
     /// Fewer iterations and sizes: the same figures, less precisely.
     pub quick: bool,
+}
+
+/// An option of `bench` that not every experiment has a use for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Knob {
+    Machine,
+    Policies,
+    Cpus,
+}
+
+impl Request {
+    /// Refuses options the experiment has no use for: one that changes nothing would mislead.
+    fn takes(&self, experiment: &str, options: &[Knob]) -> Result<(), LabError> {
+        for (option, name, given) in [
+            (Knob::Machine, "--machine", self.machine.is_some()),
+            (Knob::Policies, "--policy", self.policies.is_some()),
+            (Knob::Cpus, "--cpus", self.cpus.is_some()),
+        ] {
+            if given && !options.contains(&option) {
+                return Err(LabError::bad(format!("`{experiment}` takes no {name}; leave it out")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The policies the user chose, for an experiment that can only run policies.
+    fn runnable(&self, experiment: &str) -> Result<Option<Vec<(&'static str, Policy)>>, LabError> {
+        let Some(named) = &self.policies else { return Ok(None) };
+        named
+            .iter()
+            .map(|n| match n.contestant {
+                Contestant::Policy(policy) => Ok((n.name, policy)),
+                Contestant::Omniscient => Err(LabError::bad(format!(
+                    "`{}` is a bound on the cost of one flush and cannot run `{experiment}`; leave it out",
+                    n.name
+                ))),
+            })
+            .collect::<Result<Vec<_>, _>>()
+            .map(Some)
+    }
+
+    /// Nothing was changed that the experiment's targets depend on.
+    fn is_own(&self) -> bool {
+        self.machine.is_none() && self.policies.is_none() && self.cpus.is_none()
+    }
 }
 
 /// Something an experiment promises, and whether it held.

@@ -21,7 +21,6 @@ use shootdown_machine::{Cpu, Machine, Profile, Space, Stride, Time};
 
 use super::run::{Note, Setup, chance, count, finish, spawn};
 use super::{Experiment, Findings, Request, Target};
-use crate::names::Contestant;
 use crate::output::{Document, Row};
 use crate::progress::Progress;
 use crate::{LabError, machines};
@@ -76,7 +75,7 @@ impl Experiment for Overlap {
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
         let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
-        let own = request.machine.is_none() && request.policies.is_none();
+        let own = request.is_own();
         let limit = request.cpus.map(|n| machines::check_cpus(n, 1)).transpose()?;
         let limit = limit.unwrap_or(profile.topology.cpus.count());
         let threads: Vec<u32> = PUBLISHED
@@ -85,16 +84,7 @@ impl Experiment for Overlap {
             .chain(PREDICTED)
             .filter(|threads| *threads <= limit)
             .collect();
-        let policies: Vec<(&str, Policy)> = match &request.policies {
-            None => variants().to_vec(),
-            Some(named) => named
-                .iter()
-                .filter_map(|n| match n.contestant {
-                    Contestant::Policy(policy) => Some((n.name, policy)),
-                    Contestant::Omniscient => None,
-                })
-                .collect(),
-        };
+        let policies = request.runnable(self.name())?.unwrap_or_else(|| variants().to_vec());
         let cycles = if request.quick {
             Cycles { warm: 1, measured: 3 }
         } else {

@@ -10,11 +10,11 @@
 //! *that* the tagged side pays the first two figures and the untagged side the last two: which entries
 //! survive which load, and how many walks follow.
 
+use shootdown::policy::Policy;
 use shootdown_machine::{Outcome, Profile, Stride, Time};
 
 use super::run::{Note, Setup, count, finish, per, spawn};
-use super::{Experiment, Findings, Request, Target};
-use crate::names::{self, Contestant, Named};
+use super::{Experiment, Findings, Knob, Request, Target};
 use crate::output::{Document, Row};
 use crate::progress::Progress;
 use crate::{LabError, machines};
@@ -27,7 +27,7 @@ const MACHINE: &str = "skylake-laptop";
 
 struct Variant {
     label: &'static str,
-    policy: Named,
+    policy: Policy,
     tags: bool,
     published: Option<[f64; 2]>,
 }
@@ -51,9 +51,10 @@ impl Experiment for Pcid {
     }
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
+        request.takes(self.name(), &[Knob::Machine, Knob::Policies])?;
         let name = request.machine.as_deref().unwrap_or(MACHINE);
         let profile = machines::find(name)?;
-        let own = request.machine.is_none() && request.policies.is_none();
+        let own = request.is_own();
         let iterations = if request.quick { 200 } else { 2_000 };
         let variants = variants(request)?;
         let progress = Progress::new("pcid", variants.len() as u64 * 2);
@@ -117,29 +118,23 @@ fn workload(pages: u64) -> String {
 }
 
 fn variants(request: &Request) -> Result<Vec<Variant>, LabError> {
-    if let Some(policies) = &request.policies {
-        return Ok(policies
-            .iter()
-            .filter(|p| p.contestant != Contestant::Omniscient)
-            .map(|p| Variant { label: p.name, policy: *p, tags: true, published: None })
+    if let Some(policies) = request.runnable("pcid")? {
+        let chosen = policies.into_iter();
+        return Ok(chosen
+            .map(|(label, policy)| Variant { label, policy, tags: true, published: None })
             .collect());
     }
-    let old = names::policy("linux-4.14")?;
+    let old = Policy::LINUX_4_14;
     Ok(vec![
         Variant { label: TAGGED, policy: old, tags: true, published: Some([1.22, 1.8]) },
         Variant { label: UNTAGGED, policy: old, tags: false, published: Some([1.33, 6.2]) },
         Variant {
             label: "linux-4.13",
-            policy: names::policy("linux-4.13")?,
+            policy: Policy::LINUX_4_13,
             tags: true,
             published: Some([1.34, 6.1]),
         },
-        Variant {
-            label: "shootdown",
-            policy: names::policy("shootdown")?,
-            tags: true,
-            published: None,
-        },
+        Variant { label: "shootdown", policy: Policy::SHOOTDOWN, tags: true, published: None },
     ])
 }
 
@@ -150,12 +145,7 @@ fn measure(
     iterations: u64,
     seed: u64,
 ) -> Result<Measured, LabError> {
-    let Contestant::Policy(policy) = variant.policy.contestant else {
-        return Err(LabError::bad(
-            "omniscient is a bound on flushes and says nothing about switches",
-        ));
-    };
-    let mut setup = Setup::new(profile, policy, seed).cpus(1);
+    let mut setup = Setup::new(profile, variant.policy, seed).cpus(1);
     setup.config.tags = variant.tags;
     let mut machine = setup.build()?;
     let (ping, pong) = (machine.new_space(), machine.new_space());

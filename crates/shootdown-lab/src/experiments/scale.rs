@@ -57,7 +57,7 @@ impl Experiment for Scale {
             let document = one_machine(&profile, cpus, &policies, request)?;
             findings.documents.push(document);
         }
-        if request.machine.is_none() && request.policies.is_none() && request.cpus.is_none() {
+        if request.is_own() {
             findings.targets = findings.documents.iter().flat_map(targets).collect();
         }
         Ok(findings)

@@ -14,7 +14,7 @@ use shootdown::policy::{Policy, Victim};
 use shootdown_machine::{Profile, Stride, Time};
 
 use super::run::{Note, Setup, chance, count, finish, per, spawn};
-use super::{Experiment, Findings, Request, Target};
+use super::{Experiment, Findings, Knob, Request, Target};
 use crate::output::{Document, Row};
 use crate::progress::Progress;
 use crate::{LabError, machines};
@@ -84,6 +84,7 @@ impl Experiment for Slots {
     }
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
+        request.takes(self.name(), &[Knob::Machine])?;
         let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
         let steps = if request.quick { 600 } else { 4_000 };
         let progress = Progress::new("slots", SCHEDULES.len() as u64 * 2 * u64::from(MOST_SLOTS));
@@ -102,7 +103,7 @@ impl Experiment for Slots {
             }
         }
         let mut findings = Findings::default();
-        if request.machine.is_none() {
+        if request.is_own() {
             findings.targets = targets(&document);
         }
         findings.documents.push(document);
