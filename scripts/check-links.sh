@@ -20,7 +20,7 @@ while IFS= read -r file; do
     # Code blocks and `code` hold brackets of their own.
     done < <(awk '/^ *```/ { code = !code; next } !code' "$file" | sed 's/`[^`]*`//g' |
         grep -oE '\]\([^) ]+\)' | sed 's/^](//; s/)$//' || true)
-done < <(git ls-files --cached --others --exclude-standard '*.md')
+done < <(find . -name '*.md' -not -path './target/*' -not -path './.git/*' | sort)
 
 for page in docs/src/*.md docs/src/*/*.md; do
     [ -e "$page" ] || continue

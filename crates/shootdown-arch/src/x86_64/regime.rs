@@ -31,6 +31,8 @@ use super::port::Port;
 /// 3. No interrupt handler changes CR3 or CR4 and returns with another value than it found, the
 ///    handler that calls the core excepted.
 /// 4. Linear-address masking is off (bits 62:61 of CR3 are clear).
+/// 5. Where PCIDs are in use and the tables are not split, mappings of the kernel are global. (Otherwise
+///    a kernel page is cached once per PCID, and INVLPG reaches only the loaded one.)
 pub unsafe trait Boot: 'static {
     /// The means in use.
     fn port() -> &'static Port;
