@@ -151,3 +151,115 @@ impl Entries {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Contexts 1 to 3, some of them dead.
+    #[derive(Default)]
+    struct Deaths {
+        dead: [bool; 4],
+        deaths: u64,
+    }
+
+    impl Liveness for Deaths {
+        fn alive(&self, key: u64) -> bool {
+            !self.dead[context_of(key) as usize]
+        }
+
+        fn deaths(&self) -> u64 {
+            self.deaths
+        }
+    }
+
+    /// Per set: the keys, most recently used first.
+    struct Naive {
+        sets: Vec<Vec<u64>>,
+        ways: usize,
+    }
+
+    impl Naive {
+        fn set(&mut self, key: u64) -> &mut Vec<u64> {
+            let n = self.sets.len() as u64;
+            &mut self.sets[((key & KEY_PAGE_BITS) % n) as usize]
+        }
+
+        fn find(&mut self, key: u64) -> bool {
+            let set = self.set(key);
+            let Some(i) = set.iter().position(|k| *k == key) else { return false };
+            let k = set.remove(i);
+            set.insert(0, k);
+            true
+        }
+
+        fn insert(&mut self, key: u64, alive: &Deaths) {
+            if self.find(key) {
+                return;
+            }
+            let ways = self.ways;
+            let set = self.set(key);
+            if set.len() == ways {
+                set.retain(|k| alive.alive(*k));
+                set.truncate(ways - 1);
+            }
+            set.insert(0, key);
+        }
+    }
+
+    fn shapes() -> impl Strategy<Value = (u16, u16)> {
+        prop_oneof![Just((8, 2)), Just((12, 4)), Just((6, 0)), Just((20, 0)), Just((9, 3))]
+    }
+
+    proptest! {
+        #[test]
+        fn arrays_keep_what_the_least_recently_used_rule_says(
+            (entries, ways) in shapes(),
+            ops in prop::collection::vec((0u8..12, 0u64..24, 1u32..4), 1..300),
+        ) {
+            let mut array = Entries::new(Array { entries, ways, holds: [true; 3] });
+            let ways = if ways == 0 { entries } else { ways };
+            let sets = vec![Vec::new(); usize::from(entries / ways)];
+            let mut naive = Naive { sets, ways: usize::from(ways) };
+            let mut deaths = Deaths::default();
+            for (op, page, context) in ops {
+                let k = key(page, 0, context);
+                match op {
+                    0..5 if deaths.alive(k) => {
+                        let entry = Entry { frame: Frame(page as u32), ..Entry::default() };
+                        array.insert(k, entry, &deaths);
+                        naive.insert(k, &deaths);
+                    }
+                    5..10 if deaths.alive(k) => {
+                        let place = array.find(k);
+                        prop_assert_eq!(place.is_some(), naive.find(k));
+                        if let Some(place) = place {
+                            prop_assert_eq!(array.at(place).frame, Frame(page as u32));
+                        }
+                    }
+                    10 if deaths.alive(k) => {
+                        let had = naive.set(k).iter().position(|x| *x == k);
+                        if let Some(i) = had {
+                            naive.set(k).remove(i);
+                        }
+                        prop_assert_eq!(array.remove(k), had.is_some());
+                    }
+                    11 if page == 0 && !deaths.dead[context as usize] => {
+                        deaths.dead[context as usize] = true;
+                        deaths.deaths += 1;
+                    }
+                    _ => {}
+                }
+                let mut kept = Vec::new();
+                array.for_each(|k, _| kept.extend(deaths.alive(k).then_some(k)));
+                let mut expected: Vec<_> = naive.sets.concat();
+                expected.retain(|k| deaths.alive(*k));
+                kept.sort_unstable();
+                expected.sort_unstable();
+                prop_assert_eq!(kept, expected);
+            }
+        }
+    }
+}

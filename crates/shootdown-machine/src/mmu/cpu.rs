@@ -291,7 +291,7 @@ impl CpuMmu {
         });
         match worst {
             None => Ok(()),
-            Some((v, va, what)) => Err(self.stale(&v, va, what)),
+            Some((v, va, what)) => Err(self.stale_under(state, &v, va, what)),
         }
     }
 
@@ -423,7 +423,16 @@ impl CpuMmu {
 
     /// The breach that using a stale entry is.
     pub(crate) fn stale(&self, violation: &Violation, va: u64, what: &str) -> Box<Breach> {
-        let state = &self.tags[self.current];
+        self.stale_under(&self.tags[self.current], violation, va, what)
+    }
+
+    fn stale_under(
+        &self,
+        state: &TagState,
+        violation: &Violation,
+        va: u64,
+        what: &str,
+    ) -> Box<Breach> {
         let mut invariant = violation.invariant;
         let mut details = match invariant {
             Invariant::FrameReuse => format!("{what} leads to a frame that was freed since"),
@@ -441,7 +450,7 @@ impl CpuMmu {
                     flush.cpu,
                     flush.at / 1000
                 ));
-                if invariant == Invariant::Revocation && missed.returned < state.loaded {
+                if invariant == Invariant::Revocation && missed.returned <= state.loaded {
                     // The tag was loaded with this entry in it, after the flush.
                     invariant = Invariant::MasterInvariant;
                     details.push_str(&format!(
@@ -455,7 +464,7 @@ impl CpuMmu {
             None if invariant == Invariant::FrameReuse => details.push_str(" (without a flush)"),
             None => {}
         }
-        let mut breach = self.breach(invariant, Some(self.root), Some(va), details);
+        let mut breach = self.breach(invariant, Some(state.owner), Some(va), details);
         breach.culprits = culprits;
         breach
     }
