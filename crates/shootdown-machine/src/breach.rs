@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use shootdown::CpuId;
+
+use crate::oracle::{self, Timelines};
 use crate::time::Time;
 
 /// A promise was broken: the run stopped there.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Breach {
-    /// The invariant, by its name in the contract: `revocation`, `reuse`, `master`, `progress`.
+    /// The invariant, by its name ([`oracle::Invariant::name`]).
     pub invariant: &'static str,
     /// What happened, in one sentence.
     pub what: String,
@@ -17,6 +20,16 @@ pub struct Breach {
     pub seed: u64,
     /// The last events of the CPUs concerned, in the order of time.
     pub timeline: Vec<String>,
+}
+
+impl Breach {
+    /// What the oracle found, with the recent events of the CPUs concerned.
+    pub(crate) fn new(found: &oracle::Breach, seed: u64, at: Time, timelines: &Timelines) -> Self {
+        let mut cpus: Vec<CpuId> = found.culprits.iter().map(|s| s.cpu).collect();
+        cpus.push(found.cpu);
+        let timeline = timelines.render(&cpus).lines().map(|l| l.trim_start().to_owned()).collect();
+        Self { invariant: found.invariant.name(), what: found.to_string(), at, seed, timeline }
+    }
 }
 
 impl fmt::Display for Breach {

@@ -1,8 +1,5 @@
 //! The engine's state of one CPU.
 
-use std::collections::VecDeque;
-use std::fmt;
-
 use corosensei::Yielder;
 
 use super::lines::Copies;
@@ -38,26 +35,6 @@ pub const NEVER: u64 = u64::MAX;
 
 /// Lines remembered for [`super::relax`]; a wait loop that loads more in a turn spins in small steps.
 pub const WATCHED: usize = 96;
-
-/// Events kept per CPU for the timeline of a breach.
-const EVENTS: usize = 24;
-
-/// Something worth knowing after a breach.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// Interrupted another CPU.
-    Sent(Vector, u32),
-    /// Interrupted several CPUs.
-    SentMany(Vector, u32),
-    /// Took an interrupt.
-    Took(Vector),
-    /// Began to wait in a loop.
-    Parked,
-    /// Went idle.
-    Idled,
-    /// The kernel did something: a word for it, and up to two numbers.
-    Did(&'static str, u64, u64),
-}
 
 /// State of one CPU. Times in ps.
 pub struct CpuState {
@@ -99,22 +76,8 @@ pub struct CpuState {
     pub split: [u64; 5],
     pub lines: LineCounts,
     pub interrupts: Interrupts,
-    pub events: VecDeque<(u64, Event)>,
     /// The coroutine's way out; set when it first runs.
     pub yielder: Option<*const Yielder<(), ()>>,
-}
-
-impl fmt::Display for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Sent(vector, cpu) => write!(f, "interrupts cpu{cpu} ({vector:?})"),
-            Self::SentMany(vector, n) => write!(f, "interrupts {n} CPUs ({vector:?})"),
-            Self::Took(vector) => write!(f, "takes an interrupt ({vector:?})"),
-            Self::Parked => f.write_str("waits"),
-            Self::Idled => f.write_str("is idle"),
-            Self::Did(what, a, b) => write!(f, "{what} {a:#x} {b:#x}"),
-        }
-    }
 }
 
 impl CpuState {
@@ -141,7 +104,6 @@ impl CpuState {
             split: [0; 5],
             lines: LineCounts::default(),
             interrupts: Interrupts::default(),
-            events: VecDeque::new(),
             yielder: None,
         }
     }
@@ -194,14 +156,6 @@ impl CpuState {
         } else {
             self.overflowed = true;
         }
-    }
-
-    /// Keeps an event.
-    pub fn note(&mut self, event: Event) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back((self.time, event));
     }
 
     /// The split in the shape the outcome has.

@@ -6,8 +6,10 @@
 //! arrived at its next step, at once when it is computing, waiting or idle; the handler runs on the
 //! CPU's own stack with interrupts off.
 
-use super::cpu::{Event, NEVER};
+use super::cpu::NEVER;
 use super::{Engine, Mode, Vector, step, with};
+use crate::oracle::Event;
+use shootdown::CpuId;
 
 /// Turns interrupts on or off, and says whether they were on.
 pub(crate) fn irqs(on: bool) -> bool {
@@ -27,7 +29,7 @@ pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast
         let me = e.me();
         me.drain();
         let mut cluster = None;
-        let (mut sent, mut last) = (0, 0);
+        let (mut sent, mut first) = (0, 0);
         for target in targets {
             let of = if multicast { 0 } else { target / size };
             if cluster.replace(of) != Some(of) {
@@ -37,15 +39,14 @@ pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast
             }
             let arrival = e.me().time + e.flight(target);
             e.pend(target, vector, arrival);
+            if sent == 0 {
+                first = target;
+            }
             sent += 1;
-            last = target;
         }
-        let me = e.me();
-        me.interrupts.sent += u64::from(sent);
-        match sent {
-            0 => {}
-            1 => me.note(Event::Sent(vector, last)),
-            n => me.note(Event::SentMany(vector, n)),
+        e.me().interrupts.sent += u64::from(sent);
+        if sent > 0 {
+            e.note(Event::Kick { targets: sent, first: CpuId(first) });
         }
     });
 }
@@ -60,15 +61,15 @@ pub(super) fn take() {
         me.irq_next = me.irq[0].min(me.irq[1]);
         me.irqs_on = false;
         let mode = std::mem::replace(&mut me.mode, Mode::Stolen);
-        me.note(Event::Took(vector));
         me.interrupts.received += 1;
-        me.spend(entry);
         if vector == Vector::Wake {
             me.woken = true;
         }
+        e.note(Event::InterruptBegins);
+        e.me().spend(entry);
         (vector, handler, mode)
     });
-    handler(vector);
+    handler(vector, mode);
     with(|e| {
         let exit = e.costs.irq_exit.ps();
         let me = e.me();
@@ -77,6 +78,7 @@ pub(super) fn take() {
         me.spend(exit);
         me.mode = mode;
         me.irqs_on = true;
+        e.note(Event::InterruptEnds);
     });
 }
 

@@ -43,8 +43,9 @@ use std::collections::BinaryHeap;
 use std::ptr::{self, NonNull};
 
 use arena::Arena;
+use shootdown::CpuId;
 use cpu::{CpuState, NEVER};
-pub(crate) use cpu::{Event, Mode, Vector};
+pub(crate) use cpu::{Mode, Vector};
 pub(crate) use interrupt::{irqs, send};
 use lines::{Distances, Line};
 pub(crate) use park::{idle_until, relax};
@@ -52,6 +53,7 @@ pub use probe::Footprint;
 use probe::Probe;
 
 use crate::breach::Breach;
+use crate::oracle::{self, Event, Timelines};
 use crate::outcome::CpuOutcome;
 use crate::profile::{Costs, Topology};
 use crate::time::Time;
@@ -68,8 +70,8 @@ thread_local! {
     static CURRENT: Cell<*mut Engine> = const { Cell::new(ptr::null_mut()) };
 }
 
-/// What an interrupt does.
-pub(crate) type Handler = fn(Vector);
+/// What an interrupt does; it is told what was interrupted.
+pub(crate) type Handler = fn(Vector, Mode);
 
 /// The engine of one machine.
 pub(crate) struct Engine {
@@ -85,8 +87,7 @@ pub(crate) struct Engine {
     head: u64,
     queue: BinaryHeap<Reverse<(u64, u32)>>,
     handler: Handler,
-    /// The kernel on top.
-    kernel: *mut (),
+    timelines: Timelines,
     probe: Option<Box<Probe>>,
     breach: Option<Box<Breach>>,
     seed: u64,
@@ -109,8 +110,8 @@ impl Engine {
             current: 0,
             head: NEVER,
             queue: BinaryHeap::new(),
-            handler: |_| {},
-            kernel: ptr::null_mut(),
+            handler: |_, _| {},
+            timelines: Timelines::new(topology.cpus as usize),
             probe: None,
             breach: None,
             seed,
@@ -124,10 +125,9 @@ impl Engine {
         self.distances.topology()
     }
 
-    /// Puts a kernel on top: what interrupts do, and the pointer [`kernel`] returns.
-    pub(crate) fn install(&mut self, handler: Handler, kernel: *mut ()) {
+    /// Says what interrupts do.
+    pub(crate) fn on_interrupt(&mut self, handler: Handler) {
         self.handler = handler;
-        self.kernel = kernel;
     }
 
     /// A block of shared memory, zeroed only when it is new.
@@ -172,6 +172,11 @@ impl Engine {
     #[inline]
     fn me(&mut self) -> &mut CpuState {
         &mut self.cpus[self.current as usize]
+    }
+
+    fn note(&mut self, event: Event) {
+        let time = self.me().time;
+        self.timelines.push(CpuId(self.current), time, event);
     }
 
     const fn key(time: u64, cpu: u32) -> u64 {
@@ -238,11 +243,6 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Engine) -> R) -> R {
 /// Is a CPU running (rather than the machine setting up)?
 pub(crate) fn is_running() -> bool {
     current().is_some()
-}
-
-/// The kernel installed on the running engine.
-pub(crate) fn kernel() -> *mut () {
-    with(|e| e.kernel)
 }
 
 /// The current CPU.
@@ -345,13 +345,13 @@ pub(crate) fn mode(mode: Mode) -> Mode {
 
 /// Keeps an event for the timeline.
 pub(crate) fn note(event: Event) {
-    with(|e| e.me().note(event));
+    with(|e| e.note(event));
 }
 
 /// Stops the run: a promise is broken. The CPU does not go on.
-pub(crate) fn fail(invariant: &'static str, what: String) -> ! {
+pub(crate) fn fail(breach: &oracle::Breach) -> ! {
     with(|e| {
-        let breach = e.report(invariant, what);
+        let breach = e.report(breach);
         e.breach.get_or_insert(breach);
     });
     loop {

@@ -5,8 +5,9 @@
 //! or an interrupt arrives. It wakes when the write completes and then pays for fetching the line, as a
 //! spinning CPU would.
 
-use super::cpu::{Event, NEVER};
+use super::cpu::NEVER;
 use super::{Engine, Mode, step, suspend, with};
+use crate::oracle::Event;
 use crate::time::Time;
 
 /// A turn of a loop that watches too many lines to be parked, or that found news, ps: a pause
@@ -65,7 +66,8 @@ pub(crate) fn idle_until(until: Time) -> bool {
             if me.woken || me.time >= until {
                 return true;
             }
-            me.note(Event::Idled);
+            e.note(Event::Note("idles", 0));
+            let me = e.me();
             me.interruptible = true;
             let next = me.irq_next;
             let at = until.min(next).max(me.time);
@@ -88,8 +90,8 @@ impl Engine {
     /// Registers the current CPU with every line it watches.
     fn park(&mut self) {
         let cpu = self.current;
+        self.note(Event::Note("waits", 0));
         let state = &mut self.cpus[cpu as usize];
-        state.note(Event::Parked);
         state.interruptible = state.irqs_on;
         let stamp = state.wait;
         let next = if state.irqs_on { state.irq_next } else { NEVER };

@@ -2,10 +2,12 @@
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
+use shootdown::CpuId;
 
 use super::cpu::NEVER;
 use super::{CPU_BITS, CURRENT, Engine, idle_until, with};
 use crate::breach::Breach;
+use crate::oracle::{self, Invariant, Stamp};
 use crate::time::Time;
 
 /// Bytes of stack per CPU; the host commits what is used. Debug builds need several times the stack of
@@ -120,32 +122,21 @@ impl Engine {
 
     /// Nobody can go on.
     fn stuck(&mut self) -> Box<Breach> {
-        let waiting =
-            self.cpus.iter().filter(|c| c.finished.is_none() && c.yielder.is_some()).count();
-        self.report(
-            "progress",
-            format!("{waiting} CPUs wait, and nothing is due that could wake one"),
-        )
+        let waiting: Vec<CpuId> = (0u32..)
+            .zip(&self.cpus)
+            .filter(|(_, c)| c.finished.is_none() && c.yielder.is_some())
+            .map(|(cpu, _)| CpuId(cpu))
+            .collect();
+        let what = format!("{} CPUs wait, and nothing is due that could wake one", waiting.len());
+        let mut breach = oracle::Breach::new(Invariant::Progress, CpuId(self.current), what);
+        let now = self.me().time;
+        breach.culprits = waiting.into_iter().map(|cpu| Stamp { cpu, at: now }).collect();
+        self.report(&breach)
     }
 
     /// A breach at the current time with the events around it.
-    pub(super) fn report(&mut self, invariant: &'static str, what: String) -> Box<Breach> {
-        const LINES: usize = 60;
-        let at = Time::from_ps(self.me().time);
-        let mut events: Vec<_> = (0u32..)
-            .zip(&self.cpus)
-            .flat_map(|(cpu, state)| {
-                state.events.iter().map(move |(time, event)| (*time, cpu, *event))
-            })
-            .collect();
-        events.sort_by_key(|(time, cpu, _)| (*time, *cpu));
-        let skip = events.len().saturating_sub(LINES);
-        let timeline = events[skip..]
-            .iter()
-            .map(|(time, cpu, event)| {
-                format!("{:>12.3} us  cpu{cpu:<4} {event}", Time::from_ps(*time).us())
-            })
-            .collect();
-        Box::new(Breach { invariant, what, at, seed: self.seed, timeline })
+    pub(super) fn report(&mut self, breach: &oracle::Breach) -> Box<Breach> {
+        let at = self.me().time;
+        Box::new(Breach::new(breach, self.seed, Time::from_ps(at), &self.timelines))
     }
 }

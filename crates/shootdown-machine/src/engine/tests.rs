@@ -167,12 +167,11 @@ thread_local! {
 fn interrupts_arrive_when_they_should_and_steal_what_they_cost() {
     let mut b = Bench::new("haswell-ep-48", 48);
     let costs = b.costs();
-    b.engine.install(
-        |_| {
+    b.engine.on_interrupt(
+        |_, _| {
             TAKEN.with_borrow_mut(|t| t.push((cpu(), now().ps(), 0)));
             charge(Time::from_ns(50));
         },
-        ptr::null_mut(),
     );
     TAKEN.with_borrow_mut(Vec::clear);
     b.job(0, move || {
@@ -203,8 +202,7 @@ fn interrupts_arrive_when_they_should_and_steal_what_they_cost() {
 #[test]
 fn interrupts_wait_while_they_are_off_and_merge() {
     let mut b = Bench::new("haswell-ep-48", 3);
-    b.engine
-        .install(|_| TAKEN.with_borrow_mut(|t| t.push((cpu(), now().ps(), 0))), ptr::null_mut());
+    b.engine.on_interrupt(|_, _| TAKEN.with_borrow_mut(|t| t.push((cpu(), now().ps(), 0))));
     TAKEN.with_borrow_mut(Vec::clear);
     for sender in 0..2 {
         b.job(sender, || send([2].into_iter(), Vector::Kick, false));
@@ -225,13 +223,12 @@ fn a_cpu_without_a_program_takes_interrupts_and_idles_again() {
     let word = b.word();
     static SERVED: Cell0 = Cell0(std::sync::atomic::AtomicU64::new(0));
     struct Cell0(std::sync::atomic::AtomicU64);
-    b.engine.install(
-        |_| {
+    b.engine.on_interrupt(
+        |_, _| {
             SERVED.0.fetch_add(1, Ordering::Relaxed);
             let word = SERVED.0.load(Ordering::Relaxed);
             assert_eq!(word, 1);
         },
-        ptr::null_mut(),
     );
     b.job(0, move || {
         send([1].into_iter(), Vector::Kick, false);

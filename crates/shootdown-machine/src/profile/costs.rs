@@ -3,6 +3,9 @@
 use super::Profile;
 use crate::time::Time;
 
+/// Last-level caches that fit the set kept per line.
+pub(crate) const MAX_CACHES: u32 = 64;
+
 /// What is where, as divisions of the CPU number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Topology {
@@ -95,11 +98,16 @@ impl Profile {
     pub fn topology(&self, cpus: u32) -> Topology {
         let t = &self.topology;
         let socket_cpus = t.cpus.count() / t.sockets.count();
+        // More CPUs than the profile has: as many last-level caches as the engine can tell apart.
+        let mut cache_cpus = t.cache_cpus.count().min(socket_cpus);
+        while cpus.div_ceil(cache_cpus) > MAX_CACHES {
+            cache_cpus *= 2;
+        }
         Topology {
             cpus,
             socket_cpus,
             socket_cores: socket_cpus / t.smt.count(),
-            cache_cpus: t.cache_cpus.count().min(socket_cpus),
+            cache_cpus,
             group_sockets: t.group_sockets.count(),
             ipi_cluster: t.ipi_cluster.count(),
         }

@@ -15,6 +15,8 @@ use std::path::Path;
 use serde::Deserialize;
 
 pub use costs::{Costs, Topology};
+use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
+use shootdown::ids::Stride;
 pub use number::{Number, Origin, Pair};
 
 use crate::names::nearest;
@@ -343,6 +345,37 @@ impl Profile {
         Ok(profile)
     }
 
+    /// The shapes of the TLBs and walk caches.
+    ///
+    /// # Errors
+    /// When they can't be built.
+    pub fn geometry(&self) -> Result<TlbGeometry, GeometryError> {
+        let small = |n: &Number| u16::try_from(n.count()).unwrap_or(u16::MAX);
+        let level = |arrays: &[ArraySpec]| -> Vec<Array> {
+            let array = |spec: &ArraySpec| {
+                let size = |page: &String| match page.as_str() {
+                    "2m" => Stride::Page2M,
+                    "1g" => Stride::Page1G,
+                    _ => Stride::Page4K,
+                };
+                let sizes: Vec<_> = spec.pages.iter().map(size).collect();
+                Array::new(small(&spec.entries), small(&spec.ways), &sizes)
+            };
+            arrays.iter().map(array).collect()
+        };
+        let caches = &self.walk_cache;
+        let geometry = TlbGeometry {
+            l1: level(&self.tlb.l1),
+            l2: level(&self.tlb.l2),
+            walk_cache: [small(&caches.top), small(&caches.upper), small(&caches.lower)],
+            upper_levels: UpperLevels::default(),
+            near_lines: NEAR_LINES,
+            typical_lines: TYPICAL_LINES,
+        };
+        geometry.check()?;
+        Ok(geometry)
+    }
+
     /// Every figure with its name, in the order of the file: for checks and for tables of sources.
     #[must_use]
     pub fn figures(&self) -> Vec<(String, &Number)> {
@@ -427,8 +460,11 @@ impl Profile {
         if t.cpus.count() % (t.sockets.count() * t.smt.count()) != 0 {
             return Err(("topology.cpus", "is not a multiple of sockets times threads per core"));
         }
-        if t.cpus.count().div_ceil(t.cache_cpus.count()) > 64 {
+        if t.cpus.count().div_ceil(t.cache_cpus.count()) > costs::MAX_CACHES {
             return Err(("topology.cache_cpus", "gives more than 64 last-level caches"));
+        }
+        if self.geometry().is_err() {
+            return Err(("tlb", "has an array that can't be built; see TlbGeometry"));
         }
         for array in self.tlb.l1.iter().chain(&self.tlb.l2) {
             let (entries, ways) = (array.entries.count(), array.ways.count());
