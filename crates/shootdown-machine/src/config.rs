@@ -58,6 +58,12 @@ pub enum MachineError {
     /// The number of CPUs.
     #[error("a machine has 1 to {MAX_CPUS} CPUs, not {0}")]
     Cpus(u32),
+    /// TLBs that can't be built.
+    #[error("the profile's TLBs: {0}")]
+    Geometry(crate::mmu::GeometryError),
+    /// Facts that contradict each other.
+    #[error("the profile's facts: {0}")]
+    Facts(shootdown::facts::FactsError),
     /// A program for a CPU that is not there.
     #[error("there is no {cpu}: the machine has {cpus} CPUs, numbered from 0")]
     NoSuchCpu {

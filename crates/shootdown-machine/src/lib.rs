@@ -25,12 +25,14 @@ mod time;
 pub use breach::Breach;
 pub use config::{Config, MachineError};
 pub use cpu::Cpu;
+pub use engine::Footprint;
 pub use kernel::{Kernel, Space};
 pub use machine::Machine;
 pub use outcome::{
     CpuOutcome, Interrupts, Invalidations, LineCounts, Outcome, TimeSplit, TlbCounts,
 };
 pub use profile::{Profile, ProfileError};
+pub use shootdown;
 pub use shootdown::ids::{CpuId, Stride};
 pub use shootdown::policy::Policy;
 pub use time::Time;

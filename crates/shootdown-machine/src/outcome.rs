@@ -1,7 +1,9 @@
 //! What a run leaves behind.
 
 use std::iter::Sum;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Sub};
+
+use shootdown::stats::Snapshot;
 
 use crate::time::Time;
 
@@ -31,6 +33,14 @@ macro_rules! counts {
             fn add(mut self, other: Self) -> Self {
                 self += other;
                 self
+            }
+        }
+
+        impl Sub for $name {
+            type Output = Self;
+            /// What came since `earlier`, a count of the same thing.
+            fn sub(self, earlier: Self) -> Self {
+                Self { $($field: self.$field - earlier.$field),+ }
             }
         }
 
@@ -127,7 +137,7 @@ counts! {
 }
 
 /// What one CPU did.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuOutcome {
     /// When its program returned; `None` when it had none.
     pub finished: Option<Time>,
@@ -143,10 +153,12 @@ pub struct CpuOutcome {
     pub lines: LineCounts,
     /// System calls.
     pub syscalls: u64,
+    /// The library's own counters.
+    pub library: Snapshot,
 }
 
 /// What a run did.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
     /// When the last program returned.
     pub end: Time,
@@ -155,6 +167,23 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// What came since `earlier`, an outcome of the same run; `end` is the time between them.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let pairs = self.cpus.iter().zip(&earlier.cpus);
+        let difference = |(now, then): (&CpuOutcome, &CpuOutcome)| CpuOutcome {
+            finished: now.finished,
+            time: now.time - then.time,
+            tlb: now.tlb - then.tlb,
+            invalidations: now.invalidations - then.invalidations,
+            interrupts: now.interrupts - then.interrupts,
+            lines: now.lines - then.lines,
+            syscalls: now.syscalls - then.syscalls,
+            library: now.library - then.library,
+        };
+        Self { end: self.end - earlier.end, cpus: pairs.map(difference).collect() }
+    }
+
     /// All CPUs together; `finished` is the latest.
     #[must_use]
     pub fn total(&self) -> CpuOutcome {
@@ -167,6 +196,7 @@ impl Outcome {
             total.interrupts += cpu.interrupts;
             total.lines += cpu.lines;
             total.syscalls += cpu.syscalls;
+            total.library += cpu.library;
         }
         total
     }

@@ -20,6 +20,16 @@ pub(crate) fn irqs(on: bool) -> bool {
     was
 }
 
+/// Are interrupts on?
+pub(crate) fn irqs_are_on() -> bool {
+    with(|e| e.me().irqs_on)
+}
+
+/// As if this CPU had been woken.
+pub(crate) fn wake_self() {
+    with(|e| e.me().woken = true);
+}
+
 /// Interrupts each of `targets` (in ascending order). `multicast` sends to all with one command.
 pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast: bool) {
     step();

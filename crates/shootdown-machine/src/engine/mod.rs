@@ -43,14 +43,16 @@ use std::collections::BinaryHeap;
 use std::ptr::{self, NonNull};
 
 use arena::Arena;
-use shootdown::CpuId;
 use cpu::{CpuState, NEVER};
 pub(crate) use cpu::{Mode, Vector};
-pub(crate) use interrupt::{irqs, send};
+pub(crate) use interrupt::{irqs, irqs_are_on, send, wake_self};
 use lines::{Distances, Line};
 pub(crate) use park::{idle_until, relax};
 pub use probe::Footprint;
 use probe::Probe;
+pub(crate) use probe::footprint;
+pub(crate) use run::{Job, run};
+use shootdown::CpuId;
 
 use crate::breach::Breach;
 use crate::oracle::{self, Event, Timelines};
@@ -255,6 +257,19 @@ pub(crate) fn cpu() -> u32 {
 #[inline]
 pub(crate) fn now() -> Time {
     with(|e| Time::from_ps(e.me().time))
+}
+
+/// What the engine knows of each CPU so far, and the time.
+pub(crate) fn outcome_so_far() -> (Time, Vec<CpuOutcome>) {
+    with(|e| (Time::from_ps(e.me().time), e.outcomes()))
+}
+
+/// Runs `body` such that its accesses cost nothing and let nobody else run.
+pub(crate) fn silently<R>(body: impl FnOnce() -> R) -> R {
+    let engine = CURRENT.replace(ptr::null_mut());
+    let result = body();
+    CURRENT.set(engine);
+    result
 }
 
 /// Leaves the CPU to others until its queue entry is first.

@@ -167,12 +167,10 @@ thread_local! {
 fn interrupts_arrive_when_they_should_and_steal_what_they_cost() {
     let mut b = Bench::new("haswell-ep-48", 48);
     let costs = b.costs();
-    b.engine.on_interrupt(
-        |_, _| {
-            TAKEN.with_borrow_mut(|t| t.push((cpu(), now().ps(), 0)));
-            charge(Time::from_ns(50));
-        },
-    );
+    b.engine.on_interrupt(|_, _| {
+        TAKEN.with_borrow_mut(|t| t.push((cpu(), now().ps(), 0)));
+        charge(Time::from_ns(50));
+    });
     TAKEN.with_borrow_mut(Vec::clear);
     b.job(0, move || {
         compute(Time::from_us(1));
@@ -223,13 +221,11 @@ fn a_cpu_without_a_program_takes_interrupts_and_idles_again() {
     let word = b.word();
     static SERVED: Cell0 = Cell0(std::sync::atomic::AtomicU64::new(0));
     struct Cell0(std::sync::atomic::AtomicU64);
-    b.engine.on_interrupt(
-        |_, _| {
-            SERVED.0.fetch_add(1, Ordering::Relaxed);
-            let word = SERVED.0.load(Ordering::Relaxed);
-            assert_eq!(word, 1);
-        },
-    );
+    b.engine.on_interrupt(|_, _| {
+        SERVED.0.fetch_add(1, Ordering::Relaxed);
+        let word = SERVED.0.load(Ordering::Relaxed);
+        assert_eq!(word, 1);
+    });
     b.job(0, move || {
         send([1].into_iter(), Vector::Kick, false);
         compute(Time::from_us(100));

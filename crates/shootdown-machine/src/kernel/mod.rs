@@ -1,8 +1,37 @@
-//! The kernel of the machine: spaces, memory calls, switches, all through the library.
+//! The kernel of the machine: spaces, memory calls, faults, switches, all through the library.
+//!
+//! It is as small as a kernel can be that uses every part of the library in earnest. Page tables are real
+//! (in simulated memory), pages are filled on demand, frames and table pages come back from a gather's
+//! flush before they are freed, and the oracle watches all of it.
+//!
+//! # What a memory call costs
+//! Finding the area (`kernel.area`), editing entries (`kernel.entry_edit` each), the flush (as the library
+//! goes about it, line by line and interrupt by interrupt), and the way in and out of the kernel
+//! ([`crate::Cpu::syscall`]). Kernel code runs with interrupts on, but for switches and handlers.
+//!
+//! # Invariants
+//! - I1: tables are edited in the order of time, in one step each call; flushes come after.
+//! - I2: a frame or table is freed only when it came out of a finished gather.
+//! - I3: while user code runs under split tables, the user half's tag is loaded; in the kernel, the
+//!   kernel half's.
 
-use shootdown::ids::{CpuId, Stride};
+mod areas;
+mod entry;
+mod fault;
+mod memory;
+mod port;
+mod state;
 
+use shootdown::ids::CpuId;
+use shootdown::{Flushed, Switched};
+
+use crate::engine::{self, Footprint, Vector};
+use crate::outcome::Outcome;
 use crate::time::Time;
+pub(crate) use entry::{enter, exit, on_interrupt};
+pub(crate) use fault::{Pace, access};
+pub(crate) use memory::create_space;
+pub(crate) use state::{Installed, State, with};
 
 /// A handle of an address space.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -10,10 +39,14 @@ pub struct Space(pub(crate) u32);
 
 /// A CPU in kernel mode. Memory calls work on the current space.
 pub struct Kernel {
-    pub(crate) cpu: CpuId,
+    cpu: CpuId,
 }
 
 impl Kernel {
+    pub(crate) fn on(cpu: CpuId) -> Self {
+        Self { cpu }
+    }
+
     /// Which CPU this is.
     #[must_use]
     pub fn id(&self) -> CpuId {
@@ -23,79 +56,112 @@ impl Kernel {
     /// The time on this CPU.
     #[must_use]
     pub fn now(&self) -> Time {
-        Time::ZERO
+        engine::now()
     }
 
     /// Kernel work of this length.
     pub fn compute(&mut self, time: Time) {
-        let _ = time;
-    }
-
-    /// A new, empty space.
-    pub fn new_space(&mut self) -> Space {
-        Space(0)
-    }
-
-    /// Ends a space: unmaps what it maps, and retires it. No CPU may be running in it; CPUs that still
-    /// have it loaded lazily are made to leave.
-    pub fn end_space(&mut self, space: Space) {
-        let _ = space;
+        engine::compute(time);
     }
 
     /// The current space, if any.
     #[must_use]
     pub fn current(&self) -> Option<Space> {
-        None
+        with(|s| s.cpus[self.cpu.index()].current)
     }
 
-    /// Switches this CPU to a space: a context switch (`None`: to a kernel thread, lazily).
-    pub fn switch_to(&mut self, space: Option<Space>) {
-        let _ = space;
+    /// Switches this CPU to a space: a context switch, with the price of the scheduler. `None` is a kernel
+    /// thread, which keeps the last space loaded lazily.
+    pub fn switch_to(&mut self, space: Option<Space>) -> Option<Switched> {
+        let cost = with(|s| s.costs.switch);
+        engine::compute(cost);
+        self.load(space)
+    }
+
+    /// As [`Kernel::switch_to`] without the price of the scheduler: the library's part alone.
+    ///
+    /// # Panics
+    /// When the space has ended.
+    pub fn load(&mut self, space: Option<Space>) -> Option<Switched> {
+        let cpu = self.cpu.index();
+        let library = with(|s| s.library);
+        engine::irqs(false);
+        let switched = match space {
+            Some(space) => {
+                let handle = with(|s| s.space(space).handle.expect("checked"));
+                Some(library.switch_to(handle))
+            }
+            None => {
+                library.enter_lazy();
+                None
+            }
+        };
+        with(|s| s.cpus[cpu].current = space);
+        engine::irqs(true);
+        switched
     }
 
     /// Leaves the loaded space altogether, as before deep idle.
-    pub fn leave(&mut self) {}
-
-    /// Maps `pages` pages of this size somewhere, filled on demand.
-    pub fn map(&mut self, pages: u64, size: Stride) -> u64 {
-        let _ = (pages, size);
-        0
+    pub fn leave(&mut self) {
+        engine::irqs(false);
+        with(|s| s.library).leave();
+        with(|s| s.cpus[self.cpu.index()].current = None);
+        engine::irqs(true);
     }
 
-    /// Maps `pages` pages of this size at `va`, filled on demand; what was mapped there is unmapped.
-    pub fn map_at(&mut self, va: u64, pages: u64, size: Stride) {
-        let _ = (va, pages, size);
+    /// Does nothing until this time, or until woken; returns whether it was woken. The caller has switched
+    /// to a kernel thread, or left, as an idle loop does.
+    pub fn idle_until(&mut self, time: Time) -> bool {
+        idle(time)
     }
 
-    /// Unmaps 4 KiB pages. Frames, and page tables that became empty, are freed after the flush.
-    pub fn unmap(&mut self, va: u64, pages: u64) {
-        let _ = (va, pages);
-    }
-
-    /// Makes pages writable or read-only. Only the latter needs a flush.
-    pub fn protect(&mut self, va: u64, pages: u64, writable: bool) {
-        let _ = (va, pages, writable);
-    }
-
-    /// Gives the frames of pages back; they fill again on demand.
-    pub fn discard(&mut self, va: u64, pages: u64) {
-        let _ = (va, pages);
-    }
-
-    /// Write-protects dirty pages one by one, each with a flush of its own, as `msync` does; the next
-    /// write faults and makes the page writable again. Returns how many were dirty.
-    pub fn clean(&mut self, va: u64, pages: u64) -> u64 {
-        let _ = (va, pages);
-        0
-    }
-
-    /// Flushes without changing anything: for measuring the flush alone.
-    pub fn flush(&mut self, va: u64, pages: u64, freed_tables: bool) {
-        let _ = (va, pages, freed_tables);
+    /// Does nothing until another CPU wakes this one. A wake that came first counts.
+    pub fn idle(&mut self) {
+        idle(Time::NEVER);
     }
 
     /// Wakes a CPU with an interrupt.
     pub fn wake(&mut self, cpu: CpuId) {
-        let _ = cpu;
+        wake(cpu);
     }
+
+    /// Runs `body` and says what the library did to shared memory meanwhile on this CPU.
+    pub fn footprint<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> (R, Footprint) {
+        engine::footprint(|| body(self))
+    }
+
+    /// What the machine did so far. Takes no virtual time.
+    #[must_use]
+    pub fn outcome_so_far(&self) -> Outcome {
+        outcome_so_far()
+    }
+}
+
+/// A flush is never refused here: the kernel waits in task context only and never gives up.
+fn done(result: Result<Flushed, shootdown::FlushError>) -> Flushed {
+    result.unwrap_or_else(|error| panic!("a memory call outside of task context: {error}"))
+}
+
+pub(crate) fn idle(until: Time) -> bool {
+    let woken = engine::idle_until(until);
+    if woken {
+        let cost = with(|s| s.costs.wake);
+        engine::compute(cost);
+    }
+    woken
+}
+
+pub(crate) fn wake(cpu: CpuId) {
+    assert!(cpu.index() < with(|s| s.cpus.len()), "there is no {cpu}");
+    if cpu.0 == engine::cpu() {
+        engine::wake_self();
+    } else {
+        engine::send(std::iter::once(cpu.0), Vector::Wake, false);
+    }
+}
+
+pub(crate) fn outcome_so_far() -> Outcome {
+    let (end, mut cpus) = engine::outcome_so_far();
+    engine::silently(|| with(|s| s.complete(&mut cpus)));
+    Outcome { end, cpus }
 }

@@ -14,10 +14,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-pub use costs::{Costs, Topology};
 use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
-use shootdown::ids::Stride;
+pub use costs::{Costs, Topology};
 pub use number::{Number, Origin, Pair};
+use shootdown::ids::Stride;
 
 use crate::names::nearest;
 
@@ -457,7 +457,7 @@ impl Profile {
         if t.cpus.count() > crate::MAX_CPUS {
             return Err(("topology.cpus", "is above 4096"));
         }
-        if t.cpus.count() % (t.sockets.count() * t.smt.count()) != 0 {
+        if !t.cpus.count().is_multiple_of(t.sockets.count() * t.smt.count()) {
             return Err(("topology.cpus", "is not a multiple of sockets times threads per core"));
         }
         if t.cpus.count().div_ceil(t.cache_cpus.count()) > costs::MAX_CACHES {

@@ -1,0 +1,222 @@
+//! What the simulated kernel knows, reached through a thread-local: the library's traits have static
+//! methods.
+
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
+use shootdown::ids::{CpuId, Tag};
+use shootdown::policy::Policy;
+
+use super::Space;
+use super::areas::Areas;
+use super::port::{Library, library_for};
+use crate::config::{Config, MachineError};
+use crate::engine::{self, Engine};
+use crate::mmu::{CpuMmu, Memory, Root};
+use crate::oracle::Stamp;
+use crate::outcome::{CpuOutcome, Invalidations, TlbCounts};
+use crate::profile::Costs;
+
+thread_local! {
+    /// The kernel of the machine that runs, or is being set up, on this thread.
+    static STATE: Cell<*mut State> = const { Cell::new(ptr::null_mut()) };
+}
+
+/// The kernel of one machine, and the hardware it drives.
+pub(crate) struct State {
+    pub memory: Memory,
+    pub mmus: Vec<CpuMmu>,
+    pub spaces: Vec<SpaceState>,
+    pub cpus: Vec<CpuKernel>,
+    pub facts: Facts,
+    pub policy: Policy,
+    pub costs: Costs,
+    /// The library, compiled for sets of this machine's width.
+    pub library: &'static dyn Library,
+    /// The library's `System`, of the type that `library` knows.
+    pub system: NonNull<u8>,
+    /// The library's `PerCpu`, by CPU, of the type that `library` knows.
+    pub slots: Vec<NonNull<u8>>,
+    /// The CPU that is being set up.
+    booting: u32,
+}
+
+/// An address space.
+pub(crate) struct SpaceState {
+    pub root: Root,
+    /// The library's `AddressSpace`; `None` when the space has ended.
+    pub handle: Option<NonNull<u8>>,
+    pub areas: Areas,
+    /// Where the next area goes that does not care.
+    pub next_va: u64,
+}
+
+/// What the kernel keeps per CPU.
+#[derive(Default)]
+pub(crate) struct CpuKernel {
+    /// The space of the program that runs here; `None` for a kernel thread.
+    pub current: Option<Space>,
+    /// What is loaded on behalf of the kernel half.
+    pub loaded: Option<(Root, Tag)>,
+    pub invalidations: Invalidations,
+    pub syscalls: u64,
+}
+
+/// The lowest address given to areas that do not care where they are.
+const FIRST_VA: u64 = 1 << 40;
+
+impl State {
+    /// A kernel that has booted on every CPU.
+    pub fn new(config: &Config, engine: &mut Engine) -> Result<Box<Self>, MachineError> {
+        let cpus = config.cpu_count()?;
+        let geometry = config.profile.geometry().map_err(MachineError::Geometry)?;
+        let facts = facts(config);
+        facts.check().map_err(MachineError::Facts)?;
+        let library = library_for(cpus);
+        let mut mmus = Vec::new();
+        for cpu in 0..cpus {
+            mmus.push(CpuMmu::new(CpuId(cpu), &geometry).map_err(MachineError::Geometry)?);
+        }
+        let system = engine.alloc(library.layouts().system);
+        let slots = (0..cpus).map(|_| engine.alloc(library.layouts().slot)).collect();
+        Ok(Box::new(Self {
+            memory: Memory::new(u64::from(config.frames)),
+            mmus,
+            spaces: Vec::new(),
+            cpus: (0..cpus).map(|_| CpuKernel::default()).collect(),
+            facts,
+            policy: config.policy,
+            costs: engine.costs,
+            library,
+            system,
+            slots,
+            booting: 0,
+        }))
+    }
+
+    /// Adds a space whose library half is in `block`.
+    pub fn add_space(&mut self, root: Root, block: NonNull<u8>) -> Space {
+        self.spaces.push(SpaceState {
+            root,
+            handle: Some(block),
+            areas: Areas::default(),
+            next_va: FIRST_VA,
+        });
+        Space(u32::try_from(self.spaces.len() - 1).expect("fewer than 2^32 spaces"))
+    }
+
+    /// A space that has not ended.
+    ///
+    /// # Panics
+    /// When it has.
+    pub fn space(&mut self, space: Space) -> &mut SpaceState {
+        let state = &mut self.spaces[space.0 as usize];
+        assert!(state.handle.is_some(), "space {} has ended", space.0);
+        state
+    }
+
+    /// The executing CPU.
+    #[inline]
+    pub fn executing(&self) -> u32 {
+        if engine::is_running() { engine::cpu() } else { self.booting }
+    }
+
+    /// The kernel's part of the executing CPU.
+    pub fn mine(&mut self) -> &mut CpuKernel {
+        let cpu = self.executing() as usize;
+        &mut self.cpus[cpu]
+    }
+
+    /// Says who makes the next changes.
+    pub fn act_as(&mut self, cpu: u32, at: u64) {
+        self.memory.act_as(Stamp { cpu: CpuId(cpu), at });
+    }
+
+    /// Adds what the kernel and the MMUs counted.
+    pub fn complete(&self, outcomes: &mut [CpuOutcome]) {
+        for (i, outcome) in outcomes.iter_mut().enumerate() {
+            let c = self.mmus[i].counters();
+            outcome.tlb = TlbCounts {
+                accesses: c.l1_hits + c.l2_hits + c.walks + c.assists,
+                l1_hits: c.l1_hits,
+                l2_hits: c.l2_hits,
+                walks: c.walks,
+                faults: c.faults,
+            };
+            outcome.invalidations = self.cpus[i].invalidations;
+            outcome.syscalls = self.cpus[i].syscalls;
+            outcome.library = self.library.stats(self.slots[i]);
+        }
+    }
+}
+
+/// Makes a kernel the one of this thread, until dropped.
+pub(crate) struct Installed(());
+
+impl Installed {
+    pub fn new(state: &mut State) -> Self {
+        STATE.set(state);
+        Self(())
+    }
+
+    /// Brings every CPU online, before time begins: free of charge.
+    pub fn boot(&self) {
+        let (library, cpus) = with(|s| (s.library, s.cpus.len()));
+        library.create();
+        for cpu in 0..u32::try_from(cpus).expect("at most 4096 CPUs") {
+            with(|s| s.booting = cpu);
+            library.online();
+        }
+        with(|s| {
+            s.booting = 0;
+            for cpu in &mut s.cpus {
+                cpu.invalidations = Invalidations::default();
+            }
+        });
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        STATE.set(ptr::null_mut());
+    }
+}
+
+/// Uses the kernel of this thread. `f` must neither suspend nor call this.
+#[inline]
+pub(crate) fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
+    let mut state = NonNull::new(STATE.get()).expect("a machine runs on this thread");
+    // SAFETY: STATE points to the kernel of a machine while `Installed` lives, which its machine outlives;
+    // `f` does not suspend, so no other CPU uses it meanwhile, and does not call `with` again.
+    f(unsafe { state.as_mut() })
+}
+
+/// The executing CPU.
+#[inline]
+pub(crate) fn here() -> u32 {
+    with(|s| s.executing())
+}
+
+fn facts(config: &Config) -> Facts {
+    let spec = &config.profile.facts;
+    let is = |n: &crate::profile::Number| n.count() != 0;
+    let tags = config.tags && is(&spec.tag_bits);
+    let split = config.mitigations && is(&spec.split_when_mitigated);
+    Facts {
+        tag_scope: if tags { TagScope::PerCpu } else { TagScope::None },
+        tag_bits: if tags { u8::try_from(spec.tag_bits.count()).unwrap_or(u8::MAX) } else { 0 },
+        broadcast: Broadcast::None,
+        invalidate_serializes: true,
+        walk_cache_tagged: true,
+        hypervisor_may_upgrade: is(&spec.hypervisor),
+        split_tables: if split {
+            SplitTables::Yes { invalidate_other_tag: tags && is(&spec.other_tag) }
+        } else {
+            SplitTables::No
+        },
+        ceiling: spec.ceiling.count(),
+        kick_all: is(&spec.kick_all),
+        errata: Errata::default(),
+    }
+}
