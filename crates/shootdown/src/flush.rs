@@ -550,7 +550,9 @@ fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
     both
 }
 
-/// Makes every CPU forget the entries of a kernel range, global ones included.
+/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
+/// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
+/// that are not loaded.
 ///
 /// # Errors
 /// See [`FlushError`].

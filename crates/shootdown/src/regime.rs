@@ -31,7 +31,9 @@ pub enum Invalidate {
     },
     /// Every non-global entry under the tag, cached non-leaf entries included.
     Tag(Tag),
-    /// The entries of a kernel range, global ones included, under every tag this CPU has loaded.
+    /// The leaf entries of a kernel range, global ones included, under the loaded tag. Not necessarily
+    /// non-leaf entries cached under other tags: tables of the kernel's own half are freed only after
+    /// [`Invalidate::Everything`].
     Kernel(VaRange),
     /// Every entry of every tag, global ones included.
     Everything,
