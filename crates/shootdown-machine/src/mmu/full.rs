@@ -14,6 +14,7 @@ const NIL: u16 = u16::MAX;
 #[derive(Debug)]
 pub(crate) struct FullArray {
     keys: Vec<u64>,
+    /// Made when the first entry comes: thousands of idle CPUs cost next to nothing.
     entries: Vec<Entry>,
     newer: Vec<u16>,
     older: Vec<u16>,
@@ -32,7 +33,7 @@ impl FullArray {
         let buckets = (n * 4).next_power_of_two();
         Self {
             keys: vec![0; n],
-            entries: vec![Entry::default(); n],
+            entries: Vec::new(),
             newer: vec![NIL; n],
             older: vec![NIL; n],
             free: (0..n as u16).rev().collect(),
@@ -122,6 +123,9 @@ impl FullArray {
             }
         }
         let Some(at) = self.free.pop() else { return };
+        if self.entries.is_empty() {
+            self.entries = vec![Entry::default(); self.keys.len()];
+        }
         self.keys[at as usize] = key;
         self.entries[at as usize] = entry;
         self.link_newest(at);

@@ -7,6 +7,7 @@ use crate::mmu::array::{Entry, KEY_PAGE_BITS, Liveness};
 pub(crate) struct SetArray {
     /// 0 where there is no entry.
     keys: Vec<u64>,
+    /// Made when the first entry comes: thousands of idle CPUs cost next to nothing.
     entries: Vec<Entry>,
     /// When each entry was last used, in this array's own count.
     stamps: Vec<u32>,
@@ -22,7 +23,7 @@ impl SetArray {
         let n = sets * ways;
         Self {
             keys: vec![0; n],
-            entries: vec![Entry::default(); n],
+            entries: Vec::new(),
             stamps: vec![0; n],
             clock: 0,
             sets: sets as u64,
@@ -74,6 +75,9 @@ impl SetArray {
     pub(crate) fn insert(&mut self, key: u64, entry: Entry, alive: &impl Liveness) {
         let at = self.position(key).unwrap_or_else(|| self.victim(key, alive));
         let now = self.tick();
+        if self.entries.is_empty() {
+            self.entries = vec![Entry::default(); self.keys.len()];
+        }
         self.keys[at] = key;
         self.entries[at] = entry;
         self.stamps[at] = now;
