@@ -25,6 +25,7 @@ pub mod perf_script;
 pub mod read;
 pub mod record;
 pub mod strace;
+pub mod timeline;
 pub mod write;
 
 pub use error::{Problem, RecordingError};

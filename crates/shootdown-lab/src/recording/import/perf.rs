@@ -69,17 +69,21 @@ struct Placed {
 /// knows no thread that has ended; the switches before tell better. What is still unknown is dropped.
 fn place(samples: Vec<Sample>) -> Vec<Placed> {
     let mut running: BTreeMap<Cpu, Tid> = BTreeMap::new();
-    let placed = samples.into_iter().filter_map(|Sample { time, cpu, tid, pid, seen }| {
+    let mut switched: BTreeSet<Cpu> = BTreeSet::new();
+    let placed = samples.into_iter().filter_map(|Sample { time, cpu, tid: printed, pid, seen }| {
         let current = running.get(&cpu).copied();
+        let just_switched = switched.remove(&cpu);
         let tid = match &seen {
             Seen::Switch { prev, next, .. } => {
+                switched.insert(cpu);
                 running.insert(cpu, next.0);
-                Some(prev.0)
+                return Some(Placed { time, cpu, tid: prev.0, pid, seen });
             }
-            Seen::Plain(What::Flush { step: FlushStep::Switch, .. }) => current.or(tid),
-            _ => tid.or(current),
-        };
-        Some(Placed { time, cpu, tid: tid?, pid, seen })
+            Seen::Plain(What::Flush { step: FlushStep::Switch, .. }) if just_switched => current,
+            _ => printed.or(current),
+        }?;
+        running.insert(cpu, tid);
+        Some(Placed { time, cpu, tid, pid: pid.filter(|_| Some(tid) == printed), seen })
     });
     placed.collect()
 }
@@ -92,12 +96,14 @@ pub struct Origins {
     command: BTreeMap<Tid, u32>,
     /// Threads with a space of their own.
     users: BTreeSet<Tid>,
+    /// Process of each thread the text names together with it.
+    processes: BTreeMap<Tid, u32>,
     names: BTreeMap<Tid, String>,
 }
 
 impl Origins {
     /// Finds the command's tree and tells other programs from the kernel's threads: a program's thread
-    /// faults, calls, or has the switch to it load a space; a kernel thread does none of these.
+    /// faults, calls, is one of several, or has the switch to it load a space; a kernel thread does none of these.
     fn of(samples: &[Placed], root: Option<Tid>) -> Self {
         let renamed = |s: &Placed| match &s.seen {
             Seen::Rename { task, old, .. } if old == BEFORE_EXEC => Some(*task),
@@ -112,6 +118,13 @@ impl Origins {
         let mut arrived: BTreeMap<Cpu, Tid> = BTreeMap::new();
         for sample in samples {
             let just_arrived = arrived.remove(&sample.cpu);
+            if let Some(pid) = sample.pid {
+                this.processes.insert(sample.tid, pid);
+                // Kernel threads are processes of their own.
+                if pid != sample.tid.0 {
+                    this.users.insert(sample.tid);
+                }
+            }
             match &sample.seen {
                 Seen::Switch { prev, next, .. } => {
                     for (tid, name) in [prev, next] {
@@ -253,7 +266,8 @@ impl Keeper {
             _ if tid == Tid::IDLE => "idle".to_owned(),
             _ => self.origins.names.get(&tid).cloned().unwrap_or_default(),
         };
-        let pid = self.origins.command.get(&tid).copied().unwrap_or(tid.0);
+        let Origins { command, processes, .. } = &self.origins;
+        let pid = command.get(&tid).or_else(|| processes.get(&tid)).copied().unwrap_or(tid.0);
         let what = What::Task { pid, origin, name };
         self.events.push(Event { time: sample.time - self.base, cpu: sample.cpu, tid, what });
     }

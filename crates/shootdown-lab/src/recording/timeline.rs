@@ -1,0 +1,188 @@
+//! What a recording means: which space each CPU had loaded when, who flushed what of it, who touched what.
+//!
+//! **Problem.** The events name threads. Whether a flush has to interrupt a CPU depends on spaces: which
+//! one the CPU has loaded, and whether it runs it or merely keeps it while a kernel thread runs.
+//!
+//! **Rules.**
+//! - R1: a thread made with `CLONE_VM` has its creator's space; any other has a new one; `exec` gives a
+//!   new one. Of `exec` the moment that counts is when the kernel loads the new space, which it reports
+//!   as a switch that no context switch preceded.
+//! - R2: threads of other programs have a space per process. Kernel threads and the idle thread have none:
+//!   the CPU keeps what it had, lazily.
+//! - R3: a flush is one request, seen as [`FlushStep::Ask`](super::model::FlushStep::Ask) when other CPUs are in the space's set and as
+//!   [`FlushStep::LocalSpace`](super::model::FlushStep::LocalSpace) when the CPU itself has it loaded; both together are one request.
+//! - R4: a request inside a memory system call is about the call's range; one right after a write fault,
+//!   about the page of the fault; what any other is about is not known, only how many pages.
+//! - R5: a CPU ran, from the beginning, the thread its first event names.
+//! - R6: when an event names another thread than the one the CPU was last known to run, a switch went
+//!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
+//!   after the thread was made runnable as such switches take elsewhere in the recording (the median),
+//!   but not before the last event of that CPU and not after this one.
+//!
+//! **The truth.** The recording's own count of remote flushes is the number of [`What::RemoteFlush`](super::model::What::RemoteFlush) events:
+//! one for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line of
+//! `/proc/interrupts` counts (the trailer has that number for the whole machine). Where the kernel has no
+//! such event, the interrupts sent for flushes are counted instead.
+
+use std::collections::BTreeMap;
+
+use super::model::{CallArgs, Cpu, Event, Extent, Tid};
+
+mod build;
+mod exec;
+#[cfg(test)]
+mod tests;
+mod unseen;
+
+/// A space of the recording; numbered from 0 in order of appearance.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct SpaceId(pub u32);
+
+/// What a CPU runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Runs {
+    /// A program's thread, in its space.
+    Program {
+        /// The thread.
+        thread: Tid,
+        /// Its space.
+        space: SpaceId,
+    },
+    /// A kernel thread, in whatever space was loaded.
+    Kernel,
+    /// Nothing.
+    Idle,
+}
+
+impl Runs {
+    /// The space of the program that runs.
+    #[must_use]
+    pub const fn space(self) -> Option<SpaceId> {
+        match self {
+            Self::Program { space, .. } => Some(space),
+            Self::Kernel | Self::Idle => None,
+        }
+    }
+}
+
+/// What a flush request was about (R4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// A memory system call.
+    Call(CallArgs),
+    /// A write fault on this page: its frame was replaced.
+    WriteFault(u64),
+    /// Something the recording does not tell (fork, exec, exit, write-back).
+    Unknown,
+}
+
+/// Something one CPU does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// It turns to something else.
+    Run(Runs),
+    /// Its thread touches a page for the first time (a fault).
+    Touch {
+        /// Page number.
+        page: u64,
+        /// A write.
+        write: bool,
+        /// An instruction fetch.
+        execute: bool,
+    },
+    /// It asks for a flush of its thread's space.
+    Flush {
+        /// How much.
+        extent: Extent,
+        /// What changed.
+        cause: Cause,
+    },
+    /// Its thread enters a memory system call.
+    Enter(CallArgs),
+    /// Its thread is in no memory system call any more.
+    Leave,
+    /// The last thread of a space is gone.
+    End(SpaceId),
+}
+
+/// An act with its place and time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Step {
+    /// Nanoseconds since the recording began.
+    pub time: u64,
+    /// Where.
+    pub cpu: Cpu,
+    /// What.
+    pub act: Act,
+}
+
+/// When a thread could run again after it had stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pause {
+    /// It stopped.
+    pub from: u64,
+    /// It was made runnable; equal to `from` when it never stopped being so.
+    pub until: u64,
+}
+
+/// A rebuilt recording.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Timeline {
+    /// CPUs that appear.
+    pub cpus: u16,
+    /// How many spaces; those of the command come with `true`.
+    pub spaces: Vec<bool>,
+    /// Everything, in order of time.
+    pub steps: Vec<Step>,
+    /// For each thread of the command, its pauses in order.
+    pub pauses: BTreeMap<Tid, Vec<Pause>>,
+    /// What the recorded kernel did.
+    pub truth: Truth,
+}
+
+/// What the recorded kernel did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Truth {
+    /// CPUs asked to flush, each time, by the command (or the kernel on its behalf).
+    pub remote_flushes: u64,
+    /// Of these, asked by kernel threads; whose space is not known, so no replay repeats them.
+    pub by_kernel_threads: u64,
+    /// Requests that considered other CPUs.
+    pub asks: u64,
+    /// All requests.
+    pub requests: u64,
+    /// Context switches that dropped the entries of the space switched to.
+    pub switches_flushed: u64,
+    /// Context switches that kept them.
+    pub switches_kept: u64,
+}
+
+impl Timeline {
+    /// Rebuilds a recording.
+    #[must_use]
+    pub fn of(events: &[Event]) -> Self {
+        build::timeline(events)
+    }
+
+    /// How often a flush met another CPU that ran (not merely kept) the space, in the recorded schedule:
+    /// what an exact filter would have asked. Replays measure the same on the machine.
+    #[must_use]
+    pub fn met_running(&self) -> u64 {
+        let mut runs: BTreeMap<Cpu, Runs> = BTreeMap::new();
+        let mut met = 0;
+        for step in &self.steps {
+            match step.act {
+                Act::Run(what) => {
+                    runs.insert(step.cpu, what);
+                }
+                Act::Flush { .. } => {
+                    let own = runs.get(&step.cpu).and_then(|r| r.space());
+                    let others = runs.iter().filter(|(cpu, _)| **cpu != step.cpu);
+                    met += others.filter(|(_, r)| own.is_some() && r.space() == own).count() as u64;
+                }
+                _ => {}
+            }
+        }
+        met
+    }
+}

@@ -1,0 +1,155 @@
+use super::*;
+use crate::recording::model::{Call, FlushStep, OffCpu, Origin, What};
+
+fn at(time: u64, cpu: u16, tid: u32, what: What) -> Event {
+    Event { time, cpu: Cpu(cpu), tid: Tid(tid), what }
+}
+
+fn task(tid: u32, pid: u32, origin: Origin) -> Event {
+    at(0, 0, tid, What::Task { pid, origin, name: String::new() })
+}
+
+fn flush(time: u64, cpu: u16, tid: u32, step: FlushStep) -> Event {
+    at(time, cpu, tid, What::Flush { step, extent: Extent::Pages(1) })
+}
+
+fn switch(time: u64, cpu: u16, tid: u32, next: u32, off: OffCpu) -> Event {
+    at(time, cpu, tid, What::Switch { next: Tid(next), off })
+}
+
+/// Two threads of one program on two CPUs, beside another program and the kernel.
+fn cast() -> Vec<Event> {
+    vec![
+        task(0, 0, Origin::Kernel),
+        task(10, 10, Origin::Command),
+        task(11, 10, Origin::Command),
+        task(20, 20, Origin::Foreign),
+        task(30, 30, Origin::Kernel),
+    ]
+}
+
+fn runs(timeline: &Timeline) -> Vec<(u64, u16, Runs)> {
+    let run = |s: &Step| match s.act {
+        Act::Run(what) => Some((s.time, s.cpu.0, what)),
+        _ => None,
+    };
+    timeline.steps.iter().filter_map(run).collect()
+}
+
+fn program(thread: u32, space: u32) -> Runs {
+    Runs::Program { thread: Tid(thread), space: SpaceId(space) }
+}
+
+#[test]
+fn r1_clone_vm_shares_a_space_and_exec_gives_a_new_one_when_the_kernel_loads_it() {
+    let mut events = cast();
+    events.extend([
+        at(1, 0, 10, What::Exec),
+        at(2, 0, 10, What::Fork { child: Tid(11), shares_space: true }),
+        switch(3, 1, 0, 11, OffCpu::Preempted),
+        flush(3, 1, 11, FlushStep::Switch),
+        flush(5, 1, 11, FlushStep::Switch),
+        flush(6, 1, 11, FlushStep::LocalSpace),
+        at(7, 1, 11, What::Exec),
+    ]);
+    let timeline = Timeline::of(&events);
+    assert_eq!(
+        runs(&timeline),
+        [
+            (0, 0, program(10, 0)),
+            (0, 1, Runs::Idle),
+            (1, 0, program(10, 1)),
+            (3, 1, program(11, 1)),
+            (5, 1, program(11, 2)),
+        ]
+    );
+    assert_eq!(timeline.spaces, [true, true, true]);
+}
+
+#[test]
+fn r2_a_kernel_thread_has_no_space_and_another_program_has_its_own() {
+    let mut events = cast();
+    events.extend([
+        switch(1, 0, 10, 30, OffCpu::Blocked),
+        switch(2, 0, 30, 20, OffCpu::Blocked),
+        switch(3, 0, 20, 11, OffCpu::Preempted),
+    ]);
+    let timeline = Timeline::of(&events);
+    assert_eq!(
+        runs(&timeline),
+        [
+            (0, 0, program(10, 0)),
+            (1, 0, Runs::Kernel),
+            (2, 0, program(20, 1)),
+            (3, 0, program(11, 0)),
+        ]
+    );
+    assert_eq!(timeline.spaces, [true, false]);
+}
+
+#[test]
+fn r3_and_r4_a_request_is_counted_once_and_knows_its_cause() {
+    let args = CallArgs { call: Call::Munmap, addr: 0x5000, len: 4096, mode: 0, extra: 0 };
+    let mut events = cast();
+    events.extend([
+        switch(1, 1, 0, 11, OffCpu::Preempted),
+        at(2, 0, 10, What::Enter(args)),
+        flush(3, 0, 10, FlushStep::Ask),
+        at(4, 0, 10, What::RemoteFlush { target: Cpu(1) }),
+        flush(5, 0, 10, FlushStep::LocalSpace),
+        at(6, 0, 10, What::Leave { call: Call::Munmap, result: 0 }),
+        at(7, 0, 10, What::Fault { page: 9, write: true, execute: false, protection: true }),
+        flush(8, 0, 10, FlushStep::LocalSpace),
+        flush(9, 0, 10, FlushStep::LocalSpace),
+        flush(9, 1, 11, FlushStep::Responded),
+    ]);
+    let timeline = Timeline::of(&events);
+    let causes: Vec<_> = timeline
+        .steps
+        .iter()
+        .filter_map(|s| match s.act {
+            Act::Flush { cause, .. } => Some(cause),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(causes, [Cause::Call(args), Cause::WriteFault(9), Cause::Unknown]);
+    let truth = timeline.truth;
+    assert_eq!((truth.requests, truth.asks, truth.remote_flushes), (3, 1, 1));
+    assert_eq!(timeline.met_running(), 3, "the other thread ran all the time");
+}
+
+#[test]
+fn a_thread_that_ends_has_its_space_to_its_last_switch_and_the_last_one_ends_it() {
+    let mut events = cast();
+    events.extend([
+        at(1, 0, 10, What::Exit),
+        switch(2, 0, 10, 11, OffCpu::Dead),
+        at(3, 0, 11, What::Exit),
+        flush(4, 0, 11, FlushStep::LocalSpace),
+        switch(5, 0, 11, 0, OffCpu::Dead),
+    ]);
+    // The second thread is known to be there only because it runs before the first one ends.
+    events.insert(5, switch(0, 1, 11, 0, OffCpu::Blocked));
+    let timeline = Timeline::of(&events);
+    let ends: Vec<_> = timeline.steps.iter().filter(|s| matches!(s.act, Act::End(_))).collect();
+    assert_eq!(ends, [&Step { time: 5, cpu: Cpu(0), act: Act::End(SpaceId(0)) }]);
+    assert_eq!(timeline.pauses[&Tid(11)], [Pause { from: 0, until: 2 }]);
+}
+
+#[test]
+fn r6_an_unseen_switch_happened_when_such_switches_happen() {
+    let mut events = cast();
+    events.extend([
+        switch(100, 0, 10, 0, OffCpu::Blocked),
+        at(200, 1, 11, What::Wakeup { task: Tid(10) }),
+        switch(230, 0, 0, 10, OffCpu::Preempted),
+        switch(300, 1, 11, 0, OffCpu::Blocked),
+        at(1000, 0, 10, What::Wakeup { task: Tid(11) }),
+        flush(1010, 0, 10, FlushStep::LocalSpace),
+        flush(1050, 0, 10, FlushStep::LocalSpace),
+        at(1100, 1, 11, What::Fault { page: 1, write: true, execute: false, protection: false }),
+    ]);
+    let timeline = Timeline::of(&events);
+    assert_eq!(runs(&timeline).last(), Some(&(1030, 1, program(11, 0))));
+    assert_eq!(timeline.met_running(), 1);
+}
