@@ -162,7 +162,10 @@ impl Builder {
                 self.processes.insert(pid, space);
             }
             // Its space is taken down between here and its last switch.
-            What::Exit => self.thread(tid).exiting = true,
+            What::Exit => {
+                let thread = self.thread(tid);
+                (thread.exiting, thread.call, thread.fault) = (true, None, None);
+            }
             What::Flush { step, extent } => self.flush(event, step, extent),
             What::RemoteFlush { .. } => {
                 self.out.truth.remote_flushes += 1;
@@ -209,7 +212,9 @@ impl Builder {
         let ended = self.leave_space(tid);
         let space = self.new_space(true);
         self.enter_space(tid, space);
-        let pid = self.thread(tid).pid;
+        let thread = self.thread(tid);
+        thread.fault = None;
+        let pid = thread.pid;
         self.processes.insert(pid, space);
         self.run(time, cpu, tid);
         if let Some(space) = ended {
