@@ -35,7 +35,7 @@ use crate::ids::CpuId;
 use crate::mutant::{self, Mutant};
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform};
 use crate::serve;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
 use crate::tree;
 
 /// A function to run on a responder, with the caller's data. It may acknowledge before it is done
@@ -45,6 +45,8 @@ pub(crate) type Func<P> = unsafe fn(CpuId, &PerCpu<P>, *const (), &mut Ack<'_, P
 /// One CPU's acknowledgement of one call.
 pub(crate) struct Ack<'a, P: Platform> {
     cpu: CpuId,
+    /// Interrupts are off here: it may come before the function's work is done.
+    pub early: bool,
     to: Option<AckTo<'a, P>>,
 }
 
@@ -54,8 +56,8 @@ enum AckTo<'a, P: Platform> {
 }
 
 impl<'a, P: Platform> Ack<'a, P> {
-    pub fn to_tree(cpu: CpuId, call: &'a tree::TreeCall<P>, ticket: u64) -> Self {
-        Self { cpu, to: Some(AckTo::Tree(call, ticket)) }
+    pub fn to_tree(cpu: CpuId, early: bool, call: &'a tree::TreeCall<P>, ticket: u64) -> Self {
+        Self { cpu, early, to: Some(AckTo::Tree(call, ticket)) }
     }
 
     /// Acknowledges, once.
@@ -75,7 +77,8 @@ impl<'a, P: Platform> Ack<'a, P> {
 #[repr(C, align(64))]
 pub(crate) struct Descriptor<P: Platform> {
     busy: AtomicBool,
-    func: AtomicUsize,
+    /// A [`Func`], as a pointer.
+    func: AtomicPtr<()>,
     data: AtomicPtr<()>,
     pending: P::Mask,
 }
@@ -83,6 +86,9 @@ pub(crate) struct Descriptor<P: Platform> {
 /// Who wants something of a CPU.
 #[repr(C, align(64))]
 pub(crate) struct Mailbox<P: Platform> {
+    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick alone does
+    /// not mean "catch up").
+    deferred: AtomicBool,
     /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64 words.
     summary: AtomicU64,
     /// The last ticket of each tree acknowledged by, or for, this CPU.
@@ -99,9 +105,10 @@ pub enum CallError {
     /// This CPU's descriptor is in use: a handler interrupted a call and tried to make one. Nothing was
     /// asked.
     Reentered,
-    /// A CPU of the set could not be interrupted.
+    /// A CPU of the set could not be interrupted. Others may have run the function.
     Kick(KickError),
-    /// The platform gave up waiting for this CPU; what it had not begun was taken back.
+    /// The platform gave up waiting for this CPU; what it had not begun was taken back. Others may have
+    /// run the function.
     Stalled(CpuId),
 }
 
@@ -126,6 +133,7 @@ impl<P: Platform> Mailbox<P> {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
+            deferred: AtomicBool::new(false),
             summary: AtomicU64::new(0),
             acked_trees: [const { AtomicU64::new(0) }; tree::TREES],
             from: P::Mask::EMPTY,
@@ -135,10 +143,21 @@ impl<P: Platform> Mailbox<P> {
     #[cfg(loom)]
     pub fn new() -> Self {
         Self {
+            deferred: AtomicBool::new(false),
             summary: AtomicU64::new(0),
             acked_trees: core::array::from_fn(|_| AtomicU64::new(0)),
             from: P::Mask::empty(),
         }
+    }
+
+    /// Asks for a catching up.
+    pub fn defer(&self) {
+        self.deferred.store(true, Ordering::Release);
+    }
+
+    /// Was a catching up asked for?
+    pub fn take_deferred(&self) -> bool {
+        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
     }
 
     fn post(&self, from: CpuId) {
@@ -159,11 +178,16 @@ impl<P: Platform> Mailbox<P> {
 }
 
 impl<P: Platform> Descriptor<P> {
+    /// Is a call of this CPU in flight?
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            func: AtomicUsize::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
             data: AtomicPtr::new(core::ptr::null_mut()),
             pending: P::Mask::EMPTY,
         }
@@ -173,7 +197,7 @@ impl<P: Platform> Descriptor<P> {
     pub fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            func: AtomicUsize::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
             data: AtomicPtr::new(core::ptr::null_mut()),
             pending: P::Mask::empty(),
         }
@@ -205,7 +229,8 @@ pub(crate) unsafe fn post<P: Platform>(
         return Err(CallError::Reentered);
     }
     call.busy.store(true, Ordering::Relaxed);
-    call.func.store(func as usize, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    call.func.store(func as *mut (), Ordering::Relaxed);
     call.data.store(data.cast_mut(), Ordering::Relaxed);
     for (word, bits) in call.pending.words().iter().zip(targets.words()) {
         if *bits != 0 {
@@ -240,6 +265,7 @@ impl<P: Platform> Posted<P> {
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
         let me = PerCpu::<P>::here(pin);
         let mut stalled = None;
+        let mut turn = 0;
         for (w, bits) in self.targets.words().iter().enumerate() {
             if *bits == 0 {
                 continue;
@@ -251,13 +277,13 @@ impl<P: Platform> Posted<P> {
                     break;
                 }
                 // After a stall, what could be taken back was; the rest is running and will end.
-                if P::relax(pin).is_err() && stalled.is_none() {
+                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back(me, w, left);
                     self.cancel(me);
                 }
-                let _ = serve::poll::<P>(pin);
             }
         }
+        compiler_fence(Ordering::SeqCst);
         me.call.busy.store(false, Ordering::Relaxed);
         match stalled {
             None => Ok(()),
@@ -288,11 +314,11 @@ impl<P: Platform> Posted<P> {
 }
 
 /// Runs what others want run here; says how many functions that were.
-pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>) -> u64 {
+pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let words = me.mailbox.from.words();
     let mut served = 0;
     if words.len() == 1 {
-        return take(cpu, me, 0);
+        return take(cpu, me, early, 0);
     }
     if me.mailbox.summary.load(Ordering::Relaxed) == 0 {
         return 0;
@@ -302,14 +328,14 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>) -> u64 {
         let mut word = summary.trailing_zeros() as usize;
         summary &= summary - 1;
         while word < words.len() {
-            served += take(cpu, me, word);
+            served += take(cpu, me, early, word);
             word += WORD;
         }
     }
     served
 }
 
-fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, word: usize) -> u64 {
+fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u64 {
     let from = &me.mailbox.from.words()[word];
     if from.load(Ordering::Relaxed) == 0 {
         return 0;
@@ -327,22 +353,25 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, word: usize) -> u64 {
         };
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
-        let mut ack = Ack { cpu, to: Some(AckTo::Descriptor(call)) };
+        let mut ack = Ack { cpu, early, to: Some(AckTo::Descriptor(call)) };
         if mutant::active(Mutant::AckBeforeCall) {
             ack.fire();
         }
         // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave its
         // set; `post` stored a `Func<P>` there and vouched for running it with `data`.
-        unsafe { core::mem::transmute::<usize, Func<P>>(func)(cpu, me, data, &mut ack) };
+        unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
         ack.fire();
         served += 1;
     }
-    me.stats.calls_served.add(served);
+    if served != 0 {
+        me.stats.calls_served.add(served);
+    }
     served
 }
 
 /// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it while
-/// the others do; theirs run in interrupt context.
+/// the others do. Theirs run where they are kicked or poll: usually in interrupt context, so `f` must not
+/// wait, and must not unwind. CPUs that are not online are passed over.
 ///
 /// # Errors
 /// See [`CallError`].
@@ -383,7 +412,7 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
         }
         return Ok(());
     }
-    if !P::may_wait() {
+    if !serve::may_wait(me) {
         return Err(CallError::WouldWait);
     }
     let data = core::ptr::from_ref(f).cast();
@@ -410,8 +439,20 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
     posted.wait(pin).and(kicked)
 }
 
-/// Kicks, counted.
+/// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing: D4.)
 pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
+    let targets = intersection::<P>(targets, &P::system().online());
+    if targets.is_empty() {
+        return Ok(());
+    }
     me.stats.kicks_sent.add(u64::from(targets.len()));
-    P::kick(targets).map_err(CallError::Kick)
+    P::kick(&targets).map_err(CallError::Kick)
+}
+
+pub(crate) fn intersection<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
+    let mut both = *a;
+    for (to, from) in both.words_mut().iter_mut().zip(b.words()) {
+        *to &= from;
+    }
+    both
 }

@@ -38,8 +38,10 @@ use crate::tags::slots::{self, Order, Slot, TagSlots};
 #[repr(C, align(128))]
 pub struct PerCpu<P: Platform> {
     pub(crate) private: Private<P>,
-    pub(crate) shared: Shared<P>,
+    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line from afar
+    // must not bring the private one along.
     pub(crate) rare: Rare,
+    pub(crate) shared: Shared<P>,
     pub(crate) mailbox: Mailbox<P>,
     pub(crate) call: Descriptor<P>,
     pub(crate) stats: Stats,
@@ -112,6 +114,8 @@ pub enum OnlineError {
     TooMany,
     /// [`Platform::slot`] has no state for this CPU.
     NoSlot,
+    /// The CPU has a space loaded: it is online, or must [`crate::leave`] first.
+    Loaded,
     /// The port's facts contradict each other.
     Facts(crate::facts::FactsError),
 }
@@ -122,6 +126,7 @@ impl fmt::Display for OnlineError {
             Self::TooMany => {
                 f.write_str("the CPU's number does not fit Platform::Mask; use a wider set")
             }
+            Self::Loaded => f.write_str("the CPU has a space loaded; take it offline first"),
             Self::NoSlot => {
                 f.write_str("Platform::slot returned None for the CPU that comes online")
             }
@@ -189,8 +194,9 @@ impl<P: Platform> PerCpu<P> {
     #[must_use]
     pub fn stats(&self) -> Snapshot {
         let mut snapshot = self.stats.read();
-        snapshot.switches_kept += self.order().kept();
-        snapshot.switches_kept -= self.stats.kept_at_reset.get();
+        // Another CPU's look may fall between the two halves of a spill: never below zero.
+        snapshot.switches_kept = (snapshot.switches_kept + self.order().kept())
+            .saturating_sub(self.stats.kept_at_reset.get());
         snapshot
     }
 
@@ -281,6 +287,9 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
     }
     let me = P::slot(cpu).ok_or(OnlineError::NoSlot)?;
     P::Regime::facts().check().map_err(OnlineError::Facts)?;
+    if me.loaded() != Loaded::KERNEL {
+        return Err(OnlineError::Loaded);
+    }
     slots::forget_others(me.private.ids.as_ref(), None);
     P::system().set_online(cpu, true);
     // ORDERING: join before the flush; partner: the fence of an initiator between its change and its
@@ -295,7 +304,9 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
 }
 
 /// Takes this CPU offline: it leaves its space, answers what was asked of it, and is asked no more.
-/// Call it with interrupts off; user code must not run here until [`online`] is called again.
+///
+/// Call it with interrupts off. Until [`online`] is called again no user code runs here, and nothing that
+/// depends on kernel mappings that may change: kernel-range flushes do not reach this CPU any more.
 pub fn offline<P: Platform>(pin: &P::Pin) {
     switch::leave::<P>(pin);
     P::system().set_online(pin.cpu(), false);
@@ -319,6 +330,12 @@ pub(crate) enum View {
 }
 
 impl<P: Platform> PerCpu<P> {
+    /// The words that an answer to a flush changes.
+    pub(crate) fn published(&self) -> (u64, u64) {
+        let Shared { loaded, acked, .. } = &self.shared;
+        (loaded.load(Ordering::Relaxed), acked.load(Ordering::Relaxed))
+    }
+
     /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();

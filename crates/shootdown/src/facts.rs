@@ -70,7 +70,8 @@ pub struct Facts {
     pub tag_scope: TagScope,
     /// Width of a tag in bits (12 for PCID, 8 or 16 for ASID); 0 without tags.
     pub tag_bits: u8,
-    /// Remote invalidation in hardware.
+    /// Remote invalidation in hardware. Declared for ports and reports; this version's engines interrupt
+    /// CPUs instead, which is correct everywhere.
     pub broadcast: Broadcast,
     /// Invalidation instructions order later translations after themselves (x86: yes). Where not, the
     /// responder fences.
@@ -108,9 +109,11 @@ impl fmt::Display for FactsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TagWidth => {
-                "tag_scope and tag_bits disagree; give both (at least 4 bits per CPU tag) or neither"
+                "tag_scope and tag_bits disagree; give both (at least 4 bits per CPU tag, 5 with split tables) or neither"
             }
-            Self::Unsupported => "system-wide tags need the versioned-tag engine, which this version lacks",
+            Self::Unsupported => {
+                "system-wide tags, untagged walk caches, repeat_sync and survives_once need engines that this version lacks"
+            }
             Self::TagsForbiddenByErratum => {
                 "page_spares_globals is set: declare TagScope::None and tag_bits 0"
             }
@@ -147,10 +150,18 @@ impl Facts {
                 return Err(FactsError::TagWidth);
             }
             TagScope::System => return Err(FactsError::Unsupported),
+            TagScope::PerCpu
+                if matches!(self.split_tables, SplitTables::Yes { .. }) && self.tag_bits < 5 =>
+            {
+                return Err(FactsError::TagWidth);
+            }
             TagScope::PerCpu if self.errata.page_spares_globals => {
                 return Err(FactsError::TagsForbiddenByErratum);
             }
             _ => {}
+        }
+        if !self.walk_cache_tagged || self.errata.repeat_sync || self.errata.survives_once {
+            return Err(FactsError::Unsupported);
         }
         if self.ceiling == 0 {
             return Err(FactsError::Ceiling);

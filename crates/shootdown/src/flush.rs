@@ -20,7 +20,7 @@
 //! # How an answer looks
 //! With *pull* delivery there is no request and no acknowledgement message: a CPU has answered when
 //! its published state says that it makes no access through entries older than the generation asked
-//! for (`is_done`). That answer is per CPU, monotone, and covers every request up to it.
+//! for. That answer is per CPU, never taken back, and covers every request up to it.
 //!
 //! # Invariants
 //! I1: `flush` returns `Ok` only when every CPU of the set has answered or provably looks at the
@@ -28,10 +28,9 @@
 //! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while waiting.
 
 use core::fmt;
-use core::marker::PhantomData;
 
 use crate::call::{self, Ack, CallError};
-use crate::cpu::{PerCpu, View};
+use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::Bits;
 use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation, VaRange};
@@ -99,14 +98,15 @@ pub struct Flushed {
     pub interrupted: u32,
 }
 
-/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated.
+/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next flush
+/// of the space that succeeds covers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// Other CPUs are concerned and this context can't wait for them. Nothing was done; use
-    /// [`AddressSpace::begin_flush`].
+    /// Other CPUs are concerned and this context can't wait for them. They were told, and the local work
+    /// was done; to learn when they have answered, use [`AddressSpace::begin_flush`].
     WouldWait,
-    /// A handler interrupted a flush of this CPU and tried another. Nothing was done.
+    /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.
     Reentered,
     /// A CPU could not be interrupted.
     Kick(KickError),
@@ -143,8 +143,7 @@ impl From<CallError> for FlushError {
 /// A flush that was begun and must be waited for.
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    space: PhantomData<&'a AddressSpace<P>>,
-    id: u64,
+    space: &'a AddressSpace<P>,
     generation: Generation,
     freed_tables: bool,
     waiting: CpuSetOf<P>,
@@ -167,17 +166,50 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// See [`FlushError`].
     pub fn flush(&self, pin: &P::Pin, request: Request) -> Result<Flushed, FlushError> {
-        let cpu = pin.cpu();
         let me = PerCpu::<P>::here(pin);
         let policy = P::policy();
-        if !P::may_wait() && !self.only_mine(cpu) {
-            return Err(FlushError::WouldWait);
+        if policy.delivery == Delivery::Push && me.call.is_busy() {
+            return Err(FlushError::Reentered);
         }
-        let Started { hint, targets, trim } = self.start(cpu, me, request);
+        let owed = self.owed_tables();
+        let request = if owed.is_some() { Request::space() } else { request };
+        let Started { hint, targets, trim } = self.start(pin.cpu(), me, request);
+        match self.tell_and_wait(pin, me, hint, targets, trim) {
+            Ok(interrupted) => {
+                owed.into_iter().for_each(|owed| self.paid_tables(owed));
+                Ok(Flushed { generation: hint.generation, interrupted })
+            }
+            Err(e) => {
+                if request.freed_tables {
+                    self.owe_tables(hint.generation);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Steps 5 to 7; says how many CPUs were interrupted.
+    fn tell_and_wait(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        hint: Hint,
+        mut targets: CpuSetOf<P>,
+        mut trim: CpuSetOf<P>,
+    ) -> Result<u32, FlushError> {
+        let cpu = pin.cpu();
+        let policy = P::policy();
         if targets.is_empty() && trim.is_empty() {
             me.stats.flushes_local.inc();
             self.local_work(cpu, me, hint);
-            return Ok(Flushed { generation: hint.generation, interrupted: 0 });
+            return Ok(0);
+        }
+        if !serve::may_wait(me) {
+            // Telling the others and doing the local work is all that can be done, and does no harm.
+            let kicked = self.tell(me, &targets);
+            self.local_work(cpu, me, hint);
+            let waited = if targets.is_empty() { Ok(0) } else { Err(FlushError::WouldWait) };
+            return kicked.and(waited);
         }
         me.stats.flushes_remote.inc();
         let began = P::ticks();
@@ -203,31 +235,50 @@ impl<P: Platform> AddressSpace<P> {
             self.local_work(cpu, me, hint);
             call.wait(pin).and(kicked)?;
         } else {
-            let leaving = if trim.is_empty() {
-                None
-            } else {
-                let data = core::ptr::from_ref(self).cast();
-                // SAFETY: the space outlives the call, which is waited for below.
-                Some(unsafe { call::post(me, cpu, trim, leave_set::<P>, data) }?)
-            };
-            let kicked = call::kick(me, &told);
-            if policy.overlap {
-                self.local_work(cpu, me, hint);
+            if tree::is_for::<P>(&targets) {
+                // every place is taken: CPU by CPU then, and only those that must be told
+                trim = self.filter(me, &mut targets, hint.generation, hint.step.freed_tables);
             }
-            let left = leaving.map_or(Ok(()), |leaving| {
-                if kicked.is_err() {
-                    leaving.cancel(me);
-                }
-                leaving.wait(pin)
-            });
-            left.and(kicked)?;
-            if !mutant::active(Mutant::NoWait) {
-                self.wait(pin, hint.generation, request.freed_tables, &targets)
-                    .inspect_err(|_| me.stats.stalls.inc())?;
-            }
+            self.pull_from(pin, me, hint, &targets, &trim)?;
         }
         me.stats.waited(P::ticks().saturating_sub(began));
-        Ok(Flushed { generation: hint.generation, interrupted: told.len() })
+        Ok(told.len())
+    }
+
+    /// Steps 5 to 7 with pull delivery, CPU by CPU.
+    fn pull_from(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        hint: Hint,
+        targets: &CpuSetOf<P>,
+        trim: &CpuSetOf<P>,
+    ) -> Result<(), FlushError> {
+        let data = core::ptr::from_ref(self).cast();
+        let leaving = if trim.is_empty() {
+            None
+        } else {
+            // Trimming is a courtesy: it fails without consequence.
+            // SAFETY: the space outlives the call, which is waited for below.
+            unsafe { call::post(me, pin.cpu(), *trim, leave_set::<P>, data) }.ok()
+        };
+        let told = if leaving.is_some() { union::<P>(targets, trim) } else { *targets };
+        let kicked = call::kick(me, &told);
+        if P::policy().overlap {
+            self.local_work(pin.cpu(), me, hint);
+        }
+        if let Some(leaving) = leaving {
+            if kicked.is_err() {
+                leaving.cancel(me);
+            }
+            let _ = leaving.wait(pin);
+        }
+        kicked?;
+        if mutant::active(Mutant::NoWait) {
+            return Ok(());
+        }
+        self.wait(pin, hint.generation, hint.step.freed_tables, targets)
+            .inspect_err(|_| me.stats.stalls.inc())
     }
 
     /// The flush as a large call, if there are enough targets and a place is free.
@@ -239,6 +290,19 @@ impl<P: Platform> AddressSpace<P> {
         unsafe { tree::begin::<P>(me, targets, pull::<P>, core::ptr::from_ref(self).cast()) }
     }
 
+    /// Kicks for a flush that is not waited for now.
+    fn tell(&self, me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), FlushError> {
+        if targets.is_empty() {
+            return Ok(());
+        }
+        if P::policy().delivery == Delivery::Push {
+            for state in targets.iter().filter_map(P::slot) {
+                state.mailbox.defer();
+            }
+        }
+        Ok(call::kick(me, targets)?)
+    }
+
     /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local work
     /// is done, and the ticket says when they have answered.
     ///
@@ -247,28 +311,25 @@ impl<P: Platform> AddressSpace<P> {
     pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
         let cpu = pin.cpu();
         let me = PerCpu::<P>::here(pin);
+        let request = if self.owed_tables().is_some() { Request::space() } else { request };
         let Started { hint, targets, .. } = self.start(cpu, me, request);
-        if !targets.is_empty() {
-            me.stats.flushes_remote.inc();
-            call::kick(me, &targets)?;
-        } else {
+        if targets.is_empty() {
             me.stats.flushes_local.inc();
+        } else {
+            me.stats.flushes_remote.inc();
         }
+        let told = self.tell(me, &targets);
         self.local_work(cpu, me, hint);
+        if told.is_err() && request.freed_tables {
+            self.owe_tables(hint.generation);
+        }
+        told?;
         Ok(Ticket {
-            space: PhantomData,
-            id: self.id().get(),
+            space: self,
             generation: hint.generation,
             freed_tables: request.freed_tables,
             waiting: targets,
         })
-    }
-
-    /// Is this CPU the only one in the set (as far as it can tell without a fence)?
-    fn only_mine(&self, cpu: CpuId) -> bool {
-        let mut set = self.cpus();
-        set.remove(cpu);
-        set.is_empty() && P::policy().targeted
     }
 
     /// Steps 1 to 4 of the path.
@@ -292,7 +353,9 @@ impl<P: Platform> AddressSpace<P> {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
         let hint = Hint { generation, step };
+        // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
+        targets = call::intersection::<P>(&targets, &P::system().online());
         targets.remove(cpu);
         let mut trim = CpuSetOf::<P>::EMPTY;
         if mutant::active(Mutant::FilterLosesOne) {
@@ -374,9 +437,14 @@ impl<P: Platform> AddressSpace<P> {
         if me.loaded().id() != self.id().get() || mutant::active(Mutant::NoLocalWork) {
             return;
         }
-        serve::exclusively(me, || {
-            respond::catch_up(cpu, me, Some(hint), || {});
+        let done = serve::exclusively(cpu, me, || {
+            respond::catch_up(cpu, me, Some(hint), false, || {});
         });
+        if !done {
+            // We are a handler that interrupted this CPU's catching up, which may have read the generation
+            // before ours: see to our own change by ourselves.
+            respond::over_flush(me);
+        }
     }
 
     /// Step 7, with pull delivery.
@@ -423,11 +491,18 @@ fn wait_for<P: Platform>(
     let Some(state) = P::slot(cpu) else {
         return Ok(());
     };
-    while !is_done(state, id, generation, freed_tables) {
-        P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
-        let _ = serve::poll::<P>(pin);
+    let mut turn = 0;
+    loop {
+        let before = state.published();
+        if is_done(state, id, generation, freed_tables) {
+            return Ok(());
+        }
+        // `relax` may sleep until the line that was looked at last changes: look at the one the answer
+        // comes on, and sleep only if it says what it said.
+        if state.published() == before {
+            serve::wait_turn::<P>(pin, &mut turn).map_err(|_| FlushError::Stalled(cpu))?;
+        }
     }
-    Ok(())
 }
 
 /// Does this CPU make no access any more through entries of space `id` older than `generation`, without
@@ -435,7 +510,8 @@ fn wait_for<P: Platform>(
 ///
 /// The state and the acknowledged generation are two words, so the state is read again after: if it
 /// names the same space, the acknowledgement is that space's. (If the CPU went elsewhere and came back
-/// in between, it looked at the generation on its way back, after the initiator's fence: D1.)
+/// in between, it looked at the generation on its way back, after the initiator's fence: D1. The
+/// Acquire of `acked` then pairs with that fence in `switch_to`, which comes before its store.)
 fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
@@ -469,8 +545,9 @@ impl<P: Platform> Ticket<'_, P> {
     pub fn poll(&mut self) -> bool {
         let waiting = self.waiting;
         for cpu in waiting.iter() {
-            let done = P::slot(cpu)
-                .is_none_or(|s| is_done(s, self.id, self.generation, self.freed_tables));
+            let done = P::slot(cpu).is_none_or(|s| {
+                is_done(s, self.space.id().get(), self.generation, self.freed_tables)
+            });
             if !done {
                 return false;
             }
@@ -484,16 +561,14 @@ impl<P: Platform> Ticket<'_, P> {
     /// # Errors
     /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
     pub fn wait(mut self, pin: &P::Pin) -> Result<(), (FlushError, Self)> {
-        while let Some(cpu) = self.waiting.iter().next() {
-            if !P::may_wait() && !self.poll() {
-                return Err((FlushError::WouldWait, self));
-            }
-            if let Err(e) = wait_for::<P>(pin, cpu, self.id, self.generation, self.freed_tables) {
-                return Err((e, self));
-            }
-            self.waiting.remove(cpu);
+        if !serve::may_wait(PerCpu::<P>::here(pin)) {
+            return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
-        Ok(())
+        let waiting = self.waiting;
+        match self.space.wait(pin, self.generation, self.freed_tables, &waiting) {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self)),
+        }
     }
 }
 
@@ -517,7 +592,7 @@ unsafe fn push<P: Platform>(cpu: CpuId, me: &PerCpu<P>, data: *const (), ack: &m
         return;
     }
     let hint = request.hint;
-    respond::catch_up(cpu, me, Some(hint), || ack.fire());
+    respond::catch_up(cpu, me, Some(hint), ack.early, || ack.fire());
 }
 
 /// The function of a large pulled flush: catch up; or leave, if here only lazily or in vain. (A large
@@ -532,7 +607,7 @@ unsafe fn pull<P: Platform>(cpu: CpuId, me: &PerCpu<P>, data: *const (), ack: &m
     } else if me.is_lazy(me.loaded(), me.order()) {
         switch::unload(me, cpu);
     } else {
-        respond::catch_up(cpu, me, None, || ack.fire());
+        respond::catch_up(cpu, me, None, ack.early, || ack.fire());
     }
 }
 
@@ -585,13 +660,14 @@ fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushEr
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
         P::Regime::invalidate(what, Reach::Local);
-        if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
+        let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
+        if split && what != Invalidate::Everything {
             // No entry is global here, and one kernel range is cached under every tag: the loaded
             // pair was invalidated just now (its user half is owed), the others lose their memory.
-            let current = me.order().current();
-            me.owe_user_half(current);
+            let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
+            current.into_iter().for_each(|slot| me.owe_user_half(slot));
             if !mutant::active(Mutant::OtherTagsForgotten) {
-                slots::forget_others(me.private.ids.as_ref(), Some(current));
+                slots::forget_others(me.private.ids.as_ref(), current);
             }
         }
         switch::settle::<P>();

@@ -77,14 +77,15 @@ impl fmt::Display for Generation {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tag(pub u16);
 
-/// The size of the translations an operation steps over.
+/// The size of the translations an operation steps over: never larger than the smallest leaf that was
+/// mapped in the range, as one step invalidates one translation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Stride {
     /// 4 KiB pages.
     #[default]
     Page4K = 0,
-    /// 2 MiB pages, or whole last-level tables.
+    /// 2 MiB pages.
     Page2M = 1,
     /// 1 GiB pages.
     Page1G = 2,

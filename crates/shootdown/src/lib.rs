@@ -134,7 +134,7 @@ pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::Policy;
 pub use regime::{Invalidate, Reach, Regime};
-pub use serve::{Served, on_kick, poll};
+pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};
 pub use switch::{Switched, UserEntry, enter_lazy, leave, return_to_user, switch_to};
 pub use system::System;

@@ -66,7 +66,7 @@ impl core::error::Error for KickError {}
 ///    kicking CPU wrote before is visible to the kicked one then.
 /// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
 /// 4. [`Platform::system`] and [`Platform::policy`] return the same reference always.
-/// 5. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
+/// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
 ///    [`crate::Served::Again`], it is called again before the CPU runs user code (a self-interrupt that
 ///    is maskable does it).
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
@@ -88,15 +88,18 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The state of a CPU; `None` when it has not been booted.
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>>;
 
-    /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. Never waits. The set
-    /// never holds the calling CPU.
+    /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. Never waits, and may
+    /// be called from [`crate::on_kick`]. The set never holds the calling CPU; a CPU of it that has gone
+    /// offline in the meantime is passed over without an error.
     ///
     /// # Errors
     /// When a CPU can't be interrupted; some of the others may have been.
     fn kick(targets: &CpuSetOf<Self>) -> Result<(), KickError>;
 
     /// One turn of every wait loop. The place for a pause instruction and for a deadline. The library
-    /// serves other CPUs' requests around it.
+    /// serves other CPUs' requests around it. It may sleep until the cache line that this CPU loaded last
+    /// is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a masked one. It does not
+    /// unwind.
     ///
     /// # Errors
     /// [`Stalled`] to give up the wait; what is owed is handed back to the caller inside the error.

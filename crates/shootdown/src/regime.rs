@@ -49,8 +49,13 @@ pub enum Invalidate {
 /// 2. `load` with `keep == false` behaves as `invalidate(Tag(tag), Local)` after the root is in force.
 ///    When `load` returns, no walk through the previous root is in flight on this CPU.
 /// 3. `facts` is constant and true of every CPU of the system.
-/// 4. Everything here may be called with interrupts off and never waits for another CPU, except
-///    `sync(Reach::Broadcast)`.
+/// 4. Everything here may be called with interrupts off or on, and may be interrupted by itself; nothing
+///    waits for another CPU, except `sync(Reach::Broadcast)`.
+/// 5. `load_kernel` loads a root under a tag that is none of a slot's (tag 0), and no walk through the
+///    previous root is in flight when it returns. Without tags, the previous space's entries are gone.
+/// 6. Walks through a root come after every load that this CPU made before `load` (x86: always; Arm: a
+///    barrier before the root register's write).
+/// 7. `invalidate` honours a tag that is not loaded.
 pub unsafe trait Regime: 'static {
     /// What identifies a tree of page tables to the walker (a physical address, usually).
     type Root: Copy + Send + Sync + 'static;

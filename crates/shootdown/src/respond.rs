@@ -17,9 +17,10 @@
 //! | 8 | every missed step is in the range log, together below the ceiling | replay them | the space's |
 //! | 9 | otherwise | invalidate the tag | the space's |
 //!
-//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so and no missed step freed
-//! tables: the handler runs with interrupts off and returns to user code only after the invalidation,
-//! so no access through the old entries can come between.
+//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so, no missed step freed tables,
+//! and they run in the kick's handler: with interrupts off, and back in user code only after the
+//! invalidation, so no access through the old entries can come between. (A non-maskable handler that
+//! touches user memory must ask [`crate::user_access_ok`] first.)
 //!
 //! # Invariants
 //! I1 (master): a slot's generation advances only after every step up to it was invalidated. I2: the
@@ -74,11 +75,13 @@ impl Plan {
 /// Brings the loaded space's slot up to the space's generation. `ack` is called exactly once, as soon
 /// as this CPU makes no access through older entries.
 ///
-/// Runs with interrupts off, or in task context on the initiator (which makes no access either).
+/// `may_ack_early` says that interrupts are off, so that no handler of this CPU makes an access between
+/// the acknowledgement and the invalidation.
 pub(crate) fn catch_up<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
     hint: Option<Hint>,
+    may_ack_early: bool,
     ack: impl FnOnce(),
 ) -> Response {
     let Some(space) = me.space() else {
@@ -113,7 +116,9 @@ pub(crate) fn catch_up<P: Platform>(
         return Response::Left;
     }
 
-    let early = policy.early_ack && (!freed_tables || mutant::active(Mutant::EarlyAckFreed));
+    let early = may_ack_early
+        && policy.early_ack
+        && (!freed_tables || mutant::active(Mutant::EarlyAckFreed));
     let mut ack = Some(ack);
     if early {
         // ORDERING: Release, with the Acquire in `flush::is_done`
@@ -222,4 +227,11 @@ fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
 /// Is the CPU between two spaces? Then a (non-maskable) handler can't do anything now.
 pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
     me.loaded() == Loaded::SWITCHING
+}
+
+/// Forgets everything under the loaded tag without saying so: for work that can't wait for the catching
+/// up it has interrupted. Over-flushing is always legal; the slot's generation stays.
+pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
+    invalidate_tag(me, me.order().current());
+    switch::settle::<P>();
 }

@@ -4,11 +4,13 @@
 //! interrupts another run of itself on the same CPU leaves its work to that run.
 
 use crate::call;
-use crate::cpu::PerCpu;
-use crate::platform::{Pinned, Platform};
+use crate::cpu::{PerCpu, Rare};
+use crate::ids::CpuId;
+use crate::platform::{Pinned, Platform, Stalled};
 use crate::policy::Delivery;
 use crate::respond::{self, Response};
-use crate::sync::Ordering;
+use crate::space::AddressSpace;
+use crate::sync::{Ordering, compiler_fence};
 use crate::tree;
 
 /// Is a kick answered?
@@ -28,50 +30,113 @@ pub enum Served {
 pub fn on_kick<P: Platform>(pin: &P::Pin) -> Served {
     let me = PerCpu::<P>::here(pin);
     me.stats.kicks_received.inc();
-    serve(pin, me, true)
+    serve(pin, me, Occasion::Kick)
 }
 
 /// Does what others wait for, if anything: for lock spins, wait loops, and kernels that poll. Without
 /// interrupts off it is safe too: a handler that comes in between leaves its work to this call.
 pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
-    serve(pin, PerCpu::<P>::here(pin), false)
+    serve(pin, PerCpu::<P>::here(pin), Occasion::Poll)
 }
 
-fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, kicked: bool) -> Served {
+/// May code in a non-maskable handler touch user memory of `space` on this CPU now?
+///
+/// Not while a switch or an invalidation that was already acknowledged is under way.
+#[must_use]
+pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> bool {
+    let me = PerCpu::<P>::here(pin);
+    let loaded = me.loaded();
+    loaded.id() == space.id().get()
+        && !me.is_lazy(loaded, me.order())
+        && !me.rare.serving.load(Ordering::Relaxed)
+}
+
+/// One turn of a wait loop: what [`Platform::relax`] asks for, then what others wait for.
+///
+/// Functions and large calls are looked for on every turn. The own space's generation is not: its line
+/// is the one that all initiators of the space write, and a CPU with interrupts on is kicked anyway. A
+/// CPU that waits with interrupts off finds it on every eighth turn.
+pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(), Stalled> {
+    let relaxed = P::relax(pin);
+    *turn = turn.wrapping_add(1);
+    let occasion = if *turn % 8 == 0 { Occasion::Poll } else { Occasion::Turn };
+    let _ = serve(pin, PerCpu::<P>::here(pin), occasion);
+    relaxed
+}
+
+/// May this CPU wait for others? Not while it serves some: they could be waiting for it.
+pub(crate) fn may_wait<P: Platform>(me: &PerCpu<P>) -> bool {
+    P::may_wait() && !me.rare.serving.load(Ordering::Relaxed)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Occasion {
+    /// An interrupt, with interrupts off: nothing of this CPU comes between an acknowledgement and the
+    /// invalidation.
+    Kick,
+    /// Task context, perhaps with interrupts on.
+    Poll,
+    /// A turn of a wait loop.
+    Turn,
+}
+
+fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Served {
     if respond::is_switching(me) {
         return Served::Again;
     }
     let cpu = pin.cpu();
-    exclusively(me, || {
-        let ran = call::drain(cpu, me) + tree::drain(cpu, me);
-        // With pull delivery the kick itself is the request. With push, a kick without a request is
-        // for a deferred flush, which is always pulled.
-        if P::policy().delivery == Delivery::Pull || ran == 0 {
-            let response = respond::catch_up(cpu, me, None, || {});
-            if kicked && ran == 0 && response == Response::Current {
-                me.stats.coalesced.inc();
-            }
+    exclusively(cpu, me, || {
+        let ran = everything(cpu, me, occasion);
+        if let (Occasion::Kick, Some(Response::Current), 0) = (occasion, ran.1, ran.0) {
+            me.stats.coalesced.inc();
         }
     });
     Served::Done
 }
 
-/// Runs `work` unless it is running on this CPU already; then the running one is made to run it again.
-/// All of this is one CPU talking to its own handlers, so program order is enough.
-pub(crate) fn exclusively<P: Platform>(me: &PerCpu<P>, mut work: impl FnMut()) {
-    if me.rare.serving.load(Ordering::Relaxed) {
-        me.rare.again.store(true, Ordering::Relaxed);
-        return;
+/// Serves whatever there is.
+fn everything<P: Platform>(
+    cpu: CpuId,
+    me: &PerCpu<P>,
+    occasion: Occasion,
+) -> (u64, Option<Response>) {
+    let early = occasion == Occasion::Kick;
+    let ran = call::drain(cpu, me, early) + tree::drain(cpu, me, early);
+    let behind = match P::policy().delivery {
+        // The kick itself is the request.
+        Delivery::Pull => occasion != Occasion::Turn,
+        // Only a deferred flush is pulled.
+        Delivery::Push => me.mailbox.take_deferred(),
+    };
+    (ran, behind.then(|| respond::catch_up(cpu, me, None, early, || {})))
+}
+
+/// Runs `work` unless this CPU is in the middle of such work already; then everything is served again
+/// when that is over, and `false` says so.
+///
+/// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
+/// keep it.
+pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
+    let Rare { serving, again, .. } = &me.rare;
+    if serving.load(Ordering::Relaxed) {
+        again.store(true, Ordering::Relaxed);
+        return false;
     }
+    serving.store(true, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    work();
     loop {
-        me.rare.serving.store(true, Ordering::Relaxed);
-        work();
-        me.rare.serving.store(false, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        serving.store(false, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
         // A handler that came before the store above has set `again`; one that comes after serves by
         // itself.
-        if !me.rare.again.load(Ordering::Relaxed) {
-            break;
+        if !again.load(Ordering::Relaxed) {
+            return true;
         }
-        me.rare.again.store(false, Ordering::Relaxed);
+        again.store(false, Ordering::Relaxed);
+        serving.store(true, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        everything(cpu, me, Occasion::Poll);
     }
 }

@@ -18,7 +18,7 @@ use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::{Bits, Mask};
 use crate::ids::{CpuId, Generation, SpaceId};
-use crate::platform::{CpuSetOf, Pinned, Platform, Stalled};
+use crate::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
@@ -40,6 +40,8 @@ pub struct AddressSpace<P: Platform> {
 #[repr(align(64))]
 struct Hot<P: Platform> {
     generation: AtomicU64,
+    /// The generation of the last flush that failed although tables were freed; 0 when none is owed.
+    owed: AtomicU64,
     id: SpaceId,
     root: <P::Regime as Regime>::Root,
 }
@@ -62,6 +64,8 @@ pub enum RetireError {
     WouldWait,
     /// A lazy CPU did not leave in time.
     Stalled,
+    /// A lazy CPU could not be interrupted.
+    Kick(KickError),
     /// A call from this CPU is already in flight (a handler interrupted it).
     Reentered,
 }
@@ -71,6 +75,7 @@ impl fmt::Display for RetireError {
         match self {
             Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
             Self::WouldWait => f.write_str("lazy CPUs must leave, and this context can't wait"),
+            Self::Kick(e) => e.fmt(f),
             Self::Stalled => {
                 f.write_str("a lazy CPU did not leave in time; keep the space and retry")
             }
@@ -91,7 +96,12 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn new(root: <P::Regime as Regime>::Root) -> Self {
         Self {
-            hot: Hot { generation: AtomicU64::new(0), id: P::system().next_id(), root },
+            hot: Hot {
+                generation: AtomicU64::new(0),
+                owed: AtomicU64::new(0),
+                id: P::system().next_id(),
+                root,
+            },
             log: RangeLog::new(),
             #[cfg(not(loom))]
             cpus: P::Mask::EMPTY,
@@ -131,6 +141,21 @@ impl<P: Platform> AddressSpace<P> {
         Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
+    /// A flush for freed tables failed: whatever flush comes next covers them too.
+    pub(crate) fn owe_tables(&self, generation: Generation) {
+        self.hot.owed.fetch_max(generation.0, Ordering::AcqRel);
+    }
+
+    /// The generation of a failed flush for freed tables, if one is owed.
+    pub(crate) fn owed_tables(&self) -> Option<u64> {
+        Some(self.hot.owed.load(Ordering::Relaxed)).filter(|g| *g != 0)
+    }
+
+    /// What was owed when a flush began is paid now that it is done.
+    pub(crate) fn paid_tables(&self, owed: u64) {
+        let _ = self.hot.owed.compare_exchange(owed, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
     /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them to
     /// leave the set.
     ///
@@ -150,21 +175,24 @@ impl<P: Platform> AddressSpace<P> {
     /// may do this (I3), with interrupts off.
     pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
         if me.loaded().id() != self.id().get() {
-            self.cpus.remove(cpu);
             switch::forget_membership(me, self);
+            self.cpus.remove(cpu); // the last touch, as in `switch::unload`
         }
     }
 
     /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
     /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds them.
     ///
-    /// No CPU may switch to the space from now on (the kernel's own reference count says so).
+    /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or gone
+    /// elsewhere before (the kernel's own reference count, dropped after [`enter_lazy`](crate::enter_lazy),
+    /// says so).
     ///
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
         let me = pin.cpu();
         let mut lazy = CpuSetOf::<P>::EMPTY;
+        let mut turn = 0;
         for cpu in self.cpus().iter() {
             let Some(state) = P::slot(cpu) else { continue };
             loop {
@@ -177,8 +205,8 @@ impl<P: Platform> AddressSpace<P> {
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
                     View::Switching => {
-                        P::relax(pin).map_err(|Stalled| RetireError::Stalled)?;
-                        let _ = serve::poll::<P>(pin);
+                        serve::wait_turn::<P>(pin, &mut turn)
+                            .map_err(|Stalled| RetireError::Stalled)?;
                     }
                 }
             }
@@ -188,9 +216,6 @@ impl<P: Platform> AddressSpace<P> {
             lazy.remove(me);
         }
         if !lazy.is_empty() {
-            if !P::may_wait() {
-                return Err(RetireError::WouldWait);
-            }
             let id = self.id().get();
             call::call_on::<P, _>(pin, &lazy, &|cpu| {
                 if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {
@@ -200,6 +225,7 @@ impl<P: Platform> AddressSpace<P> {
             .map_err(|e| match e {
                 call::CallError::Reentered => RetireError::Reentered,
                 call::CallError::WouldWait => RetireError::WouldWait,
+                call::CallError::Kick(e) => RetireError::Kick(e),
                 _ => RetireError::Stalled,
             })?;
         }

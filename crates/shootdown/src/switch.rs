@@ -10,7 +10,7 @@
 //! | pair | this side | the flusher's side (`flush.rs`) | what it guarantees |
 //! |---|---|---|---|
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
-//! | D2 | store *not lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher tells it |
+//! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher tells it |
 //! | D3 | store *not lazy*, then store *switching* | load state, then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong; without it: Release/Acquire |
 //! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
 //!
@@ -32,7 +32,7 @@ use crate::range_log::Steps;
 use crate::regime::{Reach, Regime};
 use crate::respond;
 use crate::space::AddressSpace;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, compiler_fence, fence};
 use crate::tags::slots::{self, Remembered, Slot};
 
 /// What a switch did to the TLB.
@@ -101,6 +101,8 @@ enum Plan {
 /// 2. `next` stays alive and in place, with valid tables, until this CPU has switched away from it
 ///    *and* [`AddressSpace::retire`] has returned `Ok`. (A CPU that turns lazy keeps it loaded.)
 /// 3. `next` has not been retired.
+/// 4. The caller is not a handler that interrupted a function of this library.
+/// 5. This CPU is [online](crate::online).
 pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Switched {
     let cpu = pin.cpu();
     let me = PerCpu::<P>::here(pin);
@@ -113,7 +115,9 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             me.stats.switches_same.inc();
             return Switched::Same;
         }
-        return leave_lazy(cpu, me, loaded, next);
+        if let Some(outcome) = leave_lazy(cpu, me, loaded, next) {
+            return outcome;
+        }
     }
 
     let policy = P::policy();
@@ -224,31 +228,41 @@ fn plan_for<P: Platform>(
     }
 }
 
-/// Same space, but the CPU was lazy: stop being so, then catch up.
+/// Same space, but the CPU was lazy: stop being so, then catch up. `None` when a non-maskable handler
+/// made it leave the space just before.
 fn leave_lazy<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
     loaded: Loaded,
     next: &AddressSpace<P>,
-) -> Switched {
-    me.set_lazy(loaded, false);
+) -> Option<Switched> {
+    if !P::policy().split_lazy_line {
+        me.set_lazy(loaded, false); // ORDERING: D3
+    }
+    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing here.
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
+    compiler_fence(Ordering::SeqCst);
+    me.space()?;
     if !mutant::active(Mutant::LazyExitWithoutFence) {
         fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
     }
     let slot = me.order().current();
     if mutant::active(Mutant::LazyExitTrusts) || me.generation_of(slot) == next.generation() {
         me.stats.lazy_exits_current.inc();
-        return Switched::Same;
+        me.shared.loaded.store(next.id().get(), Ordering::Release);
+        return Some(Switched::Same);
     }
     me.stats.lazy_exits_stale.inc();
-    respond::catch_up(cpu, me, None, || {});
-    Switched::CaughtUp
+    respond::catch_up(cpu, me, None, false, || {});
+    me.shared.loaded.store(next.id().get(), Ordering::Release);
+    Some(Switched::CaughtUp)
 }
 
 /// This CPU runs a kernel thread from now on and keeps its space loaded. Until it returns by
 /// [`switch_to`], it makes no access through the space's user addresses.
 ///
-/// Call it with interrupts off.
+/// Call it with interrupts off. (It is a safe function although the promise depends on what the CPU does
+/// next: every access to user memory is itself unsafe, and vouched for by whoever makes it.)
 pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
     if P::policy().lazy == Lazy::Off {
         return;
@@ -275,9 +289,12 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if me.loaded() == Loaded::KERNEL {
         return;
     }
+    // Between the two: a non-maskable kick leaves us alone, and `retire` waits for us.
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
+    compiler_fence(Ordering::SeqCst);
     P::Regime::load_kernel();
-    leave_set(me, cpu);
     me.set_order(me.order().with_lazy(false));
+    leave_set(me, cpu);
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
     // through the old one is in flight: contract of `load_kernel`)
@@ -285,11 +302,12 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     me.stats.leaves.inc();
 }
 
-/// Takes this CPU out of the set of the space it still names as its own.
+/// Takes this CPU out of the set of the space it still names as its own. Being out of the set is what
+/// allows the owner to free the space, so that is the last touch.
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
-        prev.cpus.remove(cpu);
         forget_membership(me, prev);
+        prev.cpus.remove(cpu);
     }
 }
 

@@ -8,7 +8,7 @@
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
     pub use core::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
     };
 
     /// Asks for the line of `target` before it is needed. A hint: nothing depends on it.
@@ -33,6 +33,9 @@ mod imp {
     pub use loom::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
+
+    /// Nothing to do under the model checker, whose threads are not interrupted by themselves.
+    pub fn compiler_fence(_: Ordering) {}
 
     /// Nothing to do under the model checker.
     pub fn prefetch<T>(_: &T) {}

@@ -6,7 +6,7 @@
 //! simulated execution.
 
 use core::sync::atomic as native;
-pub use core::sync::atomic::Ordering;
+pub use core::sync::atomic::{Ordering, compiler_fence};
 
 /// What an access does to its cache line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

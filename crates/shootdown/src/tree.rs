@@ -17,11 +17,11 @@
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | T1 ticket stored | Release | T2 | who sees the ticket sees function and targets |
-//! | T2 ticket loaded, and again after | Acquire | T1 | targets read between belong to the ticket |
+//! | T2 ticket loaded, and again after a fence | Acquire | T1, and the release fence after the claim | targets read between belong to the ticket |
 //! | T3 counters | AcqRel | each other | the chain of counts carries every function's effects upward |
 //! | T4 *done* stored / loaded | Release / Acquire | each other | and to the initiator |
 
-use crate::call::{Ack, CallError, Func, kick};
+use crate::call::{Ack, CallError, Func, intersection, kick};
 use crate::cpu::PerCpu;
 use crate::cpu_set::{Bits, Mask, WORD};
 use crate::ids::CpuId;
@@ -29,10 +29,10 @@ use crate::mutant::{self, Mutant};
 use crate::platform::{CpuSetOf, Platform};
 use crate::regime::Regime;
 use crate::serve;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence, prefetch};
+use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence, prefetch};
 
-/// Large calls that can be in flight at once; a further initiator waits for one of them to end, serving
-/// meanwhile. Each responder of a large call looks at every one in flight, so a few are enough.
+/// Large calls that can be in flight at once; a further initiator posts to each target instead. Each
+/// responder of a large call looks at every one in flight, so there are only a few.
 pub(crate) const TREES: usize = 4;
 
 /// CPUs per lowest group: as many as x2APIC addresses as one cluster.
@@ -82,7 +82,7 @@ impl AckWord {
 pub(crate) struct TreeCall<P: Platform> {
     /// 0 when free, [`CLAIMED`] while written, else the call's ticket.
     ticket: AtomicU64,
-    func: AtomicUsize,
+    func: AtomicPtr<()>,
     data: AtomicPtr<()>,
     forward: AtomicBool,
     targets: P::Mask,
@@ -96,7 +96,7 @@ impl<P: Platform> TreeCall<P> {
     pub const fn new() -> Self {
         Self {
             ticket: AtomicU64::new(0),
-            func: AtomicUsize::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
             data: AtomicPtr::new(core::ptr::null_mut()),
             forward: AtomicBool::new(false),
             targets: P::Mask::EMPTY,
@@ -108,7 +108,7 @@ impl<P: Platform> TreeCall<P> {
     pub fn new() -> Self {
         Self {
             ticket: AtomicU64::new(0),
-            func: AtomicUsize::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
             data: AtomicPtr::new(core::ptr::null_mut()),
             forward: AtomicBool::new(false),
             targets: P::Mask::empty(),
@@ -178,7 +178,8 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
                 .is_ok()
     })?;
     let ticket = system.tickets.0.fetch_add(1, Ordering::Relaxed) + 1;
-    call.func.store(func as usize, Ordering::Relaxed);
+    fence(Ordering::Release); // ORDERING: T2, with the fence in `drain`
+    call.func.store(func as *mut (), Ordering::Relaxed);
     call.data.store(data.cast_mut(), Ordering::Relaxed);
     let words = targets.words().iter().filter(|w| **w != 0).count();
     let whole = P::Regime::facts().kick_all && targets.len() + 1 == system.online().len();
@@ -210,7 +211,8 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
 /// Takes the right to acknowledge a ticket for a CPU (I2).
 fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool {
     let acked = &state.mailbox.acked_trees[index];
-    acked.load(Ordering::Relaxed) != ticket && acked.swap(ticket, Ordering::AcqRel) != ticket
+    // Tickets grow, so a claim for an old one, however late, fails.
+    acked.load(Ordering::Relaxed) < ticket && acked.fetch_max(ticket, Ordering::AcqRel) < ticket
 }
 
 impl<P: Platform> Begun<'_, P> {
@@ -219,8 +221,13 @@ impl<P: Platform> Begun<'_, P> {
         let call = &P::system().trees[self.index];
         let mut first = self.targets;
         if call.forward.load(Ordering::Relaxed) {
-            for word in first.words_mut() {
-                *word &= word.wrapping_neg();
+            let online = P::system().online();
+            for (word, online) in first.words_mut().iter_mut().zip(online.words()) {
+                let lowest = *word & word.wrapping_neg();
+                // A first CPU that has left can't pass the kick on: kick its whole word from here.
+                if lowest & online != 0 {
+                    *word = lowest;
+                }
             }
         }
         kick(self.me, &first).inspect_err(|_| {
@@ -249,6 +256,7 @@ impl<P: Platform> Begun<'_, P> {
         let acks = call.acks.as_ref();
         let mut answered = false;
         let mut stalled = None;
+        let mut turn = 0;
         for (w, bits) in self.targets.words().iter().enumerate().rev() {
             if *bits == 0 {
                 continue;
@@ -263,10 +271,9 @@ impl<P: Platform> Begun<'_, P> {
             answered = true;
             // ORDERING: T4
             while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
-                if P::relax(pin).is_err() && stalled.is_none() {
+                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back();
                 }
-                let _ = serve::poll::<P>(pin);
             }
         }
         system.active_trees.0.fetch_and(!(1 << self.index), Ordering::AcqRel);
@@ -286,7 +293,7 @@ impl<P: Platform> Begun<'_, P> {
 pub(crate) const READ_AHEAD: usize = 8;
 
 /// Runs the large calls that concern this CPU; says how many.
-pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>) -> u64 {
+pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let system = P::system();
     // ORDERING: Acquire, with the AcqRel in `begin`
     let mut active = system.active_trees.0.load(Ordering::Acquire);
@@ -319,16 +326,31 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>) -> u64 {
             let mut rest = CpuSetOf::<P>::EMPTY;
             rest.words_mut()[w] = bits & !mine;
             me.stats.forwarded.add(u64::from(rest.len()));
-            // A CPU that can't be reached has left, and its initiator has counted it.
-            let _ = P::kick(&rest);
+            pass_on::<P>(&rest);
         }
-        let mut ack = Ack::to_tree(cpu, call, ticket);
+        let mut ack = Ack::to_tree(cpu, early, call, ticket);
         // SAFETY: `begin` stored a `Func<P>` and its caller vouched for running it with `data` on this
         // target, which has not acknowledged yet.
-        unsafe { core::mem::transmute::<usize, Func<P>>(func)(cpu, me, data, &mut ack) };
+        unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
         ack.fire();
         served += 1;
     }
-    me.stats.calls_served.add(served);
+    if served != 0 {
+        me.stats.calls_served.add(served);
+    }
     served
+}
+
+/// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be reached
+/// is the initiator's stall to report.
+fn pass_on<P: Platform>(rest: &CpuSetOf<P>) {
+    let rest = intersection::<P>(rest, &P::system().online());
+    if rest.is_empty() || P::kick(&rest).is_ok() {
+        return;
+    }
+    for cpu in rest.iter() {
+        let mut one = CpuSetOf::<P>::EMPTY;
+        one.insert(cpu);
+        let _ = P::kick(&one);
+    }
 }

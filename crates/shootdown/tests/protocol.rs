@@ -436,3 +436,155 @@ fn permission_changes_need_nothing_kept() {
     gather.finish(&here()).unwrap();
     assert_eq!(space.generation().0, 1, "one flush for both");
 }
+
+#[test]
+fn a_kick_during_local_work_is_answered_after_it() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    map(space, 1, 10);
+    map(space, 2, 20);
+    switch(0, space);
+    assert_eq!((access(1), access(2)), (Some(10), Some(20)));
+    *world().during_invalidation.borrow_mut() = Some(Box::new(move || {
+        unmap(space, 2);
+        on_cpu(1, |pin| {
+            let ticket = space.begin_flush(pin, Request::pages(pages(2, 1))).unwrap();
+            // the kick found this CPU serving; its work is done before `flush` returns below
+            drop(ticket);
+        });
+    }));
+    unmap(space, 1);
+    space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
+    assert_eq!((access(1), access(2)), (None, None));
+}
+
+#[test]
+fn a_call_during_local_work_is_run_after_it() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    switch(0, space);
+    let ran: &'static _ = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(0)));
+    *world().during_invalidation.borrow_mut() = Some(Box::new(move || {
+        on_cpu(1, |pin| {
+            world().patience.set(0);
+            // CPU 0 can't run it now, and CPU 1 does not wait for long: it takes the request back
+            let all = Mock::system().online();
+            let called = call_on::<Mock, _>(pin, &all, &|_| {
+                ran.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            });
+            assert_eq!(called, Err(CallError::Stalled(CpuId(0))));
+            world().patience.set(100);
+        });
+    }));
+    space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
+    assert_eq!(ran.load(std::sync::atomic::Ordering::Relaxed), 1, "taken back, so not run late");
+}
+
+#[test]
+fn a_flush_in_a_handler_that_interrupted_a_flush_sees_to_its_own_change() {
+    boot(1, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    map(space, 1, 10);
+    map(space, 2, 20);
+    switch(0, space);
+    assert_eq!((access(1), access(2)), (Some(10), Some(20)));
+    *world().during_invalidation.borrow_mut() = Some(Box::new(move || {
+        unmap(space, 2);
+        space.flush(&here(), Request::pages(pages(2, 1))).unwrap();
+        assert_eq!(access(2), None, "the inner flush has returned");
+    }));
+    unmap(space, 1);
+    space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
+    assert_eq!(access(1), None);
+}
+
+#[test]
+fn a_kernel_flush_reaches_the_tags_of_a_cpu_with_nothing_loaded() {
+    boot(2, &Policy::SHOOTDOWN, &PTI);
+    let space = new_space();
+    switch(1, space);
+    // a "kernel" page, cached under the tag of the space's kernel half
+    map(space, 0xffff0, 7);
+    assert_eq!(on_cpu(1, |_| access(0xffff0)), Some(7));
+    on_cpu(1, leave::<Mock>);
+    unmap(space, 0xffff0);
+    flush_kernel::<Mock>(&here(), pages(0xffff0, 1)).unwrap();
+    switch(1, space);
+    assert_eq!(on_cpu(1, |_| access(0xffff0)), None);
+}
+
+#[test]
+fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    switch(0, space);
+    switch(1, space);
+    on_cpu(1, enter_lazy::<Mock>);
+    mask(1);
+    world().patience.set(2);
+    let tables = Request { freed_tables: true, ..Request::pages(pages(1, 1)) };
+    assert_eq!(space.flush(&here(), tables), Err(FlushError::Stalled(CpuId(1))));
+    unmask(1);
+    on_cpu(1, |_| switch(1, space));
+    on_cpu(1, enter_lazy::<Mock>);
+    mask(1);
+    world().patience.set(2);
+    let leaf = space.flush(&here(), Request::pages(pages(2, 1)));
+    assert_eq!(leaf, Err(FlushError::Stalled(CpuId(1))), "it owes more than its own leaf");
+    unmask(1);
+    space.flush(&here(), Request::pages(pages(2, 1))).unwrap();
+    assert_eq!(world().hw.borrow()[1].root, None);
+    // and is paid once
+    switch(1, space);
+    on_cpu(1, enter_lazy::<Mock>);
+    assert_eq!(space.flush(&here(), Request::pages(pages(2, 1))).unwrap().interrupted, 0);
+}
+
+#[test]
+fn a_cpu_that_left_is_not_kicked_for_the_sets_it_is_still_in() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let (a, b) = (new_space(), new_space());
+    switch(1, a);
+    switch(1, b);
+    on_cpu(1, shootdown::offline::<Mock>);
+    let before = world().kicked.get();
+    for _ in 0..200 {
+        a.flush(&here(), Request::space()).unwrap();
+    }
+    assert_eq!(world().kicked.get(), before);
+}
+
+#[test]
+fn a_kick_for_a_deferred_flush_survives_a_merged_call() {
+    boot(3, &Policy::LINUX_5_13, &PCID);
+    let space = new_space();
+    map(space, 1, 10);
+    switch(0, space);
+    access(1);
+    mask(0);
+    unmap(space, 1);
+    let mut ticket = on_cpu(1, |pin| space.begin_flush(pin, Request::pages(pages(1, 1)))).unwrap();
+    assert!(!ticket.poll());
+    on_cpu(2, |pin| {
+        let mut only = CpuSet::<1>::EMPTY;
+        only.insert(CpuId(0));
+        *world().during_wait.borrow_mut() = Some(Box::new(|| unmask(0)));
+        call_on::<Mock, _>(pin, &only, &|_| {}).unwrap();
+    });
+    assert!(ticket.poll());
+    assert_eq!(access(1), None);
+}
+
+#[test]
+fn user_memory_is_off_limits_to_nmis_while_a_flush_is_served() {
+    boot(1, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    assert!(!shootdown::user_access_ok(&here(), space));
+    switch(0, space);
+    assert!(shootdown::user_access_ok(&here(), space));
+    *world().during_invalidation.borrow_mut() =
+        Some(Box::new(move || assert!(!shootdown::user_access_ok(&here(), space))));
+    space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
+    on_cpu(0, enter_lazy::<Mock>);
+    assert!(!shootdown::user_access_ok(&here(), space));
+}

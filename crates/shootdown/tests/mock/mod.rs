@@ -50,6 +50,18 @@ pub struct World {
     pub policy: Cell<&'static Policy>,
     pub facts: Cell<&'static Facts>,
     pub invalidations: RefCell<Vec<(u32, Invalidate)>>,
+    /// Runs once inside the next invalidation: what an interrupt there would do.
+    pub during_invalidation: Hook,
+    /// Runs once inside the next turn of a wait loop.
+    pub during_wait: Hook,
+}
+
+/// Something that happens once.
+pub type Hook = RefCell<Option<Box<dyn FnOnce()>>>;
+
+fn happen(hook: &Hook) {
+    let now = hook.borrow_mut().take();
+    now.into_iter().for_each(|f| f());
 }
 
 std::thread_local! {
@@ -68,6 +80,8 @@ std::thread_local! {
         policy: Cell::new(&Policy::SHOOTDOWN),
         facts: Cell::new(&PCID),
         invalidations: RefCell::default(),
+        during_invalidation: RefCell::default(),
+        during_wait: RefCell::default(),
     }));
 }
 
@@ -122,6 +136,7 @@ unsafe impl Platform for Mock {
     }
 
     fn relax(_: &Pin) -> Result<(), Stalled> {
+        happen(&world().during_wait);
         let left = world().patience.get().checked_sub(1).ok_or(Stalled)?;
         world().patience.set(left);
         Ok(())
@@ -155,13 +170,17 @@ unsafe impl Regime for Mock {
     }
 
     fn load_kernel() {
-        with_hw(|hw| hw.root = None);
+        with_hw(|hw| {
+            hw.root = None;
+            hw.tag = Tag(0);
+        });
     }
 
     fn publish() {}
 
     fn invalidate(what: Invalidate, reach: Reach) {
         assert_eq!(reach, Reach::Local);
+        happen(&world().during_invalidation);
         world().invalidations.borrow_mut().push((world().current.get(), what));
         with_hw(|hw| match what {
             Invalidate::Range { tag, range, .. } => {
@@ -170,7 +189,12 @@ unsafe impl Regime for Mock {
                 });
             }
             Invalidate::Tag(tag) => hw.tlb.retain(|(t, _), _| *t != tag.0),
-            Invalidate::Kernel(_) => {}
+            Invalidate::Kernel(range) => {
+                let loaded = hw.tag.0;
+                hw.tlb.retain(|(t, page), _| {
+                    *t != loaded || page << 12 < range.start() || page << 12 > range.last()
+                });
+            }
             Invalidate::Everything => hw.tlb.clear(),
         });
     }
