@@ -194,14 +194,24 @@ impl Kernel {
 
     /// Makes every CPU forget a range of kernel addresses.
     pub fn flush_kernel(&mut self, va: u64, pages: u64) {
+        let range = pages_from(va, pages);
         let library = with(|s| s.library);
+        engine::step();
+        let root = Root::KERNEL;
+        let token = with(|s| s.memory.flush_begins(root, Some(range), false));
+        engine::note(Event::FlushBegins {
+            root: Some(root),
+            range: Some(range),
+            freed_tables: false,
+        });
         library
-            .flush_kernel(pages_from(va, pages))
+            .flush_kernel(range)
             .unwrap_or_else(|e| panic!("a kernel flush outside of task context: {e}"));
+        self.returned(token);
     }
 
     /// The part of a memory call before the tables are touched.
-    fn begin_call(&mut self) {
+    pub(super) fn begin_call(&mut self) {
         engine::compute(with(|s| s.costs.area));
         engine::step();
         self.act();

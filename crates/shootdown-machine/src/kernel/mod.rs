@@ -20,6 +20,7 @@ mod entry;
 mod fault;
 mod memory;
 mod port;
+mod shared;
 mod state;
 
 use shootdown::ids::CpuId;

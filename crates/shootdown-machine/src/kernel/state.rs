@@ -38,6 +38,8 @@ pub(crate) struct State {
     pub system: NonNull<u8>,
     /// The library's `PerCpu`, by CPU, of the type that `library` knows.
     pub slots: Vec<NonNull<u8>>,
+    /// Bytes of the kernel's window that have been mapped so far.
+    pub kernel_used: u64,
     /// The CPU that is being set up.
     booting: u32,
 }
@@ -91,6 +93,7 @@ impl State {
             library,
             system,
             slots,
+            kernel_used: 0,
             booting: 0,
         }))
     }

@@ -3,7 +3,7 @@
 use shootdown::{CpuId, Stride, Tag, VaRange};
 
 use crate::mmu::Frame;
-use crate::mmu::addr::{self, Root, USER_END};
+use crate::mmu::addr::{self, Root};
 use crate::mmu::array::{Entry, context_of, key, span_of};
 use crate::mmu::counters::MmuCounters;
 use crate::mmu::geometry::{GeometryError, TlbGeometry, UpperLevels};
@@ -28,8 +28,6 @@ pub struct CpuMmu {
     pub(crate) context: u32,
     pub(crate) global: u32,
     pub(crate) global_used: bool,
-    /// Something of the upper half was cached since the last time that everything was dropped.
-    pub(crate) kernel_used: bool,
     pub(crate) contexts: Contexts,
     pub(crate) walk_contexts: Contexts,
     pub(crate) tags: Vec<TagState>,
@@ -54,7 +52,6 @@ impl CpuMmu {
             context: 0,
             global: 0,
             global_used: false,
-            kernel_used: false,
             contexts: Contexts::new(),
             walk_contexts: Contexts::new(),
             tags: Vec::new(),
@@ -219,18 +216,33 @@ impl CpuMmu {
         self.counters.range_invalidations += 1;
         self.counters.page_invalidations += range.count();
         let Some(i) = self.tags.iter().position(|t| t.tag == tag) else { return };
+        if i == self.current {
+            self.drop_under_loaded(range, leaf_only);
+            return;
+        }
         let state = self.tags[i];
         if state.used {
             self.tlb.drop_range(range, state.context);
         }
-        if i == self.current && self.global_used {
+        if state.walk_used && (self.upper_levels != UpperLevels::PathUnlessLeafOnly || !leaf_only) {
+            self.walk_caches.drop_paths(range, state.walk_context);
+        }
+    }
+
+    /// As one INVLPG per stride.
+    fn drop_under_loaded(&mut self, range: VaRange, leaf_only: bool) {
+        let state = self.tags[self.current];
+        if state.used {
+            self.tlb.drop_range(range, state.context);
+        }
+        if self.global_used {
             self.tlb.drop_range(range, self.global);
         }
         match self.upper_levels {
             _ if !state.walk_used => {}
-            UpperLevels::AllOfTag if i == self.current => self.renew_walk(i),
+            UpperLevels::AllOfTag => self.renew_walk(self.current),
             UpperLevels::PathUnlessLeafOnly if leaf_only => {}
-            _ => self.walk_caches.drop_paths(range, Some(state.walk_context)),
+            _ => self.walk_caches.drop_paths(range, state.walk_context),
         }
     }
 
@@ -243,13 +255,11 @@ impl CpuMmu {
         }
     }
 
-    /// Drops the entries of a kernel range, global ones included, under every tag.
+    /// Drops the entries of a kernel range under the loaded tag, and global ones. What is cached under
+    /// other tags stays, as with INVLPG.
     pub fn invalidate_kernel(&mut self, range: VaRange) {
         self.counters.kernel_invalidations += 1;
-        if self.kernel_used {
-            self.tlb.drop_range_everywhere(range);
-            self.walk_caches.drop_paths(range, None);
-        }
+        self.drop_under_loaded(range, false);
     }
 
     /// Drops everything.
@@ -263,7 +273,6 @@ impl CpuMmu {
             self.contexts.kill(self.global);
             self.renew_global();
         }
-        self.kernel_used = false;
     }
 
     /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and
@@ -309,7 +318,6 @@ impl CpuMmu {
         let context = if global { self.global } else { self.context };
         self.tlb.fill(addr::vpn(va), context, size, entry, &self.contexts);
         self.counters.refills += 1;
-        self.kernel_used |= va >= USER_END;
         if global {
             self.global_used = true;
         } else {

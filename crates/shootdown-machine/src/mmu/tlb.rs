@@ -162,11 +162,6 @@ impl Tlb {
         }
     }
 
-    /// The same in every context.
-    pub(crate) fn drop_range_everywhere(&mut self, range: VaRange) {
-        self.retain(|key| !hit_by(key, range));
-    }
-
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(u64) -> bool) {
         for array in self.l1.arrays.iter_mut().chain(&mut self.l2.arrays) {
             array.retain(&mut keep);

@@ -72,16 +72,15 @@ impl WalkCaches {
         }
     }
 
-    /// Drops what lies on the path of the first address of any stride of a range, in one context or in
-    /// all.
-    pub(crate) fn drop_paths(&mut self, range: VaRange, context: Option<u32>) {
+    /// Drops what lies on the path of the first address of any stride of a range.
+    pub(crate) fn drop_paths(&mut self, range: VaRange, context: u32) {
         for level in 1..=3 {
             let (i, shift) = place(level);
             if let Some(cache) = &mut self.caches[i] {
                 cache.retain(|k| {
                     let first = va_of((k & KEY_PAGE_BITS) << shift);
                     let last = first + ((1 << (shift + 12)) - 1);
-                    context.is_some_and(|c| context_of(k) != c) || !stride_in(first, last, range)
+                    context_of(k) != context || !stride_in(first, last, range)
                 });
             }
         }
