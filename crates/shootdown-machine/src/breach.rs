@@ -27,7 +27,11 @@ impl Breach {
     pub(crate) fn new(found: &oracle::Breach, seed: u64, at: Time, timelines: &Timelines) -> Self {
         let mut cpus: Vec<CpuId> = found.culprits.iter().map(|s| s.cpu).collect();
         cpus.push(found.cpu);
-        let timeline = timelines.render(&cpus).lines().map(|l| l.trim_start().to_owned()).collect();
+        let timeline = timelines
+            .render(&cpus)
+            .lines()
+            .map(|l| l.strip_prefix("  ").unwrap_or(l).to_owned())
+            .collect();
         Self { invariant: found.invariant.name(), what: found.to_string(), at, seed, timeline }
     }
 }

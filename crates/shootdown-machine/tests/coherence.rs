@@ -249,7 +249,7 @@ fn a_lazy_cpu_is_left_alone_and_catches_up() {
     mutant::set(Some(Mutant::LazyExitTrusts));
     let result = lazy_meanwhile();
     mutant::set(None);
-    assert_eq!(result.unwrap_err().invariant, "frame-reuse");
+    assert_eq!(result.unwrap_err().invariant, "revocation");
 }
 
 /// One flush to many: those that have the space loaded are interrupted, nobody else is.

@@ -300,7 +300,7 @@ impl Run {
                 let Err(Trap::Breach(breach)) = outcome else {
                     panic!("{outcome:?}, but the entry is stale: {c:?}")
                 };
-                if freed {
+                if !stale {
                     assert_eq!(breach.invariant, Invariant::FrameReuse);
                 } else {
                     let stale = [Invariant::Revocation, Invariant::MasterInvariant];

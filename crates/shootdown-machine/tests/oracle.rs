@@ -191,7 +191,7 @@ fn frame_reuse_is_broken_by_freeing_before_the_flush() {
     mem.free(gone.frame).unwrap();
     let breach = breach(b.translate(&mut mem, VA, Access::UserRead));
     assert_eq!(breach.invariant, Invariant::FrameReuse);
-    assert!(breach.to_string().contains("without a flush"), "{breach}");
+    assert!(breach.to_string().contains("freed before any flush"), "{breach}");
 }
 
 #[test]

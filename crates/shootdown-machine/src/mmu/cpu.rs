@@ -443,34 +443,37 @@ impl CpuMmu {
     ) -> Box<Breach> {
         let mut invariant = violation.invariant;
         let mut details = match invariant {
-            Invariant::FrameReuse => format!("{what} leads to a frame that was freed since"),
-            Invariant::TableReuse => format!("{what} leads to a table page that was freed since"),
+            Invariant::FrameReuse => {
+                format!("{what} leads to a frame that was freed before any flush")
+            }
+            Invariant::TableReuse => {
+                format!(
+                    "{what} leads to a table page that was freed before any flush for freed tables"
+                )
+            }
+            Invariant::WalkCacheReuse => {
+                format!("{what} leads to a table page whose flush has returned")
+            }
             _ => format!("{what} is older than a change whose flush has returned"),
         };
         let mut culprits = Vec::new();
-        match &violation.missed {
-            Some(missed) => {
-                let (change, flush) = (missed.changed_by, missed.returned_by);
-                details.push_str(&format!(
-                    " (changed by {} at {} ns, flush returned to {} at {} ns",
-                    change.cpu,
-                    change.at / 1000,
-                    flush.cpu,
-                    flush.at / 1000
-                ));
-                if invariant == Invariant::Revocation && missed.returned <= state.loaded {
-                    // The tag was loaded with this entry in it, after the flush.
-                    invariant = Invariant::MasterInvariant;
-                    details.push_str(&format!(
-                        ", before this CPU loaded tag {} keeping it",
-                        state.tag.0
-                    ));
-                }
-                details.push(')');
-                culprits.extend([change, flush]);
+        if let Some(missed) = &violation.missed {
+            let (change, flush) = (missed.changed_by, missed.returned_by);
+            details.push_str(&format!(
+                " (changed by {} at {} ns, flush returned to {} at {} ns",
+                change.cpu,
+                change.at / 1000,
+                flush.cpu,
+                flush.at / 1000
+            ));
+            if invariant == Invariant::Revocation && missed.returned <= state.loaded {
+                // The tag was loaded with this entry in it, after the flush.
+                invariant = Invariant::MasterInvariant;
+                details
+                    .push_str(&format!(", before this CPU loaded tag {} keeping it", state.tag.0));
             }
-            None if invariant == Invariant::FrameReuse => details.push_str(" (without a flush)"),
-            None => {}
+            details.push(')');
+            culprits.extend([change, flush]);
         }
         let mut breach = self.breach(invariant, Some(state.owner), Some(va), details);
         breach.culprits = culprits;

@@ -238,26 +238,25 @@ impl Memory {
         self.record.now()
     }
 
-    /// May this leaf entry still be used, for the 4 KiB unit `frame` of its page?
+    /// May this leaf entry still be used, for the 4 KiB unit `frame` of its page? Where several promises
+    /// are broken, the one that was broken first is named: that of the flush, if one has returned.
     pub(crate) fn check_leaf(&self, entry: &Entry, frame: Frame) -> Result<(), Violation> {
-        let stale = self.binding(entry.slot) > entry.filled;
+        if self.binding(entry.slot) > entry.filled {
+            return Err(self.violation(Invariant::Revocation, entry));
+        }
         if self.frames.freed(frame) > entry.filled {
             return Err(self.violation(Invariant::FrameReuse, entry));
-        }
-        if stale {
-            return Err(self.violation(Invariant::Revocation, entry));
         }
         Ok(())
     }
 
     /// May a walk still start from this walk-cache entry?
     pub(crate) fn check_walk(&self, entry: &Entry) -> Result<(), Violation> {
-        let table = &self.tables[entry.frame.0 as usize];
-        if table.freed > entry.filled {
-            return Err(self.violation(Invariant::TableReuse, entry));
-        }
         if self.binding(entry.slot) > entry.filled {
             return Err(self.violation(Invariant::WalkCacheReuse, entry));
+        }
+        if self.tables[entry.frame.0 as usize].freed > entry.filled {
+            return Err(self.violation(Invariant::TableReuse, entry));
         }
         Ok(())
     }

@@ -65,7 +65,7 @@ pub enum Event {
     Fault(u64),
     /// Memory was freed.
     Free(u64),
-    /// Anything else, with a number.
+    /// Anything else, with a number that is not shown when it is 0.
     Note(&'static str, u64),
 }
 
@@ -102,6 +102,7 @@ impl fmt::Display for Event {
             Self::InterruptEnds => f.write_str("interrupt ends"),
             Self::Fault(va) => write!(f, "faults at {va:#x}"),
             Self::Free(frame) => write!(f, "frees frame {frame:#x}"),
+            Self::Note(what, 0) => f.write_str(what),
             Self::Note(what, number) => write!(f, "{what} {number}"),
         }
     }
@@ -111,7 +112,8 @@ struct Range(VaRange);
 
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}..={:#x} ({} strides)", self.0.start(), self.0.last(), self.0.count())
+        let strides = if self.0.count() == 1 { "stride" } else { "strides" };
+        write!(f, "{:#x}..={:#x} ({} {strides})", self.0.start(), self.0.last(), self.0.count())
     }
 }
 
