@@ -18,12 +18,15 @@
 //! 4. Every cached entry carries the epoch it was made in and the epoch it was last verified in. An
 //!    access through an entry verified after the latest binding or freeing of anything is sound: one
 //!    comparison. Otherwise the stamps of its table entry and frame decide, and it is verified anew.
-//! 5. Loading a tag with its entries kept is checked against the owner of the entries: one comparison.
+//! 5. When a flush returns, the CPUs that run user code of the space at that moment are looked at:
+//!    an access could be their next step, so a stale entry is a breach although nobody has used it. (A CPU
+//!    in the kernel may be in the middle of forgetting, having promised to.)
+//! 6. Loading a tag with its entries kept is checked against the owner of the entries: one comparison.
 //!
 //! # Invariants
 //! What is checked is [`Invariant`], by name. The oracle never reports a legal run: a change binds only
-//! through a flush that returned, and the stamps only grow. It reports every use it sees of what may
-//! not be used; it says nothing about entries that nobody uses.
+//! through a flush that returned, and the stamps only grow. It reports every use of what may not be
+//! used. Of entries that nobody uses it says nothing but at the moment of point 5.
 
 mod breach;
 mod revocations;

@@ -217,6 +217,31 @@ fn the_flusher_counts_asks_waits_and_the_others_do_as_told() {
 }
 
 #[test]
+fn a_missed_cpu_is_found_although_it_never_uses_the_page_again() {
+    shows(Mutant::FilterLosesOne, STALE, || {
+        let mut machine = Machine::new(config(2, Policy::SHOOTDOWN)).unwrap();
+        let space = machine.new_space();
+        machine
+            .spawn(CpuId(0), move |c| {
+                enter(c, space);
+                c.syscall(|k| k.map_at(VA, 1, Stride::Page4K));
+                until(c, 60);
+                c.syscall(|k| k.discard(VA, 1));
+            })
+            .unwrap();
+        machine
+            .spawn(CpuId(1), move |c| {
+                until(c, 30);
+                enter(c, space);
+                c.read(VA);
+                until(c, 100);
+            })
+            .unwrap();
+        machine.run()
+    });
+}
+
+#[test]
 fn the_flusher_does_its_own_work() {
     shows(Mutant::NoLocalWork, STALE, || taken(config(1, Policy::LINUX_5_13)));
 }

@@ -151,6 +151,11 @@ impl Engine {
         self.arena.free(block, layout);
     }
 
+    /// Does this CPU run user code?
+    pub(crate) fn is_in_user_mode(&self, cpu: u32) -> bool {
+        self.cpus[cpu as usize].mode == Mode::User
+    }
+
     /// What the engine knows of each CPU; the kernel adds the rest.
     pub(crate) fn outcomes(&self) -> Vec<CpuOutcome> {
         self.cpus

@@ -6,7 +6,7 @@ use shootdown::ids::{Stride, VaRange};
 use shootdown::policy::Lazy;
 
 use super::areas::Area;
-use super::port::{Change, Freed};
+use super::port::{Change, Freed, checked};
 use super::state::with;
 use super::{Kernel, Space, done};
 use crate::engine;
@@ -282,9 +282,41 @@ impl Kernel {
     fn returned(&mut self, token: crate::oracle::FlushToken) {
         engine::step();
         self.act();
-        with(|s| s.memory.flush_returns(token));
+        let root = token.root();
+        let pages = with(|s| s.memory.flush_returns(token));
         engine::note(Event::FlushReturns);
+        if !pages.is_empty() {
+            look_around(root, &pages);
+        }
     }
+}
+
+/// How many pages are looked up on other CPUs after a flush; what lies beyond is found out when it is used.
+const LOOKS: usize = 4096;
+
+/// A flush of these pages has returned: no CPU that runs user code may have any of them still.
+fn look_around(root: Option<Root>, pages: &[u64]) {
+    let found = with(|s| {
+        let mut looks = 0;
+        for (cpu, (kernel, mmu)) in (0..).zip(s.cpus.iter().zip(&s.mmus)) {
+            // A kernel thread counts as user mode here, but has no user addresses.
+            let Some(space) = kernel.current else { continue };
+            let concerned =
+                root.is_none_or(|r| r == Root::KERNEL || r == s.spaces[space.0 as usize].root);
+            if !concerned || !engine::with(|e| e.is_in_user_mode(cpu)) {
+                continue;
+            }
+            for va in pages {
+                mmu.check(&s.memory, *va)?;
+                looks += 1;
+                if looks == LOOKS {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    });
+    checked(found);
 }
 
 /// The range that a gather of these changes will flush.

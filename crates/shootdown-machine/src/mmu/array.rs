@@ -112,6 +112,14 @@ impl Entries {
         }
     }
 
+    /// An entry, without using it.
+    pub(crate) fn peek(&self, key: u64) -> Option<&Entry> {
+        match self {
+            Self::Set(a) => a.peek(key),
+            Self::Full(a) => a.peek(key),
+        }
+    }
+
     /// The entry at a place that [`Entries::find`] gave.
     #[inline]
     pub(crate) fn at(&mut self, place: usize) -> &mut Entry {

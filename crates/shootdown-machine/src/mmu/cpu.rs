@@ -275,6 +275,29 @@ impl CpuMmu {
         }
     }
 
+    /// Looks at what is cached for one address under the loaded tag, without using it: what a flush that
+    /// has returned promises is that nothing stale is found on a CPU that runs user code.
+    ///
+    /// # Errors
+    /// When an access would be a breach.
+    pub fn check(&self, mem: &Memory, va: u64) -> Result<(), Box<Breach>> {
+        let mut worst = None;
+        for context in [self.context, self.global] {
+            self.tlb.peek(addr::vpn(va), context, |entry| {
+                if let Err(violation) = mem.check_leaf(entry, entry.frame) {
+                    worst.get_or_insert(violation);
+                }
+            });
+            if !self.global_used {
+                break;
+            }
+        }
+        match worst {
+            None => Ok(()),
+            Some(v) => Err(self.stale(&v, va, "an entry that user code could use now")),
+        }
+    }
+
     /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and
     /// adversaries, which want to know before an access does.
     ///

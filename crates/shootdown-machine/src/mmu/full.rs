@@ -77,6 +77,10 @@ impl FullArray {
         Some(at as usize)
     }
 
+    pub(crate) fn peek(&self, key: u64) -> Option<&Entry> {
+        self.bucket(key).map(|b| &self.entries[usize::from(self.index[b])])
+    }
+
     #[inline]
     pub(crate) fn at(&mut self, place: usize) -> &mut Entry {
         &mut self.entries[place]

@@ -209,13 +209,19 @@ impl Memory {
         self.record.begin(None, None, true)
     }
 
-    /// The flush has returned to its caller: what it covers is binding from now on.
-    pub fn flush_returns(&mut self, token: FlushToken) {
+    /// The flush has returned to its caller: what it covers is binding from now on. Returns the pages
+    /// concerned, by their first address.
+    pub fn flush_returns(&mut self, token: FlushToken) -> Vec<u64> {
         let tables = &mut self.tables;
-        self.record.complete(&token, |slot, epoch| {
+        let mut pages = Vec::new();
+        self.record.complete(&token, |slot, kind, epoch, first| {
             let place = &mut tables[slot.table().0 as usize].binding[slot.index()];
             *place = (*place).max(epoch);
+            if kind == Kind::Leaf {
+                pages.push(first);
+            }
         });
+        pages
     }
 
     /// How many revoking changes of a space no flush has covered yet.

@@ -56,6 +56,10 @@ impl SetArray {
         Some(at)
     }
 
+    pub(crate) fn peek(&self, key: u64) -> Option<&Entry> {
+        self.position(key).map(|at| &self.entries[at])
+    }
+
     #[inline]
     pub(crate) fn at(&mut self, place: usize) -> &mut Entry {
         &mut self.entries[place]

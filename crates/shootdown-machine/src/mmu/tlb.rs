@@ -117,6 +117,20 @@ impl Tlb {
         None
     }
 
+    /// Calls `f` for every entry of whatever size and level for this page number, without using it.
+    pub(crate) fn peek(&self, vpn: u64, context: u32, mut f: impl FnMut(&Entry)) {
+        for level in [&self.l1, &self.l2] {
+            for size in SIZES {
+                if level.seen[size as usize]
+                    && let Some(i) = level.of[size as usize]
+                    && let Some(e) = level.arrays[usize::from(i)].peek(page_key(vpn, size, context))
+                {
+                    f(e);
+                }
+            }
+        }
+    }
+
     /// Puts an entry into the first level only, or replaces the one that is there.
     pub(crate) fn insert_first(
         &mut self,

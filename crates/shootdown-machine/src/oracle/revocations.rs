@@ -68,6 +68,14 @@ pub struct FlushToken {
     begun: Epoch,
 }
 
+impl FlushToken {
+    /// Whose entries; `None` for everyone's.
+    #[must_use]
+    pub fn root(&self) -> Option<Root> {
+        self.root
+    }
+}
+
 /// How many binding changes are remembered for explanations.
 const REMEMBERED: usize = 4096;
 
@@ -138,8 +146,12 @@ impl Revocations {
         FlushToken { root, range, freed_tables, begun: self.clock }
     }
 
-    /// Makes the covered changes binding: `bind` is told the slot and the epoch of each.
-    pub(crate) fn complete(&mut self, token: &FlushToken, mut bind: impl FnMut(SlotId, Epoch)) {
+    /// Makes the covered changes binding: `bind` is told slot, kind, epoch and first address of each.
+    pub(crate) fn complete(
+        &mut self,
+        token: &FlushToken,
+        mut bind: impl FnMut(SlotId, Kind, Epoch, u64),
+    ) {
         let returned = self.tick();
         let all = 0..self.pending.len();
         let roots = token.root.map_or(all, |r| r.0 as usize..r.0 as usize + 1);
@@ -150,7 +162,7 @@ impl Revocations {
                     return true;
                 }
                 any = true;
-                bind(change.slot, change.epoch);
+                bind(change.slot, change.kind, change.epoch, change.first);
                 if self.bound.len() == REMEMBERED {
                     self.bound.pop_front();
                 }
