@@ -13,19 +13,19 @@ use std::sync::atomic::Ordering;
 
 use shootdown::sync::Access;
 
-use super::{Engine, step, with};
+use super::{CPU_BITS, Engine, LOOKAHEAD, step, with};
 
 /// What the hook of an atomic does.
 #[inline]
 pub fn access(addr: usize, access: Access, ordering: Ordering) {
-    let Some(line) = with(|e| e.private_access(addr, access)) else { return };
+    // A sequentially consistent store is an exchange on x86.
+    let access = match access {
+        Access::Store if ordering == Ordering::SeqCst => Access::Rmw,
+        access => access,
+    };
+    let Some(line) = with(|e| e.attempt(addr, access)) else { return };
     step();
-    with(|e| match access {
-        Access::Load => e.load(line),
-        // A sequentially consistent store is an exchange on x86.
-        Access::Store if ordering != Ordering::SeqCst => e.store(line),
-        Access::Store | Access::Rmw => e.rmw(line),
-    });
+    with(|e| e.access(line, access));
 }
 
 /// What the hook of a fence does. Only a full fence costs on x86.
@@ -53,18 +53,42 @@ pub fn prefetch(addr: usize) {
 }
 
 impl Engine {
-    /// The line of an access; charges it here when the memory is not shared.
+    /// Makes an access that concerns no other CPU: to memory that is not shared, or one that hits while
+    /// this CPU is not too far ahead of the others. Returns the line when others must have their turn
+    /// first.
+    ///
+    /// A hit may run ahead by [`LOOKAHEAD`], because a write by another CPU takes longer than that to take
+    /// the copy away; a later access by another CPU waits for the time of the write ([`Line::busy`]).
     #[inline]
-    fn private_access(&mut self, addr: usize, access: Access) -> Option<usize> {
-        let line = self.arena.line(addr);
-        if line.is_none() {
+    fn attempt(&mut self, addr: usize, access: Access) -> Option<usize> {
+        let cpu = self.current;
+        let Some(number) = self.arena.line(addr) else {
             let cost = match access {
                 Access::Load | Access::Store => self.costs.line_hit,
                 Access::Rmw => self.costs.atomic,
             };
             self.me().spend(cost.ps());
+            return None;
+        };
+        let limit = (self.head >> CPU_BITS).saturating_add(LOOKAHEAD);
+        let me = &self.cpus[cpu as usize];
+        let line = &self.lines[number];
+        let hit =
+            line.is_mine(cpu) || (access == Access::Load && me.copies.has(number, line.version));
+        if !hit || me.time > limit || me.is_due() {
+            return Some(number);
         }
-        line
+        self.access(number, access);
+        None
+    }
+
+    #[inline]
+    fn access(&mut self, line: usize, access: Access) {
+        match access {
+            Access::Load => self.load(line),
+            Access::Store => self.store(line),
+            Access::Rmw => self.rmw(line),
+        }
     }
 
     fn load(&mut self, number: usize) {
@@ -105,6 +129,7 @@ impl Engine {
         let line = &mut self.lines[number];
         let got = line.fetch_alone(cpu, &self.distances);
         me.spend(hit);
+        line.busy = line.busy.max(me.time);
         if let Some(transfer) = got.transfer {
             let done = me.time.max(line.busy) + transfer;
             line.busy = done;
@@ -129,7 +154,10 @@ impl Engine {
         let line = &mut self.lines[number];
         let got = line.fetch_alone(cpu, &self.distances);
         match got.transfer {
-            None => me.spend(atomic),
+            None => {
+                me.spend(atomic);
+                line.busy = line.busy.max(me.time);
+            }
             Some(transfer) => {
                 let done = me.time.max(line.busy) + transfer + atomic;
                 line.busy = done;
