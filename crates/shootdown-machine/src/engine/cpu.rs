@@ -48,13 +48,7 @@ pub struct CpuState {
     pub irqs_on: bool,
     /// Suspended such that an interrupt may resume it early.
     pub interruptible: bool,
-    /// It has an entry in the queue that counts.
-    pub queued: bool,
     pub mode: Mode,
-    /// Number of the queue entry that counts.
-    pub stamp: u32,
-    /// Time of the queue entry that counts.
-    pub wake_at: u64,
     /// Number of the wait it is in, or will be in next.
     pub wait: u32,
     /// Completion of transfers under way; stores and prefetches.
@@ -88,10 +82,7 @@ impl CpuState {
             irq: [NEVER; VECTORS],
             irqs_on: true,
             interruptible: false,
-            queued: false,
             mode: Mode::Kernel,
-            stamp: 0,
-            wake_at: NEVER,
             wait: 0,
             fills: Vec::new(),
             stores_done: 0,

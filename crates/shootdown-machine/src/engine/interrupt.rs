@@ -6,8 +6,9 @@
 //! arrived at its next step, at once when it is computing, waiting or idle; the handler runs on the
 //! CPU's own stack with interrupts off.
 
+use super::arena::LINE_SHIFT;
 use super::cpu::NEVER;
-use super::{Engine, Mode, Vector, step, with};
+use super::{Engine, Mode, Vector, step, warm, with};
 use crate::oracle::Event;
 use shootdown::CpuId;
 
@@ -64,6 +65,7 @@ pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast
 /// Takes the interrupt that has been due longest.
 pub(super) fn take() {
     let (vector, handler, mode) = with(|e| {
+        e.warm_up();
         let (entry, handler) = (e.costs.irq_entry.ps(), e.handler);
         let me = e.me();
         let vector = if me.irq[0] <= me.irq[1] { Vector::Kick } else { Vector::Wake };
@@ -93,6 +95,17 @@ pub(super) fn take() {
 }
 
 impl Engine {
+    /// Fetches what the current CPU's handler will want, all at once instead of one after the other.
+    fn warm_up(&self) {
+        for (address, length) in self.hot[self.current as usize] {
+            warm::bytes(address, length);
+            if let Some(line) = self.arena.line(address) {
+                let lines = &self.lines[line..line + length.div_ceil(1 << LINE_SHIFT)];
+                warm::bytes(lines.as_ptr() as usize, size_of_val(lines));
+            }
+        }
+    }
+
     /// How long an interrupt from the current CPU takes to arrive.
     fn flight(&self, target: u32) -> u64 {
         let t = self.topology();

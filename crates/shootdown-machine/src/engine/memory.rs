@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use shootdown::sync::Access;
 
-use super::{CPU_BITS, Engine, LOOKAHEAD, step, with};
+use super::{CPU_BITS, Engine, PRIVATE_LOOKAHEAD, step, with};
 
 /// What the hook of an atomic does.
 #[inline]
@@ -57,8 +57,10 @@ impl Engine {
     /// this CPU is not too far ahead of the others. Returns the line when others must have their turn
     /// first.
     ///
-    /// A hit may run ahead by [`LOOKAHEAD`], because a write by another CPU takes longer than that to take
-    /// the copy away; a later access by another CPU waits for the time of the write ([`Line::busy`]).
+    /// A hit may run ahead by the length of a transfer, because that is what a write by another CPU takes
+    /// before it can have taken the copy away; a later access by another CPU waits for the time of the
+    /// write ([`Line::busy`](super::lines::Line::busy)). What no other CPU has ever touched may run further ahead
+    /// ([`PRIVATE_LOOKAHEAD`]).
     #[inline]
     fn attempt(&mut self, addr: usize, access: Access) -> Option<usize> {
         let cpu = self.current;
@@ -70,11 +72,13 @@ impl Engine {
             self.me().spend(cost.ps());
             return None;
         };
-        let limit = (self.head >> CPU_BITS).saturating_add(LOOKAHEAD);
         let me = &self.cpus[cpu as usize];
         let line = &self.lines[number];
-        let hit =
-            line.is_mine(cpu) || (access == Access::Load && me.copies.has(number, line.version));
+        let mine = line.is_mine(cpu);
+        let hit = mine || (access == Access::Load && me.copies.has(number, line.version));
+        let private = mine && line.transfers == 0;
+        let ahead = if private { PRIVATE_LOOKAHEAD } else { self.costs.line_same.ps() };
+        let limit = (self.head >> CPU_BITS).saturating_add(ahead);
         if !hit || me.time > limit || me.is_due() {
             return Some(number);
         }

@@ -20,7 +20,7 @@
 //! # Invariants
 //! - I1: one CPU runs at a time; engine state is never borrowed across a suspension. Every function here
 //!   takes the engine anew through [`with`].
-//! - I2: a CPU has at most one queue entry that counts (the one with its stamp).
+//! - I2: a CPU has at most one queue entry that counts (the one for the time it is to go on).
 //! - I3: a CPU that is not in the queue and not running waits for a line or an interrupt; if the queue is
 //!   empty while a program has not returned, nobody can go on.
 
@@ -32,14 +32,14 @@ mod lines;
 mod memory;
 mod park;
 mod probe;
+mod queue;
 mod run;
 #[cfg(test)]
 mod tests;
+mod warm;
 
 use std::alloc::Layout;
 use std::cell::Cell;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::ptr::{self, NonNull};
 
 use arena::Arena;
@@ -51,6 +51,7 @@ pub(crate) use park::{idle_until, relax};
 pub use probe::Footprint;
 use probe::Probe;
 pub(crate) use probe::footprint;
+use queue::Queue;
 pub(crate) use run::{Job, run};
 use shootdown::CpuId;
 
@@ -62,6 +63,13 @@ use crate::time::Time;
 
 /// How far a step that touches nothing shared may run ahead, ps.
 const LOOKAHEAD: u64 = 20_000;
+
+/// How far a step may run ahead that touches what only this CPU has ever touched, ps: less than any
+/// interrupt takes to arrive.
+const PRIVATE_LOOKAHEAD: u64 = 400_000;
+
+/// Places per CPU in [`Engine::will_want`].
+pub(crate) const HOT: usize = 3;
 
 /// CPU numbers take this many bits of a queue key; the rest is the time in ps, up to 75 minutes.
 const CPU_BITS: u32 = 12;
@@ -84,10 +92,17 @@ pub(crate) struct Engine {
     /// By the number in [`Line::waiters`]: CPUs registered, with the number of their wait.
     waiters: Vec<Vec<(u32, u32)>>,
     cpus: Vec<CpuState>,
+    /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or waits.
+    due: Vec<u64>,
+    /// Where the stack of each suspended CPU ends; 0 when it never ran. (Both apart from the
+    /// rest, to be at hand when the rest is not.)
+    stacks: Vec<usize>,
+    /// By CPU: what its interrupt handler will want, for [`warm`].
+    hot: Vec<[(usize, usize); HOT]>,
     current: u32,
     /// Key of the first entry of the queue that counts.
     head: u64,
-    queue: BinaryHeap<Reverse<(u64, u32)>>,
+    queue: Queue,
     handler: Handler,
     timelines: Timelines,
     probe: Option<Box<Probe>>,
@@ -109,9 +124,12 @@ impl Engine {
             lines: Vec::new(),
             waiters: vec![Vec::new()],
             cpus: (0..topology.cpus).map(|_| CpuState::new()).collect(),
+            due: vec![NEVER; topology.cpus as usize],
+            stacks: vec![0; topology.cpus as usize],
+            hot: vec![[(0, 0); HOT]; topology.cpus as usize],
             current: 0,
             head: NEVER,
-            queue: BinaryHeap::new(),
+            queue: Queue::default(),
             handler: |_, _| {},
             timelines: Timelines::new(topology.cpus as usize),
             probe: None,
@@ -154,6 +172,11 @@ impl Engine {
     /// Does this CPU run user code?
     pub(crate) fn is_in_user_mode(&self, cpu: u32) -> bool {
         self.cpus[cpu as usize].mode == Mode::User
+    }
+
+    /// Says where a CPU's handler will look (address and bytes): only to be faster.
+    pub(crate) fn will_want(&mut self, cpu: u32, hot: [(usize, usize); HOT]) {
+        self.hot[cpu as usize] = hot;
     }
 
     /// What the engine knows of each CPU; the kernel adds the rest.
@@ -199,31 +222,26 @@ impl Engine {
 
     /// Queues a CPU; an earlier entry of it no longer counts.
     fn enqueue(&mut self, cpu: u32, at: u64) {
-        let state = &mut self.cpus[cpu as usize];
-        state.stamp = state.stamp.wrapping_add(1);
-        state.queued = true;
-        state.wake_at = at;
         assert!(at < 1 << (64 - CPU_BITS), "virtual time ends after 75 minutes");
+        self.due[cpu as usize] = at;
         let key = Self::key(at, cpu);
-        self.queue.push(Reverse((key, state.stamp)));
+        self.queue.push(key);
         self.head = self.head.min(key);
     }
 
     /// Makes a suspended CPU go on at `at` at the latest.
     fn wake_by(&mut self, cpu: u32, at: u64) {
-        let state = &self.cpus[cpu as usize];
-        let at = at.max(state.time);
-        if !state.queued || state.wake_at > at {
+        let at = at.max(self.cpus[cpu as usize].time);
+        if self.due[cpu as usize] > at {
             self.enqueue(cpu, at);
         }
     }
 
     /// Removes entries that don't count from the head of the queue, and remembers the head.
     fn refresh_head(&mut self) {
-        while let Some(Reverse((key, stamp))) = self.queue.peek() {
-            let cpu = &self.cpus[(key & ((1 << CPU_BITS) - 1)) as usize];
-            if cpu.queued && cpu.stamp == *stamp {
-                self.head = *key;
+        while let Some(key) = self.queue.peek() {
+            if self.due[(key & ((1 << CPU_BITS) - 1)) as usize] == key >> CPU_BITS {
+                self.head = key;
                 return;
             }
             self.queue.pop();
@@ -279,8 +297,10 @@ pub(crate) fn silently<R>(body: impl FnOnce() -> R) -> R {
 
 /// Leaves the CPU to others until its queue entry is first.
 fn suspend() {
+    let here = 0u8;
     let yielder = with(|e| {
         e.switches += 1;
+        e.stacks[e.current as usize] = &raw const here as usize;
         e.me().yielder.expect("set when the coroutine began")
     });
     // SAFETY: the yielder lives in the frame of the coroutine that is running here.

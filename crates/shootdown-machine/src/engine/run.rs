@@ -5,7 +5,7 @@ use corosensei::{Coroutine, CoroutineResult};
 use shootdown::CpuId;
 
 use super::cpu::NEVER;
-use super::{CPU_BITS, CURRENT, Engine, idle_until, with};
+use super::{CPU_BITS, CURRENT, Engine, idle_until, warm, with};
 use crate::breach::Breach;
 use crate::oracle::{self, Invariant, Stamp};
 use crate::time::Time;
@@ -110,13 +110,18 @@ impl Engine {
     /// Takes the CPU that goes on next out of the queue, and sets its time.
     fn next(&mut self) -> Option<u32> {
         self.refresh_head();
-        let std::cmp::Reverse((key, _)) = self.queue.pop()?;
+        let key = self.queue.pop()?;
         let cpu = u32::try_from(key & ((1 << CPU_BITS) - 1)).expect("twelve bits");
         self.current = cpu;
+        self.due[cpu as usize] = NEVER;
         let me = self.me();
-        me.queued = false;
         me.spend_until(key >> CPU_BITS);
         self.refresh_head();
+        if self.head != NEVER {
+            let next = (self.head & ((1 << CPU_BITS) - 1)) as usize;
+            warm::stack(self.stacks[next]);
+            warm::value(&self.cpus[next]);
+        }
         Some(cpu)
     }
 

@@ -68,6 +68,12 @@ pub(crate) struct CpuKernel {
 /// The lowest address given to areas that do not care where they are.
 const FIRST_VA: u64 = 1 << 40;
 
+/// Bytes worth fetching before a handler runs: of the library's state of a CPU, its front and its
+/// counters; of an MMU, its front.
+const SLOT_HEAD: usize = 4 * 64;
+const COUNTERS: usize = 6 * 64;
+const MMU_HEAD: usize = 8 * 64;
+
 impl State {
     /// A kernel that has booted on every CPU.
     pub fn new(config: &Config, engine: &mut Engine) -> Result<Box<Self>, MachineError> {
@@ -81,7 +87,15 @@ impl State {
             mmus.push(CpuMmu::new(CpuId(cpu), &geometry).map_err(MachineError::Geometry)?);
         }
         let system = engine.alloc(library.layouts().system);
-        let slots = (0..cpus).map(|_| engine.alloc(library.layouts().slot)).collect();
+        let slots: Vec<_> = (0..cpus).map(|_| engine.alloc(library.layouts().slot)).collect();
+        let slot_bytes = library.layouts().slot.size();
+        for ((cpu, slot), mmu) in (0..).zip(&slots).zip(&mmus) {
+            // The library's `PerCpu`: what it reads first is in front, its counters are at the end.
+            let slot = slot.as_ptr() as usize;
+            let counters = slot + slot_bytes.saturating_sub(COUNTERS);
+            let mmu = (std::ptr::from_ref(mmu) as usize, size_of::<CpuMmu>().min(MMU_HEAD));
+            engine.will_want(cpu, [(slot, SLOT_HEAD), (counters, COUNTERS), mmu]);
+        }
         Ok(Box::new(Self {
             memory: Memory::new(u64::from(config.frames)),
             mmus,
