@@ -38,7 +38,12 @@ pub struct Line {
     owner: u16,
     /// The owner holds it alone.
     exclusive: bool,
+    /// How often its only user came back to it, up to [`SETTLED`].
+    visits: u8,
 }
+
+/// Visits after which a line that nobody else has touched is taken for private.
+const SETTLED: u8 = 32;
 
 /// Distances, precomputed.
 pub struct Distances {
@@ -114,6 +119,16 @@ impl Line {
     #[inline]
     pub fn is_mine(&self, cpu: u32) -> bool {
         self.exclusive && u32::from(self.owner) == cpu + 1
+    }
+
+    /// No CPU but its owner has ever touched it, and the owner has come often. (Counts a visit.)
+    #[inline]
+    pub fn is_private(&mut self) -> bool {
+        if self.transfers != 0 {
+            return false;
+        }
+        self.visits += u8::from(self.visits < SETTLED);
+        self.visits == SETTLED
     }
 
     /// Fresh contents: nobody holds it, and copies of the old contents are void.

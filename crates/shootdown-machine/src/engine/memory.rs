@@ -59,7 +59,8 @@ impl Engine {
     ///
     /// A hit may run ahead by the length of a transfer, because that is what a write by another CPU takes
     /// before it can have taken the copy away; a later access by another CPU waits for the time of the
-    /// write ([`Line::busy`](super::lines::Line::busy)). What no other CPU has ever touched may run further ahead
+    /// write ([`Line::busy`](super::lines::Line::busy)). What no other CPU has ever touched, though its owner has for
+    /// long, may run further ahead
     /// ([`PRIVATE_LOOKAHEAD`]).
     #[inline]
     fn attempt(&mut self, addr: usize, access: Access) -> Option<usize> {
@@ -73,11 +74,15 @@ impl Engine {
             return None;
         };
         let me = &self.cpus[cpu as usize];
-        let line = &self.lines[number];
+        let line = &mut self.lines[number];
         let mine = line.is_mine(cpu);
         let hit = mine || (access == Access::Load && me.copies.has(number, line.version));
-        let private = mine && line.transfers == 0;
-        let ahead = if private { PRIVATE_LOOKAHEAD } else { self.costs.line_same.ps() };
+        let ahead = match access {
+            _ if mine && line.is_private() => PRIVATE_LOOKAHEAD,
+            // Whoever waits for the line gets it before the owner comes again.
+            Access::Rmw => 0,
+            Access::Load | Access::Store => self.costs.line_same.ps(),
+        };
         let limit = (self.head >> CPU_BITS).saturating_add(ahead);
         if !hit || me.time > limit || me.is_due() {
             return Some(number);
