@@ -246,7 +246,7 @@ pub(crate) unsafe fn post<P: Platform>(
     // A CPU that left before it could see the post needs nothing: take the post back.
     fence(Ordering::SeqCst);
     let posted = Posted { targets, from };
-    let online = P::system().online();
+    let online = P::system().online_of(&targets);
     for (w, bits) in targets.words().iter().enumerate() {
         posted.take_back(me, w, bits & !online.words()[w]);
     }
@@ -441,18 +441,10 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
 
 /// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing: D4.)
 pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
-    let targets = intersection::<P>(targets, &P::system().online());
+    let targets = P::system().online_of(targets);
     if targets.is_empty() {
         return Ok(());
     }
     me.stats.kicks_sent.add(u64::from(targets.len()));
     P::kick(&targets).map_err(CallError::Kick)
-}
-
-pub(crate) fn intersection<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
-    let mut both = *a;
-    for (to, from) in both.words_mut().iter_mut().zip(b.words()) {
-        *to &= from;
-    }
-    both
 }

@@ -147,6 +147,10 @@ pub trait Mask: Send + Sync + 'static {
     /// The words, lowest CPUs first.
     fn words(&self) -> &[AtomicU64];
 
+    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine reading the
+    /// words of CPUs that never were in the set.
+    fn summary(&self) -> &AtomicU64;
+
     /// Adds a CPU if it is not there yet; says whether it had to.
     ///
     /// Not a fence: a caller that needs one orders it itself (see the Dekker table in `switch.rs`).
@@ -159,7 +163,12 @@ pub trait Mask: Send + Sync + 'static {
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
-        word.fetch_or(bit, Ordering::AcqRel) & bit == 0
+        let new = word.fetch_or(bit, Ordering::AcqRel) & bit == 0;
+        let in_summary = 1 << (cpu.index() / WORD % WORD);
+        if self.words().len() > 1 && self.summary().load(Ordering::Relaxed) & in_summary == 0 {
+            self.summary().fetch_or(in_summary, Ordering::AcqRel);
+        }
+        new
     }
 
     /// Takes a CPU out if it is there; says whether it had to.
@@ -184,31 +193,51 @@ pub trait Mask: Send + Sync + 'static {
     /// A copy. Each word is read once; CPUs may come and go between words.
     fn snapshot(&self) -> Self::Set {
         let mut set = Self::Set::EMPTY;
-        for (to, from) in set.words_mut().iter_mut().zip(self.words()) {
-            *to = from.load(Ordering::Acquire);
+        let words = self.words();
+        let mut summary = if words.len() == 1 { 1 } else { self.summary().load(Ordering::Acquire) };
+        while summary != 0 {
+            let first = summary.trailing_zeros() as usize;
+            summary &= summary - 1;
+            for w in (first..words.len()).step_by(WORD) {
+                set.words_mut()[w] = words[w].load(Ordering::Acquire);
+            }
         }
         set
+    }
+
+    /// Those CPUs of `set` that are in this set too. Reads only the words it needs.
+    fn common(&self, set: &Self::Set) -> Self::Set {
+        let mut common = *set;
+        for (to, from) in common.words_mut().iter_mut().zip(self.words()) {
+            if *to != 0 {
+                *to &= from.load(Ordering::Acquire);
+            }
+        }
+        common
     }
 }
 
 /// A shared set of up to `64 * W` CPUs, on cache lines of its own.
 #[derive(Debug)]
-#[repr(align(64))]
-pub struct AtomicCpuSet<const W: usize>([AtomicU64; W]);
+#[repr(C, align(64))]
+pub struct AtomicCpuSet<const W: usize> {
+    summary: AtomicU64,
+    words: [AtomicU64; W],
+}
 
 impl<const W: usize> AtomicCpuSet<W> {
     /// The empty set.
     #[cfg(not(loom))]
     #[must_use]
     pub const fn new() -> Self {
-        Self([const { AtomicU64::new(0) }; W])
+        Self { summary: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; W] }
     }
 
     /// The empty set.
     #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
-        Self(core::array::from_fn(|_| AtomicU64::new(0)))
+        Self { summary: AtomicU64::new(0), words: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
@@ -241,7 +270,11 @@ impl<const W: usize> Mask for AtomicCpuSet<W> {
     }
 
     fn words(&self) -> &[AtomicU64] {
-        &self.0
+        &self.words
+    }
+
+    fn summary(&self) -> &AtomicU64 {
+        &self.summary
     }
 }
 

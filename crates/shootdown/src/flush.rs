@@ -31,7 +31,7 @@ use core::fmt;
 
 use crate::call::{self, Ack, CallError};
 use crate::cpu::{Loaded, PerCpu, View};
-use crate::cpu_set::Bits;
+use crate::cpu_set::{Bits, WORD};
 use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation, VaRange};
 use crate::mutant::{self, Mutant};
@@ -45,7 +45,7 @@ use crate::space::AddressSpace;
 use crate::switch;
 use crate::sync::{Ordering, fence, prefetch};
 use crate::tags::slots;
-use crate::tree::{self, READ_AHEAD};
+use crate::tree::{self, GROUP, READ_AHEAD};
 
 /// What changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -343,6 +343,7 @@ impl<P: Platform> AddressSpace<P> {
         if over {
             me.stats.over_ceiling.inc();
         }
+        self.expect_to_tell(cpu);
         P::Regime::publish();
         let generation =
             if mutant::active(Mutant::NoGenerationBump) { self.generation() } else { self.bump() };
@@ -355,8 +356,10 @@ impl<P: Platform> AddressSpace<P> {
         let hint = Hint { generation, step };
         // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
-        targets = call::intersection::<P>(&targets, &P::system().online());
         targets.remove(cpu);
+        if policy.targeted {
+            targets = P::system().online_of(&targets);
+        }
         let mut trim = CpuSetOf::<P>::EMPTY;
         if mutant::active(Mutant::FilterLosesOne) {
             let lost = targets.iter().next();
@@ -367,6 +370,21 @@ impl<P: Platform> AddressSpace<P> {
             trim = self.filter(me, &mut targets, generation, request.freed_tables);
         }
         Started { hint, targets, trim }
+    }
+
+    /// Asks for the lines that telling others will need, so that they travel together.
+    fn expect_to_tell(&self, cpu: CpuId) {
+        if P::policy().delivery != Delivery::Pull {
+            return;
+        }
+        let others = self.cpus();
+        let mut others = others.iter().filter(|c| *c != cpu).peekable();
+        if others.peek().is_some() {
+            self.expect_to_change();
+            for state in others.take(READ_AHEAD).filter_map(P::slot) {
+                prefetch(&state.shared);
+            }
+        }
     }
 
     /// Step 4: leaves out those who need not be told (see the module's table). Now and then returns those
@@ -381,10 +399,9 @@ impl<P: Platform> AddressSpace<P> {
         let policy = P::policy();
         let id = self.id().get();
         let candidates = *targets;
-        for cpu in candidates.iter() {
-            if let Some(state) = P::slot(cpu) {
-                prefetch(&state.shared);
-            }
+        // The first few are on their way already (`expect_to_tell`).
+        for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
+            prefetch(&state.shared);
         }
         let mut stale = CpuSetOf::<P>::EMPTY;
         for cpu in candidates.iter() {
@@ -447,7 +464,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Step 7, with pull delivery.
+    /// Step 7, with pull delivery: group by group, in the order in which they were told.
     fn wait(
         &self,
         pin: &P::Pin,
@@ -455,81 +472,117 @@ impl<P: Platform> AddressSpace<P> {
         freed_tables: bool,
         targets: &CpuSetOf<P>,
     ) -> Result<(), FlushError> {
-        let id = self.id().get();
-        // The last to be told is probably the last to answer. Once it has, the others probably have,
-        // and their lines can travel together.
-        let mut last = None;
-        for cpu in targets.iter() {
-            last = Some(cpu);
-        }
-        if let Some(cpu) = last {
-            wait_for::<P>(pin, cpu, id, generation, freed_tables)?;
-        }
-        let mut ahead = targets.iter();
-        for cpu in ahead.by_ref().take(READ_AHEAD) {
-            if let Some(state) = P::slot(cpu) {
-                prefetch(&state.shared);
+        let asked = Asked { id: self.id().get(), generation, freed_tables };
+        for (w, word) in targets.words().iter().enumerate().filter(|(_, word)| **word != 0) {
+            for first in (0..WORD).step_by(GROUP) {
+                let group = word >> first & ((1 << GROUP) - 1);
+                if group != 0 {
+                    asked.wait_for_group::<P>(pin, w * WORD + first, group)?;
+                }
             }
-        }
-        for cpu in targets.iter().filter(|c| Some(*c) != last) {
-            if let Some(state) = ahead.next().and_then(P::slot) {
-                prefetch(&state.shared);
-            }
-            wait_for::<P>(pin, cpu, id, generation, freed_tables)?;
         }
         Ok(())
     }
 }
 
-fn wait_for<P: Platform>(
-    pin: &P::Pin,
-    cpu: CpuId,
+/// What an answer must cover.
+#[derive(Clone, Copy)]
+struct Asked {
     id: u64,
     generation: Generation,
     freed_tables: bool,
-) -> Result<(), FlushError> {
-    let Some(state) = P::slot(cpu) else {
-        return Ok(());
-    };
-    let mut turn = 0;
-    loop {
-        let before = state.published();
-        if is_done(state, id, generation, freed_tables) {
-            return Ok(());
+}
+
+impl Asked {
+    fn is_done<P: Platform>(self, state: &PerCpu<P>) -> bool {
+        is_done(state, self.id, self.generation, self.freed_tables)
+    }
+
+    /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
+    /// something happens to its line, the others have probably answered too, and their lines can travel
+    /// together with it.
+    fn wait_for_group<P: Platform>(
+        self,
+        pin: &P::Pin,
+        first: usize,
+        group: u64,
+    ) -> Result<(), FlushError> {
+        let cpus = |mut bits: u64| {
+            core::iter::from_fn(move || {
+                let bit = bits.trailing_zeros();
+                bits &= bits.checked_sub(1)?;
+                #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
+                Some(CpuId(first as u32 + bit))
+            })
+        };
+        let last = 1 << group.ilog2();
+        let expect = |ahead: &mut dyn Iterator<Item = CpuId>, lines: usize| {
+            for state in ahead.take(lines).filter_map(P::slot) {
+                prefetch(&state.shared);
+            }
+        };
+        for cpu in cpus(last) {
+            self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
         }
-        // `relax` may sleep until the line that was looked at last changes: look at the one the answer
-        // comes on, and sleep only if it says what it said.
-        if state.published() == before {
-            serve::wait_turn::<P>(pin, &mut turn).map_err(|_| FlushError::Stalled(cpu))?;
+        let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
+        for cpu in cpus(group ^ last) {
+            expect(&mut ahead, 1);
+            self.wait_for::<P>(pin, cpu, || {})?;
         }
+        Ok(())
+    }
+
+    /// Waits for one CPU; `awake` is called when something may have happened.
+    fn wait_for<P: Platform>(
+        self,
+        pin: &P::Pin,
+        cpu: CpuId,
+        awake: impl Fn(),
+    ) -> Result<(), FlushError> {
+        let Some(state) = P::slot(cpu) else { return Ok(()) };
+        let mut turn = 0;
+        while !self.is_done(state) {
+            // `relax` may sleep until the line that was looked at last changes: look at the one the answer
+            // comes on, and sleep only if it says what it said before the answer was missing.
+            let before = state.published();
+            if self.is_done(state) {
+                break;
+            }
+            if state.published() == before {
+                P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
+                awake();
+                if self.is_done(state) {
+                    break;
+                }
+            }
+            serve::serve_turn::<P>(pin, &mut turn);
+        }
+        Ok(())
     }
 }
 
 /// Does this CPU make no access any more through entries of space `id` older than `generation`, without
 /// looking at the generation first?
 ///
-/// The state and the acknowledged generation are two words, so the state is read again after: if it
-/// names the same space, the acknowledgement is that space's. (If the CPU went elsewhere and came back
-/// in between, it looked at the generation on its way back, after the initiator's fence: D1. The
-/// Acquire of `acked` then pairs with that fence in `switch_to`, which comes before its store.)
+/// The acknowledged generation and the state are two words, read in this order. If the state then names
+/// the space, either the acknowledgement was that space's, or the CPU came (back) to the space after the
+/// acknowledgement was read: then it looked at the generation on its way, after the initiator's fence (D1),
+/// and is current whatever was read. A state older than the acknowledgement can't be seen: its Acquire
+/// pairs with the fence in `switch_to`, which comes after the store of *switching* and before that of
+/// `acked`.
 fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
     generation: Generation,
     freed_tables: bool,
 ) -> bool {
-    match state.remote_view(id) {
-        View::Switching => return false,
-        View::Elsewhere => return true,
-        View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => return true,
-        View::Active | View::Lazy => {}
-    }
-    // ORDERING: Acquire, with the Release in `respond::catch_up`
+    // ORDERING: Acquire, with the Release in `respond::catch_up`, and with the fence in `switch_to`
     let acked = state.shared.acked.load(Ordering::Acquire);
     match state.remote_view(id) {
-        View::Active | View::Lazy => acked >= generation.0,
         View::Elsewhere => true,
         View::Switching => false,
+        View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
+        View::Active | View::Lazy => acked >= generation.0,
     }
 }
 

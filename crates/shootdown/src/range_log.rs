@@ -22,7 +22,7 @@
 //! | R3 word, then fence, then stamp | Acquire fence | R1 | a torn entry shows another stamp |
 
 use crate::ids::{Generation, Stride, VaRange};
-use crate::sync::{AtomicU64, Ordering, fence, prefetch};
+use crate::sync::{AtomicU64, Ordering, fence, prefetch, prefetch_write};
 
 /// Steps remembered. Eight entries are two cache lines; more than eight missed steps are rarely
 /// below the ceiling when replayed.
@@ -181,6 +181,12 @@ impl RangeLog {
         let word = entry.step.load(Ordering::Relaxed);
         fence(Ordering::Acquire); // ORDERING: R3, with the fence R1 in `record`
         (entry.stamp.load(Ordering::Relaxed) == stamp).then(|| Step::unpack(word))
+    }
+
+    /// Asks for the lines, one of which will be written next.
+    pub fn expect_to_record(&self) {
+        prefetch_write(&self.0[0]);
+        prefetch_write(&self.0[STEPS / 2]);
     }
 
     /// Asks for the line that holds the step after `have`.

@@ -23,7 +23,8 @@
 //! touches user memory must ask [`crate::user_access_ok`] first.)
 //!
 //! # Invariants
-//! I1 (master): a slot's generation advances only after every step up to it was invalidated. I2: the
+//! I1 (master): a slot's generation advances only after every step up to it was invalidated; with an early
+//! acknowledgement, before anything on this CPU could look at it. I2: the
 //! generation is read once, before the invalidation; entries filled after it see at least those table
 //! stores.
 
@@ -32,7 +33,7 @@ use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation};
 use crate::mutant::{self, Mutant};
 use crate::platform::Platform;
-use crate::policy::Lazy;
+use crate::policy::{Delivery, Lazy};
 use crate::range_log::{Step, Steps};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
@@ -96,9 +97,6 @@ pub(crate) fn catch_up<P: Platform>(
         return Response::Current;
     }
     let policy = P::policy();
-    if hint.is_none() && policy.range_log {
-        space.log.prefetch_after(have);
-    }
     let want = space.generation();
     if want == have {
         ack();
@@ -121,6 +119,11 @@ pub(crate) fn catch_up<P: Platform>(
         && (!freed_tables || mutant::active(Mutant::EarlyAckFreed));
     let mut ack = Some(ack);
     if early {
+        // The generation goes with the acknowledgement, ahead of the invalidation, because both are on the
+        // line that the initiator is about to fetch: writing it later would take the line away again. Until
+        // the invalidation is done, nothing on this CPU looks at it: interrupts are off, and a
+        // non-maskable kick finds this CPU serving (I1).
+        me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
         if let Some(ack) = ack.take() {
@@ -142,8 +145,8 @@ pub(crate) fn catch_up<P: Platform>(
         }
         switch::settle::<P>();
     }
-    me.set_generation_of(slot, want);
     if let Some(ack) = ack {
+        me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::is_done`: done before it says so
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
@@ -234,4 +237,15 @@ pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
 pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
     invalidate_tag(me, me.order().current());
     switch::settle::<P>();
+}
+
+/// A kick has come: asks for the lines that catching up will read, and for the one that answers, so that
+/// they travel together.
+pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
+    if P::policy().delivery != Delivery::Pull {
+        return;
+    }
+    if let Some(space) = me.space() {
+        space.expect_to_catch_up(me.generation_of(me.order().current()));
+    }
 }

@@ -30,6 +30,7 @@ pub enum Served {
 pub fn on_kick<P: Platform>(pin: &P::Pin) -> Served {
     let me = PerCpu::<P>::here(pin);
     me.stats.kicks_received.inc();
+    respond::expect(me);
     serve(pin, me, Occasion::Kick)
 }
 
@@ -58,10 +59,15 @@ pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> boo
 /// CPU that waits with interrupts off finds it on every eighth turn.
 pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(), Stalled> {
     let relaxed = P::relax(pin);
+    serve_turn::<P>(pin, turn);
+    relaxed
+}
+
+/// The serving half of a turn.
+pub(crate) fn serve_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) {
     *turn = turn.wrapping_add(1);
     let occasion = if *turn % 8 == 0 { Occasion::Poll } else { Occasion::Turn };
     let _ = serve(pin, PerCpu::<P>::here(pin), occasion);
-    relaxed
 }
 
 /// May this CPU wait for others? Not while it serves some: they could be waiting for it.

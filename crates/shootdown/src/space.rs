@@ -23,7 +23,7 @@ use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
 use crate::switch;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, prefetch, prefetch_write};
 
 /// An address space, as far as coherence is concerned. The kernel keeps it beside its page tables.
 ///
@@ -134,6 +134,22 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn cpus(&self) -> CpuSetOf<P> {
         self.cpus.snapshot()
+    }
+
+    /// The line with the generation, and the log, will be written soon.
+    pub(crate) fn expect_to_change(&self) {
+        prefetch_write(&self.hot);
+        if P::policy().range_log {
+            self.log.expect_to_record();
+        }
+    }
+
+    /// This CPU, current to `have`, will soon look what has changed since.
+    pub(crate) fn expect_to_catch_up(&self, have: Generation) {
+        prefetch(&self.hot);
+        if P::policy().range_log {
+            self.log.prefetch_after(have);
+        }
     }
 
     /// Counts a change.

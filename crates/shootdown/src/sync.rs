@@ -3,7 +3,7 @@
 //! The rest of the crate names atomics only through this module, so that the same protocol code runs
 //! in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine (package
 //! `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`). Besides the
-//! atomics it has [`prefetch`], a hint that may be ignored.
+//! atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored.
 
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
@@ -26,6 +26,22 @@ mod imp {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = target;
     }
+
+    /// Asks for the line of `target` to be written soon. A hint: nothing depends on it.
+    #[inline]
+    pub fn prefetch_write<T>(target: &T) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: PREFETCHW reads nothing architecturally and faults on no address; CPUs without it
+        // execute it as a no-op (AMD APM vol. 3, PREFETCH).
+        unsafe {
+            core::arch::x86_64::_mm_prefetch(
+                core::ptr::from_ref(target).cast(),
+                core::arch::x86_64::_MM_HINT_ET0,
+            );
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = target;
+    }
 }
 
 #[cfg(loom)]
@@ -39,6 +55,9 @@ mod imp {
 
     /// Nothing to do under the model checker.
     pub fn prefetch<T>(_: &T) {}
+
+    /// Nothing to do under the model checker.
+    pub fn prefetch_write<T>(_: &T) {}
 }
 
 #[cfg(all(shootdown_traced, not(loom)))]

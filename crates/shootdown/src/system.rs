@@ -55,6 +55,11 @@ impl<P: Platform> System<P> {
         self.online.snapshot()
     }
 
+    /// Those CPUs of `set` that are online now.
+    pub(crate) fn online_of(&self, set: &CpuSetOf<P>) -> CpuSetOf<P> {
+        self.online.common(set)
+    }
+
     pub(crate) fn set_online(&self, cpu: CpuId, online: bool) {
         if online {
             self.online.insert(cpu);

@@ -25,14 +25,20 @@ unsafe extern "Rust" {
     safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering);
     /// A fence is about to happen.
     safe fn __shootdown_fence(ordering: Ordering);
-    /// The line of `addr` will be wanted soon.
-    safe fn __shootdown_prefetch(addr: usize);
+    /// The line of `addr` will be wanted soon, to be read or to be written.
+    safe fn __shootdown_prefetch(addr: usize, write: bool);
 }
 
 /// Tells the machine that the line of `target` is wanted soon.
 #[inline]
 pub fn prefetch<T>(target: &T) {
-    __shootdown_prefetch(core::ptr::from_ref(target) as usize);
+    __shootdown_prefetch(core::ptr::from_ref(target) as usize, false);
+}
+
+/// Tells the machine that the line of `target` is wanted soon, to be written.
+#[inline]
+pub fn prefetch_write<T>(target: &T) {
+    __shootdown_prefetch(core::ptr::from_ref(target) as usize, true);
 }
 
 /// A fence, traced.

@@ -21,7 +21,7 @@
 //! | T3 counters | AcqRel | each other | the chain of counts carries every function's effects upward |
 //! | T4 *done* stored / loaded | Release / Acquire | each other | and to the initiator |
 
-use crate::call::{Ack, CallError, Func, intersection, kick};
+use crate::call::{Ack, CallError, Func, kick};
 use crate::cpu::PerCpu;
 use crate::cpu_set::{Bits, Mask, WORD};
 use crate::ids::CpuId;
@@ -36,7 +36,7 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence, prefetch};
 pub(crate) const TREES: usize = 4;
 
 /// CPUs per lowest group: as many as x2APIC addresses as one cluster.
-const GROUP: usize = 16;
+pub(crate) const GROUP: usize = 16;
 const GROUPS: usize = WORD / GROUP;
 
 /// Words beyond which kicks are passed on by the first CPU of each word. Below, the initiator's own
@@ -221,7 +221,7 @@ impl<P: Platform> Begun<'_, P> {
         let call = &P::system().trees[self.index];
         let mut first = self.targets;
         if call.forward.load(Ordering::Relaxed) {
-            let online = P::system().online();
+            let online = P::system().online_of(&first);
             for (word, online) in first.words_mut().iter_mut().zip(online.words()) {
                 let lowest = *word & word.wrapping_neg();
                 // A first CPU that has left can't pass the kick on: kick its whole word from here.
@@ -344,7 +344,7 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
 /// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be reached
 /// is the initiator's stall to report.
 fn pass_on<P: Platform>(rest: &CpuSetOf<P>) {
-    let rest = intersection::<P>(rest, &P::system().online());
+    let rest = P::system().online_of(rest);
     if rest.is_empty() || P::kick(&rest).is_ok() {
         return;
     }

@@ -24,8 +24,8 @@ fn __shootdown_fence(ordering: Ordering) {
 
 /// A line will be wanted soon.
 #[unsafe(no_mangle)]
-fn __shootdown_prefetch(addr: usize) {
+fn __shootdown_prefetch(addr: usize, write: bool) {
     if current().is_some() {
-        memory::prefetch(addr);
+        memory::prefetch(addr, write);
     }
 }

@@ -46,10 +46,10 @@ pub fn fence(ordering: Ordering) {
 }
 
 /// What the hook of a prefetch does.
-pub fn prefetch(addr: usize) {
+pub fn prefetch(addr: usize, write: bool) {
     let Some(line) = with(|e| e.arena.line(addr)) else { return };
     step();
-    with(|e| e.prefetch(line));
+    with(|e| if write { e.prefetch_write(line) } else { e.prefetch(line) });
 }
 
 impl Engine {
@@ -180,6 +180,30 @@ impl Engine {
         if let Some(probe) = self.probe_of_current() {
             probe.rmw(number, got.transfer.is_some());
         }
+    }
+
+    /// Fetches the line alone, in the background. Whoever waits for a write to it sees it taken away and
+    /// looks again, which takes it back: asking too early costs a transfer.
+    fn prefetch_write(&mut self, number: usize) {
+        let (hit, limit) = (self.costs.line_hit.ps(), self.costs.fill_buffers as usize);
+        let cpu = self.current;
+        let me = &mut self.cpus[cpu as usize];
+        if self.lines[number].is_mine(cpu) {
+            me.spend(hit);
+            return;
+        }
+        me.take_fill(limit);
+        me.spend(hit);
+        let line = &mut self.lines[number];
+        let got = line.fetch_alone(cpu, &self.distances);
+        let done = me.time.max(line.busy) + got.transfer.unwrap_or(0);
+        line.busy = done;
+        me.fills.push(done);
+        me.stores_done = me.stores_done.max(done);
+        me.copies.note(number, line.version);
+        me.lines.transfers += 1;
+        me.lines.remote_dirtied += u64::from(got.took);
+        self.written(number, done);
     }
 
     fn prefetch(&mut self, number: usize) {
