@@ -47,6 +47,7 @@ mod cpu;
 mod frames;
 mod full;
 mod geometry;
+mod inspect;
 mod lines;
 mod memory;
 mod pte;

@@ -4,11 +4,11 @@ use shootdown::{CpuId, Stride, Tag, VaRange};
 
 use crate::mmu::Frame;
 use crate::mmu::addr::{self, Root};
-use crate::mmu::array::{Entry, context_of, key, span_of};
+use crate::mmu::array::{Entry, key};
 use crate::mmu::counters::MmuCounters;
 use crate::mmu::geometry::{GeometryError, TlbGeometry, UpperLevels};
 use crate::mmu::lines::Lines;
-use crate::mmu::memory::{Memory, Violation};
+use crate::mmu::memory::Memory;
 use crate::mmu::tags::{Contexts, Exhausted, MAX_TAGS, TagState};
 use crate::mmu::tlb::{In, Tlb};
 use crate::mmu::translation::{Access, Found, Translation, Trap};
@@ -275,67 +275,6 @@ impl CpuMmu {
         }
     }
 
-    /// Looks at what is cached for one address under the loaded tag, without using it: what a flush that
-    /// has returned promises is that nothing stale is found on a CPU that runs user code.
-    ///
-    /// # Errors
-    /// When an access would be a breach.
-    pub fn check(&self, mem: &Memory, va: u64) -> Result<(), Box<Breach>> {
-        let mut worst = None;
-        for context in [self.context, self.global] {
-            self.tlb.peek(addr::vpn(va), context, |entry| {
-                if let Err(violation) = mem.check_leaf(entry, entry.frame) {
-                    worst.get_or_insert(violation);
-                }
-            });
-            if !self.global_used {
-                break;
-            }
-        }
-        match worst {
-            None => Ok(()),
-            Some(v) => Err(self.stale(&v, va, "an entry that user code could use now")),
-        }
-    }
-
-    /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and
-    /// adversaries, which want to know before an access does.
-    ///
-    /// # Errors
-    /// The first one found.
-    pub fn audit(&self, mem: &Memory, tag: Tag) -> Result<(), Box<Breach>> {
-        let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return Ok(()) };
-        let mut worst = None;
-        self.tlb.for_each(|k, entry| {
-            if context_of(k) == state.context
-                && let Err(v) = mem.check_leaf(entry, entry.frame)
-            {
-                let va = addr::va_of(span_of(k).0);
-                worst.get_or_insert((v, va, "an entry that is still cached"));
-            }
-        });
-        self.walk_caches.for_each(|k, entry| {
-            if context_of(k) == state.walk_context
-                && let Err(v) = mem.check_walk(entry)
-            {
-                worst.get_or_insert((v, 0, "a walk-cache entry that is still cached"));
-            }
-        });
-        match worst {
-            None => Ok(()),
-            Some((v, va, what)) => Err(self.stale_under(state, &v, va, what)),
-        }
-    }
-
-    /// How many leaf entries are cached under a tag, global ones not counted, each level for itself.
-    #[must_use]
-    pub fn cached(&self, tag: Tag) -> usize {
-        let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return 0 };
-        let mut n = 0;
-        self.tlb.for_each(|k, _| n += usize::from(context_of(k) == state.context));
-        n
-    }
-
     /// Puts a fresh translation where later accesses find it.
     pub(crate) fn fill(&mut self, va: u64, size: Stride, entry: Entry, global: bool) {
         let context = if global { self.global } else { self.context };
@@ -440,67 +379,6 @@ impl CpuMmu {
                 }
             }
         }
-    }
-
-    pub(crate) fn breach(
-        &self,
-        invariant: Invariant,
-        root: Option<Root>,
-        va: Option<u64>,
-        details: String,
-    ) -> Box<Breach> {
-        Box::new(Breach { invariant, cpu: self.id, root, va, culprits: Vec::new(), details })
-    }
-
-    /// The breach that using a stale entry is.
-    pub(crate) fn stale(&self, violation: &Violation, va: u64, what: &str) -> Box<Breach> {
-        self.stale_under(&self.tags[self.current], violation, va, what)
-    }
-
-    fn stale_under(
-        &self,
-        state: &TagState,
-        violation: &Violation,
-        va: u64,
-        what: &str,
-    ) -> Box<Breach> {
-        let mut invariant = violation.invariant;
-        let mut details = match invariant {
-            Invariant::FrameReuse => {
-                format!("{what} leads to a frame that was freed before any flush")
-            }
-            Invariant::TableReuse => {
-                format!(
-                    "{what} leads to a table page that was freed before any flush for freed tables"
-                )
-            }
-            Invariant::WalkCacheReuse => {
-                format!("{what} leads to a table page whose flush has returned")
-            }
-            _ => format!("{what} is older than a change whose flush has returned"),
-        };
-        let mut culprits = Vec::new();
-        if let Some(missed) = &violation.missed {
-            let (change, flush) = (missed.changed_by, missed.returned_by);
-            details.push_str(&format!(
-                " (changed by {} at {} ns, flush returned to {} at {} ns",
-                change.cpu,
-                change.at / 1000,
-                flush.cpu,
-                flush.at / 1000
-            ));
-            if invariant == Invariant::Revocation && missed.returned <= state.loaded {
-                // The tag was loaded with this entry in it, after the flush.
-                invariant = Invariant::MasterInvariant;
-                details
-                    .push_str(&format!(", before this CPU loaded tag {} keeping it", state.tag.0));
-            }
-            details.push(')');
-            culprits.extend([change, flush]);
-        }
-        let mut breach = self.breach(invariant, Some(state.owner), Some(va), details);
-        breach.culprits = culprits;
-        breach
     }
 }
 

@@ -102,8 +102,54 @@ pub(crate) const MAX_TAGS: usize = LIVE - 8;
 
 #[cfg(test)]
 mod tests {
+    use shootdown::{CpuId, Stride, VaRange};
+
     use super::*;
     use crate::mmu::array::key;
+    use crate::mmu::{Access, CpuMmu, Found, Memory, Perms, TlbGeometry};
+
+    const VA: u64 = 0x1000;
+
+    fn one_page() -> (Memory, Root, CpuMmu) {
+        let mut mem = Memory::new(16);
+        let root = mem.new_space().unwrap();
+        let frame = mem.alloc(Stride::Page4K).unwrap();
+        mem.map(root, VA, frame, Stride::Page4K, Perms::USER_RW).unwrap();
+        (mem, root, CpuMmu::new(CpuId(0), &TlbGeometry::zen4()).unwrap())
+    }
+
+    fn is_cached(cpu: &mut CpuMmu, mem: &mut Memory) -> bool {
+        !matches!(cpu.translate(mem, VA, Access::UserRead).unwrap().found, Found::Walk(_))
+    }
+
+    #[test]
+    fn when_numbers_run_out_everything_is_forgotten_and_it_goes_on() {
+        let (mut mem, root, mut cpu) = one_page();
+        cpu.load(&mem, root, Tag(1), false).unwrap();
+        cpu.contexts.last = (1 << CONTEXT_BITS) - 3;
+        cpu.walk_contexts.last = (1 << CONTEXT_BITS) - 5;
+        for _ in 0..20 {
+            assert!(!is_cached(&mut cpu, &mut mem));
+            assert!(is_cached(&mut cpu, &mut mem));
+            cpu.invalidate_range(Tag(1), VaRange::new(VA, 1, Stride::Page4K).unwrap(), false);
+            assert!(!is_cached(&mut cpu, &mut mem));
+            cpu.invalidate_tag(Tag(1));
+        }
+        assert!(cpu.contexts.last < 100 && cpu.walk_contexts.last < 100);
+    }
+
+    #[test]
+    fn more_tags_than_places_are_forgotten_not_mixed_up() {
+        let (mut mem, root, mut cpu) = one_page();
+        for tag in 1..=2 * LIVE as u16 {
+            cpu.load(&mem, root, Tag(tag), false).unwrap();
+            assert!(!is_cached(&mut cpu, &mut mem));
+        }
+        for tag in [1, 2 * LIVE as u16] {
+            cpu.load(&mem, root, Tag(tag), true).unwrap();
+            assert_eq!(is_cached(&mut cpu, &mut mem), tag != 1);
+        }
+    }
 
     #[test]
     fn a_context_lives_until_killed_and_numbers_do_not_come_back() {
