@@ -2,8 +2,10 @@
 //! second, and a storm of flushes to 4096 CPUs. The oracle is on in all of them, as always.
 //!
 //! ```sh
-//! cargo run --release -p shootdown-machine --example speed
+//! cargo run --release -p shootdown-machine --example speed [accesses|shootdowns|storm [FLUSHES]]
 //! ```
+//!
+//! `cargo bench -p shootdown-machine` does the same.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -84,9 +86,13 @@ fn peak() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1024)
 }
 
+/// Measures what was asked for, or everything.
 #[allow(clippy::cast_precision_loss)] // for printing
-fn main() {
-    let only = std::env::args().nth(1);
+pub fn main() {
+    // `cargo bench` adds an option of its own.
+    let mut words = std::env::args().skip(1).filter(|word| !word.starts_with("--"));
+    let only = words.next();
+    let flushes = words.next().and_then(|n| n.parse().ok()).unwrap_or(1000);
     let runs = |name: &str| only.as_deref().is_none_or(|o| o == name);
     for cpus in [1, 2] {
         if runs("accesses") {
@@ -99,20 +105,21 @@ fn main() {
         let n = 300_000;
         let (outcome, seconds) = shootdowns(n);
         assert_eq!(outcome.total().interrupts.received, n);
-        println!("single-target shootdowns: {:.0} k/s (target 300)", n as f64 / seconds / 1e3);
+        println!(
+            "single-target shootdowns: {:.0} k/s (target 300), {} ps of virtual time",
+            n as f64 / seconds / 1e3,
+            outcome.end.ps(),
+        );
     }
     for (name, policy) in [("shootdown", Policy::SHOOTDOWN), ("linux-5.13", Policy::LINUX_5_13)] {
         if runs("storm") || runs(name) {
             let profile = Profile::named("generic-4096").expect("built in");
-            let (outcome, seconds) = storm(
-                Config { policy, ..Config::new(profile) },
-                std::env::args().nth(2).map_or(1000, |n| n.parse().unwrap()),
-            );
+            let (outcome, seconds) = storm(Config { policy, ..Config::new(profile) }, flushes);
             let received = outcome.total().interrupts.received;
             println!(
-                "storm of 1000 flushes to 4095 CPUs, {name}: {seconds:.1} s (target 20), \
-                 {received} interrupts, {} of virtual time, peak {} MiB (target 4096)",
-                outcome.end,
+                "storm of {flushes} flushes to 4095 CPUs, {name}: {seconds:.1} s (target 20), \
+                 {received} interrupts, {} ps of virtual time, peak {} MiB (target 4096)",
+                outcome.end.ps(),
                 peak().map_or("?".to_owned(), |mib| mib.to_string()),
             );
         }
