@@ -8,7 +8,7 @@
 
 use super::arena::LINE_SHIFT;
 use super::cpu::NEVER;
-use super::{Engine, Mode, Vector, step, warm, with};
+use super::{Engine, Mode, Vector, step, take_due, warm, with};
 use crate::oracle::Event;
 use shootdown::CpuId;
 
@@ -16,7 +16,7 @@ use shootdown::CpuId;
 pub(crate) fn irqs(on: bool) -> bool {
     let was = with(|e| std::mem::replace(&mut e.me().irqs_on, on));
     if on && !was {
-        step();
+        take_due();
     }
     was
 }

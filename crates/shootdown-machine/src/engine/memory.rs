@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use shootdown::sync::Access;
 
-use super::{CPU_BITS, Engine, PRIVATE_LOOKAHEAD, step, with};
+use super::{CPU_BITS, Engine, LOOKAHEAD, PRIVATE_LOOKAHEAD, step, with};
 
 /// What the hook of an atomic does.
 #[inline]
@@ -57,8 +57,8 @@ impl Engine {
     /// this CPU is not too far ahead of the others. Returns the line when others must have their turn
     /// first.
     ///
-    /// A hit may run ahead by the length of a transfer, because that is what a write by another CPU takes
-    /// before it can have taken the copy away; a later access by another CPU waits for the time of the
+    /// A hit may run ahead by the length of a transfer and [`LOOKAHEAD`], because a write by another CPU
+    /// takes about that long to take the copy away; a later access by another CPU waits for the time of the
     /// write ([`Line::busy`](super::lines::Line::busy)). What no other CPU has ever touched, though its owner has for
     /// long, may run further ahead
     /// ([`PRIVATE_LOOKAHEAD`]).
@@ -81,7 +81,7 @@ impl Engine {
             _ if mine && line.is_private() => PRIVATE_LOOKAHEAD,
             // Whoever waits for the line gets it before the owner comes again.
             Access::Rmw => 0,
-            Access::Load | Access::Store => self.costs.line_same.ps(),
+            Access::Load | Access::Store => self.costs.line_same.ps() + LOOKAHEAD,
         };
         let limit = (self.head >> CPU_BITS).saturating_add(ahead);
         if !hit || me.time > limit || me.is_due() {

@@ -6,7 +6,7 @@
 //! spinning CPU would.
 
 use super::cpu::NEVER;
-use super::{Engine, Mode, step, suspend, with};
+use super::{Engine, Mode, suspend, take_due, with};
 use crate::oracle::Event;
 use crate::time::Time;
 
@@ -19,7 +19,7 @@ const SWEEP: usize = 8;
 
 /// One turn of a wait loop.
 pub(crate) fn relax() {
-    step();
+    take_due();
     let park = with(|e| {
         let cpu = e.current;
         let news = e.me().overflowed
@@ -51,7 +51,7 @@ pub(crate) fn relax() {
         me.watched.clear();
         me.overflowed = false;
     });
-    step();
+    take_due();
 }
 
 /// Does nothing until `until`, or until woken. Returns whether it was woken.
@@ -59,7 +59,7 @@ pub(crate) fn idle_until(until: Time) -> bool {
     let until = until.ps();
     let mode = super::mode(Mode::Idle);
     loop {
-        step();
+        take_due();
         let done = with(|e| {
             let cpu = e.current;
             let me = e.me();
