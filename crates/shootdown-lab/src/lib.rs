@@ -10,6 +10,7 @@
 //! | [`bound`] | the `omniscient` bound |
 //! | [`progress`] | progress bars on a terminal, silence in a pipe |
 //! | [`recording`] | recordings of real programs: making, keeping and reading them |
+//! | [`replay`] | doing on the machine what a recording says |
 //! | [`experiments`] | what `shootdown bench` runs |
 //!
 //! The laboratory drives the software machine through its public interface and knows nothing of its
@@ -25,5 +26,6 @@ pub mod names;
 pub mod output;
 pub mod progress;
 pub mod recording;
+pub mod replay;
 
 pub use error::LabError;

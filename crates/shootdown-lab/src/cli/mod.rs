@@ -7,6 +7,7 @@
 mod bench;
 mod list;
 mod record;
+mod replay;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,7 @@ enum Command {
     Bench(bench::BenchArgs),
     List(list::ListArgs),
     Record(record::RecordArgs),
+    Replay(replay::ReplayArgs),
     Import(record::ImportArgs),
 }
 
@@ -89,6 +91,7 @@ fn run(cli: Cli) -> Result<(), LabError> {
         Command::Bench(args) => args.run(shared),
         Command::List(args) => args.run(shared),
         Command::Record(args) => args.run(shared),
+        Command::Replay(args) => args.run(shared),
         Command::Import(args) => args.run(shared),
     }
 }

@@ -12,7 +12,9 @@
 //! - R3: a flush is one request, seen as [`FlushStep::Ask`](super::model::FlushStep::Ask) when other CPUs are in the space's set and as
 //!   [`FlushStep::LocalSpace`](super::model::FlushStep::LocalSpace) when the CPU itself has it loaded; both together are one request.
 //! - R4: a request inside a memory system call is about the call's range; one right after a write fault,
-//!   about the page of the fault; what any other is about is not known, only how many pages.
+//!   about the page of the fault; one that asks other CPUs for everything while the last thread of a space
+//!   ends or leaves it by `exec`, about that space's end; what any other is about is not known, only how
+//!   many pages.
 //! - R5: a CPU ran, from the beginning, the thread its first event names.
 //! - R6: when an event names another thread than the one the CPU was last known to run, a switch went
 //!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
@@ -72,7 +74,9 @@ pub enum Cause {
     Call(CallArgs),
     /// A write fault on this page: its frame was replaced.
     WriteFault(u64),
-    /// Something the recording does not tell (fork, exec, exit, write-back).
+    /// The space is taken down; its tables are freed.
+    Teardown,
+    /// Something the recording does not tell (fork, write-back).
     Unknown,
 }
 
@@ -90,19 +94,32 @@ pub enum Act {
         /// An instruction fetch.
         execute: bool,
     },
-    /// It asks for a flush of its thread's space.
+    /// It asks for a flush.
     Flush {
+        /// Of this space: its thread's, or the one its thread has just left by `exec`.
+        space: SpaceId,
         /// How much.
         extent: Extent,
         /// What changed.
         cause: Cause,
     },
-    /// Its thread enters a memory system call.
-    Enter(CallArgs),
-    /// Its thread is in no memory system call any more.
-    Leave,
+    /// Its thread's space has a new mapping (what was there has gone).
+    Map(Range),
+    /// Nothing is mapped there any more.
+    Unmap(Range),
+    /// Its thread made this range writable.
+    Permit(Range),
     /// The last thread of a space is gone.
     End(SpaceId),
+}
+
+/// A range of addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Range {
+    /// Its first byte.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
 }
 
 /// An act with its place and time.
@@ -136,6 +153,8 @@ pub struct Timeline {
     pub steps: Vec<Step>,
     /// For each thread of the command, its pauses in order.
     pub pauses: BTreeMap<Tid, Vec<Pause>>,
+    /// Who made each thread of the command, and when.
+    pub births: BTreeMap<Tid, (Tid, u64)>,
     /// What the recorded kernel did.
     pub truth: Truth,
 }
@@ -175,10 +194,9 @@ impl Timeline {
                 Act::Run(what) => {
                     runs.insert(step.cpu, what);
                 }
-                Act::Flush { .. } => {
-                    let own = runs.get(&step.cpu).and_then(|r| r.space());
+                Act::Flush { space, .. } => {
                     let others = runs.iter().filter(|(cpu, _)| **cpu != step.cpu);
-                    met += others.filter(|(_, r)| own.is_some() && r.space() == own).count() as u64;
+                    met += others.filter(|(_, r)| r.space() == Some(space)).count() as u64;
                 }
                 _ => {}
             }

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::unseen::Unseen;
-use super::{Act, Cause, Pause, Runs, SpaceId, Step, Timeline, exec};
+use super::{Act, Cause, Pause, Range, Runs, SpaceId, Step, Timeline, exec};
 use crate::recording::model::{
-    CallArgs, Cpu, Event, Extent, FlushStep, OffCpu, Origin, Purpose, Tid, What,
+    Call, CallArgs, Cpu, Event, Extent, FlushStep, OffCpu, Origin, Purpose, Tid, What,
 };
+
+/// Of `mprotect`.
+const PROT_WRITE: u64 = 2;
 
 /// The timeline of these events.
 pub fn timeline(events: &[Event]) -> Timeline {
@@ -38,6 +41,8 @@ struct Thread {
     /// An `Ask` whose local half is still to come (R3).
     asked: bool,
     exiting: bool,
+    /// The space it has left by an `exec` that is not over yet, if it was the last one in it.
+    left: Option<SpaceId>,
     stopped: Option<(u64, OffCpu)>,
     woken: Option<u64>,
 }
@@ -139,7 +144,12 @@ impl Builder {
         let Event { time, cpu, tid, ref what } = *event;
         match *what {
             What::Task { .. } | What::Rename { .. } | What::Migrate { .. } => {}
-            What::KernelFlush { .. } | What::Exec => {}
+            What::KernelFlush { .. } => {}
+            What::Exec => {
+                if let Some(space) = self.thread(tid).left.take() {
+                    self.step(time, cpu, Act::End(space));
+                }
+            }
             What::Switch { next, off } => {
                 let leaving = self.thread(tid);
                 (leaving.stopped, leaving.woken) = (Some((time, off)), None);
@@ -158,6 +168,7 @@ impl Builder {
                 let shared = self.space(tid).filter(|_| shares_space);
                 let space = shared.unwrap_or_else(|| self.new_space(true));
                 self.enter_space(child, space);
+                self.out.births.insert(child, (tid, time));
                 let pid = self.thread(child).pid;
                 self.processes.insert(pid, space);
             }
@@ -177,12 +188,24 @@ impl Builder {
             What::Enter(args) => {
                 let thread = self.thread(tid);
                 (thread.call, thread.fault, thread.asked) = (Some(args), None, false);
-                self.step(time, cpu, Act::Enter(args));
+                if args.call == Call::Mprotect && args.mode & PROT_WRITE != 0 {
+                    self.step(time, cpu, Act::Permit(Range { addr: args.addr, len: args.len }));
+                }
             }
-            What::Leave { .. } => {
+            What::Leave { call, result } => {
                 let thread = self.thread(tid);
-                (thread.call, thread.fault, thread.asked) = (None, None, false);
-                self.step(time, cpu, Act::Leave);
+                (thread.fault, thread.asked) = (None, false);
+                let args = thread.call.take().filter(|args| args.call == call);
+                match (call, args) {
+                    (Call::Mmap, Some(args)) if result > 0 => {
+                        let range = Range { addr: result.cast_unsigned(), len: args.len };
+                        self.step(time, cpu, Act::Map(range));
+                    }
+                    (Call::Munmap, Some(args)) if result == 0 => {
+                        self.step(time, cpu, Act::Unmap(Range { addr: args.addr, len: args.len }));
+                    }
+                    _ => {}
+                }
             }
             What::Fault { page, write, execute, .. } => {
                 let thread = self.thread(tid);
@@ -213,12 +236,13 @@ impl Builder {
         let space = self.new_space(true);
         self.enter_space(tid, space);
         let thread = self.thread(tid);
-        thread.fault = None;
+        (thread.fault, thread.call) = (None, None);
         let pid = thread.pid;
         self.processes.insert(pid, space);
         self.run(time, cpu, tid);
-        if let Some(space) = ended {
-            self.step(time, cpu, Act::End(space));
+        match (ended, &event.what) {
+            (Some(space), What::Exec) => self.step(time, cpu, Act::End(space)),
+            (left, _) => self.thread(tid).left = left,
         }
     }
 
@@ -241,20 +265,24 @@ impl Builder {
         let thread = self.threads.entry(tid).or_default();
         let local_half = !asks && thread.asked;
         thread.asked = asks;
-        let fault = thread.fault.take();
-        let cause = match (thread.call, fault) {
-            (Some(args), _) => Cause::Call(args),
-            (None, Some(page)) => Cause::WriteFault(page),
-            (None, None) => Cause::Unknown,
-        };
+        let (call, fault, left) = (thread.call, thread.fault.take(), thread.left);
+        let exiting = thread.exiting;
         if local_half {
             return;
         }
         self.out.truth.asks += u64::from(asks);
         self.out.truth.requests += 1;
-        if self.space(tid).is_some() {
-            self.step(time, cpu, Act::Flush { extent, cause });
-        }
+        let Some(own) = self.space(tid) else { return };
+        let last = self.users.get(&own).is_some_and(|users| users.len() == 1);
+        let everything = extent == Extent::Everything;
+        let (space, cause) = match (left, call, fault) {
+            (Some(left), ..) if asks && everything => (left, Cause::Teardown),
+            _ if exiting && last && everything => (own, Cause::Teardown),
+            (_, Some(args), _) => (own, Cause::Call(args)),
+            (_, None, Some(page)) => (own, Cause::WriteFault(page)),
+            (_, None, None) => (own, Cause::Unknown),
+        };
+        self.step(time, cpu, Act::Flush { space, extent, cause });
     }
 
     fn finish(mut self) -> Timeline {
