@@ -10,26 +10,30 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 
-# Ahead of everything else the machine does, so that both CPUs are the recorded program's.
-first="nice -n -20"
+# Ahead of everything else the machine does, so that every CPU is the program's.
+record() {
+    name=$1
+    shift
+    shootdown record -o "$out/$name.sdr" -- chrt --rr 1 "$@"
+}
 
 gcc -O2 -pthread -o unmap "$src/unmap.c"
-shootdown record -o "$out/unmap-stress.sdr" -- $first ./unmap 2 250
+record unmap-stress ./unmap 2 250
 
 go build -o collect "$src/collect.go"
-shootdown record -o "$out/go-gc.sdr" -- $first ./collect 700
+record go-gc ./collect 700
 
 fileio="--file-total-size=64M --file-num=128 --file-test-mode=rndwr --file-io-mode=mmap"
 sysbench fileio $fileio prepare >/dev/null
-shootdown record -o "$out/sysbench-mmap.sdr" -- \
-    $first sysbench fileio $fileio --file-fsync-mode=fdatasync --threads=2 --time=2 run >/dev/null
+record sysbench-mmap \
+    sysbench fileio $fileio --file-fsync-mode=fdatasync --threads=2 --time=1 run >/dev/null
 
 sh "$src/make-project.sh" project 60
-shootdown record -o "$out/make-j2.sdr" -- $first make -s -C project -j2 all
+record make-j2 make -s -C project -j2 all
 
 cp "$src/units.rs" .
-shootdown record -o "$out/rustc.sdr" -- $first rustc -O -C codegen-units=8 --crate-type lib units.rs
+record rustc rustc -O -C codegen-units=8 --crate-type lib units.rs
 
 awk 'BEGIN { srand(7); for (i = 0; i < 250000; i++) print int(rand() * 1e9) }' >numbers
 cp "$src/sort-loop.sh" .
-shootdown record -o "$out/sort-loop.sdr" -- $first sh sort-loop.sh numbers 40
+record sort-loop sh sort-loop.sh numbers 40

@@ -4,6 +4,7 @@
  * usage: unmap THREADS MILLISECONDS */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,11 @@ static volatile int stop;
 
 static void *work(void *argument) {
     unsigned state = (unsigned)(size_t)argument * 77 + 1;
+    /* Each on a CPU of its own, so that the others are there to be asked. */
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET((size_t)argument % (size_t)sysconf(_SC_NPROCESSORS_ONLN), &own);
+    pthread_setaffinity_np(pthread_self(), sizeof own, &own);
     while (!stop) {
         state = state * 1103515245 + 12345;
         size_t pages = 1 + (state >> 16) % MOST_PAGES;

@@ -18,8 +18,9 @@
 //! - R5: a CPU ran, from the beginning, the thread its first event names.
 //! - R6: when an event names another thread than the one the CPU was last known to run, a switch went
 //!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
-//!   after the thread was made runnable as such switches take elsewhere in the recording (the median),
-//!   but not before the last event of that CPU and not after this one.
+//!   before this event as the first event of a thread follows its switch from idle elsewhere in the
+//!   recording (the median), but not before the thread was made runnable or the CPU's last event. When
+//!   the event is the answer to a flush, the thread ran already when the CPU was asked.
 //!
 //! **The truth.** The recording's own count of remote flushes is the number of [`What::RemoteFlush`](super::model::What::RemoteFlush) events:
 //! one for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line of
@@ -103,6 +104,13 @@ pub enum Act {
         /// What changed.
         cause: Cause,
     },
+    /// The recorded kernel asked another CPU to flush this space (`None`: it is not known which).
+    Asked {
+        /// The CPU.
+        target: Cpu,
+        /// The space.
+        space: Option<SpaceId>,
+    },
     /// Its thread's space has a new mapping (what was there has gone).
     Map(Range),
     /// Nothing is mapped there any more.
@@ -164,8 +172,15 @@ pub struct Timeline {
 pub struct Truth {
     /// CPUs asked to flush, each time, by the command (or the kernel on its behalf).
     pub remote_flushes: u64,
-    /// Of these, asked by kernel threads; whose space is not known, so no replay repeats them.
-    pub by_kernel_threads: u64,
+    /// Of these, those that found the CPU running the space.
+    pub met_running: u64,
+    /// Those that found it kept lazily, and so made the CPU leave it.
+    pub met_lazy: u64,
+    /// Those that found the CPU with another space or none. Linux clears CPU sets lazily since 6.14, and
+    /// asks everyone in the set when tables are freed; no policy of this project does both.
+    pub in_vain: u64,
+    /// Those asked by kernel threads, whose space is not known, so that no replay repeats them.
+    pub unknown: u64,
     /// Requests that considered other CPUs.
     pub asks: u64,
     /// All requests.
@@ -202,5 +217,31 @@ impl Timeline {
             }
         }
         met
+    }
+
+    /// Sorts the recorded remote flushes by what they found.
+    fn judge(&mut self) {
+        let mut runs: BTreeMap<Cpu, Runs> = BTreeMap::new();
+        let mut loaded: BTreeMap<Cpu, SpaceId> = BTreeMap::new();
+        for step in &self.steps {
+            match step.act {
+                Act::Run(what) => {
+                    runs.insert(step.cpu, what);
+                    loaded.extend(what.space().map(|space| (step.cpu, space)));
+                }
+                Act::Asked { space: None, .. } => self.truth.unknown += 1,
+                Act::Asked { target, space: Some(space) } => {
+                    if loaded.get(&target) != Some(&space) {
+                        self.truth.in_vain += 1;
+                    } else if runs.get(&target).and_then(|r| r.space()).is_some() {
+                        self.truth.met_running += 1;
+                    } else {
+                        self.truth.met_lazy += 1;
+                        loaded.remove(&target);
+                    }
+                }
+                _ => {}
+            }
+        }
     }
 }

@@ -16,6 +16,10 @@ use crate::recording::perf_script::{Job, Sample, Seen};
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x10000;
 
+/// A switch to a kernel thread loads nothing, but an interrupt that makes the CPU leave its lazily kept
+/// space can look as if it did. One in so many is taken for that.
+const SELDOM: u32 = 4;
+
 /// How perf names the child it has forked, until that runs the command.
 const BEFORE_EXEC: &str = "perf-exec";
 
@@ -103,7 +107,7 @@ pub struct Origins {
 
 impl Origins {
     /// Finds the command's tree and tells other programs from the kernel's threads: a program's thread
-    /// faults, calls, is one of several, or has the switch to it load a space; a kernel thread does none of these.
+    /// faults, calls, is one of several, or has switches to it load its space; a kernel thread does none of these.
     fn of(samples: &[Placed], root: Option<Tid>) -> Self {
         let renamed = |s: &Placed| match &s.seen {
             Seen::Rename { task, old, .. } if old == BEFORE_EXEC => Some(*task),
@@ -116,6 +120,8 @@ impl Origins {
         let mut this = Self { root, ..Self::default() };
         this.command.extend(root.map(|tid| (tid, tid.0)));
         let mut arrived: BTreeMap<Cpu, Tid> = BTreeMap::new();
+        // How often a thread came, and how often that loaded a space.
+        let mut loads: BTreeMap<Tid, (u32, u32)> = BTreeMap::new();
         for sample in samples {
             let just_arrived = arrived.remove(&sample.cpu);
             if let Some(pid) = sample.pid {
@@ -131,9 +137,12 @@ impl Origins {
                         this.names.entry(*tid).or_insert_with(|| name.clone());
                     }
                     arrived.insert(sample.cpu, next.0);
+                    loads.entry(next.0).or_default().0 += 1;
                 }
                 Seen::Plain(What::Flush { step: FlushStep::Switch, .. }) => {
-                    this.users.extend(just_arrived)
+                    if let Some(tid) = just_arrived {
+                        loads.entry(tid).or_default().1 += 1;
+                    }
                 }
                 Seen::Plain(What::Fault { .. } | What::Enter(_)) => {
                     this.users.insert(sample.tid);
@@ -147,9 +156,14 @@ impl Origins {
                 }
                 _ => {}
             }
-            if root.is_none() && this.users.contains(&sample.tid) && sample.tid != Tid::IDLE {
-                this.command.insert(sample.tid, sample.pid.unwrap_or(sample.tid.0));
-            }
+        }
+        let often =
+            |(_, (came, loaded)): &(Tid, (u32, u32))| *loaded > 0 && loaded * SELDOM > *came;
+        this.users.extend(loads.into_iter().filter(often).map(|(tid, _)| tid));
+        if root.is_none() {
+            let Self { command, users, processes, .. } = &mut this;
+            let process = |tid: &Tid| (*tid, processes.get(tid).copied().unwrap_or(tid.0));
+            command.extend(users.iter().filter(|tid| **tid != Tid::IDLE).map(process));
         }
         this
     }

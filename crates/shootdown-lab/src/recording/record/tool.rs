@@ -10,9 +10,19 @@ use std::time::Duration;
 use super::perf;
 use crate::recording::error::RecordingError;
 
-/// Pages of buffer per CPU (16 MiB): the largest burst seen, two threads that unmap in a loop with every
-/// event on, fills a tenth in the time perf takes to drain it.
-const BUFFER_PAGES: &str = "4096";
+/// Buffer for all CPUs together, in pages, and the least and most for one CPU (a power of two each).
+///
+/// perf reads its buffers in a busy loop as long as events keep coming, which would take a CPU away from
+/// the recorded program. So it runs at the lowest priority, and the buffers hold what it does not get to:
+/// 64 MiB are 700,000 events, or a second of the busiest program seen.
+const BUFFER_PAGES: usize = 1 << 16;
+const LEAST_PAGES: usize = 1 << 10;
+const MOST_PAGES: usize = 1 << 14;
+
+fn buffer_pages() -> usize {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two();
+    (BUFFER_PAGES / cpus).clamp(LEAST_PAGES, MOST_PAGES)
+}
 
 /// How long perf may take to obey; opening every event on a machine of hundreds of CPUs takes seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,8 +48,9 @@ impl Session {
             }
             let pipes = format!("fifo:{},{}", control.display(), answer.display());
             let messages = scratch.join("messages");
-            let perf = Command::new("perf")
-                .args(["record", "-q", "-a", "-D", "-1", "-k", perf::CLOCK, "-m", BUFFER_PAGES])
+            let perf = Command::new("nice")
+                .args(["-n", "19", "perf", "record", "-q", "-a", "-D", "-1", "-k", perf::CLOCK])
+                .args(["-m", &buffer_pages().to_string()])
                 .args(["--control", &pipes, "-e", events, "-o"])
                 .arg(data)
                 .stdin(Stdio::null())

@@ -40,6 +40,8 @@ struct Thread {
     fault: Option<u64>,
     /// An `Ask` whose local half is still to come (R3).
     asked: bool,
+    /// The space its last request was about.
+    asking: Option<SpaceId>,
     exiting: bool,
     /// The space it has left by an `exec` that is not over yet, if it was the last one in it.
     left: Option<SpaceId>,
@@ -178,9 +180,11 @@ impl Builder {
                 (thread.exiting, thread.call, thread.fault) = (true, None, None);
             }
             What::Flush { step, extent } => self.flush(event, step, extent),
-            What::RemoteFlush { .. } => {
+            What::RemoteFlush { target } => {
                 self.out.truth.remote_flushes += 1;
-                self.out.truth.by_kernel_threads += u64::from(self.space(tid).is_none());
+                let own = self.space(tid);
+                let space = self.thread(tid).asking.or(own);
+                self.step(time, cpu, Act::Asked { target, space });
             }
             What::Ipi { purpose, .. } => {
                 self.flush_interrupts += u64::from(purpose == Purpose::Flush);
@@ -282,6 +286,7 @@ impl Builder {
             (_, None, Some(page)) => (own, Cause::WriteFault(page)),
             (_, None, None) => (own, Cause::Unknown),
         };
+        self.thread(tid).asking = Some(space);
         self.step(time, cpu, Act::Flush { space, extent, cause });
     }
 
@@ -291,6 +296,7 @@ impl Builder {
         }
         // An unseen switch lies before the event that gave it away.
         self.out.steps.sort_by_key(|step| step.time);
+        self.out.judge();
         self.out
     }
 }

@@ -115,6 +115,7 @@ fn r3_and_r4_a_request_is_counted_once_and_knows_its_cause() {
     assert_eq!(causes, [Cause::Call(args), Cause::WriteFault(9), Cause::Unknown]);
     let truth = timeline.truth;
     assert_eq!((truth.requests, truth.asks, truth.remote_flushes), (3, 1, 1));
+    assert_eq!((truth.met_running, truth.met_lazy, truth.in_vain, truth.unknown), (1, 0, 0, 0));
     assert_eq!(timeline.met_running(), 3, "the other thread ran all the time");
 }
 
@@ -137,19 +138,45 @@ fn a_thread_that_ends_has_its_space_to_its_last_switch_and_the_last_one_ends_it(
 }
 
 #[test]
-fn r6_an_unseen_switch_happened_when_such_switches_happen() {
+fn r6_an_unseen_switch_happened_as_long_before_as_seen_ones_do() {
     let mut events = cast();
+    let fault = |time, cpu, tid| {
+        at(time, cpu, tid, What::Fault { page: 1, write: true, execute: false, protection: false })
+    };
     events.extend([
         switch(100, 0, 10, 0, OffCpu::Blocked),
-        at(200, 1, 11, What::Wakeup { task: Tid(10) }),
         switch(230, 0, 0, 10, OffCpu::Preempted),
+        flush(230, 0, 10, FlushStep::Switch),
+        fault(260, 0, 10),
         switch(300, 1, 11, 0, OffCpu::Blocked),
-        at(1000, 0, 10, What::Wakeup { task: Tid(11) }),
-        flush(1010, 0, 10, FlushStep::LocalSpace),
-        flush(1050, 0, 10, FlushStep::LocalSpace),
-        at(1100, 1, 11, What::Fault { page: 1, write: true, execute: false, protection: false }),
+        flush(1060, 0, 10, FlushStep::LocalSpace),
+        flush(1090, 0, 10, FlushStep::LocalSpace),
+        fault(1100, 1, 11),
+        switch(1200, 1, 11, 0, OffCpu::Blocked),
+        at(1290, 0, 10, What::Wakeup { task: Tid(11) }),
+        fault(1300, 1, 11),
     ]);
     let timeline = Timeline::of(&events);
-    assert_eq!(runs(&timeline).last(), Some(&(1030, 1, program(11, 0))));
+    let arrivals = runs(&timeline);
+    assert!(arrivals.contains(&(1070, 1, program(11, 0))), "30 ns before the event");
+    assert!(arrivals.contains(&(1290, 1, program(11, 0))), "not before it could run");
     assert_eq!(timeline.met_running(), 1);
+}
+
+#[test]
+fn a_lazy_cpu_that_was_asked_leaves_the_space_and_is_asked_in_vain_after() {
+    let mut events = cast();
+    let ask = |time| at(time, 0, 10, What::RemoteFlush { target: Cpu(1) });
+    events.extend([
+        switch(1, 1, 11, 0, OffCpu::Blocked),
+        flush(2, 0, 10, FlushStep::Ask),
+        ask(3),
+        flush(4, 0, 10, FlushStep::LocalSpace),
+        flush(5, 0, 10, FlushStep::Ask),
+        ask(6),
+        flush(7, 0, 10, FlushStep::LocalSpace),
+        at(8, 0, 30, What::RemoteFlush { target: Cpu(1) }),
+    ]);
+    let truth = Timeline::of(&events).truth;
+    assert_eq!((truth.met_running, truth.met_lazy, truth.in_vain, truth.unknown), (0, 1, 1, 1));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::recording::model::{Cpu, Event, Tid, What};
+use crate::recording::model::{Cpu, Event, FlushStep, Tid, What};
 
 /// Fills in the time of unseen switches.
 #[derive(Debug, Default)]
@@ -10,29 +10,33 @@ pub struct Unseen {
     running: BTreeMap<Cpu, Tid>,
     last: BTreeMap<Cpu, u64>,
     woken: BTreeMap<Tid, u64>,
-    latency: u64,
+    /// When each CPU began its last flush of others.
+    asking: BTreeMap<Cpu, u64>,
+    /// When the flush began that each CPU was last asked to take part in.
+    asked: BTreeMap<Cpu, u64>,
+    quiet: u64,
 }
 
 impl Unseen {
-    /// Learns from a recording how long a thread takes from being runnable to running on an idle CPU.
+    /// Learns from a recording how long a thread that came to an idle CPU does nothing that is recorded.
     pub fn learn(events: &[Event]) -> Self {
-        let mut woken: BTreeMap<Tid, u64> = BTreeMap::new();
-        let mut latencies = Vec::new();
+        let mut arrived: BTreeMap<Cpu, u64> = BTreeMap::new();
+        let mut quiet = Vec::new();
         for event in events {
             match event.what {
-                What::Wakeup { task } => {
-                    woken.insert(task, event.time);
-                }
-                What::Switch { next, .. } => {
-                    let since = woken.remove(&next).map(|at| event.time - at);
-                    latencies.extend(since.filter(|_| event.tid == Tid::IDLE));
-                }
-                _ => {}
+                What::Task { .. } | What::Flush { step: FlushStep::Switch, .. } => {}
+                _ => quiet.extend(arrived.remove(&event.cpu).map(|at| event.time - at)),
+            }
+            if let What::Switch { next, .. } = event.what
+                && event.tid == Tid::IDLE
+                && next != Tid::IDLE
+            {
+                arrived.insert(event.cpu, event.time);
             }
         }
-        latencies.sort_unstable();
-        let latency = latencies.get(latencies.len() / 2).copied().unwrap_or(0);
-        Self { latency, ..Self::default() }
+        quiet.sort_unstable();
+        let quiet = quiet.get(quiet.len() / 2).copied().unwrap_or(0);
+        Self { quiet, ..Self::default() }
     }
 
     /// Takes the next event; when its thread must have been switched to unseen, the time at which it was.
@@ -42,10 +46,26 @@ impl Unseen {
             return None;
         }
         let unseen = self.running.get(&cpu).is_some_and(|running| *running != tid).then(|| {
-            let runnable = self.woken.get(&tid).map_or(time, |at| at + self.latency);
+            let runnable = self.woken.get(&tid).copied().unwrap_or(0);
             let last = self.last.get(&cpu).copied().unwrap_or(0);
-            runnable.max(last).min(time)
+            let answer = matches!(what, What::Flush { step: FlushStep::Responded, .. });
+            let known = self.asked.get(&cpu).copied().filter(|_| answer).unwrap_or(time);
+            // A nanosecond before, so that it comes first.
+            let known = known.saturating_sub(1);
+            known.min(time.saturating_sub(self.quiet)).max(runnable).max(last)
         });
+        match *what {
+            What::Flush { step: FlushStep::Ask, .. } => {
+                self.asking.insert(cpu, time);
+            }
+            What::RemoteFlush { target } => {
+                self.asked.insert(target, self.asking.get(&cpu).copied().unwrap_or(time));
+            }
+            What::Flush { step: FlushStep::Responded, .. } => {
+                self.asked.remove(&cpu);
+            }
+            _ => {}
+        }
         self.woken.remove(&tid);
         match *what {
             What::Switch { next, .. } => {
