@@ -25,7 +25,7 @@ record go-gc ./collect 700
 
 fileio="--file-total-size=64M --file-num=128 --file-test-mode=rndwr --file-io-mode=mmap"
 sysbench fileio $fileio prepare >/dev/null
-record sysbench-mmap \
+record sysbench-fileio-mmap \
     sysbench fileio $fileio --file-fsync-mode=fdatasync --threads=2 --time=1 run >/dev/null
 
 sh "$src/make-project.sh" project 60

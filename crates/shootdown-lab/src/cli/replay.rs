@@ -26,7 +26,7 @@ use crate::{LabError, machines};
     after_long_help = "Examples:\n  \
         shootdown replay recordings/go-gc.sdr\n  \
         shootdown replay recordings/go-gc.sdr --machine haswell-ep-48 --cpus 16 --policy linux-5.13,shootdown\n  \
-        shootdown replay recordings/sysbench-mmap.sdr --copies 4 --cpus 8 --format json"
+        shootdown replay recordings/sysbench-fileio-mmap.sdr --copies 4 --cpus 8 --format json"
 )]
 pub struct ReplayArgs {
     /// The recording (an .sdr file, made by `shootdown record` or `shootdown import`).

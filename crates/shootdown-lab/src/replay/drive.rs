@@ -22,13 +22,6 @@ const MADV_DONTNEED: u64 = 4;
 /// Of `mprotect`.
 const PROT_WRITE: u64 = 2;
 
-/// Whether a call takes away all that some last-level table serves (2 MiB), however little was touched.
-const fn frees_tables(args: CallArgs) -> bool {
-    const SERVED: u64 = 1 << 21;
-    let first = args.addr.next_multiple_of(SERVED);
-    matches!(args.call, Call::Munmap) && first + SERVED <= args.addr.saturating_add(args.len)
-}
-
 /// The steps of each CPU, in order.
 pub fn by_cpu(timeline: &Timeline, cpus: u32) -> Vec<Vec<Step>> {
     let mut all = vec![Vec::new(); cpus as usize];
@@ -231,7 +224,7 @@ impl<'a> Driver<'a> {
                 let changed = pages_of(Range { addr: args.addr, len: args.len })
                     .is_some_and(|(first, count)| self.change(own, args, first, count));
                 if !changed {
-                    self.plainly(own, extent, args.addr >> 12, frees_tables(args));
+                    self.plainly(own, extent, args.addr >> 12, cause.frees_tables(extent));
                 }
             }
             Cause::WriteFault(page) => {
@@ -246,9 +239,7 @@ impl<'a> Driver<'a> {
             }
             Cause::Unknown => {
                 let page = self.world.borrow_mut().space(own).first_in(1, USER_PAGES - 1);
-                // Of a fork, which write-protects the whole space; Linux counts it among the thorough ones.
-                let freed = extent == Extent::Everything;
-                self.plainly(own, extent, page.unwrap_or(1), freed);
+                self.plainly(own, extent, page.unwrap_or(1), cause.frees_tables(extent));
             }
         }
     }

@@ -20,6 +20,11 @@ const CLONE_THREAD: u64 = 0x10000;
 /// space can look as if it did. One in so many is taken for that.
 const SELDOM: u32 = 4;
 
+/// Kernel threads that start and end interrupted work all the time carry these names.
+fn is_worker(name: &str) -> bool {
+    ["kworker/", "ksoftirqd/", "migration/"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// How perf names the child it has forked, until that runs the command.
 const BEFORE_EXEC: &str = "perf-exec";
 
@@ -100,6 +105,8 @@ pub struct Origins {
     command: BTreeMap<Tid, u32>,
     /// Threads with a space of their own.
     users: BTreeSet<Tid>,
+    /// Threads that faulted or called.
+    acted: BTreeSet<Tid>,
     /// Process of each thread the text names together with it.
     processes: BTreeMap<Tid, u32>,
     names: BTreeMap<Tid, String>,
@@ -145,7 +152,7 @@ impl Origins {
                     }
                 }
                 Seen::Plain(What::Fault { .. } | What::Enter(_)) => {
-                    this.users.insert(sample.tid);
+                    this.acted.insert(sample.tid);
                 }
                 Seen::NewTask { child, name, flags } => {
                     this.names.entry(*child).or_insert_with(|| name.clone());
@@ -160,6 +167,9 @@ impl Origins {
         let often =
             |(_, (came, loaded)): &(Tid, (u32, u32))| *loaded > 0 && loaded * SELDOM > *came;
         this.users.extend(loads.into_iter().filter(often).map(|(tid, _)| tid));
+        let Self { names, acted, users, .. } = &mut this;
+        users.retain(|tid| !names.get(tid).is_some_and(|name| is_worker(name)));
+        users.append(acted);
         if root.is_none() {
             let Self { command, users, processes, .. } = &mut this;
             let process = |tid: &Tid| (*tid, processes.get(tid).copied().unwrap_or(tid.0));

@@ -13,11 +13,15 @@ use crate::recording::error::RecordingError;
 /// Buffer for all CPUs together, in pages, and the least and most for one CPU (a power of two each).
 ///
 /// perf reads its buffers in a busy loop as long as events keep coming, which would take a CPU away from
-/// the recorded program. So it runs at the lowest priority, and the buffers hold what it does not get to:
+/// the recorded program, and have it switched to whenever the program sleeps. So it is told to wait until a
+/// quarter of a buffer is full, runs at the lowest priority, and the buffers hold what it does not get to:
 /// 64 MiB are 700,000 events, or a second of the busiest program seen.
 const BUFFER_PAGES: usize = 1 << 16;
 const LEAST_PAGES: usize = 1 << 10;
 const MOST_PAGES: usize = 1 << 14;
+
+/// Bytes of a page, for perf's options; a larger one only makes its threshold lower.
+const PAGE: usize = 4096;
 
 fn buffer_pages() -> usize {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).next_power_of_two();
@@ -47,10 +51,11 @@ impl Session {
                 return Err(io::Error::other("mkfifo failed"));
             }
             let pipes = format!("fifo:{},{}", control.display(), answer.display());
+            let pages = buffer_pages();
             let messages = scratch.join("messages");
             let perf = Command::new("nice")
                 .args(["-n", "19", "perf", "record", "-q", "-a", "-D", "-1", "-k", perf::CLOCK])
-                .args(["-m", &buffer_pages().to_string()])
+                .args(["-m", &pages.to_string(), &format!("--mmap-flush={}B", pages * PAGE / 4)])
                 .args(["--control", &pipes, "-e", events, "-o"])
                 .arg(data)
                 .stdin(Stdio::null())

@@ -40,8 +40,8 @@ struct Thread {
     fault: Option<u64>,
     /// An `Ask` whose local half is still to come (R3).
     asked: bool,
-    /// The space its last request was about.
-    asking: Option<SpaceId>,
+    /// The space its last request was about, and when it came.
+    asking: Option<(SpaceId, u64)>,
     exiting: bool,
     /// The space it has left by an `exec` that is not over yet, if it was the last one in it.
     left: Option<SpaceId>,
@@ -57,6 +57,8 @@ struct Builder {
     processes: BTreeMap<u32, SpaceId>,
     users: BTreeMap<SpaceId, BTreeSet<Tid>>,
     flush_interrupts: u64,
+    /// When each CPU left its last thread, until it is known that this loaded a space.
+    switching: BTreeMap<Cpu, u64>,
 }
 
 impl Builder {
@@ -144,6 +146,9 @@ impl Builder {
 
     fn event(&mut self, event: &Event) {
         let Event { time, cpu, tid, ref what } = *event;
+        if !matches!(what, What::Task { .. } | What::Flush { step: FlushStep::Switch, .. }) {
+            self.switching.remove(&cpu);
+        }
         match *what {
             What::Task { .. } | What::Rename { .. } | What::Migrate { .. } => {}
             What::KernelFlush { .. } => {}
@@ -157,6 +162,7 @@ impl Builder {
                 (leaving.stopped, leaving.woken) = (Some((time, off)), None);
                 (leaving.fault, leaving.asked) = (None, false);
                 let ended = if leaving.exiting { self.end(tid) } else { None };
+                self.switching.insert(cpu, time);
                 self.resume(time, next);
                 self.run(time, cpu, next);
                 if let Some(space) = ended {
@@ -183,8 +189,11 @@ impl Builder {
             What::RemoteFlush { target } => {
                 self.out.truth.remote_flushes += 1;
                 let own = self.space(tid);
-                let space = self.thread(tid).asking.or(own);
-                self.step(time, cpu, Act::Asked { target, space });
+                let (space, since) = match self.thread(tid).asking {
+                    Some((space, since)) => (Some(space), since),
+                    None => (own, time),
+                };
+                self.step(time, cpu, Act::Asked { target, since, space });
             }
             What::Ipi { purpose, .. } => {
                 self.flush_interrupts += u64::from(purpose == Purpose::Flush);
@@ -253,6 +262,11 @@ impl Builder {
     /// R3, R4.
     fn flush(&mut self, event: &Event, step: FlushStep, extent: Extent) {
         let Event { time, cpu, tid, .. } = *event;
+        if step == FlushStep::Switch
+            && let Some(begin) = self.switching.remove(&cpu)
+        {
+            self.out.switches.entry(cpu).or_default().push((begin, time));
+        }
         let truth = &mut self.out.truth;
         match (step, extent) {
             (FlushStep::Switch, Extent::Everything) => truth.switches_flushed += 1,
@@ -286,7 +300,7 @@ impl Builder {
             (_, None, Some(page)) => (own, Cause::WriteFault(page)),
             (_, None, None) => (own, Cause::Unknown),
         };
-        self.thread(tid).asking = Some(space);
+        self.thread(tid).asking = Some((space, time));
         self.step(time, cpu, Act::Flush { space, extent, cause });
     }
 

@@ -176,7 +176,32 @@ fn a_lazy_cpu_that_was_asked_leaves_the_space_and_is_asked_in_vain_after() {
         ask(6),
         flush(7, 0, 10, FlushStep::LocalSpace),
         at(8, 0, 30, What::RemoteFlush { target: Cpu(1) }),
+        switch(9, 1, 0, 20, OffCpu::Preempted),
+        flush(10, 0, 10, FlushStep::Ask),
+        flush(11, 1, 20, FlushStep::Switch),
+        ask(12),
     ]);
     let truth = Timeline::of(&events).truth;
     assert_eq!((truth.met_running, truth.met_lazy, truth.in_vain, truth.unknown), (0, 1, 1, 1));
+    assert_eq!(truth.met_switching, 1, "the switch was under way when the flush began");
+}
+
+#[test]
+fn sets_cleared_lazily_are_asked_when_tables_go() {
+    let everything =
+        |time, tid, step| at(time, 0, tid, What::Flush { step, extent: Extent::Everything });
+    let mut events = cast();
+    events.extend([
+        switch(1, 1, 11, 20, OffCpu::Blocked),
+        flush(2, 0, 10, FlushStep::Ask),
+        flush(3, 0, 10, FlushStep::LocalSpace),
+        everything(4, 10, FlushStep::Ask),
+        everything(5, 10, FlushStep::LocalSpace),
+        everything(6, 10, FlushStep::Ask),
+        everything(7, 10, FlushStep::LocalSpace),
+    ]);
+    assert_eq!(Timeline::of(&events).asked_beyond().in_set, 1);
+    // A lazy CPU is asked by any policy the first time.
+    events[5] = switch(1, 1, 11, 0, OffCpu::Blocked);
+    assert_eq!(Timeline::of(&events).asked_beyond().in_set, 1);
 }
