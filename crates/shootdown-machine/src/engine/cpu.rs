@@ -2,7 +2,6 @@
 
 use corosensei::Yielder;
 
-use super::lines::Copies;
 use crate::outcome::{Interrupts, LineCounts, TimeSplit};
 use crate::time::Time;
 
@@ -57,8 +56,6 @@ pub struct CpuState {
     pub stores_done: u64,
     /// Lines being prefetched, and when they are there.
     pub prefetched: Vec<(u32, u64)>,
-    /// What it has fetched.
-    pub copies: Copies,
     /// Lines loaded since the last turn of a wait loop, with their versions.
     pub watched: Vec<(u32, u32)>,
     /// More lines than were kept.
@@ -87,7 +84,6 @@ impl CpuState {
             fills: Vec::new(),
             stores_done: 0,
             prefetched: Vec::new(),
-            copies: Copies::new(),
             watched: Vec::new(),
             overflowed: false,
             woken: false,
@@ -130,6 +126,15 @@ impl CpuState {
             let now = self.time;
             self.fills.retain(|done| *done > now);
         }
+    }
+
+    /// A line is on its way, and there at `done`.
+    #[allow(clippy::cast_possible_truncation)] // lines are numbered in 32 bits
+    pub fn expect(&mut self, line: usize, done: u64) {
+        let now = self.time;
+        self.fills.push(done);
+        self.prefetched.retain(|(_, ready)| *ready > now);
+        self.prefetched.push((line as u32, done));
     }
 
     /// Waits until every store is complete.

@@ -5,10 +5,10 @@
 //! instructions it has. So the machine follows the ownership of each line of shared memory.
 //!
 //! # The protocol
-//! A line has an owner (the CPU that wrote it last, or fetched it first), a set of last-level caches in
-//! which copies are, and a version that grows whenever a write takes the copies of others away. A CPU
-//! remembers (line, version) of what it fetched in a small table: a copy is current when the versions
-//! agree. Forgetting one by collision costs a second fetch, as an eviction would.
+//! A line has an owner (the CPU that wrote it last, or fetched it first), the set of CPUs that hold a
+//! copy once there are several ([`Sharers`]), the last-level caches those are in, and a version that grows
+//! whenever a write takes the copies of others away. Copies are never evicted: what the library shares is
+//! small beside a cache.
 //!
 //! A load needs a current copy; a store or read-modify-write needs the line alone. A write in flight
 //! makes the line busy until it completes; whoever comes meanwhile waits for that, so that contended
@@ -30,8 +30,8 @@ pub struct Line {
     caches: u64,
     /// Grows when a write takes copies away.
     pub version: u32,
-    /// Where CPUs that wait for a write are registered; 0 when none ever was.
-    pub waiters: u32,
+    /// Where its sharers and waiters are kept; 0 while there never were any.
+    pub extra: u32,
     /// Times it was fetched from another CPU.
     pub transfers: u32,
     /// CPU number plus one; 0 when nobody touched it yet.
@@ -133,11 +133,17 @@ impl Line {
 
     /// Fresh contents: nobody holds it, and copies of the old contents are void.
     pub fn renew(&mut self) {
-        *self = Self { version: self.version + 1, waiters: self.waiters, ..Self::default() };
+        *self = Self { version: self.version + 1, extra: self.extra, ..Self::default() };
     }
 
-    /// Fetches a copy for a CPU that has none; the length of the transfer.
-    pub fn fetch_shared(&mut self, cpu: u32, d: &Distances) -> Fetched {
+    /// The CPU holds a copy that is not its alone.
+    #[inline]
+    pub fn is_shared_by(&self, cpu: u32, sharers: &Sharers) -> bool {
+        !self.exclusive && sharers.has(self.extra, cpu)
+    }
+
+    /// Fetches a copy for a CPU that has none.
+    pub fn fetch_shared(&mut self, cpu: u32, d: &Distances, sharers: &mut Sharers) -> Fetched {
         let cache = d.place[cpu as usize].0;
         let bit = 1u64 << cache;
         let Some(owner) = u32::from(self.owner).checked_sub(1) else {
@@ -155,7 +161,15 @@ impl Line {
         } else {
             d.far
         };
-        self.exclusive = false;
+        if self.exclusive {
+            self.exclusive = false;
+            if self.extra == 0 {
+                self.extra = sharers.add();
+            }
+            sharers.clear(self.extra);
+            sharers.insert(self.extra, owner);
+        }
+        sharers.insert(self.extra, cpu);
         self.caches |= bit;
         self.transfers += 1;
         Fetched { transfer: Some(transfer), took: false }
@@ -189,35 +203,42 @@ impl Line {
     }
 }
 
-/// What a CPU remembers of the lines it fetched.
-pub struct Copies(Box<[(u32, u32)]>);
+/// Which CPUs hold a copy of each line that was ever held by several.
+///
+/// A set per line and not per CPU: CPUs that read one line after the other find their neighbours' bits at
+/// hand. A line held alone has a stale set, which is cleared when it is shared again.
+pub struct Sharers {
+    words: Vec<u64>,
+    /// Words per line.
+    width: usize,
+}
 
-/// Entries: as many lines as a first-level data cache of 32 KiB has.
-const COPIES: usize = 512;
-
-impl Copies {
-    pub fn new() -> Self {
-        Self(vec![(0, 0); COPIES].into_boxed_slice())
+impl Sharers {
+    pub fn new(cpus: u32) -> Self {
+        let width = cpus.div_ceil(64) as usize;
+        Self { words: vec![0; width], width }
     }
 
-    /// Multiplicative hashing (Knuth), so that blocks at a regular stride do not collide.
-    #[inline]
-    fn slot(line: usize) -> usize {
-        ((line as u32).wrapping_mul(0x9E37_79B1) >> 23) as usize
+    /// A place for another line: 1 and up.
+    pub fn add(&mut self) -> u32 {
+        let at = self.words.len() / self.width;
+        self.words.resize(self.words.len() + self.width, 0);
+        u32::try_from(at).expect("fewer shared lines than lines")
     }
 
-    /// Has the CPU a copy of this version?
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // lines are numbered in 32 bits
-    pub fn has(&self, line: usize, version: u32) -> bool {
-        self.0[Self::slot(line)] == (line as u32 + 1, version)
+    fn has(&self, extra: u32, cpu: u32) -> bool {
+        self.words[extra as usize * self.width + cpu as usize / 64] & (1 << (cpu % 64)) != 0
     }
 
-    /// Remembers a copy.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // lines are numbered in 32 bits
-    pub fn note(&mut self, line: usize, version: u32) {
-        self.0[Self::slot(line)] = (line as u32 + 1, version);
+    fn insert(&mut self, extra: u32, cpu: u32) {
+        self.words[extra as usize * self.width + cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+
+    fn clear(&mut self, extra: u32) {
+        let first = extra as usize * self.width;
+        self.words[first..first + self.width].fill(0);
     }
 }
 
@@ -248,14 +269,16 @@ mod tests {
     #[test]
     fn a_write_pays_for_the_farthest_copy_and_voids_all() {
         let (d, c) = haswell();
-        let mut line = Line::default();
+        let (mut line, mut sharers) = (Line::default(), Sharers::new(48));
         assert!(!line.fetch_alone(0, &d).took);
         assert!(line.fetch_alone(0, &d).transfer.is_none());
-        assert_eq!(line.fetch_shared(1, &d).transfer, Some(c.line_same.ps()));
-        assert_eq!(line.fetch_shared(30, &d).transfer, Some(c.line_cross.ps()));
+        assert_eq!(line.fetch_shared(1, &d, &mut sharers).transfer, Some(c.line_same.ps()));
+        assert_eq!(line.fetch_shared(30, &d, &mut sharers).transfer, Some(c.line_cross.ps()));
+        assert!(line.is_shared_by(0, &sharers) && line.is_shared_by(30, &sharers));
         let version = line.version;
         let write = line.fetch_alone(0, &d);
         assert_eq!((write.transfer, write.took), (Some(c.line_cross.ps()), true));
         assert_eq!(line.version, version + 1);
+        assert!(line.is_mine(0) && !line.is_shared_by(30, &sharers));
     }
 }

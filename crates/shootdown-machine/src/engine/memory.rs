@@ -76,7 +76,7 @@ impl Engine {
         let me = &self.cpus[cpu as usize];
         let line = &mut self.lines[number];
         let mine = line.is_mine(cpu);
-        let hit = mine || (access == Access::Load && me.copies.has(number, line.version));
+        let hit = mine || (access == Access::Load && line.is_shared_by(cpu, &self.sharers));
         let ahead = match access {
             _ if mine && line.is_private() => PRIVATE_LOOKAHEAD,
             // Whoever waits for the line gets it before the owner comes again.
@@ -107,17 +107,16 @@ impl Engine {
         let me = &mut self.cpus[cpu as usize];
         me.lines.loads += 1;
         let mut fetched = false;
-        if line.is_mine(cpu) {
+        if line.is_mine(cpu) && me.prefetched.is_empty() {
             me.spend(hit);
-        } else if me.copies.has(number, line.version) {
+        } else if line.is_mine(cpu) || line.is_shared_by(cpu, &self.sharers) {
             let ready =
                 me.prefetched.iter().find(|(l, _)| *l as usize == number).map_or(0, |p| p.1);
             me.spend_until(ready.max(me.time + hit));
         } else {
-            let got = line.fetch_shared(cpu, &self.distances);
+            let got = line.fetch_shared(cpu, &self.distances, &mut self.sharers);
             let from = me.time.max(line.busy);
             me.spend_until(from + got.transfer.unwrap_or(hit));
-            me.copies.note(number, line.version);
             me.lines.transfers += 1;
             fetched = true;
         }
@@ -144,7 +143,6 @@ impl Engine {
             line.busy = done;
             me.fills.push(done);
             me.stores_done = me.stores_done.max(done);
-            me.copies.note(number, line.version);
             me.lines.transfers += 1;
             me.lines.remote_dirtied += u64::from(got.took);
             self.written(number, done);
@@ -171,7 +169,6 @@ impl Engine {
                 let done = me.time.max(line.busy) + transfer + atomic;
                 line.busy = done;
                 me.spend_until(done);
-                me.copies.note(number, line.version);
                 me.lines.transfers += 1;
                 me.lines.remote_dirtied += u64::from(got.took);
                 self.written(number, done);
@@ -198,9 +195,8 @@ impl Engine {
         let got = line.fetch_alone(cpu, &self.distances);
         let done = me.time.max(line.busy) + got.transfer.unwrap_or(0);
         line.busy = done;
-        me.fills.push(done);
+        me.expect(number, done);
         me.stores_done = me.stores_done.max(done);
-        me.copies.note(number, line.version);
         me.lines.transfers += 1;
         me.lines.remote_dirtied += u64::from(got.took);
         self.written(number, done);
@@ -211,19 +207,15 @@ impl Engine {
         let cpu = self.current;
         let me = &mut self.cpus[cpu as usize];
         let line = &mut self.lines[number];
-        if line.is_mine(cpu) || me.copies.has(number, line.version) {
+        if line.is_mine(cpu) || line.is_shared_by(cpu, &self.sharers) {
             me.spend(hit);
             return;
         }
         me.take_fill(limit);
         me.spend(hit);
-        let got = line.fetch_shared(cpu, &self.distances);
+        let got = line.fetch_shared(cpu, &self.distances, &mut self.sharers);
         let done = me.time.max(line.busy) + got.transfer.unwrap_or(0);
-        me.copies.note(number, line.version);
         me.lines.transfers += 1;
-        me.fills.push(done);
-        let now = me.time;
-        me.prefetched.retain(|(_, ready)| *ready > now);
-        me.prefetched.push((u32::try_from(number).expect("lines are numbered in 32 bits"), done));
+        me.expect(number, done);
     }
 }

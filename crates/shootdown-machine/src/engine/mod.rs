@@ -46,7 +46,7 @@ use arena::Arena;
 use cpu::{CpuState, NEVER};
 pub(crate) use cpu::{Mode, Vector};
 pub(crate) use interrupt::{irqs, irqs_are_on, send, wake_self};
-use lines::{Distances, Line};
+use lines::{Distances, Line, Sharers};
 pub(crate) use park::{idle_until, relax};
 pub use probe::Footprint;
 use probe::Probe;
@@ -89,8 +89,9 @@ pub(crate) struct Engine {
     distances: Distances,
     arena: Arena,
     lines: Vec<Line>,
-    /// By the number in [`Line::waiters`]: CPUs registered, with the number of their wait.
+    /// By the number in [`Line::extra`]: CPUs registered, with the number of their wait.
     waiters: Vec<Vec<(u32, u32)>>,
+    sharers: Sharers,
     cpus: Vec<CpuState>,
     /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or waits.
     due: Vec<u64>,
@@ -122,7 +123,8 @@ impl Engine {
             costs,
             arena: Arena::new(memory),
             lines: Vec::new(),
-            waiters: vec![Vec::new()],
+            waiters: Vec::new(),
+            sharers: Sharers::new(topology.cpus),
             cpus: (0..topology.cpus).map(|_| CpuState::new()).collect(),
             due: vec![NEVER; topology.cpus as usize],
             stacks: vec![0; topology.cpus as usize],

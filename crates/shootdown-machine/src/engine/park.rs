@@ -102,11 +102,13 @@ impl Engine {
                 continue;
             }
             let line = &mut self.lines[*line as usize];
-            if line.waiters == 0 {
-                line.waiters = u32::try_from(self.waiters.len()).expect("fewer lists than lines");
-                self.waiters.push(Vec::new());
+            if line.extra == 0 {
+                line.extra = self.sharers.add();
             }
-            let list = &mut self.waiters[line.waiters as usize];
+            if self.waiters.len() <= line.extra as usize {
+                self.waiters.resize_with(line.extra as usize + 1, Vec::new);
+            }
+            let list = &mut self.waiters[line.extra as usize];
             if list.len() >= SWEEP && list.len().is_power_of_two() {
                 let cpus = &self.cpus;
                 list.retain(|(c, s)| cpus[*c as usize].wait == *s);
@@ -124,8 +126,8 @@ impl Engine {
     /// A line was written by another CPU's fetch: those who wait for it go on when the write completes.
     #[inline]
     pub(super) fn written(&mut self, number: usize, done: u64) {
-        let list = self.lines[number].waiters as usize;
-        if list != 0 && !self.waiters[list].is_empty() {
+        let list = self.lines[number].extra as usize;
+        if self.waiters.get(list).is_some_and(|waiters| !waiters.is_empty()) {
             self.wake_waiters(list, done);
         }
     }
