@@ -116,6 +116,11 @@ impl Machine {
         let mut cpus = self.engine.outcomes();
         kernel::with(|s| s.complete(&mut cpus));
         let end = cpus.iter().filter_map(|c| c.finished).max().unwrap_or(Time::ZERO);
+        for cpu in &mut cpus {
+            // A CPU that has nothing to do keeps no time; all are to account for the same length.
+            let accounted: Time = cpu.time.fields().map(|(_, time)| time).sum();
+            cpu.time.idle += end.since(accounted);
+        }
         Ok(Outcome { end, cpus })
     }
 }
