@@ -146,7 +146,7 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
             Op::Unmask(cpu) => unmask(cpu),
             Op::Everything(cpu) => {
                 *world().during_wait.borrow_mut() = Some(Box::new(|| (0..N).for_each(unmask)));
-                on_cpu(cpu, |pin| flush_everything::<Mock>(pin)).unwrap();
+                on_cpu(cpu, flush_everything::<Mock>).unwrap();
                 world().during_wait.borrow_mut().take();
             }
         }
