@@ -20,7 +20,7 @@ const TRACEFS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tra
 const REQUIRED: [&str; 4] =
     ["sched:sched_switch", "sched:sched_process_exec", "task:task_newtask", "tlb:tlb_flush"];
 
-/// Taken where the kernel has them. `csd:csd_queue_cpu` (Linux 6.4) tells which CPU was asked to flush;
+/// Taken where the kernel has them. `csd:csd_queue_cpu` (recent kernels) tells which CPU was asked to flush;
 /// without it the interrupts sent must do.
 const WANTED: [&str; 24] = [
     "sched:sched_process_exit",
