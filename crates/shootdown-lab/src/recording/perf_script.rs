@@ -4,7 +4,7 @@
 //! is one event: `comm pid/tid [cpu] seconds.fraction: group:event: fields`, where `comm` may be missing or
 //! hold anything, and `pid/` may be missing.
 //!
-//! **Protocol.** [`line`] takes a line apart, [`fields::what`] turns event and fields into a [`Seen`].
+//! **Protocol.** [`line()`] takes a line apart, [`fields::what`] turns event and fields into a [`Seen`].
 //! Lines of events we do not use are skipped; a line that is no event at all is an error, so that a file
 //! of something else is not silently an empty recording.
 

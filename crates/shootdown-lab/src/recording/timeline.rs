@@ -9,8 +9,8 @@
 //!   as a switch that no context switch preceded.
 //! - R2: threads of other programs have a space per process. Kernel threads and the idle thread have none:
 //!   the CPU keeps what it had, lazily.
-//! - R3: a flush is one request, seen as [`FlushStep::Ask`](super::model::FlushStep::Ask) when other CPUs are in the space's set and as
-//!   [`FlushStep::LocalSpace`](super::model::FlushStep::LocalSpace) when the CPU itself has it loaded; both together are one request.
+//! - R3: a flush is one request, seen as [`FlushStep::Ask`] when other CPUs are in the space's set and as
+//!   [`FlushStep::LocalSpace`] when the CPU itself has it loaded; both together are one request.
 //! - R4: a request inside a memory system call is about the call's range; one right after a write fault,
 //!   about the page of the fault; one that asks other CPUs for everything while the last thread of a space
 //!   ends or leaves it by `exec`, about that space's end; what any other is about is not known, only how
@@ -19,13 +19,18 @@
 //! - R6: when an event names another thread than the one the CPU was last known to run, a switch went
 //!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
 //!   before this event as the first event of a thread follows its switch from idle elsewhere in the
-//!   recording (the median), but not before the thread was made runnable or the CPU's last event. When
-//!   the event is the answer to a flush, the thread ran already when the CPU was asked.
+//!   recording (the median), but not before the thread was made runnable or the CPU's last event.
 //!
-//! **The truth.** The recording's own count of remote flushes is the number of [`What::RemoteFlush`](super::model::What::RemoteFlush) events:
-//! one for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line of
+//! None of these rules looks at [`What::RemoteFlush`], so that what is predicted can be held against it.
+//!
+//! **The truth.** The recording's own count of remote flushes is the number of its `RemoteFlush` events: one
+//! for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line of
 //! `/proc/interrupts` counts (the trailer has that number for the whole machine). Where the kernel has no
 //! such event, the interrupts sent for flushes are counted instead.
+//!
+//! [`FlushStep::Ask`]: super::model::FlushStep::Ask
+//! [`FlushStep::LocalSpace`]: super::model::FlushStep::LocalSpace
+//! [`What::RemoteFlush`]: super::model::What::RemoteFlush
 
 use std::collections::BTreeMap;
 
@@ -36,9 +41,9 @@ mod exec;
 mod sets;
 #[cfg(test)]
 mod tests;
+mod unseen;
 
 pub use sets::Beyond;
-mod unseen;
 
 /// A space of the recording; numbered from 0 in order of appearance.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -10,10 +10,6 @@ pub struct Unseen {
     running: BTreeMap<Cpu, Tid>,
     last: BTreeMap<Cpu, u64>,
     woken: BTreeMap<Tid, u64>,
-    /// When each CPU began its last flush of others.
-    asking: BTreeMap<Cpu, u64>,
-    /// When the flush began that each CPU was last asked to take part in.
-    asked: BTreeMap<Cpu, u64>,
     quiet: u64,
 }
 
@@ -48,24 +44,8 @@ impl Unseen {
         let unseen = self.running.get(&cpu).is_some_and(|running| *running != tid).then(|| {
             let runnable = self.woken.get(&tid).copied().unwrap_or(0);
             let last = self.last.get(&cpu).copied().unwrap_or(0);
-            let answer = matches!(what, What::Flush { step: FlushStep::Responded, .. });
-            let known = self.asked.get(&cpu).copied().filter(|_| answer).unwrap_or(time);
-            // A nanosecond before, so that it comes first.
-            let known = known.saturating_sub(1);
-            known.min(time.saturating_sub(self.quiet)).max(runnable).max(last)
+            time.saturating_sub(self.quiet).max(runnable).max(last)
         });
-        match *what {
-            What::Flush { step: FlushStep::Ask, .. } => {
-                self.asking.insert(cpu, time);
-            }
-            What::RemoteFlush { target } => {
-                self.asked.insert(target, self.asking.get(&cpu).copied().unwrap_or(time));
-            }
-            What::Flush { step: FlushStep::Responded, .. } => {
-                self.asked.remove(&cpu);
-            }
-            _ => {}
-        }
         self.woken.remove(&tid);
         match *what {
             What::Switch { next, .. } => {
