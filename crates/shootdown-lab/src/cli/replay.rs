@@ -73,6 +73,8 @@ impl ReplayArgs {
         let as_recorded = u32::from(recorded.timeline.cpus);
         let cpus = cpus.unwrap_or(as_recorded);
         let faithful = cpus == as_recorded && self.copies == 1;
+        // Without flushes in the recording there is nothing to hold a prediction against.
+        let compare = faithful && recorded.timeline.flushes_seen;
         let again;
         let timeline = if faithful {
             &recorded.timeline
@@ -88,7 +90,7 @@ impl ReplayArgs {
             n => format!("{name}, {n} copies"),
         };
         let mut report = Report::new(&profile.name, &workload, cpus, shared.seed);
-        let progress = Progress::new("replay", policies.len() as u64 + u64::from(faithful));
+        let progress = Progress::new("replay", policies.len() as u64 + u64::from(compare));
         let mut nearest = None;
         for named in &policies {
             progress.at(named.name);
@@ -104,7 +106,7 @@ impl ReplayArgs {
             }
             progress.step();
         }
-        if faithful {
+        if compare {
             progress.at("prediction");
             let nearest = match (nearest, report::nearest().contestant) {
                 (None, Contestant::Policy(policy)) => {

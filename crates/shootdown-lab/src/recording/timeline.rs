@@ -20,6 +20,8 @@
 //!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
 //!   before this event as the first event of a thread follows its switch from idle elsewhere in the
 //!   recording (the median), but not before the thread was made runnable or the CPU's last event.
+//! - R7: in a recording without any flush events (of strace) each call that takes something away is one
+//!   request for its whole range, whether or not anything of it was there.
 //!
 //! None of these rules looks at [`What::RemoteFlush`], so that what is predicted can be held against it.
 //!
@@ -173,6 +175,8 @@ pub struct Timeline {
     pub pauses: BTreeMap<Tid, Vec<Pause>>,
     /// Who made each thread of the command, and when.
     pub births: BTreeMap<Tid, (Tid, u64)>,
+    /// Whether the tracer saw flushes; otherwise there is no truth, and requests are presumed (R7).
+    pub flushes_seen: bool,
     /// From when to when each CPU was between two spaces, as far as seen.
     pub switches: BTreeMap<Cpu, Vec<(u64, u64)>>,
     /// What the recorded kernel did.

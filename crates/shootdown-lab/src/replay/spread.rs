@@ -251,6 +251,7 @@ impl Schedule<'_> {
             steps: self.steps,
             pauses: BTreeMap::new(),
             births: BTreeMap::new(),
+            flushes_seen: self.timeline.flushes_seen,
             switches: BTreeMap::new(),
             truth: Truth::default(),
         }

@@ -10,6 +10,8 @@ use crate::recording::model::{
 
 /// Of `mprotect`.
 const PROT_WRITE: u64 = 2;
+/// Of `madvise`.
+const MADV_DONTNEED: u64 = 4;
 
 /// The timeline of these events.
 pub fn timeline(events: &[Event]) -> Timeline {
@@ -65,6 +67,7 @@ impl Builder {
     fn new(events: &[Event]) -> Self {
         let mut this = Self::default();
         let mut first: BTreeMap<Cpu, Tid> = BTreeMap::new();
+        this.out.flushes_seen = events.iter().any(|e| matches!(e.what, What::Flush { .. }));
         for event in events {
             this.out.cpus = this.out.cpus.max(event.cpu.0 + 1);
             if let What::Task { pid, origin, .. } = event.what {
@@ -209,6 +212,12 @@ impl Builder {
                 let thread = self.thread(tid);
                 (thread.fault, thread.asked) = (None, false);
                 let args = thread.call.take().filter(|args| args.call == call);
+                if let Some(args) = args
+                    && result >= 0
+                    && !self.out.flushes_seen
+                {
+                    self.presume(event, args);
+                }
                 match (call, args) {
                     (Call::Mmap, Some(args)) if result > 0 => {
                         let range = Range { addr: result.cast_unsigned(), len: args.len };
@@ -225,6 +234,21 @@ impl Builder {
                 (thread.fault, thread.asked) = (write.then_some(page), false);
                 self.step(time, cpu, Act::Touch { page, write, execute });
             }
+        }
+    }
+
+    /// R7: the flush that a call must have taken.
+    fn presume(&mut self, event: &Event, args: CallArgs) {
+        let Event { time, cpu, tid, .. } = *event;
+        let revokes = match args.call {
+            Call::Munmap | Call::Mremap | Call::Msync => true,
+            Call::Mprotect => args.mode & PROT_WRITE == 0,
+            Call::Madvise => args.mode == MADV_DONTNEED,
+            Call::Mmap | Call::Brk => false,
+        };
+        if let Some(space) = self.space(tid).filter(|_| revokes) {
+            let extent = Extent::Pages(args.len.div_ceil(4096));
+            self.step(time, cpu, Act::Flush { space, extent, cause: Cause::Call(args) });
         }
     }
 

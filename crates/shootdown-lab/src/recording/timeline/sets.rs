@@ -37,7 +37,11 @@ impl Cause {
                     Call::Madvise => mode == MADV_DONTNEED,
                     _ => false,
                 };
-                empties && addr.next_multiple_of(TABLE) + TABLE <= addr.saturating_add(len)
+                let end = addr.saturating_add(len);
+                match addr.checked_next_multiple_of(TABLE) {
+                    Some(first) => empties && first <= end && end - first >= TABLE,
+                    None => false,
+                }
             }
         }
     }

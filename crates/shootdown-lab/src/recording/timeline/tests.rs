@@ -205,3 +205,24 @@ fn sets_cleared_lazily_are_asked_when_tables_go() {
     events[5] = switch(1, 1, 11, 0, OffCpu::Blocked);
     assert_eq!(Timeline::of(&events).asked_beyond().in_set, 1);
 }
+
+#[test]
+fn r7_without_flush_events_calls_that_take_away_are_requests() {
+    let args = |call, mode| CallArgs { call, addr: 0x5000, len: 8192, mode, extra: 0 };
+    let mut events = cast();
+    let calls = [
+        (Call::Munmap, 0, 0),
+        (Call::Mprotect, 3, 0),
+        (Call::Mprotect, 1, 0),
+        (Call::Munmap, 0, -22),
+    ];
+    for (time, (call, mode, result)) in (1..).step_by(2).zip(calls) {
+        events.push(at(time, 0, 10, What::Enter(args(call, mode))));
+        events.push(at(time + 1, 0, 10, What::Leave { call, result }));
+    }
+    let timeline = Timeline::of(&events);
+    let times =
+        timeline.steps.iter().filter(|s| matches!(s.act, Act::Flush { .. })).map(|s| s.time);
+    assert_eq!(times.collect::<Vec<_>>(), [2, 6]);
+    assert!(!timeline.flushes_seen);
+}
