@@ -256,6 +256,11 @@ impl<P: Platform> PerCpu<P> {
 
     pub(crate) fn set_generation_of(&self, slot: Slot, generation: Generation) {
         self.shared.generations.as_ref()[slot.index()].store(generation.0, Ordering::Relaxed);
+        if !P::policy().split_lazy_line {
+            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its line, and
+            // every initiator that reads the flag next fetches it.
+            self.set_order(self.order());
+        }
     }
 
     /// The user half of a slot's tag must be invalidated before it is used again.

@@ -412,7 +412,9 @@ impl<P: Platform> AddressSpace<P> {
             let told = match state.remote_view(id) {
                 View::Switching => true,
                 View::Active => {
-                    let behind = state.shared.acked.load(Ordering::Relaxed) < generation.0
+                    // With push delivery nobody reads acknowledged generations: the request is on its way.
+                    let behind = policy.delivery == Delivery::Push
+                        || state.shared.acked.load(Ordering::Relaxed) < generation.0
                         || !is_done(state, id, generation, freed_tables);
                     if !behind {
                         me.stats.avoided_current.inc();
