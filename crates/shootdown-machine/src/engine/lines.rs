@@ -49,6 +49,7 @@ const SETTLED: u8 = 32;
 pub struct Distances {
     topology: Topology,
     smt: u64,
+    cache: u64,
     same: u64,
     cross: u64,
     far: u64,
@@ -87,6 +88,7 @@ impl Distances {
         Self {
             topology,
             smt: costs.line_smt.ps(),
+            cache: costs.line_cache.ps(),
             same: costs.line_same.ps(),
             cross: costs.line_cross.ps(),
             far: costs.line_far.ps(),
@@ -155,7 +157,7 @@ impl Line {
         let transfer = if self.exclusive {
             d.between(cpu, owner)
         } else if self.caches & bit != 0 {
-            d.between(cpu, owner).min(d.same)
+            d.between(cpu, owner).min(d.cache)
         } else if self.caches & d.group[cache as usize] != 0 {
             d.cross
         } else {

@@ -57,6 +57,7 @@ impl Topology {
 pub struct Costs {
     pub line_hit: Time,
     pub line_smt: Time,
+    pub line_cache: Time,
     pub line_same: Time,
     pub line_cross: Time,
     pub line_far: Time,
@@ -121,6 +122,7 @@ impl Profile {
         Costs {
             line_hit: self.line.hit.time(ghz),
             line_smt: self.line.smt.time(ghz),
+            line_cache: self.line.cache.time(ghz),
             line_same: self.line.same.time(ghz),
             line_cross: self.line.cross.time(ghz),
             line_far: self.line.far.time(ghz),

@@ -179,7 +179,7 @@ impl Profile {
             group_sockets,
             ipi_cluster
         );
-        push!("line.", self.line, hit, smt, same, cross, far, atomic, fence, fill_buffers);
+        push!("line.", self.line, hit, smt, cache, same, cross, far, atomic, fence, fill_buffers);
         push!("ipi.", self.ipi, send, same, cross, far);
         push!("entry.syscall.", self.entry.syscall, plain, mitigated);
         push!("entry.fault.", self.entry.fault, plain, mitigated);

@@ -65,7 +65,9 @@ pub struct LineSpec {
     pub hit: Number,
     /// From the other thread of the core.
     pub smt: Number,
-    /// From a CPU that shares the last-level cache.
+    /// From the shared last-level cache, where an unmodified copy is.
+    pub cache: Number,
+    /// From a CPU that shares the last-level cache and has modified the line.
     pub same: Number,
     /// From another last-level cache of the group.
     pub cross: Number,
