@@ -7,14 +7,18 @@
 //! author: "every TLB invalidation is of a single entry"), and the next write to such a page faults. So
 //! an event causes 400 / 228 = 1.754 single-page flushes, each of which interrupts every other thread.
 //!
-//! Calibrated: the compute of an event, so that one thread under the serial policy takes the published
-//! 7.888 us with everything the machine charges; and the interrupt path of the profile, whose parts
-//! nobody published and whose sum the profile takes from this table. Predicted: how the flushes of 2 to
-//! 24 threads delay each other, and what overlapping gains.
+//! Calibrated: the compute of an event, so that one thread takes what was published for it (7.888 us
+//! before the series, 7.697 us with it: with one thread nothing can overlap, the series also made the
+//! flush itself shorter); and the interrupt path of the profile, whose parts nobody published and which is
+//! fitted to this table. Predicted: that one path explains 2 to 24 threads, how their flushes delay each
+//! other and merge, and what overlapping gains.
 //!
 //! The serial policy is the code the series was applied to: remote CPUs interrupted after the local
 //! flush, the lazy flag on a line that every flush of that CPU dirties. `overlapped` is the whole
 //! series, `overlap alone` only its title.
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Cpu, Machine, Profile, Space, Stride, Time};
@@ -78,23 +82,25 @@ impl Experiment for Overlap {
         let own = request.is_own();
         let limit = request.cpus.map(|n| machines::check_cpus(n, 1)).transpose()?;
         let limit = limit.unwrap_or(profile.topology.cpus.count());
+        let predicted = if request.quick { &[][..] } else { &PREDICTED };
         let threads: Vec<u32> = PUBLISHED
             .iter()
             .map(|(threads, ..)| *threads)
-            .chain(PREDICTED)
+            .chain(predicted.iter().copied())
             .filter(|threads| *threads <= limit)
             .collect();
-        let policies = request.runnable(self.name())?.unwrap_or_else(|| variants().to_vec());
-        let cycles = if request.quick {
-            Cycles { warm: 1, measured: 3 }
-        } else {
-            Cycles { warm: 2, measured: 12 }
+        let own_policies = || match variants() {
+            [serial, _, overlapped, _] if request.quick => vec![serial, overlapped],
+            all => all.to_vec(),
         };
-        let progress = Progress::new("overlap", 2 * threads.len() as u64 * policies.len() as u64);
+        let policies = request.runnable(self.name())?.unwrap_or_else(own_policies);
+        let mitigations: &[bool] = if request.quick { &[true] } else { &[true, false] };
+        let steps = mitigations.len() * threads.len() * policies.len();
+        let progress = Progress::new("overlap", steps as u64);
 
-        let base = calibrate(&profile, cycles, request.seed)?;
+        let base = calibrate(&profile, request.seed)?;
         let mut document = Document::new("overlap", &profile.name, request.seed);
-        for mitigations in [true, false] {
+        for &mitigations in mitigations {
             let workload = workload(mitigations);
             for &n in &threads {
                 let mut serial = None;
@@ -105,8 +111,7 @@ impl Experiment for Overlap {
                         policy: *policy,
                         mitigations,
                         threads: n,
-                        base,
-                        cycles,
+                        base: base.of(label),
                         seed: request.seed,
                     };
                     let us = run.event_time()?;
@@ -206,58 +211,81 @@ fn targets(document: &Document) -> Vec<Target> {
     targets
 }
 
-/// How long to run, in cycles of 228 events.
-#[derive(Clone, Copy)]
-struct Cycles {
-    warm: u64,
-    measured: u64,
-}
+/// Cycles of 228 events run before measuring, and measured.
+const WARM: u64 = 2;
+const MEASURED: u64 = 20;
 
 const WRITES: u64 = 100;
 const FILES: u64 = 128;
 const CYCLE: u64 = WRITES + FILES;
 const BLOCK_PAGES: u64 = 4;
 const PAGE: u64 = 4096;
-/// Pages of a file. sysbench's files have 6144 (24 MiB); what matters is that a random block is never
-/// in the TLB, and 128 files of 1.5 MiB are 48 times the reach of 1024 entries.
+/// Pages of a file. sysbench's files have 6144 (24 MiB); what matters is that a random block is hardly
+/// ever in the TLB, and 128 files of 1.5 MiB are 48 times what 1024 entries reach.
 const FILE_PAGES: u64 = 384;
+const PAGES: u64 = FILES * FILE_PAGES;
 
-/// Programs begin here, when the first one has mapped and touched the files.
+/// Pages a thread keeps using (code, stack, buffers; kernel data, which the machine does not translate,
+/// is meant too), and how often it comes back to them during the compute of an event. They make a full
+/// flush cost its refill. A guess of the order of an L1 TLB.
+const HOT_PAGES: u64 = 64;
+const SLICES: u64 = 4;
+
+/// How long an event holds sysbench's request mutex: it draws file and block under it. A guess.
+const HOLD: Time = Time::from_ns(200);
+
+/// Programs begin here, when the first one has mapped and touched everything.
 const START: Time = Time::from_us(10_000_000);
-
-/// The sysbench request mutex: how long an event holds it. Locked by an uncontended atomic operation,
-/// it covers choosing the file and the block.
-const HOLD: Time = Time::from_ns(60);
 
 struct Run<'a> {
     profile: &'a Profile,
     policy: Policy,
     mitigations: bool,
     threads: u32,
+    /// Mean compute of an event.
     base: Time,
-    cycles: Cycles,
     seed: u64,
 }
 
-/// The compute of one event: what is left of the published single-thread time after what the machine
-/// charges for faults, flushes, calls and walks.
-fn calibrate(profile: &Profile, cycles: Cycles, seed: u64) -> Result<Time, LabError> {
-    let (_, policy) = variants()[0];
-    let run =
-        Run { profile, policy, mitigations: true, threads: 1, base: Time::ZERO, cycles, seed };
-    let machine_us = run.event_time()?;
-    let published_us = RUN_US / PUBLISHED[0].1;
-    Ok(Time::from_ns_f64((published_us - machine_us).max(0.0) * 1e3))
+/// Mean compute of an event before the series and with it.
+#[derive(Clone, Copy)]
+struct Base {
+    serial: Time,
+    series: Time,
 }
 
-/// What the threads share: the event counter, when its mutex is free again, and when the measured
-/// events began and ended.
+impl Base {
+    fn of(self, label: &str) -> Time {
+        if label == OVERLAPPED { self.series } else { self.serial }
+    }
+}
+
+/// The compute of one event: what is left of the published single-thread time after what the machine
+/// charges for faults, flushes, calls and walks. With one thread there is nothing to overlap, so what the
+/// series gained there (it also made the flush itself shorter) is taken off the compute of `overlapped`.
+fn calibrate(profile: &Profile, seed: u64) -> Result<Base, LabError> {
+    let (_, policy) = variants()[0];
+    let run = Run { profile, policy, mitigations: true, threads: 1, base: Time::ZERO, seed };
+    let machine_us = run.event_time()?;
+    let (_, serial, series) = PUBLISHED[0];
+    let rest = |events: f64| Time::from_ns_f64((RUN_US / events - machine_us) * 1e3);
+    Ok(Base { serial: rest(serial), series: rest(series) })
+}
+
+/// What the threads share.
 #[derive(Clone)]
 struct Shared {
+    /// The next event.
     next: Note<u64>,
+    /// When the request mutex is free again.
     mutex_free: Note<Time>,
+    /// When the measured events began, and ended.
     began: Note<Time>,
     ended: Note<Time>,
+    /// Where the files are mapped, and after them the hot pages.
+    files: Note<u64>,
+    /// Dirty pages of each file, as the page cache knows them.
+    dirty: Rc<RefCell<Vec<Vec<u64>>>>,
 }
 
 impl Run<'_> {
@@ -265,7 +293,6 @@ impl Run<'_> {
     fn event_time(&self) -> Result<f64, LabError> {
         let mut setup = Setup::new(self.profile, self.policy, self.seed);
         setup.config.mitigations = self.mitigations;
-        let lock = setup.config.profile.costs(self.mitigations).line_same;
         let mut machine = setup.build()?;
         let space = machine.new_space();
         let shared = Shared {
@@ -273,14 +300,15 @@ impl Run<'_> {
             mutex_free: Note::new(Time::ZERO),
             began: Note::new(Time::ZERO),
             ended: Note::new(Time::ZERO),
+            files: Note::new(0),
+            dirty: Rc::new(RefCell::new(vec![Vec::new(); usize::try_from(FILES).unwrap_or(0)])),
         };
-        let files = Note::new(0);
         for cpu in 0..self.threads {
-            self.spawn(&mut machine, cpu, space, &shared, &files, lock)?;
+            self.spawn(&mut machine, cpu, space, &shared)?;
         }
         finish(machine)?;
         let elapsed = shared.ended.get().since(shared.began.get());
-        Ok(elapsed.us() * f64::from(self.threads) / count(self.cycles.measured * CYCLE))
+        Ok(elapsed.us() * f64::from(self.threads) / count(MEASURED * CYCLE))
     }
 
     fn spawn(
@@ -289,23 +317,25 @@ impl Run<'_> {
         cpu: u32,
         space: Space,
         shared: &Shared,
-        files: &Note<u64>,
-        lock: Time,
     ) -> Result<(), LabError> {
-        let (shared, files) = (shared.clone(), files.clone());
-        let (cycles, base, seed) = (self.cycles, self.base, self.seed);
+        let shared = shared.clone();
+        let (base, seed) = (self.base, self.seed);
         // Alone, a thread finds the mutex in its own cache.
-        let lock = if self.threads == 1 { Time::ZERO } else { lock };
+        let lock = if self.threads == 1 {
+            Time::ZERO
+        } else {
+            self.profile.costs(self.mitigations).line_same
+        };
         spawn(machine, cpu, move |cpu| {
             cpu.kernel(|k| k.switch_to(Some(space)));
             if cpu.id().0 == 0 {
-                let pages = FILES * FILE_PAGES;
-                files.set(cpu.kernel(|k| k.map(pages, Stride::Page4K)));
-                cpu.touch(files.get(), pages, false);
+                let pages = PAGES + HOT_PAGES;
+                shared.files.set(cpu.kernel(|k| k.map(pages, Stride::Page4K)));
+                cpu.touch(shared.files.get(), pages, false);
             }
             cpu.idle_until(START);
-            let first = cycles.warm * CYCLE;
-            let last = first + cycles.measured * CYCLE;
+            let first = WARM * CYCLE;
+            let last = first + MEASURED * CYCLE;
             loop {
                 let event = take(cpu, &shared, lock);
                 if event == first {
@@ -317,10 +347,10 @@ impl Run<'_> {
                 if event >= last {
                     break;
                 }
-                cpu.compute(base);
+                work(cpu, &shared, compute_of(base, event, seed));
                 match event % CYCLE {
-                    at if at < WRITES => write(cpu, files.get(), chance(seed, event)),
-                    at => sync(cpu, files.get() + (at - WRITES) * FILE_PAGES * PAGE),
+                    at if at < WRITES => write(cpu, &shared, chance(seed, event)),
+                    at => sync(cpu, &shared, at - WRITES),
                 }
             }
         })
@@ -330,23 +360,64 @@ impl Run<'_> {
 /// Takes the next event under the mutex: waits for its turn, fetches the mutex's line, holds it.
 fn take(cpu: &mut Cpu, shared: &Shared, lock: Time) -> u64 {
     let now = cpu.now();
-    let taken = now.max(shared.mutex_free.get()) + lock;
-    shared.mutex_free.set(taken + HOLD);
+    let free = now.max(shared.mutex_free.get()) + lock + HOLD;
+    shared.mutex_free.set(free);
     let event = shared.next.get();
     shared.next.set(event + 1);
-    cpu.compute(taken + HOLD - now);
+    cpu.compute(free - now);
     event
 }
 
-fn write(cpu: &mut Cpu, files: u64, random: u64) {
-    let block = random % (FILES * FILE_PAGES / BLOCK_PAGES);
-    for page in 0..BLOCK_PAGES {
-        cpu.write(files + (block * BLOCK_PAGES + page) * PAGE);
+/// The compute of one event, such that the mean over a cycle is `base`: a write (it copies 16 KiB) has
+/// half as much again as the mean, an msync the rest; and each is up to a half off that, so that threads
+/// do not fall into step.
+fn compute_of(base: Time, event: u64, seed: u64) -> Time {
+    let of_kind = if event % CYCLE < WRITES {
+        base.ps() * 3 / 2
+    } else {
+        base.ps() * (CYCLE - WRITES * 3 / 2) / FILES
+    };
+    /// Steps from half to one and a half.
+    const STEPS: u64 = 1024;
+    let step = chance(seed ^ COMPUTE_STREAM, event) % STEPS;
+    Time::from_ps(of_kind / 2 + of_kind * step / STEPS)
+}
+
+/// Names the stream of chance for compute times; blocks are drawn from the seed's own.
+const COMPUTE_STREAM: u64 = 0x5eed;
+
+/// Computes, coming back to the hot pages.
+fn work(cpu: &mut Cpu, shared: &Shared, time: Time) {
+    let hot = shared.files.get() + PAGES * PAGE;
+    for _ in 0..SLICES {
+        cpu.compute(Time::from_ps(time.ps() / SLICES));
+        for page in 0..HOT_PAGES {
+            cpu.read(hot + page * PAGE);
+        }
     }
 }
 
-fn sync(cpu: &mut Cpu, file: u64) {
+/// Writes a random block.
+fn write(cpu: &mut Cpu, shared: &Shared, random: u64) {
+    let block = random % (PAGES / BLOCK_PAGES);
+    let file = usize::try_from(block * BLOCK_PAGES / FILE_PAGES).unwrap_or(0);
+    for page in 0..BLOCK_PAGES {
+        let va = shared.files.get() + (block * BLOCK_PAGES + page) * PAGE;
+        cpu.write(va);
+        let dirty = &mut shared.dirty.borrow_mut()[file];
+        if !dirty.contains(&va) {
+            dirty.push(va);
+        }
+    }
+}
+
+/// Synchronizes a file: its dirty pages one by one, each with a flush of its own.
+fn sync(cpu: &mut Cpu, shared: &Shared, file: u64) {
+    let file = usize::try_from(file).unwrap_or(0);
+    let dirty = std::mem::take(&mut shared.dirty.borrow_mut()[file]);
     cpu.syscall(|k| {
-        k.clean(file, FILE_PAGES);
+        for page in dirty {
+            k.clean(page, 1);
+        }
     });
 }

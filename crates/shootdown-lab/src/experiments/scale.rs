@@ -135,7 +135,7 @@ struct Seen {
 const WARM: u64 = 1;
 const MEASURED: u64 = 2;
 /// Between two flushes: everything of the last one is over.
-const GAP: Time = Time::from_us(2_000);
+const GAP: Time = Time::from_us(5_000);
 
 /// Mean latency and stolen time for each of [`PAGES`].
 fn measure(

@@ -1,0 +1,55 @@
+//! Every experiment holds what it promises, in its quick form. Virtual time does not depend on the host,
+//! so that these figures are the same everywhere, in debug and in release builds.
+
+use shootdown_lab::experiments::{Findings, Request, find};
+
+fn run(name: &str) -> Findings {
+    let request = Request { machine: None, policies: None, cpus: None, seed: 1, quick: true };
+    find(name).unwrap().run(&request).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn holds(name: &str) {
+    let findings = run(name);
+    assert!(!findings.targets.is_empty());
+    let missed: Vec<String> = findings
+        .targets
+        .iter()
+        .filter(|t| !t.held)
+        .map(|t| format!("{}: {}", t.what, t.seen))
+        .collect();
+    assert!(missed.is_empty(), "{name} missed:\n{}", missed.join("\n"));
+    for row in findings.documents.iter().flat_map(|d| &d.rows) {
+        assert!(row.value.is_finite(), "{row:?}");
+        assert_eq!(row.published.is_some(), row.source.is_some(), "{row:?}");
+    }
+}
+
+#[test]
+fn pcid_reproduces_the_published_ping_pong() {
+    holds("pcid");
+}
+
+#[test]
+fn overlap_reproduces_the_published_sysbench_table() {
+    holds("overlap");
+}
+
+#[test]
+fn scale_stays_near_the_bound() {
+    holds("scale");
+}
+
+#[test]
+fn slots_confirm_the_default() {
+    holds("slots");
+}
+
+#[test]
+fn lines_do_not_move_in_vain() {
+    holds("lines");
+}
+
+#[test]
+fn hot_paths_touch_few_lines_and_fence_once() {
+    holds("hot");
+}
