@@ -19,7 +19,7 @@ pub fn figure(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
     }
-    if size >= 1e4 || (value.fract() == 0.0 && size >= 1.0) {
+    if size >= 1e4 || value.fract() == 0.0 {
         return grouped(value);
     }
     let digits = match size {
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(figure(17.385), "17.39");
         assert_eq!(figure(6_250_212.0), "6 250 212");
         assert_eq!(figure(-12_345.6), "-12 346");
-        assert_eq!(figure(0.0), "0.000");
+        assert_eq!(figure(0.0), "0");
         assert_eq!(figure(33.0), "33");
     }
 }
