@@ -95,6 +95,8 @@ pub(crate) struct Engine {
     cpus: Vec<CpuState>,
     /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or waits.
     due: Vec<u64>,
+    /// An entry of each CPU that no longer counts but is still in the queue; NEVER when none is known.
+    left_over: Vec<u64>,
     /// Where the stack of each suspended CPU ends; 0 when it never ran. (Both apart from the
     /// rest, to be at hand when the rest is not.)
     stacks: Vec<usize>,
@@ -127,6 +129,7 @@ impl Engine {
             sharers: Sharers::new(topology.cpus),
             cpus: (0..topology.cpus).map(|_| CpuState::new()).collect(),
             due: vec![NEVER; topology.cpus as usize],
+            left_over: vec![NEVER; topology.cpus as usize],
             stacks: vec![0; topology.cpus as usize],
             hot: vec![[(0, 0); HOT]; topology.cpus as usize],
             current: 0,
@@ -223,9 +226,15 @@ impl Engine {
     }
 
     /// Queues a CPU; an earlier entry of it no longer counts.
+    ///
+    /// A CPU that computes for long and is interrupted often would leave an entry behind each time. So the
+    /// first one left is remembered, and stands in for any later time until it comes up.
     fn enqueue(&mut self, cpu: u32, at: u64) {
         assert!(at < 1 << (64 - CPU_BITS), "virtual time ends after 75 minutes");
         self.due[cpu as usize] = at;
+        if self.left_over[cpu as usize] <= at {
+            return;
+        }
         let key = Self::key(at, cpu);
         self.queue.push(key);
         self.head = self.head.min(key);
@@ -234,7 +243,12 @@ impl Engine {
     /// Makes a suspended CPU go on at `at` at the latest.
     fn wake_by(&mut self, cpu: u32, at: u64) {
         let at = at.max(self.cpus[cpu as usize].time);
-        if self.due[cpu as usize] > at {
+        let due = self.due[cpu as usize];
+        if due > at {
+            let left_over = &mut self.left_over[cpu as usize];
+            if *left_over == NEVER {
+                *left_over = due;
+            }
             self.enqueue(cpu, at);
         }
     }
@@ -242,11 +256,20 @@ impl Engine {
     /// Removes entries that don't count from the head of the queue, and remembers the head.
     fn refresh_head(&mut self) {
         while let Some(key) = self.queue.peek() {
-            if self.due[(key & ((1 << CPU_BITS) - 1)) as usize] == key >> CPU_BITS {
+            let (cpu, time) = (key & ((1 << CPU_BITS) - 1), key >> CPU_BITS);
+            let due = self.due[cpu as usize];
+            if due == time {
                 self.head = key;
                 return;
             }
             self.queue.pop();
+            if self.left_over[cpu as usize] == time {
+                self.left_over[cpu as usize] = NEVER;
+                if due != NEVER && due > time {
+                    // It stood in for this.
+                    self.queue.push(due << CPU_BITS | cpu);
+                }
+            }
         }
         self.head = NEVER;
     }

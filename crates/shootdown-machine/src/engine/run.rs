@@ -1,6 +1,6 @@
 //! The run: one coroutine per CPU that has something to do, resumed in the order of time.
 
-use corosensei::stack::DefaultStack;
+use corosensei::stack::{DefaultStack, Stack, StackPointer};
 use corosensei::{Coroutine, CoroutineResult};
 use shootdown::CpuId;
 
@@ -17,7 +17,33 @@ const STACK: usize = 256 << 10;
 /// What a CPU runs.
 pub(crate) type Job = Box<dyn FnOnce()>;
 
-type Cpu = Coroutine<(), (), ()>;
+type Cpu = Coroutine<(), (), (), Staggered>;
+
+/// A stack that begins somewhere in its last page: were all to begin at the page's end, the hot ends of
+/// thousands of stacks would fight over a few sets of the host's caches.
+struct Staggered {
+    stack: DefaultStack,
+    skip: usize,
+}
+
+// SAFETY: a shorter part of a valid stack, with the same guard page; the base stays aligned, as `skip` is
+// a multiple of 64.
+unsafe impl Stack for Staggered {
+    fn base(&self) -> StackPointer {
+        StackPointer::new(self.stack.base().get() - self.skip).expect("far from zero")
+    }
+
+    fn limit(&self) -> StackPointer {
+        self.stack.limit()
+    }
+}
+
+impl Staggered {
+    fn new(cpu: u32) -> Self {
+        let stack = DefaultStack::new(STACK).expect("the host has memory for another stack");
+        Self { stack, skip: cpu as usize * 5 % 64 * 64 }
+    }
+}
 
 /// Makes CURRENT null again, whatever happens.
 struct Running;
@@ -76,7 +102,7 @@ pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box
             return Err(e.stuck());
         };
         let coroutine =
-            coroutines.0[cpu as usize].get_or_insert_with(|| spawn(jobs[cpu as usize].take()));
+            coroutines.0[cpu as usize].get_or_insert_with(|| spawn(cpu, jobs[cpu as usize].take()));
         CURRENT.set(engine);
         let result = coroutine.resume(());
         CURRENT.set(std::ptr::null_mut());
@@ -85,9 +111,8 @@ pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box
 }
 
 /// A CPU: its job, then idleness for ever.
-fn spawn(job: Option<Job>) -> Cpu {
-    let stack = DefaultStack::new(STACK).expect("the host has memory for another stack");
-    Coroutine::with_stack(stack, move |yielder, ()| {
+fn spawn(cpu: u32, job: Option<Job>) -> Cpu {
+    Coroutine::with_stack(Staggered::new(cpu), move |yielder, ()| {
         with(|e| {
             e.me().yielder = Some(yielder);
             e.me().interruptible = false;
@@ -113,6 +138,9 @@ impl Engine {
         let key = self.queue.pop()?;
         let cpu = u32::try_from(key & ((1 << CPU_BITS) - 1)).expect("twelve bits");
         self.current = cpu;
+        if self.left_over[cpu as usize] == self.due[cpu as usize] {
+            self.left_over[cpu as usize] = NEVER;
+        }
         self.due[cpu as usize] = NEVER;
         let me = self.me();
         me.spend_until(key >> CPU_BITS);
