@@ -1,6 +1,6 @@
 //! The hot paths on this host, at full speed: what the library itself costs, hardware apart.
 //!
-//! The library is compiled without traced atomics and driven through [`bare`], a port whose hardware
+//! The library is compiled without traced atomics and driven through a port (`bare.rs`) whose hardware
 //! does nothing. So the figures hold the library's own instructions, its fence and its accesses to lines
 //! that stay in this core's cache; they do not hold a root load, an invalidation or an interrupt, whose
 //! costs belong to a machine, not to this code.
