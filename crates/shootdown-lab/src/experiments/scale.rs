@@ -216,7 +216,7 @@ fn targets(document: &Document) -> Vec<Target> {
                     document.machine,
                     workload(pages)
                 ),
-                seen: format!("{ratio:.2} times, at {n}"),
+                seen: format!("{ratio:.3} times, at {n}"),
                 held: ratio <= 1.3,
             });
         }
