@@ -445,6 +445,7 @@ pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result
     if targets.is_empty() {
         return Ok(());
     }
+    let kicked = P::kick(&targets).map_err(CallError::Kick);
     me.stats.kicks_sent.add(u64::from(targets.len()));
-    P::kick(&targets).map_err(CallError::Kick)
+    kicked
 }

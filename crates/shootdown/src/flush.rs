@@ -78,13 +78,24 @@ impl Request {
         Self { what: What::Space, freed_tables: true }
     }
 
-    fn step(self, ceiling: u32) -> (Step, bool) {
+    fn step(self, ceiling: u32) -> Step {
+        let range = match self.what {
+            What::Pages(range) if range.count() <= u64::from(ceiling) => Some(range),
+            What::Pages(_) | What::Space => None,
+        };
+        Step { range, freed_tables: self.freed_tables }
+    }
+
+    /// Counts the request: off the path on which others wait to be told.
+    fn count<P: Platform>(self, me: &PerCpu<P>) {
         match self.what {
-            What::Pages(range) if range.count() <= u64::from(ceiling) => {
-                (Step { range: Some(range), freed_tables: self.freed_tables }, false)
+            What::Pages(range) => {
+                me.stats.requests_pages.inc();
+                if range.count() > u64::from(P::Regime::facts().ceiling) {
+                    me.stats.over_ceiling.inc();
+                }
             }
-            What::Pages(_) => (Step { range: None, freed_tables: self.freed_tables }, true),
-            What::Space => (Step { range: None, freed_tables: self.freed_tables }, false),
+            What::Space => me.stats.requests_space.inc(),
         }
     }
 }
@@ -174,7 +185,9 @@ impl<P: Platform> AddressSpace<P> {
         let owed = self.owed_tables();
         let request = if owed.is_some() { Request::space() } else { request };
         let Started { hint, targets, trim } = self.start(pin.cpu(), me, request);
-        match self.tell_and_wait(pin, me, hint, targets, trim) {
+        let done = self.tell_and_wait(pin, me, hint, targets, trim);
+        request.count(me);
+        match done {
             Ok(interrupted) => {
                 owed.into_iter().for_each(|owed| self.paid_tables(owed));
                 Ok(Flushed { generation: hint.generation, interrupted })
@@ -211,13 +224,12 @@ impl<P: Platform> AddressSpace<P> {
             let waited = if targets.is_empty() { Ok(0) } else { Err(FlushError::WouldWait) };
             return kicked.and(waited);
         }
-        me.stats.flushes_remote.inc();
         let began = P::ticks();
         if !policy.overlap {
             self.local_work(cpu, me, hint);
         }
-        let told = union::<P>(&targets, &trim);
         if policy.delivery == Delivery::Push {
+            let told = union::<P>(&targets, &trim);
             let request = Push { space: self, hint };
             let data = core::ptr::from_ref(&request).cast();
             // SAFETY: `request` lives until the call was waited for, just below.
@@ -241,8 +253,9 @@ impl<P: Platform> AddressSpace<P> {
             }
             self.pull_from(pin, me, hint, &targets, &trim)?;
         }
+        me.stats.flushes_remote.inc();
         me.stats.waited(P::ticks().saturating_sub(began));
-        Ok(told.len())
+        Ok(union::<P>(&targets, &trim).len())
     }
 
     /// Steps 5 to 7 with pull delivery, CPU by CPU.
@@ -320,6 +333,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let told = self.tell(me, &targets);
         self.local_work(cpu, me, hint);
+        request.count(me);
         if told.is_err() && request.freed_tables {
             self.owe_tables(hint.generation);
         }
@@ -335,14 +349,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Steps 1 to 4 of the path.
     fn start(&self, cpu: CpuId, me: &PerCpu<P>, request: Request) -> Started<P> {
         let policy = P::policy();
-        let (step, over) = request.step(P::Regime::facts().ceiling);
-        match request.what {
-            What::Pages(_) => me.stats.requests_pages.inc(),
-            What::Space => me.stats.requests_space.inc(),
-        }
-        if over {
-            me.stats.over_ceiling.inc();
-        }
+        let step = request.step(P::Regime::facts().ceiling);
         self.expect_to_tell(cpu);
         P::Regime::publish();
         let generation =
@@ -403,6 +410,8 @@ impl<P: Platform> AddressSpace<P> {
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
+        // Only where the space changed again since can a CPU have answered for this change already.
+        let overtaken = self.generation() != generation;
         let mut stale = CpuSetOf::<P>::EMPTY;
         for cpu in candidates.iter() {
             let Some(state) = P::slot(cpu) else {
@@ -414,7 +423,7 @@ impl<P: Platform> AddressSpace<P> {
                 View::Active => {
                     // With push delivery nobody reads acknowledged generations: the request is on its way.
                     let behind = policy.delivery == Delivery::Push
-                        || state.shared.acked.load(Ordering::Relaxed) < generation.0
+                        || !overtaken
                         || !is_done(state, id, generation, freed_tables);
                     if !behind {
                         me.stats.avoided_current.inc();
@@ -552,6 +561,7 @@ impl Asked {
             }
             if state.published() == before {
                 P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
+                prefetch(&state.shared);
                 awake();
                 if self.is_done(state) {
                     break;

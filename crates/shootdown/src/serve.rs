@@ -107,14 +107,17 @@ fn everything<P: Platform>(
     occasion: Occasion,
 ) -> (u64, Option<Response>) {
     let early = occasion == Occasion::Kick;
-    let ran = call::drain(cpu, me, early) + tree::drain(cpu, me, early);
-    let behind = match P::policy().delivery {
-        // The kick itself is the request.
-        Delivery::Pull => occasion != Occasion::Turn,
-        // Only a deferred flush is pulled.
-        Delivery::Push => me.mailbox.take_deferred(),
-    };
-    (ran, behind.then(|| respond::catch_up(cpu, me, None, early, || {})))
+    let catch_up = || respond::catch_up(cpu, me, None, early, || {});
+    // With pull delivery the kick itself is the request; with push only a deferred flush is pulled.
+    let pulls = P::policy().delivery == Delivery::Pull;
+    // Large calls first: most of them are flushes that catch up by themselves, once acknowledged.
+    let ran = tree::drain(cpu, me, early);
+    let mut caught_up = (pulls && occasion != Occasion::Turn).then(catch_up);
+    let ran = ran + call::drain(cpu, me, early);
+    if !pulls && me.mailbox.take_deferred() {
+        caught_up = Some(catch_up());
+    }
+    (ran, caught_up)
 }
 
 /// Runs `work` unless this CPU is in the middle of such work already; then everything is served again
