@@ -14,8 +14,8 @@ use crate::output::{Format, emit};
     long_about = "Run experiments; published figures stand beside the simulated ones.\n\n\
         Each experiment has a machine, policies and CPU counts of its own, chosen to match what was \
         published; the options below change them. What an experiment promises to reproduce is checked \
-        and listed as targets, held or missed, while nothing they depend on was changed. A missed target \
-        is a finding, not a failure: the exit code is 1 only when the oracle stops a run.",
+        and listed as targets, held or missed, while nothing they depend on was changed. The exit \
+        code is 1 when one was missed, or when the oracle stopped a run.",
     after_long_help = "Examples:\n  \
         shootdown bench pcid                       context switches with and without tags\n  \
         shootdown bench overlap scale              two experiments, one after the other\n  \
@@ -57,14 +57,20 @@ impl BenchArgs {
             seed: shared.seed,
             quick: self.quick,
         };
+        let mut missed = 0;
         for experiment in chosen {
             let findings = experiment.run(&request)?;
             for document in &findings.documents {
                 emit(&document.render(shared.format));
             }
+            missed += findings.targets.iter().filter(|t| !t.held).count();
             print_targets(&findings.targets, shared.format);
         }
-        Ok(())
+        match missed {
+            0 => Ok(()),
+            1 => Err(LabError::broken("one target was missed")),
+            n => Err(LabError::broken(format!("{n} targets were missed"))),
+        }
     }
 }
 
