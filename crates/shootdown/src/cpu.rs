@@ -234,7 +234,7 @@ impl<P: Platform> PerCpu<P> {
     /// Becomes lazy, or stops being so. `loaded` is what is loaded now.
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
         // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
-        // when an initiator (Acquire load in `flush::remote_view`) reads the flag and leaves it alone.
+        // when an initiator (Acquire load in `remote_view`) reads the flag and leaves it alone.
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, Ordering::Release);
         } else {

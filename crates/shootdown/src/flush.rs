@@ -27,138 +27,31 @@
 //! generation before it uses the space again. I2: a flush that returns an error has not freed the
 //! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while waiting.
 
-use core::fmt;
+mod answer;
+mod everywhere;
+mod remote;
+mod request;
 
-use crate::call::{self, Ack, CallError};
-use crate::cpu::{Loaded, PerCpu, View};
-use crate::cpu_set::{Bits, WORD};
-use crate::facts::SplitTables;
-use crate::ids::{CpuId, Generation, VaRange};
+use crate::call;
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::Bits;
+use crate::ids::{CpuId, Generation};
 use crate::mutant::{self, Mutant};
-use crate::platform::{CpuSetOf, KickError, Pinned, Platform};
+use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::{Delivery, Lazy, Leave};
-use crate::range_log::Step;
-use crate::regime::{Invalidate, Reach, Regime};
+use crate::regime::Regime;
 use crate::respond::{self, Hint};
 use crate::serve;
 use crate::space::AddressSpace;
-use crate::switch;
 use crate::sync::{Ordering, fence, prefetch};
-use crate::tags::slots;
-use crate::tree::{self, GROUP, READ_AHEAD};
+use crate::tree::{self, READ_AHEAD};
 
-/// What changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
-    /// Entries of these addresses.
-    Pages(VaRange),
-    /// Anything in the space.
-    Space,
-}
+use answer::is_done;
+use remote::{Push, leave_set, pull, push};
 
-/// A request to flush one space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// What changed since the last flush that covered it.
-    pub what: What,
-    /// Page-table pages, not only leaves, are going away.
-    pub freed_tables: bool,
-}
-
-impl Request {
-    /// Leaf entries of a range changed.
-    #[must_use]
-    pub const fn pages(range: VaRange) -> Self {
-        Self { what: What::Pages(range), freed_tables: false }
-    }
-
-    /// Anything may have changed, tables included.
-    #[must_use]
-    pub const fn space() -> Self {
-        Self { what: What::Space, freed_tables: true }
-    }
-
-    fn step(self, ceiling: u32) -> Step {
-        let range = match self.what {
-            What::Pages(range) if range.count() <= u64::from(ceiling) => Some(range),
-            What::Pages(_) | What::Space => None,
-        };
-        Step { range, freed_tables: self.freed_tables }
-    }
-
-    /// Counts the request: off the path on which others wait to be told.
-    fn count<P: Platform>(self, me: &PerCpu<P>) {
-        match self.what {
-            What::Pages(range) => {
-                me.stats.requests_pages.inc();
-                if range.count() > u64::from(P::Regime::facts().ceiling) {
-                    me.stats.over_ceiling.inc();
-                }
-            }
-            What::Space => me.stats.requests_space.inc(),
-        }
-    }
-}
-
-/// A completed flush.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Flushed {
-    /// The generation the change was given.
-    pub generation: Generation,
-    /// How many other CPUs were interrupted for it.
-    pub interrupted: u32,
-}
-
-/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next flush
-/// of the space that succeeds covers it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum FlushError {
-    /// Other CPUs are concerned and this context can't wait for them. They were told, and the local work
-    /// was done; to learn when they have answered, use [`AddressSpace::begin_flush`].
-    WouldWait,
-    /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.
-    Reentered,
-    /// A CPU could not be interrupted.
-    Kick(KickError),
-    /// The platform gave up waiting for this CPU.
-    Stalled(CpuId),
-}
-
-impl fmt::Display for FlushError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::WouldWait => {
-                f.write_str("other CPUs must be waited for, and this context can't wait; begin the flush and poll its ticket")
-            }
-            Self::Reentered => f.write_str("a flush of this CPU is in flight; flush from task context"),
-            Self::Kick(e) => e.fmt(f),
-            Self::Stalled(cpu) => write!(f, "{cpu} did not answer in time; keep what is to be freed and flush again"),
-        }
-    }
-}
-
-impl core::error::Error for FlushError {}
-
-impl From<CallError> for FlushError {
-    fn from(e: CallError) -> Self {
-        match e {
-            CallError::WouldWait => Self::WouldWait,
-            CallError::Reentered => Self::Reentered,
-            CallError::Kick(e) => Self::Kick(e),
-            CallError::Stalled(cpu) => Self::Stalled(cpu),
-        }
-    }
-}
-
-/// A flush that was begun and must be waited for.
-#[must_use = "what the flush covers may be reused only when the ticket says so"]
-pub struct Ticket<'a, P: Platform> {
-    space: &'a AddressSpace<P>,
-    generation: Generation,
-    freed_tables: bool,
-    waiting: CpuSetOf<P>,
-}
+pub use answer::Ticket;
+pub use everywhere::{flush_everything, flush_kernel};
+pub use request::{FlushError, Flushed, Request, What};
 
 /// The change, counted; who must be told; and who should leave the set, being there for nothing.
 struct Started<P: Platform> {
@@ -290,7 +183,7 @@ impl<P: Platform> AddressSpace<P> {
         if mutant::active(Mutant::NoWait) {
             return Ok(());
         }
-        self.wait(pin, hint.generation, hint.step.freed_tables, targets)
+        self.wait_for_answers(pin, hint.generation, hint.step.freed_tables, targets)
             .inspect_err(|_| me.stats.stalls.inc())
     }
 
@@ -474,212 +367,6 @@ impl<P: Platform> AddressSpace<P> {
             respond::over_flush(me);
         }
     }
-
-    /// Step 7, with pull delivery: group by group, in the order in which they were told.
-    fn wait(
-        &self,
-        pin: &P::Pin,
-        generation: Generation,
-        freed_tables: bool,
-        targets: &CpuSetOf<P>,
-    ) -> Result<(), FlushError> {
-        let asked = Asked { id: self.id().get(), generation, freed_tables };
-        for (w, word) in targets.words().iter().enumerate().filter(|(_, word)| **word != 0) {
-            for first in (0..WORD).step_by(GROUP) {
-                let group = word >> first & ((1 << GROUP) - 1);
-                if group != 0 {
-                    asked.wait_for_group::<P>(pin, w * WORD + first, group)?;
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What an answer must cover.
-#[derive(Clone, Copy)]
-struct Asked {
-    id: u64,
-    generation: Generation,
-    freed_tables: bool,
-}
-
-impl Asked {
-    fn is_done<P: Platform>(self, state: &PerCpu<P>) -> bool {
-        is_done(state, self.id, self.generation, self.freed_tables)
-    }
-
-    /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
-    /// something happens to its line, the others have probably answered too, and their lines can travel
-    /// together with it.
-    fn wait_for_group<P: Platform>(
-        self,
-        pin: &P::Pin,
-        first: usize,
-        group: u64,
-    ) -> Result<(), FlushError> {
-        let cpus = |mut bits: u64| {
-            core::iter::from_fn(move || {
-                let bit = bits.trailing_zeros();
-                bits &= bits.checked_sub(1)?;
-                #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
-                Some(CpuId(first as u32 + bit))
-            })
-        };
-        let last = 1 << group.ilog2();
-        let expect = |ahead: &mut dyn Iterator<Item = CpuId>, lines: usize| {
-            for state in ahead.take(lines).filter_map(P::slot) {
-                prefetch(&state.shared);
-            }
-        };
-        for cpu in cpus(last) {
-            self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
-        }
-        let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
-        for cpu in cpus(group ^ last) {
-            expect(&mut ahead, 1);
-            self.wait_for::<P>(pin, cpu, || {})?;
-        }
-        Ok(())
-    }
-
-    /// Waits for one CPU; `awake` is called when something may have happened.
-    fn wait_for<P: Platform>(
-        self,
-        pin: &P::Pin,
-        cpu: CpuId,
-        awake: impl Fn(),
-    ) -> Result<(), FlushError> {
-        let Some(state) = P::slot(cpu) else { return Ok(()) };
-        let mut turn = 0;
-        while !self.is_done(state) {
-            // `relax` may sleep until the line that was looked at last changes: look at the one the answer
-            // comes on, and sleep only if it says what it said before the answer was missing.
-            let before = state.published();
-            if self.is_done(state) {
-                break;
-            }
-            if state.published() == before {
-                P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
-                prefetch(&state.shared);
-                awake();
-                if self.is_done(state) {
-                    break;
-                }
-            }
-            serve::serve_turn::<P>(pin, &mut turn);
-        }
-        Ok(())
-    }
-}
-
-/// Does this CPU make no access any more through entries of space `id` older than `generation`, without
-/// looking at the generation first?
-///
-/// The acknowledged generation and the state are two words, read in this order. If the state then names
-/// the space, either the acknowledgement was that space's, or the CPU came (back) to the space after the
-/// acknowledgement was read: then it looked at the generation on its way, after the initiator's fence (D1),
-/// and is current whatever was read. A state older than the acknowledgement can't be seen: its Acquire
-/// pairs with the fence in `switch_to`, which comes after the store of *switching* and before that of
-/// `acked`.
-fn is_done<P: Platform>(
-    state: &PerCpu<P>,
-    id: u64,
-    generation: Generation,
-    freed_tables: bool,
-) -> bool {
-    // ORDERING: Acquire, with the Release in `respond::catch_up`, and with the fence in `switch_to`
-    let acked = state.shared.acked.load(Ordering::Acquire);
-    match state.remote_view(id) {
-        View::Elsewhere => true,
-        View::Switching => false,
-        View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        View::Active | View::Lazy => acked >= generation.0,
-    }
-}
-
-impl<P: Platform> Ticket<'_, P> {
-    /// The generation the change was given.
-    #[must_use]
-    pub fn generation(&self) -> Generation {
-        self.generation
-    }
-
-    /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
-    #[must_use]
-    pub fn poll(&mut self) -> bool {
-        let waiting = self.waiting;
-        for cpu in waiting.iter() {
-            let done = P::slot(cpu).is_none_or(|s| {
-                is_done(s, self.space.id().get(), self.generation, self.freed_tables)
-            });
-            if !done {
-                return false;
-            }
-            self.waiting.remove(cpu);
-        }
-        true
-    }
-
-    /// Waits until everyone has.
-    ///
-    /// # Errors
-    /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
-    pub fn wait(mut self, pin: &P::Pin) -> Result<(), (FlushError, Self)> {
-        if !serve::may_wait(PerCpu::<P>::here(pin)) {
-            return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
-        }
-        let waiting = self.waiting;
-        match self.space.wait(pin, self.generation, self.freed_tables, &waiting) {
-            Ok(()) => Ok(()),
-            Err(e) => Err((e, self)),
-        }
-    }
-}
-
-/// A pushed request.
-struct Push<'a, P: Platform> {
-    space: &'a AddressSpace<P>,
-    hint: Hint,
-}
-
-/// Executes a pushed request on its target.
-unsafe fn push<P: Platform>(cpu: CpuId, me: &PerCpu<P>, data: *const (), ack: &mut Ack<'_, P>) {
-    // SAFETY: `flush` posts a `&Push<P>` that lives until the call was acknowledged.
-    let request = unsafe { &*data.cast::<Push<'_, P>>() };
-    if me.loaded().id() != request.space.id().get() {
-        me.stats.wrong_space.inc();
-        request.space.leave_in_vain(cpu, me);
-        return;
-    }
-    if me.is_lazy(me.loaded(), me.order()) && P::policy().lazy == Lazy::LeaveOnKick {
-        switch::unload(me, cpu);
-        return;
-    }
-    let hint = request.hint;
-    respond::catch_up(cpu, me, Some(hint), ack.early, || ack.fire());
-}
-
-/// The function of a large pulled flush: catch up; or leave, if here only lazily or in vain. (A large
-/// set is not filtered CPU by CPU, which would cost more than it saves; instead a CPU that did not need
-/// to be told sees to it that it is not told again.)
-unsafe fn pull<P: Platform>(cpu: CpuId, me: &PerCpu<P>, data: *const (), ack: &mut Ack<'_, P>) {
-    // SAFETY: `flush` passes the space, which lives until the call was acknowledged.
-    let space = unsafe { &*data.cast::<AddressSpace<P>>() };
-    if me.loaded().id() != space.id().get() {
-        me.stats.wrong_space.inc();
-        space.leave_in_vain(cpu, me);
-    } else if me.is_lazy(me.loaded(), me.order()) {
-        switch::unload(me, cpu);
-    } else {
-        respond::catch_up(cpu, me, None, ack.early, || ack.fire());
-    }
-}
-
-/// Leaves the set of a space that is not loaded.
-unsafe fn leave_set<P: Platform>(cpu: CpuId, me: &PerCpu<P>, data: *const (), _: &mut Ack<'_, P>) {
-    // SAFETY: `flush` passes the space, which lives until the call was acknowledged.
-    unsafe { &*data.cast::<AddressSpace<P>>() }.leave_in_vain(cpu, me);
 }
 
 fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
@@ -688,54 +375,4 @@ fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
         *to |= from;
     }
     both
-}
-
-/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
-/// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
-/// that are not loaded.
-///
-/// # Errors
-/// See [`FlushError`].
-pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
-    let me = PerCpu::<P>::here(pin);
-    me.stats.requests_kernel.inc();
-    let what = if range.count() > u64::from(P::Regime::facts().ceiling) {
-        me.stats.over_ceiling.inc();
-        Invalidate::Everything
-    } else {
-        Invalidate::Kernel(range)
-    };
-    everywhere::<P>(pin, what)
-}
-
-/// Makes every CPU forget everything, global entries included.
-///
-/// # Errors
-/// See [`FlushError`].
-pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
-    PerCpu::<P>::here(pin).stats.requests_everything.inc();
-    everywhere::<P>(pin, Invalidate::Everything)
-}
-
-fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
-    P::Regime::publish();
-    fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
-    let mut targets = P::system().online();
-    targets.insert(pin.cpu());
-    call::call_on::<P, _>(pin, &targets, &|cpu| {
-        let Some(me) = P::slot(cpu) else { return };
-        P::Regime::invalidate(what, Reach::Local);
-        let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
-        if split && what != Invalidate::Everything {
-            // No entry is global here, and one kernel range is cached under every tag: the loaded
-            // pair was invalidated just now (its user half is owed), the others lose their memory.
-            let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
-            current.into_iter().for_each(|slot| me.owe_user_half(slot));
-            if !mutant::active(Mutant::OtherTagsForgotten) {
-                slots::forget_others(me.private.ids.as_ref(), current);
-            }
-        }
-        switch::settle::<P>();
-    })?;
-    Ok(())
 }

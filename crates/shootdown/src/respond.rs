@@ -124,7 +124,7 @@ pub(crate) fn catch_up<P: Platform>(
         // the invalidation is done, nothing on this CPU looks at it: interrupts are off, and a
         // non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::is_done`
+        // ORDERING: Release, with the Acquire in `flush::answer::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
         if let Some(ack) = ack.take() {
             ack();
@@ -147,7 +147,7 @@ pub(crate) fn catch_up<P: Platform>(
     }
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::is_done`: done before it says so
+        // ORDERING: Release, with the Acquire in `flush::answer::is_done`: done before it says so
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }

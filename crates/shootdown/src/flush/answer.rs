@@ -1,0 +1,184 @@
+//! When is a flush over? Waiting for the answers of those who were told.
+
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::{Bits, WORD};
+use crate::flush::FlushError;
+use crate::ids::{CpuId, Generation};
+use crate::platform::{CpuSetOf, Platform};
+use crate::policy::Lazy;
+use crate::serve;
+use crate::space::AddressSpace;
+use crate::sync::{Ordering, prefetch};
+use crate::tree::{GROUP, READ_AHEAD};
+
+/// A flush that was begun and must be waited for.
+#[must_use = "what the flush covers may be reused only when the ticket says so"]
+pub struct Ticket<'a, P: Platform> {
+    pub(super) space: &'a AddressSpace<P>,
+    pub(super) generation: Generation,
+    pub(super) freed_tables: bool,
+    pub(super) waiting: CpuSetOf<P>,
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Step 7, with pull delivery: group by group, in the order in which they were told.
+    pub(super) fn wait_for_answers(
+        &self,
+        pin: &P::Pin,
+        generation: Generation,
+        freed_tables: bool,
+        targets: &CpuSetOf<P>,
+    ) -> Result<(), FlushError> {
+        let asked = Asked { id: self.id().get(), generation, freed_tables };
+        for (w, word) in targets.words().iter().enumerate().filter(|(_, word)| **word != 0) {
+            for first in (0..WORD).step_by(GROUP) {
+                let group = word >> first & ((1 << GROUP) - 1);
+                if group != 0 {
+                    asked.wait_for_group::<P>(pin, w * WORD + first, group)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What an answer must cover.
+#[derive(Clone, Copy)]
+struct Asked {
+    id: u64,
+    generation: Generation,
+    freed_tables: bool,
+}
+
+impl Asked {
+    fn is_done<P: Platform>(self, state: &PerCpu<P>) -> bool {
+        is_done(state, self.id, self.generation, self.freed_tables)
+    }
+
+    /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
+    /// something happens to its line, the others have probably answered too, and their lines can travel
+    /// together with it.
+    fn wait_for_group<P: Platform>(
+        self,
+        pin: &P::Pin,
+        first: usize,
+        group: u64,
+    ) -> Result<(), FlushError> {
+        let cpus = |mut bits: u64| {
+            core::iter::from_fn(move || {
+                let bit = bits.trailing_zeros();
+                bits &= bits.checked_sub(1)?;
+                #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
+                Some(CpuId(first as u32 + bit))
+            })
+        };
+        let last = 1 << group.ilog2();
+        let expect = |ahead: &mut dyn Iterator<Item = CpuId>, lines: usize| {
+            for state in ahead.take(lines).filter_map(P::slot) {
+                prefetch(&state.shared);
+            }
+        };
+        for cpu in cpus(last) {
+            self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
+        }
+        let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
+        for cpu in cpus(group ^ last) {
+            expect(&mut ahead, 1);
+            self.wait_for::<P>(pin, cpu, || {})?;
+        }
+        Ok(())
+    }
+
+    /// Waits for one CPU; `awake` is called when something may have happened.
+    fn wait_for<P: Platform>(
+        self,
+        pin: &P::Pin,
+        cpu: CpuId,
+        awake: impl Fn(),
+    ) -> Result<(), FlushError> {
+        let Some(state) = P::slot(cpu) else { return Ok(()) };
+        let mut turn = 0;
+        while !self.is_done(state) {
+            // `relax` may sleep until the line that was looked at last changes: look at the one the answer
+            // comes on, and sleep only if it says what it said before the answer was missing.
+            let before = state.published();
+            if self.is_done(state) {
+                break;
+            }
+            if state.published() == before {
+                P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
+                prefetch(&state.shared);
+                awake();
+                if self.is_done(state) {
+                    break;
+                }
+            }
+            serve::serve_turn::<P>(pin, &mut turn);
+        }
+        Ok(())
+    }
+}
+
+/// Does this CPU make no access any more through entries of space `id` older than `generation`, without
+/// looking at the generation first?
+///
+/// The acknowledged generation and the state are two words, read in this order. If the state then names
+/// the space, either the acknowledgement was that space's, or the CPU came (back) to the space after the
+/// acknowledgement was read: then it looked at the generation on its way, after the initiator's fence (D1),
+/// and is current whatever was read. A state older than the acknowledgement can't be seen: its Acquire
+/// pairs with the fence in `switch_to`, which comes after the store of *switching* and before that of
+/// `acked`.
+pub(super) fn is_done<P: Platform>(
+    state: &PerCpu<P>,
+    id: u64,
+    generation: Generation,
+    freed_tables: bool,
+) -> bool {
+    // ORDERING: Acquire, with the Release in `respond::catch_up`, and with the fence in `switch_to`
+    let acked = state.shared.acked.load(Ordering::Acquire);
+    match state.remote_view(id) {
+        View::Elsewhere => true,
+        View::Switching => false,
+        View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
+        View::Active | View::Lazy => acked >= generation.0,
+    }
+}
+
+impl<P: Platform> Ticket<'_, P> {
+    /// The generation the change was given.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
+    #[must_use]
+    pub fn poll(&mut self) -> bool {
+        let waiting = self.waiting;
+        for cpu in waiting.iter() {
+            let done = P::slot(cpu).is_none_or(|s| {
+                is_done(s, self.space.id().get(), self.generation, self.freed_tables)
+            });
+            if !done {
+                return false;
+            }
+            self.waiting.remove(cpu);
+        }
+        true
+    }
+
+    /// Waits until everyone has.
+    ///
+    /// # Errors
+    /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
+    pub fn wait(mut self, pin: &P::Pin) -> Result<(), (FlushError, Self)> {
+        if !serve::may_wait(PerCpu::<P>::here(pin)) {
+            return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
+        }
+        let waiting = self.waiting;
+        match self.space.wait_for_answers(pin, self.generation, self.freed_tables, &waiting) {
+            Ok(()) => Ok(()),
+            Err(e) => Err((e, self)),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Flushes that concern every CPU: kernel ranges, and everything.
+
+use crate::call;
+use crate::cpu::{Loaded, PerCpu};
+use crate::cpu_set::Bits;
+use crate::facts::SplitTables;
+use crate::flush::FlushError;
+use crate::ids::VaRange;
+use crate::mutant::{self, Mutant};
+use crate::platform::{Pinned, Platform};
+use crate::regime::{Invalidate, Reach, Regime};
+use crate::switch;
+use crate::sync::{Ordering, fence};
+use crate::tags::slots;
+
+/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
+/// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
+/// that are not loaded.
+///
+/// # Errors
+/// See [`FlushError`].
+pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
+    let me = PerCpu::<P>::here(pin);
+    me.stats.requests_kernel.inc();
+    let what = if range.count() > u64::from(P::Regime::facts().ceiling) {
+        me.stats.over_ceiling.inc();
+        Invalidate::Everything
+    } else {
+        Invalidate::Kernel(range)
+    };
+    everywhere::<P>(pin, what)
+}
+
+/// Makes every CPU forget everything, global entries included.
+///
+/// # Errors
+/// See [`FlushError`].
+pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
+    PerCpu::<P>::here(pin).stats.requests_everything.inc();
+    everywhere::<P>(pin, Invalidate::Everything)
+}
+
+fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
+    P::Regime::publish();
+    fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
+    let mut targets = P::system().online();
+    targets.insert(pin.cpu());
+    call::call_on::<P, _>(pin, &targets, &|cpu| {
+        let Some(me) = P::slot(cpu) else { return };
+        P::Regime::invalidate(what, Reach::Local);
+        let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
+        if split && what != Invalidate::Everything {
+            // No entry is global here, and one kernel range is cached under every tag: the loaded
+            // pair was invalidated just now (its user half is owed), the others lose their memory.
+            let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
+            current.into_iter().for_each(|slot| me.owe_user_half(slot));
+            if !mutant::active(Mutant::OtherTagsForgotten) {
+                slots::forget_others(me.private.ids.as_ref(), current);
+            }
+        }
+        switch::settle::<P>();
+    })?;
+    Ok(())
+}
