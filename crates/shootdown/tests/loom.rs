@@ -34,6 +34,9 @@ struct World {
     /// CPU's thread.
     tlb: [[Cell<Option<u64>>; 2]; CPUS],
     in_space: [Cell<bool>; CPUS],
+    /// The CPU has invalidated something since it came online. (The checker interleaves only what it can
+    /// see, and it can't see `tlb`.)
+    invalidated: [AtomicBool; CPUS],
 }
 
 std::thread_local! {
@@ -128,6 +131,7 @@ unsafe impl Regime for Model {
     fn publish() {}
 
     fn invalidate(what: Invalidate, _: Reach) {
+        world().invalidated[me() as usize].store(true, Ordering::Relaxed);
         match what {
             Invalidate::Range { range, .. } => {
                 forget((range.start() >> 12) as usize..(range.last() >> 12) as usize + 1);
@@ -204,6 +208,7 @@ fn explore(
             tables: std::array::from_fn(|_| AtomicU64::new(1)),
             tlb: std::array::from_fn(|_| std::array::from_fn(|_| Cell::new(None))),
             in_space: std::array::from_fn(|_| Cell::new(false)),
+            invalidated: std::array::from_fn(|_| AtomicBool::new(false)),
         }));
         WORLD.set(world);
         let start = Box::into_raw(Box::new(Start {
@@ -426,5 +431,38 @@ fn a_cpu_that_goes_offline_is_not_waited_for() {
         let all = Model::system().online();
         call_on::<Model, _>(&pin, &all, &|_| {}).unwrap();
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn freed_tables_are_acknowledged_after_the_invalidation() {
+    holds("freed tables", &Policy::SHOOTDOWN, 3, &[Mutant::EarlyAckFreed], |s| {
+        on(1);
+        switch(&s.space);
+        assert_eq!(access(0), 1);
+        world().invalidated[1].store(false, Ordering::Relaxed);
+        let other = thread::spawn(move || {
+            on(1);
+            while !world().kicked[1].load(Ordering::Acquire) {
+                world().bells[1].wait(); // may wake for nothing
+            }
+            interrupts();
+        });
+        let pin = on(0);
+        world().tables[0].store(0, Ordering::Relaxed);
+        s.space.flush(&pin, Request { freed_tables: true, ..page(0) }).unwrap();
+        // The table is about to be reused: nothing may lead to it any more, used or not.
+        let gone = world().invalidated[1].load(Ordering::Relaxed);
+        assert!(gone, "Reuse: still cached when the flush returned");
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cpu_comes_online_with_nothing_cached() {
+    holds("online", &Policy::SHOOTDOWN, 3, &[Mutant::OnlineKeeps], |_| {
+        world().tlb[2][0].set(Some(1));
+        online::<Model>(&on(2)).unwrap();
+        assert_eq!(world().tlb[2][0].get(), None);
     });
 }
