@@ -20,6 +20,8 @@ pub enum Access {
     Rmw = 2,
 }
 
+// SAFETY: whoever links this build defines the three functions with these signatures, and they may be
+// called with any address: they look none up.
 unsafe extern "Rust" {
     /// An access to `addr` is about to happen.
     safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering);
