@@ -12,11 +12,13 @@
 //! | [`recording`] | recordings of real programs: making, keeping and reading them |
 //! | [`replay`] | doing on the machine what a recording says |
 //! | [`experiments`] | what `shootdown bench` runs |
+//! | [`check`] | what `shootdown check` runs |
 //!
 //! The laboratory drives the software machine through its public interface and knows nothing of its
 //! insides: an experiment is a workload, a set of policies and the published figures it is held against.
 
 pub mod bound;
+pub mod check;
 pub mod cli;
 pub mod error;
 pub mod experiments;

@@ -32,6 +32,11 @@ impl Progress {
         self.0.set_message(what.into());
     }
 
+    /// Does something that prints, with the bar out of its way.
+    pub fn aside<T>(&self, print: impl FnOnce() -> T) -> T {
+        self.0.suspend(print)
+    }
+
     /// One step is done.
     pub fn step(&self) {
         self.0.inc(1);

@@ -5,6 +5,7 @@
 //! 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
 
 mod bench;
+mod check;
 mod list;
 mod record;
 mod replay;
@@ -40,6 +41,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Bench(bench::BenchArgs),
+    Check(check::CheckArgs),
     List(list::ListArgs),
     Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
@@ -89,6 +91,7 @@ fn run(cli: Cli) -> Result<(), LabError> {
     let shared = &cli.shared;
     match cli.command {
         Command::Bench(args) => args.run(shared),
+        Command::Check(args) => args.run(shared),
         Command::List(args) => args.run(shared),
         Command::Record(args) => args.run(shared),
         Command::Replay(args) => args.run(shared),

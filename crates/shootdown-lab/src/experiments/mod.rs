@@ -12,6 +12,7 @@ mod run;
 mod scale;
 mod slots;
 
+pub(crate) use run::chance;
 use shootdown::policy::Policy;
 
 use crate::LabError;

@@ -79,6 +79,24 @@ impl Invariant {
         }
     }
 
+    /// When, and by which part of the machine, it is checked.
+    #[must_use]
+    pub const fn checked_by(self) -> &'static str {
+        match self {
+            Self::Revocation => {
+                "at every access through a cached entry, and for every CPU running user code when a flush returns (mmu)"
+            }
+            Self::FrameReuse => "at every access through a cached entry (mmu)",
+            Self::TableReuse => "when a root is loaded and at every step of every walk (mmu)",
+            Self::TagReuse => "when a tag is loaded with its entries kept (mmu)",
+            Self::MasterInvariant => {
+                "at every access through an entry that a load of its tag has kept (mmu)"
+            }
+            Self::WalkCacheReuse => "at every walk that starts from a cached table (mmu)",
+            Self::Progress => "when no CPU can go on, or the time of a run is up (engine)",
+        }
+    }
+
     /// Which part of the core upholds it.
     #[must_use]
     pub const fn upheld_by(self) -> &'static str {

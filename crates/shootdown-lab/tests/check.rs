@@ -1,0 +1,77 @@
+//! `shootdown check`: the command line's contract, and that what it says is so.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn shootdown(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_shootdown")).args(args).output().expect("the binary was built")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Exit code 2, nothing on standard output, and one line on standard error that holds every word.
+fn refused(args: &[&str], words: &[&str]) {
+    let output = shootdown(args);
+    let said = err(&output);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    assert_eq!(out(&output), "", "{args:?}");
+    assert_eq!(said.trim_end().lines().count(), 1, "{args:?}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{args:?}: `{word}` is not in: {said}");
+    }
+}
+
+#[test]
+fn unknown_names_are_refused_with_the_nearest() {
+    refused(&["check", "zooo"], &["check", "zooo"]);
+    refused(&["check", "--policy", "linux-5.14"], &["policy", "linux-5.13"]);
+}
+
+#[test]
+fn numbers_out_of_range_are_refused() {
+    for args in [
+        &["check", "--runs", "0"][..],
+        &["check", "--runs", "many"],
+        &["check", "--threads", "0"],
+        &["check", "--threads", "70000"],
+        &["check", "--seed", "-1"],
+    ] {
+        assert_eq!(shootdown(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn help_teaches_with_examples_and_exit_codes() {
+    let output = shootdown(&["check", "--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = out(&output);
+    for word in ["Examples:", "Exit codes:", "--seed", "--format", "UNKNOWN"] {
+        assert!(text.contains(word), "{word} is not in\n{text}");
+    }
+}
+
+#[test]
+fn every_invariant_is_listed_with_its_sentence_and_its_places() {
+    let output = shootdown(&["list", "checks", "--format", "json"]);
+    assert!(output.status.success());
+    let value: Value = serde_json::from_str(&out(&output)).expect("one JSON document");
+    let invariants: Vec<&Value> =
+        value.as_array().unwrap().iter().filter(|e| e["kind"] == "invariants").collect();
+    assert!(invariants.len() >= 7, "{invariants:?}");
+    for i in invariants {
+        assert!(i["line"].as_str().is_some_and(|s| s.len() > 20), "{i}");
+        for fact in ["checked", "upheld"] {
+            assert!(i["facts"][fact].as_str().is_some_and(|s| !s.is_empty()), "{fact} of {i}");
+        }
+    }
+    let table = out(&shootdown(&["list", "checks"]));
+    assert!(table.contains("master-invariant") && table.contains("upheld:"), "{table}");
+    assert!(!table.contains("linux-5.13"), "only checks and invariants:\n{table}");
+}
