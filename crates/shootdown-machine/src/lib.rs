@@ -13,6 +13,7 @@ mod breach;
 mod config;
 mod cpu;
 mod engine;
+pub mod hostile;
 mod kernel;
 mod machine;
 pub mod mmu;

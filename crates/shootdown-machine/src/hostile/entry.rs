@@ -1,0 +1,132 @@
+//! Cached entries: leaves and steps of walks.
+
+use shootdown::Tag;
+
+use super::{Descriptor, Frame, Pages, Rights, TableId, Word, shape::MAX_LEVELS};
+
+/// For whom an entry is valid.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Owner {
+    /// Whoever runs under the tag.
+    Tag(Tag),
+    /// Whoever has the root loaded: untagged walk caches.
+    Root(TableId),
+    /// Everyone: global entries.
+    Everyone,
+}
+
+/// A write that a walk has read.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Source {
+    /// Which word.
+    pub word: Word,
+    /// Which write of it; 0 without [`Rules::provenance`](super::Rules::provenance).
+    pub version: u32,
+}
+
+/// The non-leaf words a walk went through, from the root. Empty without
+/// [`Rules::provenance`](super::Rules::provenance).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Path {
+    len: u8,
+    steps: [Source; MAX_LEVELS as usize - 1],
+}
+
+impl Path {
+    /// The words, from the root.
+    #[must_use]
+    pub fn steps(&self) -> &[Source] {
+        &self.steps[..usize::from(self.len)]
+    }
+
+    pub(super) fn then(mut self, source: Source) -> Self {
+        self.steps[usize::from(self.len)] = source;
+        self.len += 1;
+        self
+    }
+}
+
+/// A cached leaf: what an access can use. With a descriptor that is not present, a cached "nothing
+/// there" ([`Negative`](super::Negative)).
+///
+/// # Invariants
+/// - The owner is `Tag` or `Everyone`.
+/// - `base` is a multiple of the pages that a leaf of `level` spans.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Translation {
+    /// The first page.
+    pub base: u32,
+    /// The level of the leaf: how many pages it spans.
+    pub level: u8,
+    /// Pages spanned, minus one.
+    pub last_offset: u32,
+    /// For whom.
+    pub owner: Owner,
+    /// The leaf as it was read.
+    pub descriptor: Descriptor,
+    /// What the whole path allows.
+    pub rights: Rights,
+    /// The leaf's word.
+    pub source: Source,
+    /// The words above it.
+    pub path: Path,
+}
+
+impl Translation {
+    /// The pages it translates.
+    #[must_use]
+    pub const fn pages(&self) -> Pages {
+        Pages { first: self.base, last: self.base + self.last_offset }
+    }
+
+    /// The frame of one of its pages.
+    #[must_use]
+    pub const fn frame_of(&self, page: u32) -> Frame {
+        let first = self.descriptor.frame();
+        if first.0 == Frame::POISON.0 {
+            return first;
+        }
+        Frame(first.0.wrapping_add(page - self.base))
+    }
+
+    /// Every write it was made from: the words above, then the leaf.
+    pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        self.path.steps().iter().copied().chain([self.source])
+    }
+}
+
+/// A cached non-leaf entry, or a walk that has come this far: the walker may go on from it at any time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Partial {
+    /// The first page.
+    pub base: u32,
+    /// The level of the table it names.
+    pub level: u8,
+    /// Pages spanned, minus one.
+    pub last_offset: u32,
+    /// For whom.
+    pub owner: Owner,
+    /// The table it names.
+    pub table: TableId,
+    /// What the path so far allows.
+    pub rights: Rights,
+    /// Everything below is global.
+    pub global: bool,
+    /// The word that named the table.
+    pub source: Source,
+    /// The words above that one.
+    pub path: Path,
+}
+
+impl Partial {
+    /// The pages below it.
+    #[must_use]
+    pub const fn pages(&self) -> Pages {
+        Pages { first: self.base, last: self.base + self.last_offset }
+    }
+
+    /// Every write it was made from.
+    pub fn sources(&self) -> impl Iterator<Item = Source> + '_ {
+        self.path.steps().iter().copied().chain([self.source])
+    }
+}
