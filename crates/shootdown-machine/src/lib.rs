@@ -14,6 +14,7 @@ mod config;
 mod cpu;
 mod engine;
 pub mod hostile;
+pub mod hunt;
 mod kernel;
 mod machine;
 pub mod mmu;

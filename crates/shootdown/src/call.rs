@@ -129,6 +129,18 @@ impl fmt::Display for CallError {
 
 impl core::error::Error for CallError {}
 
+#[cfg(shootdown_traced)]
+impl<P: Platform> Mailbox<P> {
+    pub(crate) const DEFERRED: usize = core::mem::offset_of!(Self, deferred);
+    pub(crate) const SUMMARY: usize = core::mem::offset_of!(Self, summary);
+}
+
+#[cfg(shootdown_traced)]
+impl<P: Platform> Descriptor<P> {
+    pub(crate) const BUSY: usize = core::mem::offset_of!(Self, busy);
+    pub(crate) const PENDING: usize = core::mem::offset_of!(Self, pending);
+}
+
 impl<P: Platform> Mailbox<P> {
     #[cfg(not(loom))]
     pub const fn new() -> Self {

@@ -110,6 +110,8 @@ pub mod facts;
 pub mod flush;
 pub mod gather;
 pub mod ids;
+#[cfg(shootdown_traced)]
+pub mod layout;
 pub mod mutant;
 pub mod platform;
 pub mod policy;

@@ -88,6 +88,15 @@ impl fmt::Display for RetireError {
 
 impl core::error::Error for RetireError {}
 
+#[cfg(shootdown_traced)]
+impl<P: Platform> AddressSpace<P> {
+    pub(crate) const GENERATION: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, generation);
+    pub(crate) const OWED: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, owed);
+    pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
+}
+
 impl<P: Platform> AddressSpace<P> {
     /// A new space over the tables under `root`, loaded nowhere.
     ///

@@ -3,12 +3,7 @@
 //! Every counter is written by its own CPU only (a relaxed load and store on a private line; no
 //! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract.
 
-// Counters carry no protocol, so the model checker need not interleave them.
-#[cfg(loom)]
-use core::sync::atomic::{AtomicU64, Ordering};
-
-#[cfg(not(loom))]
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{CountCell, Ordering};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
@@ -33,16 +28,8 @@ macro_rules! counters {
         }
 
         impl Stats {
-            #[cfg(not(loom))]
             pub(crate) const fn new() -> Self {
                 Self { $($name: Counter::new(),)* waits: [const { Counter::new() }; WAIT_BUCKETS],
-                    kept_at_reset: Counter::new(),
-                }
-            }
-
-            #[cfg(loom)]
-            pub(crate) fn new() -> Self {
-                Self { $($name: Counter::new(),)* waits: core::array::from_fn(|_| Counter::new()),
                     kept_at_reset: Counter::new(),
                 }
             }
@@ -169,17 +156,11 @@ counters! {
 
 /// One counter, written by one CPU.
 #[derive(Debug)]
-pub(crate) struct Counter(AtomicU64);
+pub(crate) struct Counter(CountCell);
 
 impl Counter {
-    #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self(AtomicU64::new(0))
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self(AtomicU64::new(0))
+        Self(CountCell::new(0))
     }
 
     /// Adds. Only the owning CPU may call this; an interrupt between the load and the store can lose

@@ -3,12 +3,14 @@
 //! The rest of the crate names atomics only through this module, so that the same protocol code runs
 //! in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine (package
 //! `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`). Besides the
-//! atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored.
+//! atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored, and `CountCell` for
+//! counters, which carry no protocol.
 
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
     pub use core::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, compiler_fence, fence,
+        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU64 as CountCell, AtomicUsize, Ordering,
+        compiler_fence, fence,
     };
 
     /// Asks for the line of `target` before it is needed. A hint: nothing depends on it.
@@ -46,6 +48,9 @@ mod imp {
 
 #[cfg(loom)]
 mod imp {
+    // Counters carry no protocol: there is nothing to interleave.
+    pub use core::sync::atomic::AtomicU64 as CountCell;
+
     pub use loom::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };

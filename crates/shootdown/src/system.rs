@@ -22,6 +22,12 @@ pub struct System<P: Platform> {
 #[repr(align(64))]
 pub(crate) struct Line<T>(pub T);
 
+#[cfg(shootdown_traced)]
+impl<P: Platform> System<P> {
+    pub(crate) const ONLINE: usize = core::mem::offset_of!(Self, online);
+    pub(crate) const LAST_ID: usize = core::mem::offset_of!(Self, last_id);
+}
+
 impl<P: Platform> System<P> {
     /// A system with no CPU online.
     #[cfg(not(loom))]

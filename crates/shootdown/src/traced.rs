@@ -1,9 +1,13 @@
 //! Atomics that tell the software machine of every access before they make it.
 //!
-//! The machine defines the three `__shootdown_*` functions below (link-time seam, so that no pointer
-//! is loaded and tested on each access). It may suspend the calling CPU inside any of them; the access
-//! itself happens after the call returns and before the CPU runs on, so that it is one step of the
-//! simulated execution.
+//! The machine defines the `__shootdown_*` functions below (link-time seam, so that no pointer is loaded
+//! and tested on each access). It may suspend the calling CPU inside `__shootdown_access` and
+//! `__shootdown_fence`; the access itself happens after the call returns and before the CPU runs on, so
+//! that it is one step of the simulated execution.
+//!
+//! A machine that models store buffers or weak memory answers `true` to `__shootdown_access`: then it
+//! also decides which value a load returns, when a store becomes visible, and is told what a
+//! read-modify-write did. Native memory always holds the newest value that is visible to anyone.
 
 use core::sync::atomic as native;
 pub use core::sync::atomic::{Ordering, compiler_fence};
@@ -18,13 +22,23 @@ pub enum Access {
     Store = 1,
     /// Needs the line for itself, now (an atomic read-modify-write).
     Rmw = 2,
+    /// A load of a counter that its own CPU alone writes and no decision depends on.
+    CountLoad = 3,
+    /// A store to such a counter.
+    CountStore = 4,
 }
 
-// SAFETY: whoever links this build defines the three functions with these signatures, and they may be
-// called with any address: they look none up.
+// SAFETY: whoever links this build defines the functions with these signatures, and they may be called
+// with any address: what they keep of it they use only while the simulated memory lives.
 unsafe extern "Rust" {
-    /// An access to `addr` is about to happen.
-    safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering);
+    /// An access to `addr` is about to happen. `true`: the machine decides about values.
+    safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) -> bool;
+    /// What the load just announced returns; `newest` is what memory holds.
+    safe fn __shootdown_load(addr: usize, newest: u64) -> u64;
+    /// The store just announced, of `width` bytes. `true`: the machine keeps it and writes it to `at` later.
+    safe fn __shootdown_store(at: *mut (), width: u8, old: u64, new: u64) -> bool;
+    /// The read-modify-write just announced found `old` and, if it wrote, wrote `new`.
+    safe fn __shootdown_rmw(addr: usize, old: u64, new: Option<u64>);
     /// A fence is about to happen.
     safe fn __shootdown_fence(ordering: Ordering);
     /// The line of `addr` will be wanted soon, to be read or to be written.
@@ -50,14 +64,93 @@ pub fn fence(order: Ordering) {
     native::fence(order);
 }
 
+/// A value that fits a machine word.
+trait Word: Copy {
+    const WIDTH: u8;
+    fn to_bits(self) -> u64;
+    fn from_bits(bits: u64) -> Self;
+}
+
+macro_rules! words {
+    ($($ty:ty),*) => {$(
+        impl Word for $ty {
+            #[allow(clippy::cast_possible_truncation)] // no type here is larger than a word
+            const WIDTH: u8 = size_of::<$ty>() as u8;
+
+            #[inline]
+            #[allow(clippy::cast_lossless)] // also for usize
+            fn to_bits(self) -> u64 {
+                self as u64
+            }
+
+            #[inline]
+            #[allow(clippy::cast_possible_truncation)] // bits that came from this type
+            fn from_bits(bits: u64) -> Self {
+                bits as Self
+            }
+        }
+    )*};
+}
+
+words!(u32, u64, usize);
+
+impl Word for bool {
+    const WIDTH: u8 = 1;
+
+    #[inline]
+    fn to_bits(self) -> u64 {
+        u64::from(self)
+    }
+
+    #[inline]
+    fn from_bits(bits: u64) -> Self {
+        bits != 0
+    }
+}
+
+impl<T> Word for *mut T {
+    #[allow(clippy::cast_possible_truncation)] // 8
+    const WIDTH: u8 = size_of::<*mut T>() as u8;
+
+    #[inline]
+    fn to_bits(self) -> u64 {
+        self.expose_provenance() as u64
+    }
+
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // bits that came from a pointer
+    fn from_bits(bits: u64) -> Self {
+        core::ptr::with_exposed_provenance_mut(bits as usize)
+    }
+}
+
+/// Announces a read-modify-write, makes it, and says what it did.
+#[inline]
+fn rmw<T: Word>(
+    at: usize,
+    order: Ordering,
+    make: impl FnOnce() -> Result<T, T>,
+    new: impl FnOnce(T) -> T,
+) -> Result<T, T> {
+    let tell = __shootdown_access(at, Access::Rmw, order);
+    let found = make();
+    if tell {
+        match found {
+            Ok(old) => __shootdown_rmw(at, old.to_bits(), Some(new(old).to_bits())),
+            Err(old) => __shootdown_rmw(at, old.to_bits(), None),
+        }
+    }
+    found
+}
+
 macro_rules! traced {
-    ($($(#[$m:meta])* $name:ident($ty:ty, $native:ty) { $($extra:tt)* })*) => {$(
+    ($($(#[$m:meta])* $name:ident $(<$t:ident>)? ($ty:ty, $native:ty) { $($extra:tt)* })*) => {$(
         $(#[$m])*
         #[repr(transparent)]
         #[derive(Debug)]
-        pub struct $name($native);
+        pub struct $name $(<$t>)? ($native);
 
-        impl $name {
+        impl $(<$t>)? $name $(<$t>)? {
             /// A new atomic.
             #[must_use]
             pub const fn new(value: $ty) -> Self {
@@ -72,22 +165,32 @@ macro_rules! traced {
             /// As in `core`.
             #[inline]
             pub fn load(&self, order: Ordering) -> $ty {
-                __shootdown_access(self.at(), Access::Load, order);
+                if __shootdown_access(self.at(), Access::Load, order) {
+                    let newest = Word::to_bits(self.0.load(Ordering::Relaxed));
+                    return Word::from_bits(__shootdown_load(self.at(), newest));
+                }
                 self.0.load(order)
             }
 
             /// As in `core`.
             #[inline]
             pub fn store(&self, value: $ty, order: Ordering) {
-                __shootdown_access(self.at(), Access::Store, order);
+                if __shootdown_access(self.at(), Access::Store, order) {
+                    let old = Word::to_bits(self.0.load(Ordering::Relaxed));
+                    let at = self.0.as_ptr().cast();
+                    if __shootdown_store(at, <$ty as Word>::WIDTH, old, Word::to_bits(value)) {
+                        return;
+                    }
+                }
                 self.0.store(value, order);
             }
 
             /// As in `core`.
             #[inline]
             pub fn swap(&self, value: $ty, order: Ordering) -> $ty {
-                __shootdown_access(self.at(), Access::Rmw, order);
-                self.0.swap(value, order)
+                let (Ok(old) | Err(old)) =
+                    rmw(self.at(), order, || Ok(self.0.swap(value, order)), |_| value);
+                old
             }
 
             /// As in `core`.
@@ -98,8 +201,7 @@ macro_rules! traced {
             pub fn compare_exchange(
                 &self, current: $ty, new: $ty, ok: Ordering, err: Ordering,
             ) -> Result<$ty, $ty> {
-                __shootdown_access(self.at(), Access::Rmw, ok);
-                self.0.compare_exchange(current, new, ok, err)
+                rmw(self.at(), ok, || self.0.compare_exchange(current, new, ok, err), |_| new)
             }
 
             $($extra)*
@@ -108,41 +210,23 @@ macro_rules! traced {
 }
 
 macro_rules! arithmetic {
+    ($ty:ty: $($name:ident = $new:expr;)*) => {$(
+        /// As in `core`.
+        #[inline]
+        pub fn $name(&self, value: $ty, order: Ordering) -> $ty {
+            let (Ok(old) | Err(old)) =
+                rmw(self.at(), order, || Ok(self.0.$name(value, order)), |old| $new(old, value));
+            old
+        }
+    )*};
     ($ty:ty) => {
-        /// As in `core`.
-        #[inline]
-        pub fn fetch_add(&self, value: $ty, order: Ordering) -> $ty {
-            __shootdown_access(self.at(), Access::Rmw, order);
-            self.0.fetch_add(value, order)
-        }
-
-        /// As in `core`.
-        #[inline]
-        pub fn fetch_sub(&self, value: $ty, order: Ordering) -> $ty {
-            __shootdown_access(self.at(), Access::Rmw, order);
-            self.0.fetch_sub(value, order)
-        }
-
-        /// As in `core`.
-        #[inline]
-        pub fn fetch_or(&self, value: $ty, order: Ordering) -> $ty {
-            __shootdown_access(self.at(), Access::Rmw, order);
-            self.0.fetch_or(value, order)
-        }
-
-        /// As in `core`.
-        #[inline]
-        pub fn fetch_and(&self, value: $ty, order: Ordering) -> $ty {
-            __shootdown_access(self.at(), Access::Rmw, order);
-            self.0.fetch_and(value, order)
-        }
-
-        /// As in `core`.
-        #[inline]
-        pub fn fetch_max(&self, value: $ty, order: Ordering) -> $ty {
-            __shootdown_access(self.at(), Access::Rmw, order);
-            self.0.fetch_max(value, order)
-        }
+        arithmetic!($ty:
+            fetch_add = <$ty>::wrapping_add;
+            fetch_sub = <$ty>::wrapping_sub;
+            fetch_or = |old, value| old | value;
+            fetch_and = |old, value| old & value;
+            fetch_max = <$ty>::max;
+        );
     };
 }
 
@@ -155,31 +239,38 @@ traced! {
     AtomicU64(u64, native::AtomicU64) { arithmetic!(u64); }
     /// Traced `AtomicUsize`.
     AtomicUsize(usize, native::AtomicUsize) { arithmetic!(usize); }
+    /// Traced `AtomicPtr`.
+    AtomicPtr<T>(*mut T, native::AtomicPtr<T>) {}
 }
 
-/// Traced `AtomicPtr`.
+/// The cell of a counter that its own CPU alone writes, and on which no decision depends: its accesses
+/// cost what they cost, and no order of them is worth exploring.
 #[repr(transparent)]
 #[derive(Debug)]
-pub struct AtomicPtr<T>(native::AtomicPtr<T>);
+pub struct CountCell(native::AtomicU64);
 
-impl<T> AtomicPtr<T> {
-    /// A new atomic.
+impl CountCell {
+    /// A new cell.
     #[must_use]
-    pub const fn new(value: *mut T) -> Self {
-        Self(native::AtomicPtr::new(value))
+    pub const fn new(value: u64) -> Self {
+        Self(native::AtomicU64::new(value))
+    }
+
+    fn at(&self) -> usize {
+        core::ptr::from_ref(self) as usize
     }
 
     /// As in `core`.
     #[inline]
-    pub fn load(&self, order: Ordering) -> *mut T {
-        __shootdown_access(core::ptr::from_ref(self) as usize, Access::Load, order);
+    pub fn load(&self, order: Ordering) -> u64 {
+        __shootdown_access(self.at(), Access::CountLoad, order);
         self.0.load(order)
     }
 
     /// As in `core`.
     #[inline]
-    pub fn store(&self, value: *mut T, order: Ordering) {
-        __shootdown_access(core::ptr::from_ref(self) as usize, Access::Store, order);
+    pub fn store(&self, value: u64, order: Ordering) {
+        __shootdown_access(self.at(), Access::CountStore, order);
         self.0.store(value, order);
     }
 }

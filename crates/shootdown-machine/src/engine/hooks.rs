@@ -5,13 +5,34 @@ use std::sync::atomic::Ordering;
 use shootdown::sync::Access;
 
 use super::{current, memory};
+use crate::hunt;
 
 /// An atomic access is about to happen.
 #[unsafe(no_mangle)]
-fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) {
+fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) -> bool {
     if current().is_some() {
         memory::access(addr, access, ordering);
+        return false;
     }
+    hunt::hooks::access(addr, access, ordering)
+}
+
+/// What the load just announced returns.
+#[unsafe(no_mangle)]
+fn __shootdown_load(addr: usize, newest: u64) -> u64 {
+    hunt::hooks::load(addr, newest)
+}
+
+/// The store just announced.
+#[unsafe(no_mangle)]
+fn __shootdown_store(at: *mut (), width: u8, old: u64, new: u64) -> bool {
+    hunt::hooks::store(at, width, old, new)
+}
+
+/// What the read-modify-write just announced did.
+#[unsafe(no_mangle)]
+fn __shootdown_rmw(addr: usize, old: u64, new: Option<u64>) {
+    hunt::hooks::rmw(addr, old, new);
 }
 
 /// A fence is about to happen.
@@ -19,6 +40,8 @@ fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) {
 fn __shootdown_fence(ordering: Ordering) {
     if current().is_some() {
         memory::fence(ordering);
+    } else {
+        hunt::hooks::fence(ordering);
     }
 }
 

@@ -21,6 +21,8 @@ pub fn access(addr: usize, access: Access, ordering: Ordering) {
     // A sequentially consistent store is an exchange on x86.
     let access = match access {
         Access::Store if ordering == Ordering::SeqCst => Access::Rmw,
+        Access::CountLoad => Access::Load,
+        Access::CountStore => Access::Store,
         access => access,
     };
     let Some(line) = with(|e| e.attempt(addr, access)) else { return };
@@ -67,8 +69,8 @@ impl Engine {
         let cpu = self.current;
         let Some(number) = self.arena.line(addr) else {
             let cost = match access {
-                Access::Load | Access::Store => self.costs.line_hit,
                 Access::Rmw => self.costs.atomic,
+                _ => self.costs.line_hit,
             };
             self.me().spend(cost.ps());
             return None;
@@ -81,7 +83,7 @@ impl Engine {
             _ if mine && line.is_private() => PRIVATE_LOOKAHEAD,
             // Whoever waits for the line gets it before the owner comes again.
             Access::Rmw => 0,
-            Access::Load | Access::Store => self.costs.line_same.ps() + LOOKAHEAD,
+            _ => self.costs.line_same.ps() + LOOKAHEAD,
         };
         let limit = (self.head >> CPU_BITS).saturating_add(ahead);
         if !hit || me.time > limit || me.is_due() {
@@ -94,8 +96,8 @@ impl Engine {
     #[inline]
     fn access(&mut self, line: usize, access: Access) {
         match access {
-            Access::Load => self.load(line),
-            Access::Store => self.store(line),
+            Access::Load | Access::CountLoad => self.load(line),
+            Access::Store | Access::CountStore => self.store(line),
             Access::Rmw => self.rmw(line),
         }
     }

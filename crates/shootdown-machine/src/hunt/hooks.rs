@@ -1,0 +1,186 @@
+//! What the library's atomics do in a hunt: each access is a step, and its value comes from the memory
+//! model.
+//!
+//! Memory outside of the hunt's shared region (stacks) and parts of it that one CPU has for itself
+//! ([`hw::own`](super::hw::own)) take no part: their accesses are made natively. An interrupt can still come
+//! before an access to a CPU's own part, when one is pending: its handler reads the same memory.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use shootdown::sync::Access;
+
+use super::choice::Point;
+use super::machine::{Hunt, is_hunting, step, stop, with};
+use super::memory::{FENCES, Location};
+use super::powers::Memory;
+
+/// What the announcement of an access needs to know.
+enum Plan {
+    /// Not shared memory, or not running yet.
+    Native,
+    /// A CPU's own.
+    Own,
+    /// Shared.
+    Shared(Location),
+}
+
+/// An access is announced. `true`: ask for its value.
+pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
+    if !is_hunting() || matches!(access, Access::CountLoad | Access::CountStore) {
+        return false;
+    }
+    let plan = with(|h| {
+        let Some(offset) = h.arena.offset(addr).filter(|_| h.running) else {
+            return Plan::Native;
+        };
+        if h.arena.is_own(offset) {
+            h.me().own_accesses += 1;
+            return Plan::Own;
+        }
+        let mut location = h.arena.location(offset);
+        if location == 0 {
+            location = h.memory.locate_unknown();
+            h.arena.set_location(offset, location);
+        }
+        Plan::Shared(location)
+    });
+    let location = match plan {
+        Plan::Native => return false,
+        Plan::Own => {
+            if with(|h| h.me().pending && h.me().irqs_on) {
+                step(0, false, false);
+            }
+            return false;
+        }
+        Plan::Shared(location) => location,
+    };
+    let (write, drains) = match access {
+        Access::Load | Access::CountLoad => (false, false),
+        Access::Store | Access::CountStore => (true, order == Ordering::SeqCst),
+        Access::Rmw => (true, true),
+    };
+    let drains =
+        drains && with(|h| h.memory.model() == Memory::Tso && h.memory.buffered(h.current) != 0);
+    // A store that goes to a buffer changes nothing that others see.
+    let write = write && (access == Access::Rmw || with(|h| h.memory.model() != Memory::Tso));
+    step(location, write, drains);
+    with(|h| {
+        if drains {
+            h.drain(h.current);
+        }
+        if order == Ordering::SeqCst {
+            h.memory.fence(h.current, order);
+        }
+        h.me().location = location;
+        h.me().order = order;
+    });
+    true
+}
+
+/// The value of the load announced last.
+pub fn load(addr: usize, newest: u64) -> u64 {
+    let value = with(|h| {
+        let (cpu, location, order) = (h.current, h.me().location, h.me().order);
+        h.memory.settle(location, newest);
+        let back = h.pick_value(location)?;
+        let (value, number) = h.memory.load(cpu, location, order, back);
+        h.saw(u64::from(location) ^ value.rotate_left(20) ^ u64::from(number) << 40);
+        if h.bounds.record {
+            let old = if back == 0 { "" } else { " (not the newest)" };
+            let name = h.arena.name_of(addr);
+            h.note(|| format!("reads {name} = {value:#x}{old}"));
+        }
+        Some(value)
+    });
+    value.unwrap_or_else(|| stop())
+}
+
+impl Hunt {
+    /// How far back a load of this location goes; `None` when the run is over.
+    pub(super) fn pick_value(&mut self, location: Location) -> Option<usize> {
+        let cpu = self.current;
+        match self.memory.choices(cpu, location) {
+            1 => Some(0),
+            count => self.choose(&Point::Value { cpu, count }),
+        }
+    }
+}
+
+/// The store announced last. `true`: it is in a buffer, and memory is not to be written.
+pub fn store(at: *mut (), width: u8, old: u64, new: u64) -> bool {
+    with(|h| {
+        let (cpu, location, order) = (h.current, h.me().location, h.me().order);
+        h.memory.settle(location, old);
+        h.saw(u64::from(location) ^ 0x5707e);
+        if h.bounds.record {
+            let name = h.arena.name_of(at as usize);
+            h.note(|| format!("writes {name} = {new:#x}"));
+        }
+        let buffered = h.memory.store(cpu, location, new, order, Some((at, width)));
+        if order == Ordering::SeqCst {
+            h.drain(cpu);
+            h.memory.fence(cpu, order);
+        }
+        buffered
+    })
+}
+
+/// What the read-modify-write announced last did.
+pub fn rmw(addr: usize, old: u64, new: Option<u64>) {
+    with(|h| {
+        let (cpu, location, order) = (h.current, h.me().location, h.me().order);
+        h.memory.settle(location, old);
+        h.memory.rmw(cpu, location, new, order);
+        h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
+        if h.bounds.record {
+            let name = h.arena.name_of(addr);
+            h.note(|| match new {
+                Some(new) => format!("swaps {name}: {old:#x} -> {new:#x}"),
+                None => format!("finds {name} = {old:#x}, and does not swap"),
+            });
+        }
+        if order == Ordering::SeqCst {
+            h.memory.fence(cpu, order);
+        }
+    });
+}
+
+/// A fence.
+pub fn fence(order: Ordering) {
+    if !is_hunting() || !with(|h| h.running) {
+        return;
+    }
+    match with(|h| h.memory.model()) {
+        Memory::Sc => {}
+        Memory::Tso => {
+            if order == Ordering::SeqCst && with(|h| h.memory.buffered(h.current) != 0) {
+                step(0, false, true);
+                with(|h| h.drain(h.current));
+            }
+        }
+        Memory::Weak => {
+            if order == Ordering::SeqCst {
+                step(FENCES, true, false);
+            }
+            with(|h| {
+                h.memory.fence(h.current, order);
+                h.saw(0xfe7ce);
+            });
+        }
+    }
+    with(|h| h.note(|| format!("fence ({order:?})")));
+}
+
+/// Writes a buffered store to native memory.
+pub(super) fn write_native(at: *mut (), width: u8, value: u64) {
+    #[allow(clippy::cast_possible_truncation)] // the value has this width
+    // SAFETY: `at` came from an atomic of this width in the hunt's shared region, which outlives the run;
+    // CPUs of a hunt run on one thread.
+    unsafe {
+        match width {
+            1 => (*at.cast::<AtomicBool>()).store(value != 0, Ordering::Relaxed),
+            4 => (*at.cast::<AtomicU32>()).store(value as u32, Ordering::Relaxed),
+            _ => (*at.cast::<AtomicU64>()).store(value, Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! The hostile hardware, as code under test uses it.
+//!
+//! These functions reach the machine that runs in this thread; elsewhere they panic. A port of the library
+//! (a `Platform` and a `Regime`) for hunts is written with them, and so is the kernel that calls it. During
+//! [`World::boot`](super::World::boot) they may be used too; then nothing is a step.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use shootdown::{CpuId, Tag};
+
+use super::choice::Point;
+use super::machine::{self, step, stop, with};
+
+use super::powers::{Memory, Power, Powers};
+use crate::hostile::{Descriptor, Frame, Rules, Shape, TableId, Word};
+use crate::oracle::Invariant;
+
+/// What the hardware is like; part of the world, not of the adversary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// Levels of a table tree.
+    pub levels: u8,
+    /// Entries of a table, log2.
+    pub index_bits: u8,
+    /// Table pages there are.
+    pub tables: u16,
+    /// Frames there are.
+    pub frames: u32,
+    /// Removals of other CPUs' entries work by broadcast too, and local ones can be late.
+    pub architecture: Architecture,
+}
+
+/// Whose rules the MMU follows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Architecture {
+    /// Intel and AMD.
+    #[default]
+    X86_64,
+    /// Arm.
+    Aarch64,
+    /// RISC-V.
+    RiscV64,
+}
+
+impl Default for Setup {
+    /// Two levels of four entries: 16 pages a tree.
+    fn default() -> Self {
+        Self {
+            levels: 2,
+            index_bits: 2,
+            tables: 12,
+            frames: 16,
+            architecture: Architecture::X86_64,
+        }
+    }
+}
+
+impl Setup {
+    /// The rules of the MMUs under an adversary with these powers.
+    pub(super) fn rules(&self, powers: Powers) -> Rules {
+        use crate::hostile::{Aarch64, Fills, Late, RiscV, WalkCache};
+        let shape = Shape::new(self.levels, self.index_bits).unwrap_or_else(|e| panic!("{e}"));
+        let mut rules = match self.architecture {
+            Architecture::X86_64 => Rules::x86_64(shape),
+            Architecture::Aarch64 => {
+                Rules::aarch64(shape, Aarch64 { ets2: true, ha: true, hd: true })
+            }
+            Architecture::RiscV64 => {
+                Rules::riscv64(shape, RiscV { svadu: true, ..RiscV::default() })
+            }
+        };
+        rules.provenance = true;
+        if !powers.has(Power::Speculation) {
+            rules.fills = Fills::OnAccess;
+        }
+        if !powers.has(Power::WalkCaches) {
+            rules.walk_cache = WalkCache::None;
+        }
+        rules.late = if powers.has(Power::LateInvalidation) { Late::Always } else { Late::Never };
+        rules.errata.survives_once = powers.has(Power::SurvivesOnce);
+        rules.errata.early_sync = powers.has(Power::EarlySync);
+        rules.errata.page_spares_globals = powers.has(Power::PageSparesGlobals);
+        rules
+    }
+}
+
+/// A write to a page-table entry, to be named when it is revoked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "a change that takes rights away is to be named when its flush has returned"]
+pub struct Change {
+    /// Which entry.
+    pub word: Word,
+    /// Which write of it.
+    pub(super) version: u32,
+}
+
+/// What to invalidate on a CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// Entries of these pages, first and last, under a tag; non-leaf entries too unless `leaf_only`.
+    Pages {
+        /// Under this tag.
+        tag: Tag,
+        /// The first page.
+        first: u32,
+        /// The last page.
+        last: u32,
+        /// Leaves only.
+        leaf_only: bool,
+    },
+    /// Entries of these pages under the loaded tag, and global ones.
+    Kernel {
+        /// The first page.
+        first: u32,
+        /// The last page.
+        last: u32,
+    },
+    /// Everything under a tag, but no global entries.
+    Tag(Tag),
+    /// Everything.
+    Everything,
+}
+
+// ---------------------------------------------------------------- setting up
+
+/// Says what the hardware is like. First of all, in `boot`.
+///
+/// # Panics
+/// While CPUs run, or when the shape is impossible.
+pub fn setup(setup: Setup) {
+    with(|h| {
+        assert!(!h.running, "the hardware does not change while it runs");
+        let cpus = h.cpus.len();
+        h.mmu.set_up(setup, h.powers, cpus);
+    });
+}
+
+/// A value in the memory that CPUs share. It stays there, undropped, until the run is over.
+///
+/// # Panics
+/// When the shared memory is full.
+pub fn place<T>(value: T) -> NonNull<T> {
+    let at = with(|h| h.arena.alloc(Layout::new::<T>())).cast::<T>();
+    // SAFETY: fresh room of this layout in the arena.
+    unsafe { at.write(value) };
+    at
+}
+
+/// Part of the shared memory that only one CPU uses: its accesses are no steps.
+pub fn own(at: NonNull<u8>, len: usize) {
+    with(|h| h.arena.set_own(at.as_ptr() as usize, len));
+}
+
+/// Names part of the shared memory for timelines. The innermost name counts.
+pub fn name(at: NonNull<u8>, len: usize, name: impl FnOnce() -> String) {
+    with(|h| {
+        if h.bounds.record {
+            h.arena.name(at.as_ptr() as usize, len, name());
+        }
+    });
+}
+
+// ---------------------------------------------------------------- CPUs and interrupts
+
+/// The executing CPU.
+#[must_use]
+pub fn this_cpu() -> CpuId {
+    CpuId(u32::from(with(|h| h.current)))
+}
+
+/// Are interrupts taken?
+#[must_use]
+pub fn irqs_are_on() -> bool {
+    with(|h| h.me().irqs_on)
+}
+
+/// Is the executing code an interrupt handler?
+#[must_use]
+pub fn in_interrupt() -> bool {
+    with(|h| h.me().in_interrupt)
+}
+
+/// Takes interrupts from now on, or no more; says what it was before. A handler can't turn them on.
+pub fn set_irqs(on: bool) -> bool {
+    let (before, pending) = with(|h| {
+        let me = h.me();
+        let before = std::mem::replace(&mut me.irqs_on, on && !me.in_interrupt);
+        me.own_accesses += 1;
+        (before, me.pending && me.irqs_on)
+    });
+    if pending {
+        step(0, false, false);
+    }
+    before
+}
+
+/// Runs `f` with interrupts off.
+pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
+    let before = set_irqs(false);
+    let result = f();
+    set_irqs(before);
+    result
+}
+
+/// Raises the interrupt of a CPU, which will know then what this CPU knows now. `false`: it failed
+/// ([`Power::FailingKicks`]), and nothing was raised.
+#[must_use]
+pub fn kick(target: CpuId) -> bool {
+    #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
+    let to = target.0 as u8;
+    let drains = with(|h| h.memory.buffered(h.current) != 0);
+    step(machine::pending_bit(to), true, drains);
+    let failed = with(|h| {
+        h.drain(h.current);
+        if !h.powers.has(Power::FailingKicks) {
+            return Some(false);
+        }
+        h.choose(&Point::Fault { power: Power::FailingKicks }).map(|c| c == 1)
+    });
+    let Some(failed) = failed else { stop() };
+    with(|h| {
+        h.saw(0x41c4 ^ u64::from(to) << 16 ^ u64::from(failed) << 24);
+        let how = if failed { "fails to interrupt" } else { "interrupts" };
+        h.note(|| format!("{how} {target}"));
+        if !failed {
+            h.raise(to);
+        }
+    });
+    !failed
+}
+
+/// A turn of a wait loop: lets others go on. Comes back when something that this CPU loaded since the last
+/// turn has changed, or after an interrupt.
+pub fn relax() {
+    machine::relax();
+}
+
+// ---------------------------------------------------------------- memory management
+
+/// A table page, empty.
+///
+/// # Panics
+/// When all are in use.
+#[must_use]
+pub fn new_table() -> TableId {
+    step(0, false, true);
+    with(|h| h.mmu.new_table())
+}
+
+/// A table page is given back: anyone may use it for anything. No walker may reach it.
+pub fn free_table(table: TableId) {
+    step(0, false, true);
+    check(|h| {
+        h.note(|| format!("frees {table}"));
+        h.mmu.free_table(&h.memory, table)
+    });
+}
+
+/// A frame.
+///
+/// # Panics
+/// When all are in use.
+#[must_use]
+pub fn new_frame() -> Frame {
+    step(0, false, true);
+    with(|h| h.mmu.new_frame())
+}
+
+/// A frame is given back: anyone may use it for anything.
+pub fn free_frame(frame: Frame) {
+    step(0, false, true);
+    with(|h| {
+        h.mmu.free_frame(frame);
+        h.note(|| format!("frees {frame}"));
+    });
+}
+
+/// What a page-table entry says.
+#[must_use]
+pub fn read_entry(word: Word) -> Descriptor {
+    let location = with(|h| h.mmu.location(&mut h.memory, word));
+    step(location, false, false);
+    let value = with(|h| {
+        let back = h.pick_value(location)?;
+        let cpu = h.current;
+        let (value, number) = h.memory.load(cpu, location, Ordering::Acquire, back);
+        h.saw(u64::from(location) ^ value.rotate_left(20) ^ u64::from(number) << 40);
+        let value = Descriptor::from_bits(value);
+        h.note(|| format!("reads {word}: {value:?}"));
+        Some(value)
+    });
+    value.unwrap_or_else(|| stop())
+}
+
+/// Writes a page-table entry.
+pub fn write_entry(word: Word, to: Descriptor) -> Change {
+    let location = with(|h| h.mmu.location(&mut h.memory, word));
+    step(location, true, true);
+    with(|h| {
+        let (cpu, running) = (h.current, h.running);
+        if running {
+            h.saw(u64::from(location) ^ 0x5707e);
+            h.memory.store(cpu, location, to.bits(), Ordering::Release, None);
+        } else {
+            h.memory.set(location, to.bits());
+        }
+        h.note(|| format!("writes {word} = {to:?}"));
+        h.written(word, to, location)
+    })
+}
+
+/// Replaces a page-table entry in one step, and says what it was.
+pub fn swap_entry(word: Word, to: Descriptor) -> (Descriptor, Change) {
+    let location = with(|h| h.mmu.location(&mut h.memory, word));
+    step(location, true, true);
+    with(|h| {
+        let cpu = h.current;
+        h.drain(cpu);
+        let old = h.memory.value(location);
+        h.memory.rmw(cpu, location, Some(to.bits()), Ordering::AcqRel);
+        h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
+        let old = Descriptor::from_bits(old);
+        h.note(|| format!("swaps {word}: {old:?} -> {to:?}"));
+        (old, h.written(word, to, location))
+    })
+}
+
+/// Replaces a page-table entry if it is `from`.
+///
+/// # Errors
+/// What it is, when it is something else.
+pub fn exchange_entry(word: Word, from: Descriptor, to: Descriptor) -> Result<Change, Descriptor> {
+    let location = with(|h| h.mmu.location(&mut h.memory, word));
+    step(location, true, true);
+    with(|h| {
+        let cpu = h.current;
+        h.drain(cpu);
+        let old = h.memory.value(location);
+        h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0xca5);
+        if old != from.bits() {
+            h.memory.rmw(cpu, location, None, Ordering::AcqRel);
+            return Err(Descriptor::from_bits(old));
+        }
+        h.memory.rmw(cpu, location, Some(to.bits()), Ordering::AcqRel);
+        h.note(|| format!("swaps {word}: {from:?} -> {to:?}"));
+        Ok(h.written(word, to, location))
+    })
+}
+
+// ---------------------------------------------------------------- translation
+
+/// Makes the walker of this CPU use the tables under `root`, with new entries under `tag`; without `keep`,
+/// entries under the tag are gone first.
+pub fn load_root(root: TableId, tag: Tag, keep: bool) {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x1084 ^ u64::from(root.0) << 16 ^ u64::from(tag.0) << 32 ^ u64::from(keep));
+        let how = if keep { "keeping its entries" } else { "empty" };
+        h.note(|| format!("loads {root} under tag {}, {how}", tag.0));
+        h.mmu.load(&h.memory, h.current, root, tag, keep);
+    });
+}
+
+/// Loads tables without a user half under tag 0, without keeping its entries.
+pub fn load_kernel(root: TableId) {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x1085);
+        h.note(|| format!("loads the kernel's tables, {root}"));
+        h.mmu.load(&h.memory, h.current, root, Tag(0), false);
+    });
+}
+
+/// Page-table stores of this CPU are seen by all walkers from now on, where that needs saying
+/// ([`Memory::Weak`]).
+pub fn publish() {
+    if with(|h| h.memory.model()) != Memory::Weak {
+        return;
+    }
+    step(0, false, true);
+    with(|h| {
+        h.mmu.publish(&mut h.memory, h.current);
+        h.saw(0x9b11);
+        h.note(|| "publishes its page-table stores".to_owned());
+    });
+}
+
+/// Removes entries of this CPU.
+pub fn invalidate(target: Target) {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x1417);
+        h.note(|| match target {
+            Target::Pages { tag, first, last, leaf_only } => {
+                let what = if leaf_only { ", leaves only" } else { "" };
+                format!("invalidates pages {first} to {last} under tag {}{what}", tag.0)
+            }
+            Target::Kernel { first, last } => {
+                format!("invalidates kernel pages {first} to {last}")
+            }
+            Target::Tag(tag) => format!("invalidates tag {}", tag.0),
+            Target::Everything => "invalidates everything".to_owned(),
+        });
+        h.mmu.invalidate(&h.memory, h.current, target);
+    });
+}
+
+/// Waits until the removals issued by this CPU are complete.
+pub fn sync() {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x54c);
+        h.mmu.sync(&h.memory, h.current);
+    });
+}
+
+// ---------------------------------------------------------------- the oracle
+
+/// Code runs on this CPU that may use any translation of its loaded tables that user mode may use. A
+/// promise is broken if it could use one that it must not.
+pub fn user_code() {
+    step(0, false, true);
+    check(|h| {
+        h.note(|| "runs user code".to_owned());
+        h.mmu.check_uses(h.current, true)
+    });
+}
+
+/// As [`user_code`], for the kernel's own addresses.
+pub fn kernel_code() {
+    step(0, false, true);
+    check(|h| {
+        h.note(|| "uses kernel addresses".to_owned());
+        h.mmu.check_uses(h.current, false)
+    });
+}
+
+/// The flush that covers these changes has returned: what they took away is used no more.
+pub fn revoked(changes: &[Change]) {
+    step(0, false, true);
+    with(|h| {
+        for change in changes {
+            h.mmu.revoked(*change);
+            h.note(|| format!("has flushed the change of {}", change.word));
+        }
+    });
+}
+
+/// A promise of the code under test itself does not hold. The run is over.
+pub fn breach(invariant: Invariant, details: String) -> ! {
+    with(|h| h.broken(invariant, h.current, details));
+    stop()
+}
+
+/// Something worth having seen happened: a check that never sees it proves nothing.
+pub fn witness(name: &'static str) {
+    with(|h| {
+        if !h.witnesses.contains(&name) {
+            h.witnesses.push(name);
+        }
+    });
+}
+
+/// Tells the timeline, if one is recorded.
+pub fn note(text: impl FnOnce() -> String) {
+    with(|h| h.note(text));
+}
+
+/// One of `count` possibilities, for programs that are not determined themselves; 0 is the plainest.
+#[must_use]
+pub fn choose(count: usize) -> usize {
+    if count < 2 {
+        return 0;
+    }
+    let chosen = with(|h| {
+        let chosen = h.choose(&Point::Value { cpu: h.current, count })?;
+        h.saw(chosen as u64 ^ 0xc400);
+        Some(chosen)
+    });
+    chosen.unwrap_or_else(|| stop())
+}
+
+/// Stops the CPU, and the run, when a promise is broken.
+fn check(f: impl FnOnce(&mut machine::Hunt) -> Result<(), super::mmu::Broken>) {
+    let broken = with(|h| match f(h) {
+        Ok(()) => false,
+        Err((invariant, details)) => {
+            h.broken(invariant, h.current, details);
+            true
+        }
+    });
+    if broken && with(|h| h.running) {
+        stop();
+    }
+}

@@ -1,0 +1,147 @@
+//! The adversary's powers: what the hostile machine may do to the software. Each is a switch.
+
+use std::fmt;
+
+/// How stores become visible to others.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Memory {
+    /// At once (sequential consistency).
+    Sc,
+    /// From a first-in first-out buffer per CPU, at any later step (x86: total store order).
+    Tso,
+    /// As the language allows: a load may return any value that this CPU does not know to be overwritten,
+    /// unless release and acquire, or fences, say otherwise. Unfenced stores of one CPU become visible in
+    /// any order.
+    #[default]
+    Weak,
+}
+
+/// A power that is on or off.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum Power {
+    /// Translations are cached at any step, for everything a walker can reach, and never evicted unless
+    /// invalidated. Without it only what is accessed is cached.
+    Speculation,
+    /// Non-leaf entries are cached at every level, and lead into table pages that were freed since.
+    WalkCaches,
+    /// Interrupts are delivered at any later step. Without it, at the next step that allows them.
+    LateInterrupts,
+    /// An interrupt can't be delivered: raising it fails, and says so.
+    FailingKicks,
+    /// What an invalidation removes stays in use until the invalidation is waited for.
+    LateInvalidation,
+    /// A virtual CPU may stand still for a long time, interrupts and all.
+    Preemption,
+    /// Defect: an entry may survive one invalidation of its page.
+    SurvivesOnce,
+    /// Defect: a wait for an invalidation may end before the invalidation is complete.
+    EarlySync,
+    /// Defect: invalidating a page spares global entries.
+    PageSparesGlobals,
+}
+
+impl Power {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Speculation,
+        Self::WalkCaches,
+        Self::LateInterrupts,
+        Self::FailingKicks,
+        Self::LateInvalidation,
+        Self::Preemption,
+        Self::SurvivesOnce,
+        Self::EarlySync,
+        Self::PageSparesGlobals,
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Speculation => "speculation",
+            Self::WalkCaches => "walk-caches",
+            Self::LateInterrupts => "late-interrupts",
+            Self::FailingKicks => "failing-kicks",
+            Self::LateInvalidation => "late-invalidation",
+            Self::Preemption => "preemption",
+            Self::SurvivesOnce => "survives-once",
+            Self::EarlySync => "early-sync",
+            Self::PageSparesGlobals => "page-spares-globals",
+        }
+    }
+
+    /// The power with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.name() == name)
+    }
+
+    /// Is it a defect of the hardware, which software must be told of, rather than a liberty?
+    #[must_use]
+    pub const fn is_defect(self) -> bool {
+        matches!(self, Self::SurvivesOnce | Self::EarlySync | Self::PageSparesGlobals)
+    }
+}
+
+impl fmt::Display for Power {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Which powers the adversary has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Powers {
+    /// The memory model.
+    pub memory: Memory,
+    on: u16,
+}
+
+impl Powers {
+    /// A machine that does what it is told, at once.
+    pub const NONE: Self = Self { memory: Memory::Sc, on: 0 };
+
+    /// Everything the manuals allow; no defects, and no interrupts that fail.
+    pub const HOSTILE: Self = Self::NONE
+        .memory(Memory::Weak)
+        .with(Power::Speculation)
+        .with(Power::WalkCaches)
+        .with(Power::LateInterrupts)
+        .with(Power::LateInvalidation);
+
+    /// With another memory model.
+    #[must_use]
+    pub const fn memory(self, memory: Memory) -> Self {
+        Self { memory, ..self }
+    }
+
+    /// With this power as well.
+    #[must_use]
+    pub const fn with(self, power: Power) -> Self {
+        Self { on: self.on | 1 << power as u8, ..self }
+    }
+
+    /// Without this power.
+    #[must_use]
+    pub const fn without(self, power: Power) -> Self {
+        Self { on: self.on & !(1 << power as u8), ..self }
+    }
+
+    /// Is the power on?
+    #[must_use]
+    pub const fn has(self, power: Power) -> bool {
+        self.on & 1 << power as u8 != 0
+    }
+
+    /// Those that are on.
+    pub fn iter(self) -> impl Iterator<Item = Power> {
+        Power::ALL.into_iter().filter(move |p| self.has(*p))
+    }
+}
+
+impl Default for Powers {
+    fn default() -> Self {
+        Self::HOSTILE
+    }
+}
