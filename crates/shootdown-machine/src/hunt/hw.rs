@@ -354,7 +354,7 @@ pub fn exchange_entry(word: Word, from: Descriptor, to: Descriptor) -> Result<Ch
 /// Makes the walker of this CPU use the tables under `root`, with new entries under `tag`; without `keep`,
 /// entries under the tag are gone first.
 pub fn load_root(root: TableId, tag: Tag, keep: bool) {
-    step(0, false, true);
+    own_step();
     with(|h| {
         h.drain(h.current);
         h.saw(0x1084 ^ u64::from(root.0) << 16 ^ u64::from(tag.0) << 32 ^ u64::from(keep));
@@ -366,7 +366,7 @@ pub fn load_root(root: TableId, tag: Tag, keep: bool) {
 
 /// Loads tables without a user half under tag 0, without keeping its entries.
 pub fn load_kernel(root: TableId) {
-    step(0, false, true);
+    own_step();
     with(|h| {
         h.drain(h.current);
         h.saw(0x1085);
@@ -391,7 +391,7 @@ pub fn publish() {
 
 /// Removes entries of this CPU.
 pub fn invalidate(target: Target) {
-    step(0, false, true);
+    own_step();
     with(|h| {
         h.drain(h.current);
         h.saw(0x1417);
@@ -412,7 +412,7 @@ pub fn invalidate(target: Target) {
 
 /// Waits until the removals issued by this CPU are complete.
 pub fn sync() {
-    step(0, false, true);
+    own_step();
     with(|h| {
         h.drain(h.current);
         h.saw(0x54c);
@@ -425,7 +425,7 @@ pub fn sync() {
 /// Code runs on this CPU that may use any translation of its loaded tables that user mode may use. A
 /// promise is broken if it could use one that it must not.
 pub fn user_code() {
-    step(0, false, true);
+    own_step();
     check(|h| {
         h.note(|| "runs user code".to_owned());
         h.mmu.check_uses(h.current, true)
@@ -434,7 +434,7 @@ pub fn user_code() {
 
 /// As [`user_code`], for the kernel's own addresses.
 pub fn kernel_code() {
-    step(0, false, true);
+    own_step();
     check(|h| {
         h.note(|| "uses kernel addresses".to_owned());
         h.mmu.check_uses(h.current, false)
@@ -484,6 +484,12 @@ pub fn choose(count: usize) -> usize {
         Some(chosen)
     });
     chosen.unwrap_or_else(|| stop())
+}
+
+/// A step that concerns this CPU's MMU only. Writes to tables, and what is said about them, depend on every
+/// step, so two such steps of different CPUs may be exchanged. It waits for the CPU's stores.
+fn own_step() {
+    step(0, false, with(|h| h.memory.buffered(h.current) != 0));
 }
 
 /// Stops the CPU, and the run, when a promise is broken.

@@ -527,7 +527,7 @@ impl Hunt {
     }
 
     fn list_candidates(&mut self) {
-        let Self { candidates, cpus, memory, powers, current, .. } = self;
+        let Self { candidates, cpus, memory, mmu, powers, current, .. } = self;
         candidates.clear();
         let now = !powers.has(Power::LateInterrupts);
         let interruptible = |c: &CpuState| c.pending && c.irqs_on;
@@ -564,7 +564,9 @@ impl Hunt {
         if memory.model() == Memory::Tso {
             for (cpu, _) in (0..).zip(cpus.iter()) {
                 if let Some(location) = memory.oldest(cpu) {
-                    let footprint = Footprint { cpu, location, write: true, everything: false };
+                    // Walkers of every CPU read tables.
+                    let everything = mmu.is_entry(location);
+                    let footprint = Footprint { cpu, location, write: true, everything };
                     candidates.push(Candidate { actor: Actor::Drain(cpu), footprint });
                 }
             }

@@ -203,6 +203,11 @@ impl Mmu {
         entry.location
     }
 
+    /// Is the location an entry of a table?
+    pub fn is_entry(&self, location: Location) -> bool {
+        self.by_location.get(location as usize).is_some_and(|number| *number != 0)
+    }
+
     fn word(&self, location: Location) -> Option<Word> {
         let number = usize::from(*self.by_location.get(location as usize)?).checked_sub(1)?;
         let entries = self.hostile.rules().shape.entries();
