@@ -351,6 +351,12 @@ pub fn exchange_entry(word: Word, from: Descriptor, to: Descriptor) -> Result<Ch
 
 // ---------------------------------------------------------------- translation
 
+/// The root and the tag that this CPU has loaded.
+#[must_use]
+pub fn loaded() -> Option<(TableId, Tag)> {
+    with(|h| h.mmu.loaded[h.current as usize].map(|l| (l.root, l.tag)))
+}
+
 /// Makes the walker of this CPU use the tables under `root`, with new entries under `tag`; without `keep`,
 /// entries under the tag are gone first.
 pub fn load_root(root: TableId, tag: Tag, keep: bool) {
