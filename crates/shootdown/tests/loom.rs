@@ -310,6 +310,18 @@ fn d1_return_from_the_kernels_own_tables() {
 }
 
 #[test]
+fn an_answer_of_the_space_before_is_not_one_of_this() {
+    // The space that CPU 1 comes from has seen more changes than the one it comes to.
+    holds("D1, from a space of a higher generation", &Policy::SHOOTDOWN, 3, &[], |s| {
+        on(1);
+        for _ in 0..2 {
+            s.elsewhere.flush(&Model::pin(), page(1)).unwrap();
+        }
+        return_against_flush(s, |s| switch(&s.elsewhere), |s| switch(&s.space));
+    });
+}
+
+#[test]
 fn d2_lazy_exit_against_flush() {
     use Mutant::*;
     holds(

@@ -122,25 +122,27 @@ impl Asked {
 /// Does this CPU make no access any more through entries of space `id` older than `generation`, without
 /// looking at the generation first?
 ///
-/// The acknowledged generation and the state are two words, read in this order. If the state then names
-/// the space, either the acknowledgement was that space's, or the CPU came (back) to the space after the
-/// acknowledgement was read: then it looked at the generation on its way, after the initiator's fence (D1),
-/// and is current whatever was read. A state older than the acknowledgement can't be seen: its Acquire
-/// pairs with the fence in `switch_to`, which comes after the store of *switching* and before that of
-/// `acked`.
+/// The state and the acknowledged generation are two words, read in this order. If the state names the
+/// space, the acknowledgement read after it was stored in that stay of the CPU in the space, and says so; or
+/// later, elsewhere: then the CPU had left, and if it has come back since, it looked at the generation on its
+/// way, after the initiator's fence (D1: the state read here, after that fence, is older). The other order is
+/// wrong: between the two reads a CPU can arrive in the space, with the generation that it looked up before
+/// the change was counted, and what was read first is the generation of the space it came from.
 pub(super) fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
     generation: Generation,
     freed_tables: bool,
 ) -> bool {
-    // ORDERING: Acquire, with the Release in `respond::catch_up`, and with the fence in `switch_to`
-    let acked = state.shared.acked.load(Ordering::Acquire);
     match state.remote_view(id) {
         View::Elsewhere => true,
         View::Switching => false,
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        View::Active | View::Lazy => acked >= generation.0,
+        View::Active | View::Lazy => {
+            // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the
+            // state, whose Acquire pairs with the Release that ends `switch_to`
+            state.shared.acked.load(Ordering::Acquire) >= generation.0
+        }
     }
 }
 
