@@ -11,7 +11,7 @@
 //! |---|---|---|---|
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
 //! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher tells it |
-//! | D3 | store *not lazy*, then store *switching* | load state, then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong; without it: Release/Acquire |
+//! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
 //! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
 //!
 //! (The original's fourth pair orders the assignment of broadcast tags, an engine this version does
@@ -125,11 +125,12 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let n = slots_in_use::<P>(ids);
     let early = mutant::active(Mutant::SwitchReadsGenerationFirst).then(|| next.generation());
     if lazy && !policy.split_lazy_line {
-        // ORDERING: D3: before *switching* below, which is a Release store in this layout
-        me.set_lazy(loaded, false);
+        me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
     }
-    // ORDERING: D1, with the fence below; Release for D3
-    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
+    // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored before
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
+    // A non-maskable kick that comes before may take this CPU out of a set: look at the slots after.
+    compiler_fence(Ordering::SeqCst);
     let found = slots::find(ids, n, next.id());
     if !found.is_some_and(|(_, remembered)| remembered.is_member()) {
         next.cpus.insert(cpu);
@@ -241,7 +242,7 @@ fn leave_lazy<P: Platform>(
         me.set_lazy(loaded, false); // ORDERING: D3
     }
     // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing here.
-    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     me.space()?;
     if !mutant::active(Mutant::LazyExitWithoutFence) {
@@ -291,7 +292,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
         return;
     }
     // Between the two: a non-maskable kick leaves us alone, and `retire` waits for us.
-    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Release);
+    me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     P::Regime::load_kernel();
     me.set_order(me.order().with_lazy(false));
