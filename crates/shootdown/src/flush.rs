@@ -355,6 +355,12 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Step 6.
     fn local_work(&self, cpu: CpuId, me: &PerCpu<P>, hint: Hint) {
+        if respond::is_switching(me) {
+            // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
+            // the old root still loaded.
+            respond::over_flush(me);
+            return;
+        }
         if me.loaded().id() != self.id().get() || mutant::active(Mutant::NoLocalWork) {
             return;
         }
