@@ -32,7 +32,6 @@ use core::fmt;
 use crate::cpu::PerCpu;
 use crate::cpu_set::{Bits, Mask, WORD};
 use crate::ids::CpuId;
-use crate::mutant::{self, Mutant};
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform};
 use crate::serve;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
@@ -164,28 +163,31 @@ impl<P: Platform> Mailbox<P> {
 
     /// Asks for a catching up.
     pub fn defer(&self) {
-        self.deferred.store(true, Ordering::Release);
+        // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change counted
+        self.deferred.store(true, order!(DeferRelaxed, Release));
     }
 
     /// Was a catching up asked for?
     pub fn take_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
+        self.deferred.load(Ordering::Relaxed)
+            && self.deferred.swap(false, order!(TakeDeferredRelaxed, AcqRel))
     }
 
     fn post(&self, from: CpuId) {
         let word = from.index() / WORD;
         // ORDERING: C1
-        self.from.words()[word].fetch_or(1 << (from.index() % WORD), Ordering::AcqRel);
-        if P::Mask::words(&self.from).len() > 1 {
+        self.from.words()[word].fetch_or(1 << (from.index() % WORD), order!(PostRelaxed, AcqRel));
+        if P::Mask::words(&self.from).len() > 1 && !without!(SummaryForgotten) {
             // ORDERING: Release after the word, so that a set summary bit finds the word set
-            self.summary.fetch_or(1 << (word % WORD), Ordering::AcqRel);
+            self.summary.fetch_or(1 << (word % WORD), order!(SummaryRelaxed, AcqRel));
         }
     }
 
     /// Takes a request back; `false` when the CPU has taken it already.
     fn retract(&self, from: CpuId) -> bool {
         let bit = 1 << (from.index() % WORD);
-        self.from.words()[from.index() / WORD].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+        let word = &self.from.words()[from.index() / WORD];
+        word.fetch_and(!bit, order!(RetractRelaxed, AcqRel)) & bit != 0
     }
 }
 
@@ -237,7 +239,7 @@ pub(crate) unsafe fn post<P: Platform>(
     let call = &me.call;
     // Claimed by the CPU itself: a handler that interrupts between the two finds the claim and is
     // refused, or comes before it and is done when we go on.
-    if call.busy.load(Ordering::Relaxed) {
+    if call.busy.load(Ordering::Relaxed) && !without!(BusyIgnored) {
         return Err(CallError::Reentered);
     }
     call.busy.store(true, Ordering::Relaxed);
@@ -256,11 +258,15 @@ pub(crate) unsafe fn post<P: Platform>(
     }
     // ORDERING: D4: posted before the look at the online set; partner: the fence in `cpu::offline`.
     // A CPU that left before it could see the post needs nothing: take the post back.
-    fence(Ordering::SeqCst);
+    if !without!(PostWithoutFence) {
+        fence(Ordering::SeqCst);
+    }
     let posted = Posted { targets, from };
     let online = P::system().online_of(&targets);
     for (w, bits) in targets.words().iter().enumerate() {
-        posted.take_back(me, w, bits & !online.words()[w]);
+        if !without!(AbsentNotTakenBack) {
+            posted.take_back(me, w, bits & !online.words()[w]);
+        }
     }
     Ok(posted)
 }
@@ -278,13 +284,16 @@ impl<P: Platform> Posted<P> {
         let me = PerCpu::<P>::here(pin);
         let mut stalled = None;
         let mut turn = 0;
+        if without!(CallGivesUp) {
+            self.cancel(me);
+        }
         for (w, bits) in self.targets.words().iter().enumerate() {
             if *bits == 0 {
                 continue;
             }
             loop {
                 // ORDERING: C4
-                let left = me.call.pending.words()[w].load(Ordering::Acquire);
+                let left = me.call.pending.words()[w].load(order!(CallDoneRelaxed, Acquire));
                 if left == 0 {
                     break;
                 }
@@ -297,7 +306,7 @@ impl<P: Platform> Posted<P> {
         }
         compiler_fence(Ordering::SeqCst);
         me.call.busy.store(false, Ordering::Relaxed);
-        match stalled {
+        match stalled.filter(|_| !without!(CallStallForgotten)) {
             None => Ok(()),
             Some(cpu) => {
                 me.stats.stalls.inc();
@@ -316,7 +325,9 @@ impl<P: Platform> Posted<P> {
             left &= left - 1;
             #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
             let cpu = CpuId((w * WORD) as u32 + bit);
-            if P::slot(cpu).is_none_or(|target| target.mailbox.retract(self.from)) {
+            let retract =
+                |target: &PerCpu<P>| target.mailbox.retract(self.from) || without!(RetractTrusts);
+            if P::slot(cpu).is_none_or(retract) {
                 me.call.pending.remove(cpu);
                 one = Some(cpu);
             }
@@ -335,7 +346,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
     if me.mailbox.summary.load(Ordering::Relaxed) == 0 {
         return 0;
     }
-    let mut summary = me.mailbox.summary.swap(0, Ordering::AcqRel);
+    // ORDERING: Acquire, with the Release in `post`
+    let mut summary = me.mailbox.summary.swap(0, order!(SummaryTakeRelaxed, AcqRel));
     while summary != 0 {
         let mut word = summary.trailing_zeros() as usize;
         summary &= summary - 1;
@@ -353,7 +365,7 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
         return 0;
     }
     // ORDERING: C2
-    let mut bits = from.swap(0, Ordering::AcqRel);
+    let mut bits = from.swap(0, order!(TakeRelaxed, AcqRel));
     let mut served = 0;
     while bits != 0 {
         let bit = bits.trailing_zeros();
@@ -366,9 +378,11 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
         let mut ack = Ack { cpu, early, to: Some(AckTo::Descriptor(call)) };
-        if mutant::active(Mutant::AckBeforeCall) {
+        if without!(AckBeforeCall) {
             ack.fire();
         }
+        #[cfg(any(shootdown_traced, loom))]
+        assert!(!func.is_null(), "calls: a descriptor is seen before it is written (C1, C2)");
         // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave its
         // set; `post` stored a `Func<P>` there and vouched for running it with `data`.
         unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
@@ -448,7 +462,8 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
         posted.cancel(me);
     }
     work();
-    posted.wait(pin).and(kicked)
+    posted.wait(pin)?;
+    if without!(CallErrorForgotten) { Ok(()) } else { kicked }
 }
 
 /// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing: D4.)

@@ -23,7 +23,6 @@ use core::fmt;
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu_set::Bits;
 use crate::ids::Generation;
-use crate::mutant::{self, Mutant};
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::Lazy;
 use crate::regime::{Invalidate, Reach, Regime};
@@ -235,10 +234,11 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
         // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
         // when an initiator (Acquire load in `remote_view`) reads the flag and leaves it alone.
+        let release = order!(SetLazyRelaxed, Release);
         if P::policy().split_lazy_line {
-            self.shared.loaded.store(loaded.with_lazy(lazy).0, Ordering::Release);
+            self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
         } else {
-            self.private.order.store(self.order().with_lazy(lazy).0, Ordering::Release);
+            self.private.order.store(self.order().with_lazy(lazy).0, release);
         }
     }
 
@@ -295,15 +295,26 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
     if me.loaded() != Loaded::KERNEL {
         return Err(OnlineError::Loaded);
     }
-    slots::forget_others(me.private.ids.as_ref(), None);
-    P::system().set_online(cpu, true);
+    if !without!(OnlineRemembers) {
+        slots::forget_others(me.private.ids.as_ref(), None);
+    }
+    if !without!(OnlineUnlisted) && !without!(OnlineListedLate) {
+        P::system().set_online(cpu, true);
+    }
     // ORDERING: join before the flush; partner: the fence of an initiator between its change and its
     // read of the online set (`flush::flush_kernel`).
-    fence(Ordering::SeqCst);
+    if !without!(OnlineWithoutFence) {
+        fence(Ordering::SeqCst);
+    }
     P::Regime::load_kernel();
-    if !mutant::active(Mutant::OnlineKeeps) {
+    if !without!(OnlineKeeps) {
         P::Regime::invalidate(Invalidate::Everything, Reach::Local);
-        P::Regime::sync(Reach::Local);
+        if !without!(OnlineWithoutSync) {
+            P::Regime::sync(Reach::Local);
+        }
+    }
+    if without!(OnlineListedLate) {
+        P::system().set_online(cpu, true);
     }
     Ok(())
 }
@@ -313,12 +324,20 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
 /// Call it with interrupts off. Until [`online`] is called again no user code runs here, and nothing that
 /// depends on kernel mappings that may change: kernel-range flushes do not reach this CPU any more.
 pub fn offline<P: Platform>(pin: &P::Pin) {
-    switch::leave::<P>(pin);
-    P::system().set_online(pin.cpu(), false);
+    if !without!(OfflineDoesNotLeave) {
+        switch::leave::<P>(pin);
+    }
+    if !without!(OfflineStaysListed) {
+        P::system().set_online(pin.cpu(), false);
+    }
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
     // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
-    fence(Ordering::SeqCst);
-    let _ = serve::poll::<P>(pin);
+    if !without!(OfflineWithoutFence) {
+        fence(Ordering::SeqCst);
+    }
+    if !without!(OfflineDoesNotServe) {
+        let _ = serve::poll::<P>(pin);
+    }
 }
 
 /// What an initiator sees of another CPU.
@@ -344,13 +363,10 @@ impl<P: Platform> PerCpu<P> {
     /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
-        let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
+        // ORDERING: Acquire, with the Release of whoever published this state: what came before is over
+        let loaded = Loaded(self.shared.loaded.load(order!(ViewRelaxed, Acquire)));
         if loaded == Loaded::SWITCHING {
-            return if mutant::active(Mutant::FilterSkipsSwitching) {
-                View::Elsewhere
-            } else {
-                View::Switching
-            };
+            return if without!(FilterSkipsSwitching) { View::Elsewhere } else { View::Switching };
         }
         if loaded.id() != id {
             return View::Elsewhere;
@@ -359,7 +375,7 @@ impl<P: Platform> PerCpu<P> {
             loaded.is_lazy()
         } else {
             // ORDERING: D3: read after `loaded` (Acquire above), written before it (`switch_to`)
-            Order(self.private.order.load(Ordering::Acquire)).is_lazy()
+            Order(self.private.order.load(order!(LazyViewRelaxed, Acquire))).is_lazy()
         };
         if lazy && policy.lazy != Lazy::Off { View::Lazy } else { View::Active }
     }

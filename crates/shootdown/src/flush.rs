@@ -36,7 +36,6 @@ use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
 use crate::ids::{CpuId, Generation};
-use crate::mutant::{self, Mutant};
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::{Delivery, Lazy, Leave};
 use crate::regime::Regime;
@@ -76,7 +75,8 @@ impl<P: Platform> AddressSpace<P> {
             return Err(FlushError::Reentered);
         }
         let owed = self.owed_tables();
-        let request = if owed.is_some() { Request::space() } else { request };
+        let whole = owed.is_some() && !without!(OwedIgnored);
+        let request = if whole { Request::space() } else { request };
         let Started { hint, targets, trim } = self.start(pin.cpu(), me, request);
         let done = self.tell_and_wait(pin, me, hint, targets, trim);
         request.count(me);
@@ -86,8 +86,11 @@ impl<P: Platform> AddressSpace<P> {
                 Ok(Flushed { generation: hint.generation, interrupted })
             }
             Err(e) => {
-                if request.freed_tables {
+                if request.freed_tables && !without!(OwedForgotten) {
                     self.owe_tables(hint.generation);
+                }
+                if without!(OwedPaidByFailure) {
+                    self.paid_tables(hint.generation.0);
                 }
                 Err(e)
             }
@@ -114,7 +117,8 @@ impl<P: Platform> AddressSpace<P> {
             // Telling the others and doing the local work is all that can be done, and does no harm.
             let kicked = self.tell(me, &targets);
             self.local_work(cpu, me, hint);
-            let waited = if targets.is_empty() { Ok(0) } else { Err(FlushError::WouldWait) };
+            let done = targets.is_empty() || without!(WouldWaitIsOk);
+            let waited = if done { Ok(0) } else { Err(FlushError::WouldWait) };
             return kicked.and(waited);
         }
         let began = P::ticks();
@@ -134,11 +138,19 @@ impl<P: Platform> AddressSpace<P> {
             if policy.overlap {
                 self.local_work(cpu, me, hint);
             }
-            posted.wait(pin).and(kicked)?;
+            posted.wait(pin)?;
+            if !without!(PushErrorForgotten) {
+                kicked?;
+            }
         } else if let Some(call) = self.as_tree(me, &targets) {
             let kicked = call.kick();
             self.local_work(cpu, me, hint);
-            call.wait(pin).and(kicked)?;
+            if !without!(NoWaitTree) {
+                call.wait(pin)?;
+            }
+            if !without!(TreeErrorForgotten) {
+                kicked?;
+            }
         } else {
             if tree::is_for::<P>(&targets) {
                 // every place is taken: CPU by CPU then, and only those that must be told
@@ -180,7 +192,7 @@ impl<P: Platform> AddressSpace<P> {
             let _ = leaving.wait(pin);
         }
         kicked?;
-        if mutant::active(Mutant::NoWait) {
+        if without!(NoWait) {
             return Ok(());
         }
         self.wait_for_answers(pin, hint.generation, hint.step.freed_tables, targets)
@@ -202,7 +214,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(());
         }
         if P::policy().delivery == Delivery::Push {
-            for state in targets.iter().filter_map(P::slot) {
+            for state in targets.iter().filter_map(P::slot).filter(|_| !without!(DeferForgotten)) {
                 state.mailbox.defer();
             }
         }
@@ -217,7 +229,8 @@ impl<P: Platform> AddressSpace<P> {
     pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
         let cpu = pin.cpu();
         let me = PerCpu::<P>::here(pin);
-        let request = if self.owed_tables().is_some() { Request::space() } else { request };
+        let whole = self.owed_tables().is_some() && !without!(BeginOwedIgnored);
+        let request = if whole { Request::space() } else { request };
         let Started { hint, targets, .. } = self.start(cpu, me, request);
         if targets.is_empty() {
             me.stats.flushes_local.inc();
@@ -227,7 +240,7 @@ impl<P: Platform> AddressSpace<P> {
         let told = self.tell(me, &targets);
         self.local_work(cpu, me, hint);
         request.count(me);
-        if told.is_err() && request.freed_tables {
+        if told.is_err() && request.freed_tables && !without!(BeginOwedForgotten) {
             self.owe_tables(hint.generation);
         }
         told?;
@@ -244,13 +257,14 @@ impl<P: Platform> AddressSpace<P> {
         let policy = P::policy();
         let step = request.step(P::Regime::facts().ceiling);
         self.expect_to_tell(cpu);
-        P::Regime::publish();
-        let generation =
-            if mutant::active(Mutant::NoGenerationBump) { self.generation() } else { self.bump() };
-        if policy.range_log {
+        if !without!(FlushWithoutPublish) {
+            P::Regime::publish();
+        }
+        let generation = if without!(NoGenerationBump) { self.generation() } else { self.bump() };
+        if policy.range_log && !without!(RecordForgotten) {
             self.log.record(generation, step);
         }
-        if !mutant::active(Mutant::FlushWithoutFence) {
+        if !without!(FlushWithoutFence) {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
         let hint = Hint { generation, step };
@@ -261,7 +275,7 @@ impl<P: Platform> AddressSpace<P> {
             targets = P::system().online_of(&targets);
         }
         let mut trim = CpuSetOf::<P>::EMPTY;
-        if mutant::active(Mutant::FilterLosesOne) {
+        if without!(FilterLosesOne) {
             let lost = targets.iter().next();
             lost.into_iter().for_each(|cpu| targets.remove(cpu));
         }
@@ -315,9 +329,12 @@ impl<P: Platform> AddressSpace<P> {
                 View::Switching => true,
                 View::Active => {
                     // With push delivery nobody reads acknowledged generations: the request is on its way.
-                    let behind = policy.delivery == Delivery::Push
-                        || !overtaken
-                        || !is_done(state, id, generation, freed_tables);
+                    let answered = || {
+                        without!(FilterTrustsOvertaken)
+                            || is_done(state, id, generation, freed_tables)
+                    };
+                    let behind = (policy.delivery == Delivery::Push || !overtaken || !answered())
+                        && !without!(FilterSkipsActive);
                     if !behind {
                         me.stats.avoided_current.inc();
                     }
@@ -325,9 +342,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 View::Lazy => {
                     let told = match policy.lazy {
-                        Lazy::CatchUp => {
-                            freed_tables && !mutant::active(Mutant::FilterSkipsLazyFreed)
-                        }
+                        Lazy::CatchUp => freed_tables && !without!(FilterSkipsLazyFreed),
                         _ => true,
                     };
                     if !told {
@@ -338,6 +353,9 @@ impl<P: Platform> AddressSpace<P> {
                 View::Elsewhere => {
                     me.stats.avoided_elsewhere.inc();
                     stale.insert(cpu);
+                    if without!(RemoteRemoval) {
+                        crate::cpu_set::Mask::remove(&self.cpus, cpu);
+                    }
                     false
                 }
             };
@@ -355,19 +373,19 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Step 6.
     fn local_work(&self, cpu: CpuId, me: &PerCpu<P>, hint: Hint) {
-        if respond::is_switching(me) {
+        if respond::is_switching(me) && !without!(UnloadingWorkForgotten) {
             // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
             // the old root still loaded.
             respond::over_flush(me);
             return;
         }
-        if me.loaded().id() != self.id().get() || mutant::active(Mutant::NoLocalWork) {
+        if me.loaded().id() != self.id().get() || without!(NoLocalWork) {
             return;
         }
         let done = serve::exclusively(cpu, me, || {
             respond::catch_up(cpu, me, Some(hint), false, || {});
         });
-        if !done {
+        if !done && !without!(NestedWorkForgotten) {
             // We are a handler that interrupted this CPU's catching up, which may have read the generation
             // before ours: see to our own change by ourselves.
             respond::over_flush(me);

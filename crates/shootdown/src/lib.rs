@@ -103,6 +103,9 @@
 #[cfg(any(test, shootdown_traced, loom))]
 extern crate std;
 
+#[macro_use]
+mod without;
+
 pub mod call;
 pub mod cpu;
 pub mod cpu_set;
@@ -112,6 +115,7 @@ pub mod gather;
 pub mod ids;
 #[cfg(shootdown_traced)]
 pub mod layout;
+#[cfg(any(shootdown_traced, loom))]
 pub mod mutant;
 pub mod platform;
 pub mod policy;

@@ -1,90 +1,125 @@
-//! Test-only switches that take one step out of a protocol.
+//! Test-only switches that take one step out of a protocol, or weaken it.
 //!
-//! Each names a step without which a promise breaks; a test turns it on and expects the oracle, the
-//! model checker or a property to object. In ordinary builds `active` is the constant `false`.
+//! Each names a fence, an ordering, a row of a decision table, a filter, a count, an acknowledgement, a
+//! wait, a quarantine or a reference. A test turns it on and expects the oracle, the model checker or a
+//! property to object: a step that nobody misses is either superfluous or badly tested. Steps that can be
+//! missed say why (`Mutant::equivalent`).
+//!
+//! They are all declared in one table, [`list`](Mutant::ALL). Only the builds that are tested for it have
+//! them (see `without.rs`).
 
-/// One removed or weakened step.
+mod list;
+
+use core::cell::Cell;
+
+pub use list::Mutant;
+
+/// What kind of step is missing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Mutant {
-    /// The switcher publishes that it is switching, but without the fence before it reads the
-    /// generation (pair D1, switcher side).
-    SwitchWithoutFence,
-    /// The switcher reads the generation before it publishes that it is switching.
-    SwitchReadsGenerationFirst,
-    /// The flusher reads the CPU set without the fence after the generation (pairs D1 and D2).
-    FlushWithoutFence,
-    /// Leaving lazy mode does not fence before it reads the generation (pair D2, lazy side).
-    LazyExitWithoutFence,
-    /// Leaving lazy mode trusts the entries it has.
-    LazyExitTrusts,
-    /// A remembered tag is kept without looking at its generation.
-    SlotTrusts,
-    /// A new space takes a slot and keeps the old space's entries.
-    EvictionKeeps,
-    /// A CPU that is switching counts as "not running the space".
-    FilterSkipsSwitching,
-    /// A lazy CPU is left alone although tables are freed.
-    FilterSkipsLazyFreed,
-    /// A CPU in the set is left out of the targets.
-    FilterLosesOne,
-    /// The change is not counted.
-    NoGenerationBump,
-    /// The initiator does not wait.
-    NoWait,
-    /// The initiator does no local work.
-    NoLocalWork,
-    /// The responder acknowledges and does not invalidate.
-    RespondWithoutInvalidate,
-    /// The responder invalidates only its request's range although it is further behind.
-    PartialOverMissedStep,
-    /// A responder several steps behind replays only the newest step.
-    ReplayOnlyNewest,
-    /// Acknowledges early although tables are freed.
-    EarlyAckFreed,
-    /// The call is acknowledged before its function ran.
-    AckBeforeCall,
-    /// A tree's group is reported complete by its first CPU.
-    TreeFirstReports,
-    /// The user half is not invalidated on return to user mode.
-    UserHalfForgotten,
-    /// A kernel flush under split tables forgets the tags that are not loaded.
-    OtherTagsForgotten,
-    /// A gather hands back its frames without having flushed.
-    GatherWithoutFlush,
-    /// A gather forgets that tables were freed.
-    GatherForgetsTables,
-    /// A CPU coming online keeps what its TLB held.
-    OnlineKeeps,
+pub enum Kind {
+    /// A fence.
+    Fence,
+    /// A memory ordering, weakened to `Relaxed`, or two accesses in the wrong order.
+    Ordering,
+    /// A row of a decision table (switch, respond, call, tree, user half), or a condition of it.
+    Row,
+    /// A choice of who is told.
+    Filter,
+    /// A count that must go up, or go along.
+    Bump,
+    /// Saying that something is done.
+    Ack,
+    /// Waiting until something is done.
+    Wait,
+    /// What holds things back until they may be reused.
+    Quarantine,
+    /// A name, a membership or a right that says who uses what.
+    Reference,
 }
 
-#[cfg(any(shootdown_traced, loom))]
-mod imp {
-    use super::Mutant;
-    use core::cell::Cell;
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 9] = [
+        Self::Fence,
+        Self::Ordering,
+        Self::Row,
+        Self::Filter,
+        Self::Bump,
+        Self::Ack,
+        Self::Wait,
+        Self::Quarantine,
+        Self::Reference,
+    ];
 
-    std::thread_local! {
-        static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
-    }
-
-    /// Is the mutant on in this thread?
-    #[inline]
-    pub fn active(mutant: Mutant) -> bool {
-        ACTIVE.get() == Some(mutant)
-    }
-
-    /// Turns one mutant on in this thread (or all off).
-    pub fn set(mutant: Option<Mutant>) {
-        ACTIVE.set(mutant);
+    /// The kind's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fence => "fence",
+            Self::Ordering => "ordering",
+            Self::Row => "row",
+            Self::Filter => "filter",
+            Self::Bump => "bump",
+            Self::Ack => "acknowledgement",
+            Self::Wait => "wait",
+            Self::Quarantine => "quarantine",
+            Self::Reference => "reference",
+        }
     }
 }
 
-#[cfg(any(shootdown_traced, loom))]
-pub use imp::{active, set};
+/// What the missing step should break.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Promise {
+    /// When a flush returns, nobody starts an access through the old translation.
+    Revocation,
+    /// Frame, table page, range and tag are not reused before the invalidation is complete.
+    Reuse,
+    /// A slot at generation *g* never holds entries older than *g*.
+    Master,
+    /// Whoever is waited for answers.
+    Progress,
+    /// A call that was acknowledged has run, and its effects are seen.
+    Calls,
+    /// What could not be done is said.
+    Errors,
+}
 
-/// Is the mutant on? Never, in this build.
-#[cfg(not(any(shootdown_traced, loom)))]
+impl Promise {
+    /// The promise's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Revocation => "revocation",
+            Self::Reuse => "reuse",
+            Self::Master => "master-invariant",
+            Self::Progress => "progress",
+            Self::Calls => "calls",
+            Self::Errors => "errors",
+        }
+    }
+}
+
+std::thread_local! {
+    static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Is the mutant on in this thread?
 #[inline]
-pub(crate) const fn active(_: Mutant) -> bool {
-    false
+#[must_use]
+pub fn active(mutant: Mutant) -> bool {
+    ACTIVE.get() == Some(mutant)
+}
+
+/// Turns one mutant on in this thread (or all off).
+pub fn set(mutant: Option<Mutant>) {
+    ACTIVE.set(mutant);
+}
+
+/// The mutant that is on in this thread.
+#[must_use]
+pub fn current() -> Option<Mutant> {
+    ACTIVE.get()
 }

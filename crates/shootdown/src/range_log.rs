@@ -49,7 +49,8 @@ impl Step {
     /// space), stride (2 bits), freed tables (1 bit). What does not fit is rounded up to the whole
     /// space.
     fn pack(self) -> u64 {
-        let freed = u64::from(self.freed_tables) << (PAGE_BITS + COUNT_BITS + 2);
+        let freed = self.freed_tables && !without!(RecordForgetsFreed);
+        let freed = u64::from(freed) << (PAGE_BITS + COUNT_BITS + 2);
         let Some(range) = self.range else {
             return freed;
         };
@@ -126,6 +127,9 @@ impl Steps {
 
     /// Did any of them free tables?
     pub fn freed_tables(&self) -> bool {
+        if without!(ReplayForgetsFreed) {
+            return self.as_slice().last().is_some_and(|s| s.freed_tables);
+        }
         self.as_slice().iter().any(|s| s.freed_tables)
     }
 
@@ -156,31 +160,38 @@ impl RangeLog {
         let entry = self.entry(generation.0);
         let seen = entry.stamp.load(Ordering::Relaxed);
         let stamp = generation.0 << 1;
-        if seen & WRITING != 0 || seen >= stamp {
+        let written = seen & WRITING != 0 && !without!(RecordIgnoresWriter);
+        if written || seen >= stamp && !without!(RecordOverwritesNewer) {
             return;
         }
-        if entry
+        let claimed = entry
             .stamp
             .compare_exchange(seen, stamp | WRITING, Ordering::Relaxed, Ordering::Relaxed)
-            .is_err()
-        {
+            .is_ok();
+        if !claimed && !without!(RecordClaimIgnored) {
             return;
         }
-        fence(Ordering::Release); // ORDERING: R1, with the fence R3 in `read_one`
+        if !without!(RecordWithoutFence) {
+            fence(Ordering::Release); // ORDERING: R1, with the fence R3 in `read_one`
+        }
         entry.step.store(step.pack(), Ordering::Relaxed);
-        entry.stamp.store(stamp, Ordering::Release); // ORDERING: R2, with the first load in `read_one`
+        // ORDERING: R2, with the first load in `read_one`
+        entry.stamp.store(stamp, order!(StampRelaxed, Release));
     }
 
     fn read_one(&self, generation: u64) -> Option<Step> {
         let entry = self.entry(generation);
         let stamp = generation << 1;
         // ORDERING: R2, with the last store in `record`
-        if entry.stamp.load(Ordering::Acquire) != stamp {
+        if entry.stamp.load(order!(StampSeenRelaxed, Acquire)) != stamp {
             return None;
         }
         let word = entry.step.load(Ordering::Relaxed);
-        fence(Ordering::Acquire); // ORDERING: R3, with the fence R1 in `record`
-        (entry.stamp.load(Ordering::Relaxed) == stamp).then(|| Step::unpack(word))
+        if !without!(ReadWithoutFence) {
+            fence(Ordering::Acquire); // ORDERING: R3, with the fence R1 in `record`
+        }
+        let same = entry.stamp.load(Ordering::Relaxed) == stamp || without!(StepReadOnce);
+        same.then(|| Step::unpack(word))
     }
 
     /// Asks for the lines, one of which will be written next.

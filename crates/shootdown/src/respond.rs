@@ -31,14 +31,12 @@
 use crate::cpu::{Loaded, PerCpu};
 use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation};
-use crate::mutant::{self, Mutant};
 use crate::platform::Platform;
 use crate::policy::{Delivery, Lazy};
 use crate::range_log::{Step, Steps};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
 use crate::switch;
-use crate::sync::Ordering;
 use crate::tags::slots::Slot;
 
 /// What a request says about the change it is about.
@@ -92,31 +90,39 @@ pub(crate) fn catch_up<P: Platform>(
     let order = me.order();
     let slot = order.current();
     let have = me.generation_of(slot);
-    if hint.is_some_and(|h| h.generation <= have) {
+    if hint.is_some_and(|h| h.generation.0 <= have.0 + u64::from(without!(HintTrusts))) {
         ack();
         return Response::Current;
     }
     let policy = P::policy();
     let want = space.generation();
-    if want == have {
+    if want == have || without!(CurrentTrusts) && want.0 == have.0 + 1 {
         ack();
         return Response::Current;
     }
     let plan = plan(me, space, hint, have, want);
     let freed_tables = plan.freed_tables;
     if me.is_lazy(me.loaded(), order) {
-        if policy.lazy == Lazy::CatchUp && !freed_tables {
+        if policy.lazy == Lazy::CatchUp && (!freed_tables || without!(LazyStaysFreed)) {
+            if without!(LazyAdvances) {
+                me.set_generation_of(slot, want);
+            }
             ack();
             return Response::Nothing;
+        }
+        if without!(AckBeforeUnload) {
+            ack();
+            switch::unload(me, cpu);
+            return Response::Left;
         }
         switch::unload(me, cpu);
         ack();
         return Response::Left;
     }
 
-    let early = may_ack_early
+    let early = (may_ack_early || without!(EarlyAckInTask))
         && policy.early_ack
-        && (!freed_tables || mutant::active(Mutant::EarlyAckFreed));
+        && (!freed_tables || without!(EarlyAckFreed));
     let mut ack = Some(ack);
     if early {
         // The generation goes with the acknowledgement, ahead of the invalidation, because both are on the
@@ -125,13 +131,13 @@ pub(crate) fn catch_up<P: Platform>(
         // non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::answer::is_done`
-        me.shared.acked.store(want.0, Ordering::Release);
+        me.shared.acked.store(want.0, order!(EarlyAckRelaxed, Release));
         if let Some(ack) = ack.take() {
             ack();
         }
         me.stats.early_acks.inc();
     }
-    if !mutant::active(Mutant::RespondWithoutInvalidate) {
+    if !without!(RespondWithoutInvalidate) {
         match plan.steps {
             Some(steps) => {
                 for step in steps.as_slice() {
@@ -146,9 +152,14 @@ pub(crate) fn catch_up<P: Platform>(
         switch::settle::<P>();
     }
     if let Some(ack) = ack {
-        me.set_generation_of(slot, want);
+        let want = if without!(CatchUpReadsGenerationLate) { space.generation() } else { want };
+        if !without!(CatchUpKeepsGeneration) {
+            me.set_generation_of(slot, want);
+        }
         // ORDERING: Release, with the Acquire in `flush::answer::is_done`: done before it says so
-        me.shared.acked.store(want.0, Ordering::Release);
+        if !without!(NoAck) {
+            me.shared.acked.store(want.0, order!(AckRelaxed, Release));
+        }
         ack();
     }
     Response::CaughtUp
@@ -163,8 +174,7 @@ fn plan<P: Platform>(
 ) -> Plan {
     let policy = P::policy();
     let exact = hint.filter(|h| {
-        h.generation == want && have.0 + 1 == want.0
-            || mutant::active(Mutant::PartialOverMissedStep)
+        h.generation == want && have.0 + 1 == want.0 || without!(PartialOverMissedStep)
     });
     if let Some(Hint { step, .. }) = exact {
         if policy.ranges && step.range.is_some() {
@@ -177,9 +187,9 @@ fn plan<P: Platform>(
         if hint.is_some_and(|h| h.step.range.is_some()) {
             me.stats.escalations.inc();
         }
-        return Plan { steps: None, freed_tables: true };
+        return Plan { steps: None, freed_tables: !without!(UnknownCountsAsLeaf) };
     };
-    if mutant::active(Mutant::ReplayOnlyNewest) {
+    if without!(ReplayOnlyNewest) {
         steps.keep_newest();
     }
     let ceiling = u64::from(P::Regime::facts().ceiling);
@@ -205,14 +215,17 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
         return;
     };
     let tag = slot.tag(switch::tags_on::<P>());
-    let leaf_only = !step.freed_tables;
+    let leaf_only = !step.freed_tables || without!(LeafOnlyFreed);
     P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
     match P::Regime::facts().split_tables {
         SplitTables::No => {}
         SplitTables::Yes { invalidate_other_tag: true } if switch::tags_on::<P>() => {
             let tag = switch::user_tag::<P>(tag);
-            P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
+            if !without!(OtherTagRangeForgotten) {
+                P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
+            }
         }
+        SplitTables::Yes { .. } if without!(StepOwesNothing) => {}
         SplitTables::Yes { .. } => me.owe_user_half(slot),
     }
     me.stats.invalidated_ranges.inc();
@@ -220,8 +233,11 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
 }
 
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
-    P::Regime::invalidate(Invalidate::Tag(slot.tag(switch::tags_on::<P>())), Reach::Local);
-    if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
+    if !without!(TagForgotten) {
+        P::Regime::invalidate(Invalidate::Tag(slot.tag(switch::tags_on::<P>())), Reach::Local);
+    }
+    let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
+    if split && !without!(TagOwesNothing) {
         me.owe_user_half(slot);
     }
     me.stats.invalidated_tags.inc();

@@ -136,7 +136,7 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn generation(&self) -> Generation {
         // ORDERING: Acquire, with the Release in `bump`: whoever sees the number sees the tables.
-        Generation(self.hot.generation.load(Ordering::Acquire))
+        Generation(self.hot.generation.load(order!(GenerationRelaxed, Acquire)))
     }
 
     /// CPUs that may have the space loaded. Over-approximates.
@@ -163,12 +163,13 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Counts a change.
     pub(crate) fn bump(&self) -> Generation {
-        Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
+        // ORDERING: Release, with the Acquire in `generation`
+        Generation(self.hot.generation.fetch_add(1, order!(BumpRelaxed, AcqRel)) + 1)
     }
 
     /// A flush for freed tables failed: whatever flush comes next covers them too.
     pub(crate) fn owe_tables(&self, generation: Generation) {
-        self.hot.owed.fetch_max(generation.0, Ordering::AcqRel);
+        self.hot.owed.fetch_max(generation.0, order!(OwedRelaxed, AcqRel));
     }
 
     /// The generation of a failed flush for freed tables, if one is owed.
@@ -178,7 +179,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// What was owed when a flush began is paid now that it is done.
     pub(crate) fn paid_tables(&self, owed: u64) {
-        let _ = self.hot.owed.compare_exchange(owed, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let (all, order) = (without!(OwedPaidTwice), order!(PaidRelaxed, AcqRel));
+        let owed = if all { self.hot.owed.load(Ordering::Relaxed) } else { owed };
+        let _ = self.hot.owed.compare_exchange(owed, 0, order, Ordering::Relaxed);
     }
 
     /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them to
@@ -199,7 +202,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU itself
     /// may do this (I3), with interrupts off.
     pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
-        if me.loaded().id() != self.id().get() {
+        if me.loaded().id() != self.id().get() || without!(LeaveUnchecked) {
             switch::forget_membership(me, self);
             self.cpus.remove(cpu); // the last touch, as in `switch::unload`
         }
@@ -223,12 +226,14 @@ impl<P: Platform> AddressSpace<P> {
             loop {
                 match state.remote_view(self.id().get()) {
                     View::Elsewhere => break,
+                    View::Active if without!(RetireIgnoresActive) => break,
                     View::Active => return Err(RetireError::Loaded(cpu)),
                     View::Lazy => {
                         lazy.insert(cpu);
                         break;
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
+                    View::Switching if without!(RetireIgnoresSwitching) => break,
                     View::Switching => {
                         serve::wait_turn::<P>(pin, &mut turn)
                             .map_err(|Stalled| RetireError::Stalled)?;
@@ -237,10 +242,12 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         if lazy.contains(me) {
-            switch::unload::<P>(PerCpu::here(pin), me);
+            if !without!(RetireIgnoresItself) {
+                switch::unload::<P>(PerCpu::here(pin), me);
+            }
             lazy.remove(me);
         }
-        if !lazy.is_empty() {
+        if !lazy.is_empty() && !without!(RetireIgnoresLazy) {
             let id = self.id().get();
             call::call_on::<P, _>(pin, &lazy, &|cpu| {
                 if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {

@@ -25,7 +25,6 @@ use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
 use crate::facts::{SplitTables, TagScope};
 use crate::ids::{CpuId, Generation, Tag};
-use crate::mutant::{self, Mutant};
 use crate::platform::{Pinned, Platform};
 use crate::policy::{Lazy, Leave};
 use crate::range_log::Steps;
@@ -123,8 +122,9 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let policy = P::policy();
     let ids = me.private.ids.as_ref();
     let n = slots_in_use::<P>(ids);
-    let early = mutant::active(Mutant::SwitchReadsGenerationFirst).then(|| next.generation());
-    if lazy && !policy.split_lazy_line {
+    let early = without!(SwitchReadsGenerationFirst).then(|| next.generation());
+    let unsplit = lazy && !policy.split_lazy_line;
+    if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
     }
     // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored before
@@ -132,13 +132,17 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     // A non-maskable kick that comes before may take this CPU out of a set: look at the slots after.
     compiler_fence(Ordering::SeqCst);
     let found = slots::find(ids, n, next.id());
-    if !found.is_some_and(|(_, remembered)| remembered.is_member()) {
+    let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
+    if joins && !without!(SwitchJoinsLate) && !without!(SwitchDoesNotJoin) {
         next.cpus.insert(cpu);
     }
-    if !mutant::active(Mutant::SwitchWithoutFence) {
+    if !without!(SwitchWithoutFence) {
         fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
     }
     let want = early.unwrap_or_else(|| next.generation());
+    if joins && without!(SwitchJoinsLate) {
+        next.cpus.insert(cpu);
+    }
 
     let tags_on = tags_on::<P>();
     let order = me.order();
@@ -150,7 +154,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             if !slots::read(ids, slot).is_empty() {
                 me.stats.evictions.inc();
             }
-            let keeps = mutant::active(Mutant::EvictionKeeps);
+            let keeps = without!(EvictionKeeps);
             (slot, if keeps { Plan::Keep } else { Plan::Flush }, order)
         }
     };
@@ -169,25 +173,29 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let outcome = match plan {
         Plan::Keep => Switched::Kept,
         Plan::Replay(steps) => {
-            respond::invalidate_steps(me, slot, &steps);
+            if !without!(SwitchReplaysNothing) {
+                respond::invalidate_steps(me, slot, &steps);
+            }
             me.stats.switches_replayed.inc();
             Switched::Replayed
         }
         Plan::Flush => {
-            if matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. }) {
+            let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
+            if split && !without!(SwitchOwesNothing) {
                 me.owe_user_half(slot);
             }
             me.stats.switches_flushed.inc();
             Switched::Flushed
         }
     };
-    if me.generation_of(slot) != want {
+    let want = if without!(SwitchReadsGenerationLate) { next.generation() } else { want };
+    if me.generation_of(slot) != want && !without!(SwitchKeepsGeneration) {
         me.set_generation_of(slot, want);
     }
     if policy.leave == Leave::AtSwitch {
         leave_set(me, cpu);
     }
-    let mut order = order.used(slot);
+    let mut order = if without!(CurrentSlotForgotten) { order } else { order.used(slot) };
     if outcome == Switched::Kept {
         let (next_order, spill) = order.count_kept();
         order = next_order;
@@ -198,9 +206,14 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `flush::answer::is_done`: the space before was left
-    me.shared.acked.store(want.0, Ordering::Release);
+    if !without!(SwitchKeepsAck) {
+        me.shared.acked.store(want.0, order!(SwitchAckRelaxed, Release));
+    }
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
-    me.shared.loaded.store(next.id().get(), Ordering::Release);
+    me.shared.loaded.store(next.id().get(), order!(LoadedRelaxed, Release));
+    if unsplit && without!(LazyFlagClearedLast) {
+        me.set_lazy(Loaded(next.id().get()), false);
+    }
     outcome
 }
 
@@ -212,7 +225,7 @@ fn plan_for<P: Platform>(
     want: Generation,
 ) -> Plan {
     let have = me.generation_of(slot);
-    if have == want || mutant::active(Mutant::SlotTrusts) {
+    if have == want || without!(SlotTrusts) {
         return Plan::Keep;
     }
     if !P::policy().range_log {
@@ -221,7 +234,7 @@ fn plan_for<P: Platform>(
     match next.log.read(have, want) {
         // Freed tables: a cached non-leaf entry could be walked as soon as the root is loaded.
         Some(steps)
-            if !steps.freed_tables()
+            if (!steps.freed_tables() || without!(SwitchReplaysFreed))
                 && steps.strides().is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
         {
             Plan::Replay(steps)
@@ -238,26 +251,31 @@ fn leave_lazy<P: Platform>(
     loaded: Loaded,
     next: &AddressSpace<P>,
 ) -> Option<Switched> {
-    if !P::policy().split_lazy_line {
+    let unsplit = !P::policy().split_lazy_line;
+    if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
     // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     me.space()?;
-    if !mutant::active(Mutant::LazyExitWithoutFence) {
+    if !without!(LazyExitWithoutFence) {
         fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
     }
     let slot = me.order().current();
-    if mutant::active(Mutant::LazyExitTrusts) || me.generation_of(slot) == next.generation() {
+    let current = without!(LazyExitTrusts) || me.generation_of(slot) == next.generation();
+    if current {
         me.stats.lazy_exits_current.inc();
-        me.shared.loaded.store(next.id().get(), Ordering::Release);
-        return Some(Switched::Same);
+    } else {
+        me.stats.lazy_exits_stale.inc();
+        respond::catch_up(cpu, me, None, false, || {});
     }
-    me.stats.lazy_exits_stale.inc();
-    respond::catch_up(cpu, me, None, false, || {});
-    me.shared.loaded.store(next.id().get(), Ordering::Release);
-    Some(Switched::CaughtUp)
+    // ORDERING: Release, with the Acquire in `remote_view`
+    me.shared.loaded.store(next.id().get(), order!(LazyExitRelaxed, Release));
+    if unsplit && without!(LazyFlagClearedLast) {
+        me.set_lazy(Loaded(next.id().get()), false);
+    }
+    Some(if current { Switched::Same } else { Switched::CaughtUp })
 }
 
 /// This CPU runs a kernel thread from now on and keeps its space loaded. Until it returns by
@@ -294,13 +312,15 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     // Between the two: a non-maskable kick leaves us alone, and `retire` waits for us.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    P::Regime::load_kernel();
+    if !without!(UnloadKeepsRoot) {
+        P::Regime::load_kernel();
+    }
     me.set_order(me.order().with_lazy(false));
     leave_set(me, cpu);
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
     // through the old one is in flight: contract of `load_kernel`)
-    me.shared.loaded.store(Loaded::KERNEL.0, Ordering::Release);
+    me.shared.loaded.store(Loaded::KERNEL.0, order!(UnloadRelaxed, Release));
     me.stats.leaves.inc();
 }
 
@@ -309,7 +329,9 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
-        prev.cpus.remove(cpu);
+        if !without!(LeaveStaysInSet) {
+            prev.cpus.remove(cpu);
+        }
     }
 }
 
@@ -317,7 +339,8 @@ fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
 pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
     let ids = me.private.ids.as_ref();
     #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
-    if let Some((slot, _)) = slots::find(ids, ids.len() as u8, space.id()) {
+    let found = slots::find(ids, ids.len() as u8, space.id());
+    if let Some((slot, _)) = found.filter(|_| !without!(MembershipKept)) {
         slots::write(ids, slot, Remembered::new(space.id(), false));
     }
 }
@@ -336,8 +359,8 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     };
     let owed = me.rare.user_half_owed.load(Ordering::Relaxed);
     let bit = 1 << slot.0;
-    if owed & bit == 0 || mutant::active(Mutant::UserHalfForgotten) {
-        return UserEntry { tag, keep: tags_on::<P>() };
+    if owed & bit == 0 || without!(UserHalfForgotten) {
+        return UserEntry { tag, keep: tags_on::<P>() || without!(UserHalfKeptUntagged) };
     }
     me.rare.user_half_owed.store(owed & !bit, Ordering::Relaxed);
     me.stats.user_half_flushes.inc();
@@ -346,8 +369,10 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
 
 /// Invalidations issued on this CPU are over, and later translations come after them.
 pub(crate) fn settle<P: Platform>() {
-    P::Regime::sync(Reach::Local);
-    if !P::Regime::facts().invalidate_serializes {
+    if !without!(SettleWithoutSync) {
+        P::Regime::sync(Reach::Local);
+    }
+    if !P::Regime::facts().invalidate_serializes && !without!(SettleWithoutFence) {
         // ORDERING: the generation was read before the invalidation; translations made from now on
         // must come after it (hardware that does not order them by itself)
         fence(Ordering::SeqCst);

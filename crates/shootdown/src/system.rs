@@ -80,6 +80,7 @@ impl<P: Platform> System<P> {
     /// After [`SpaceId::MAX`] spaces, which takes longer than any machine runs.
     pub(crate) fn next_id(&self) -> SpaceId {
         let raw = self.last_id.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let raw = if without!(IdReused) { (raw - 1) % 2 + 1 } else { raw };
         SpaceId::new(raw).expect("more spaces than ids: 2^62 were made")
     }
 }

@@ -8,7 +8,7 @@ use crate::platform::{CpuSetOf, Platform};
 use crate::policy::Lazy;
 use crate::serve;
 use crate::space::AddressSpace;
-use crate::sync::{Ordering, prefetch};
+use crate::sync::prefetch;
 use crate::tree::{GROUP, READ_AHEAD};
 
 /// A flush that was begun and must be waited for.
@@ -81,6 +81,9 @@ impl Asked {
         for cpu in cpus(last) {
             self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
         }
+        if without!(WaitsForLastOnly) {
+            return Ok(());
+        }
         let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
         for cpu in cpus(group ^ last) {
             expect(&mut ahead, 1);
@@ -106,7 +109,13 @@ impl Asked {
                 break;
             }
             if state.published() == before {
-                P::relax(pin).map_err(|_| FlushError::Stalled(cpu))?;
+                if P::relax(pin).is_err() {
+                    return if without!(StallForgotten) {
+                        Ok(())
+                    } else {
+                        Err(FlushError::Stalled(cpu))
+                    };
+                }
                 prefetch(&state.shared);
                 awake();
                 if self.is_done(state) {
@@ -134,15 +143,16 @@ pub(super) fn is_done<P: Platform>(
     generation: Generation,
     freed_tables: bool,
 ) -> bool {
+    let freed_tables = freed_tables && !without!(LazyAnswersFreed);
+    // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the state, whose
+    // Acquire pairs with the Release that ends `switch_to`
+    let acked = || state.shared.acked.load(order!(AnswerRelaxed, Acquire));
+    let first = without!(AnswerReadFirst).then(acked);
     match state.remote_view(id) {
         View::Elsewhere => true,
         View::Switching => false,
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        View::Active | View::Lazy => {
-            // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the
-            // state, whose Acquire pairs with the Release that ends `switch_to`
-            state.shared.acked.load(Ordering::Acquire) >= generation.0
-        }
+        View::Active | View::Lazy => first.unwrap_or_else(acked) >= generation.0,
     }
 }
 
@@ -165,6 +175,9 @@ impl<P: Platform> Ticket<'_, P> {
                 return false;
             }
             self.waiting.remove(cpu);
+            if without!(TicketTrustsFirst) {
+                return true;
+            }
         }
         true
     }

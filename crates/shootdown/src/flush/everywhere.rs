@@ -6,7 +6,6 @@ use crate::cpu_set::Bits;
 use crate::facts::SplitTables;
 use crate::flush::FlushError;
 use crate::ids::VaRange;
-use crate::mutant::{self, Mutant};
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::switch;
@@ -41,20 +40,28 @@ pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
 }
 
 fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
-    P::Regime::publish();
-    fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
+    if !without!(EverywhereWithoutPublish) {
+        P::Regime::publish();
+    }
+    if !without!(EverywhereWithoutFence) {
+        fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
+    }
     let mut targets = P::system().online();
     targets.insert(pin.cpu());
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
-        P::Regime::invalidate(what, Reach::Local);
+        if !without!(EverywhereInvalidatesNothing) {
+            P::Regime::invalidate(what, Reach::Local);
+        }
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
             // No entry is global here, and one kernel range is cached under every tag: the loaded
             // pair was invalidated just now (its user half is owed), the others lose their memory.
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
-            current.into_iter().for_each(|slot| me.owe_user_half(slot));
-            if !mutant::active(Mutant::OtherTagsForgotten) {
+            if !without!(KernelOwesNothing) {
+                current.into_iter().for_each(|slot| me.owe_user_half(slot));
+            }
+            if !without!(OtherTagsForgotten) {
                 slots::forget_others(me.private.ids.as_ref(), current);
             }
         }

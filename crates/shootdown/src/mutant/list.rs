@@ -1,0 +1,492 @@
+//! The table of mutants: the one place where they are declared.
+//!
+//! A row is: what is missing, in one sentence; the variant; its name on the command line; its kind; where
+//! the step is; the promise it should break. A row with `unless` has none: it says why nothing breaks.
+//! Pairs and orderings (D1, C2, R3, T4) are those of the tables that open the modules.
+
+use super::{Kind, Promise};
+
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+
+        $variant:ident $name:literal $kind:ident $place:literal $promise:ident
+        $(unless $because:literal)?;)*) => {
+        /// One removed or weakened step.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Mutant {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl Mutant {
+            /// Every mutant, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its name on the command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The mutant of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|m| m.name() == name)
+            }
+
+            /// What is missing.
+            #[must_use]
+            pub fn sentence(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+),)* }.trim_start()
+            }
+
+            /// What kind of step is missing.
+            #[must_use]
+            pub const fn kind(self) -> Kind {
+                match self { $(Self::$variant => Kind::$kind,)* }
+            }
+
+            /// File and function of the step.
+            #[must_use]
+            pub const fn place(self) -> &'static str {
+                match self { $(Self::$variant => $place,)* }
+            }
+
+            /// The promise that breaks without the step.
+            #[must_use]
+            pub const fn promise(self) -> Promise {
+                match self { $(Self::$variant => Promise::$promise,)* }
+            }
+
+            /// Why nothing breaks without the step, for the few where nothing does.
+            #[must_use]
+            pub const fn equivalent(self) -> Option<&'static str> {
+                match self { $(Self::$variant => mutants!(@because $($because)?),)* }
+            }
+        }
+    };
+    (@because) => { None };
+    (@because $because:literal) => { Some($because) };
+}
+
+mutants! {
+    // ---- switch.rs: context switch and lazy mode
+
+    /// The switcher publishes that it is switching, but without the fence before it reads the generation (D1).
+    SwitchWithoutFence "switch-without-fence" Fence "switch.rs switch_to" Revocation;
+    /// The switcher reads the generation before it publishes that it is switching (D1).
+    SwitchReadsGenerationFirst "switch-reads-generation-first" Ordering "switch.rs switch_to" Revocation;
+    /// The switcher records the generation it finds at the end, not the one it flushed for.
+    SwitchReadsGenerationLate "switch-reads-generation-late" Ordering "switch.rs switch_to" Master;
+    /// The switcher joins the space's set only after it has read the generation (D1).
+    SwitchJoinsLate "switch-joins-late" Ordering "switch.rs switch_to" Revocation;
+    /// The switcher does not join the space's set.
+    SwitchDoesNotJoin "switch-does-not-join" Reference "switch.rs switch_to" Revocation;
+    /// A CPU that leaves a set goes on to believe that it is in it, and does not join again.
+    MembershipKept "membership-kept" Reference "switch.rs forget_membership" Revocation;
+    /// A CPU that leaves a space stays in its set.
+    LeaveStaysInSet "leave-stays-in-set" Reference "switch.rs leave_set" Reuse
+        unless "The set may hold too many: every use of it (flush, retire) looks at what each member has loaded. Such a member costs reads and a trim, and a promise rests only on members that are missing.";
+    /// The space that a switch loads is published without Release.
+    LoadedRelaxed "loaded-relaxed" Ordering "switch.rs switch_to" Revocation;
+    /// The generation that a switch brings along is published without Release.
+    SwitchAckRelaxed "switch-ack-relaxed" Ordering "switch.rs switch_to" Reuse;
+    /// A switch leaves the acknowledged generation of the space before in place.
+    SwitchKeepsAck "switch-keeps-ack" Ack "switch.rs switch_to" Revocation;
+    /// A switch leaves the generation of the slot's space before in place.
+    SwitchKeepsGeneration "switch-keeps-generation" Bump "switch.rs switch_to" Master;
+    /// A switch does not move its slot to the front, so that another one counts as loaded.
+    CurrentSlotForgotten "current-slot-forgotten" Reference "switch.rs switch_to" Master;
+    /// A remembered tag is kept without looking at its generation.
+    SlotTrusts "slot-trusts" Row "switch.rs plan_for" Master;
+    /// A new space takes a slot and keeps the old space's entries.
+    EvictionKeeps "eviction-keeps" Row "switch.rs switch_to" Reuse;
+    /// A remembered tag is kept although missed steps freed tables, and the ranges are invalidated after.
+    SwitchReplaysFreed "switch-replays-freed" Row "switch.rs plan_for" Reuse;
+    /// A remembered tag is kept and the missed ranges are not invalidated.
+    SwitchReplaysNothing "switch-replays-nothing" Row "switch.rs switch_to" Master;
+    /// A tag that is loaded empty leaves its user half as it was.
+    SwitchOwesNothing "switch-owes-nothing" Row "switch.rs switch_to" Revocation;
+    /// Leaving lazy mode does not fence before it reads the generation (D2).
+    LazyExitWithoutFence "lazy-exit-without-fence" Fence "switch.rs leave_lazy" Revocation;
+    /// Leaving lazy mode trusts the entries it has.
+    LazyExitTrusts "lazy-exit-trusts" Row "switch.rs leave_lazy" Revocation;
+    /// Leaving lazy mode publishes the space without Release.
+    LazyExitRelaxed "lazy-exit-relaxed" Ordering "switch.rs leave_lazy" Revocation
+        unless "The fence of D2 comes before this store, so whoever reads it with Acquire sees all up to that fence: the lazy flag cleared, and the acknowledgements of this stay in the space. After the fence only the catching up stores anything, and its acknowledgement is a Release of its own.";
+    /// A CPU becomes or stops being lazy without Release: what it did through the space may come after.
+    SetLazyRelaxed "set-lazy-relaxed" Ordering "cpu.rs set_lazy" Reuse;
+    /// With the lazy flag on the private line: leaving the space does not clear the flag (D3).
+    LazyFlagKept "lazy-flag-kept" Row "switch.rs switch_to, leave_lazy" Revocation;
+    /// With the lazy flag on the private line: the flag is cleared after the space is published (D3).
+    LazyFlagClearedLast "lazy-flag-cleared-last" Ordering "switch.rs switch_to, leave_lazy" Revocation;
+    /// A CPU that leaves its space does not load the kernel's own tables.
+    UnloadKeepsRoot "unload-keeps-root" Row "switch.rs unload" Reuse;
+    /// A CPU that left its space says so without Release.
+    UnloadRelaxed "unload-relaxed" Ordering "switch.rs unload" Reuse;
+    /// The user half is not invalidated on return to user mode.
+    UserHalfForgotten "user-half-forgotten" Row "switch.rs return_to_user" Revocation;
+    /// Without tags the user half is loaded as if it were kept.
+    UserHalfKeptUntagged "user-half-kept-untagged" Row "switch.rs return_to_user" Revocation
+        unless "Without tags no hardware keeps an entry over the load of another root (x86: MOV to CR3 with PCIDE clear, SDM vol. 3, 4.10.4.1), and the user half is another root. The answer tells the port what will be so.";
+    /// Invalidations are not waited for.
+    SettleWithoutSync "settle-without-sync" Wait "switch.rs settle" Revocation;
+    /// After an invalidation that does not order what follows, nothing does.
+    SettleWithoutFence "settle-without-fence" Fence "switch.rs settle" Master
+        unless "The generation is read with Acquire before the invalidation, which orders every access that follows, and the contract of `Regime` (1) keeps walks that began before the invalidation from leaving entries. The fence repeats both for hardware whose sync does not wait for earlier loads; none that this version has facts for is like that.";
+
+    // ---- respond.rs: the responder's decision table
+
+    /// The responder acknowledges and does not invalidate.
+    RespondWithoutInvalidate "respond-without-invalidate" Row "respond.rs catch_up" Revocation;
+    /// Row 3: a request one generation ahead counts as answered.
+    HintTrusts "hint-trusts" Row "respond.rs catch_up" Revocation;
+    /// Row 4: a slot one generation behind counts as current.
+    CurrentTrusts "current-trusts" Row "respond.rs catch_up" Revocation;
+    /// Row 5: a lazy CPU stays in its space although tables were freed.
+    LazyStaysFreed "lazy-stays-freed" Row "respond.rs catch_up" Reuse;
+    /// Row 5: steps that the log has lost count as leaf changes.
+    UnknownCountsAsLeaf "unknown-counts-as-leaf" Row "respond.rs plan" Reuse;
+    /// Row 5: a lazy CPU acknowledges before it has left the space.
+    AckBeforeUnload "ack-before-unload" Ack "respond.rs catch_up" Reuse;
+    /// Row 6: a lazy CPU that need not invalidate yet takes the new generation.
+    LazyAdvances "lazy-advances" Bump "respond.rs catch_up" Revocation;
+    /// Row 7: the responder invalidates only its request's range although it is further behind.
+    PartialOverMissedStep "partial-over-missed-step" Row "respond.rs plan" Revocation;
+    /// Row 8: a responder several steps behind replays only the newest step.
+    ReplayOnlyNewest "replay-only-newest" Row "respond.rs plan" Revocation;
+    /// Row 8: of several steps only the newest says whether tables were freed.
+    ReplayForgetsFreed "replay-forgets-freed" Row "range_log.rs freed_tables" Reuse;
+    /// Row 9: the tag is not invalidated.
+    TagForgotten "tag-forgotten" Row "respond.rs invalidate_tag" Revocation;
+    /// Ranges are invalidated leaf by leaf although tables were freed.
+    LeafOnlyFreed "leaf-only-freed" Row "respond.rs invalidate_step" Reuse;
+    /// A range is not invalidated in the user half although hardware could.
+    OtherTagRangeForgotten "other-tag-range-forgotten" Row "respond.rs invalidate_step" Revocation;
+    /// A range invalidated in the kernel half owes the user half nothing.
+    StepOwesNothing "step-owes-nothing" Row "respond.rs invalidate_step" Revocation;
+    /// A tag invalidated in the kernel half owes the user half nothing.
+    TagOwesNothing "tag-owes-nothing" Row "respond.rs invalidate_tag" Revocation;
+    /// Acknowledges early although tables are freed.
+    EarlyAckFreed "early-ack-freed" Ack "respond.rs catch_up" Reuse;
+    /// Acknowledges early although interrupts may be on.
+    EarlyAckInTask "early-ack-in-task" Ack "respond.rs catch_up" Revocation;
+    /// The acknowledgement before the invalidation is published without Release.
+    EarlyAckRelaxed "early-ack-relaxed" Ordering "respond.rs catch_up" Reuse;
+    /// The acknowledgement after the invalidation is published without Release.
+    AckRelaxed "ack-relaxed" Ordering "respond.rs catch_up" Reuse;
+    /// The responder catches up and does not say so.
+    NoAck "no-ack" Ack "respond.rs catch_up" Progress;
+    /// The responder records the generation it finds after the invalidation.
+    CatchUpReadsGenerationLate "catch-up-reads-generation-late" Ordering "respond.rs catch_up" Master;
+    /// The responder catches up and keeps the slot's old generation.
+    CatchUpKeepsGeneration "catch-up-keeps-generation" Bump "respond.rs catch_up" Master
+        unless "The slot then says that its entries are older than they are, and is invalidated again: over-flushing is always legal. The acknowledgement is a word of its own.";
+
+    // ---- flush.rs, flush/: the initiator
+
+    /// Table stores are not published to walkers before the change is counted.
+    FlushWithoutPublish "flush-without-publish" Fence "flush.rs start" Revocation;
+    /// The change is not counted.
+    NoGenerationBump "no-generation-bump" Bump "flush.rs start" Revocation;
+    /// The change is counted without Release: who sees the count need not see the tables.
+    BumpRelaxed "bump-relaxed" Ordering "space.rs bump" Revocation;
+    /// The generation is read without Acquire: who sees the count need not see the tables.
+    GenerationRelaxed "generation-relaxed" Ordering "space.rs generation" Revocation;
+    /// The flusher reads the CPU set without the fence after the generation (D1, D2).
+    FlushWithoutFence "flush-without-fence" Fence "flush.rs start" Revocation;
+    /// A CPU in the set is left out of the targets.
+    FilterLosesOne "filter-loses-one" Filter "flush.rs start" Revocation;
+    /// A CPU that is switching counts as "not running the space".
+    FilterSkipsSwitching "filter-skips-switching" Filter "cpu.rs remote_view" Revocation;
+    /// A CPU that uses the space is not told.
+    FilterSkipsActive "filter-skips-active" Filter "flush.rs filter" Revocation;
+    /// Where the space changed again since, CPUs that use it count as current.
+    FilterTrustsOvertaken "filter-trusts-overtaken" Filter "flush.rs filter" Revocation;
+    /// A lazy CPU is left alone although tables are freed.
+    FilterSkipsLazyFreed "filter-skips-lazy-freed" Filter "flush.rs filter" Reuse;
+    /// The flusher takes CPUs that are elsewhere out of the set by itself.
+    RemoteRemoval "remote-removal" Reference "flush.rs filter" Revocation;
+    /// The initiator does no local work.
+    NoLocalWork "no-local-work" Row "flush.rs local_work" Revocation;
+    /// An initiator that interrupted its own CPU's catching up relies on it for its own change.
+    NestedWorkForgotten "nested-work-forgotten" Row "flush.rs local_work" Revocation;
+    /// An initiator that interrupted its own CPU's leaving of a space relies on it for its own change.
+    UnloadingWorkForgotten "unloading-work-forgotten" Row "flush.rs local_work" Reuse;
+    /// The initiator does not wait for answers.
+    NoWait "no-wait" Wait "flush.rs pull_from" Revocation;
+    /// The initiator does not wait for a tree.
+    NoWaitTree "no-wait-tree" Wait "flush.rs tell_and_wait" Revocation;
+    /// The initiator waits only for the last CPU of each group.
+    WaitsForLastOnly "waits-for-last-only" Wait "flush/answer.rs wait_for_group" Revocation;
+    /// A flush that can't wait reports that it is done.
+    WouldWaitIsOk "would-wait-is-ok" Ack "flush.rs tell_and_wait" Errors;
+    /// The acknowledged generation is read before the space it belongs to.
+    AnswerReadFirst "answer-read-first" Ordering "flush/answer.rs is_done" Revocation;
+    /// The acknowledged generation is read without Acquire.
+    AnswerRelaxed "answer-relaxed" Ordering "flush/answer.rs is_done" Reuse;
+    /// A lazy CPU counts as having answered although tables are freed.
+    LazyAnswersFreed "lazy-answers-freed" Ack "flush/answer.rs is_done" Reuse;
+    /// The state of another CPU is read without Acquire.
+    ViewRelaxed "view-relaxed" Ordering "cpu.rs remote_view" Revocation;
+    /// With the lazy flag on the private line: it is read without Acquire.
+    LazyViewRelaxed "lazy-view-relaxed" Ordering "cpu.rs remote_view" Reuse;
+    /// A ticket is done when the first CPU has answered.
+    TicketTrustsFirst "ticket-trusts-first" Quarantine "flush/answer.rs poll" Revocation;
+    /// With push delivery, a flush that does not wait leaves no request behind.
+    DeferForgotten "defer-forgotten" Row "flush.rs tell" Progress;
+    /// The request of a flush that does not wait is posted without Release.
+    DeferRelaxed "defer-relaxed" Ordering "call.rs defer" Progress;
+    /// The request of a flush that does not wait is taken without Acquire.
+    TakeDeferredRelaxed "take-deferred-relaxed" Ordering "call.rs take_deferred" Progress;
+    /// A failed flush for freed tables is not remembered.
+    OwedForgotten "owed-forgotten" Quarantine "flush.rs flush" Reuse;
+    /// A failed beginning of a flush for freed tables is not remembered.
+    BeginOwedForgotten "begin-owed-forgotten" Quarantine "flush.rs begin_flush" Reuse;
+    /// A flush after a failed one covers only its own change.
+    OwedIgnored "owed-ignored" Quarantine "flush.rs flush" Reuse;
+    /// A begun flush after a failed one covers only its own change.
+    BeginOwedIgnored "begin-owed-ignored" Quarantine "flush.rs begin_flush" Reuse;
+    /// What is owed counts as paid although more came to be owed since.
+    OwedPaidTwice "owed-paid-twice" Quarantine "space.rs paid_tables" Reuse;
+    /// What is owed counts as paid although the flush failed.
+    OwedPaidByFailure "owed-paid-by-failure" Quarantine "flush.rs flush" Reuse;
+    /// What is owed is noted without ordering.
+    OwedRelaxed "owed-relaxed" Ordering "space.rs owe_tables" Reuse
+        unless "The word carries a number and nothing else is read on its account. A flush that sees it counts its own change after, on the same word as the failed one, so its generation is higher, and that chain of counts carries the failed flush's tables along.";
+    /// What is owed is cleared without ordering.
+    PaidRelaxed "paid-relaxed" Ordering "space.rs paid_tables" Reuse
+        unless "As with `owed-relaxed`: the number is all there is, and the exchange fails when it has grown.";
+    /// A posted flush reports success although its kick failed.
+    PushErrorForgotten "push-error-forgotten" Ack "flush.rs tell_and_wait" Errors;
+    /// A flush by tree reports success although its kick failed.
+    TreeErrorForgotten "tree-error-forgotten" Ack "flush.rs tell_and_wait" Errors;
+    /// A flush that gave up waiting reports success.
+    StallForgotten "stall-forgotten" Ack "flush/answer.rs wait_for" Errors;
+    /// A pushed request is executed without looking whose it is.
+    PushIgnoresSpace "push-ignores-space" Row "flush/remote.rs push" Master;
+    /// A CPU leaves a set when asked to, although it uses the space.
+    LeaveUnchecked "leave-unchecked" Reference "space.rs leave_in_vain" Revocation;
+
+    // ---- flush/everywhere.rs: kernel ranges, and everything
+
+    /// Stores to kernel tables are not published to walkers.
+    EverywhereWithoutPublish "everywhere-without-publish" Fence "flush/everywhere.rs everywhere" Revocation;
+    /// The online set is read without the fence after the change (D4).
+    EverywhereWithoutFence "everywhere-without-fence" Fence "flush/everywhere.rs everywhere" Revocation;
+    /// A CPU asked for a kernel-wide flush acknowledges and does not invalidate.
+    EverywhereInvalidatesNothing "everywhere-invalidates-nothing" Row "flush/everywhere.rs everywhere" Revocation;
+    /// A kernel flush under split tables owes the loaded user half nothing.
+    KernelOwesNothing "kernel-owes-nothing" Row "flush/everywhere.rs everywhere" Revocation;
+    /// A kernel flush under split tables forgets the tags that are not loaded.
+    OtherTagsForgotten "other-tags-forgotten" Row "flush/everywhere.rs everywhere" Master;
+
+    // ---- call.rs: calls
+
+    /// A handler that interrupts a call rewrites the descriptor in use.
+    BusyIgnored "busy-ignored" Reference "call.rs post" Calls;
+    /// A request is posted without Release (C1).
+    PostRelaxed "post-relaxed" Ordering "call.rs post" Calls;
+    /// Requests are taken without Acquire (C2).
+    TakeRelaxed "take-relaxed" Ordering "call.rs take" Calls;
+    /// The end of a call is seen without Acquire (C4).
+    CallDoneRelaxed "call-done-relaxed" Ordering "call.rs wait" Calls;
+    /// A request does not mark its word as worth a look.
+    SummaryForgotten "summary-forgotten" Row "call.rs post" Progress;
+    /// The mark of a word is set without Release.
+    SummaryRelaxed "summary-relaxed" Ordering "call.rs post" Progress;
+    /// The marks are taken without Acquire.
+    SummaryTakeRelaxed "summary-take-relaxed" Ordering "call.rs drain" Progress;
+    /// A call looks at the online set without the fence after posting (D4).
+    PostWithoutFence "post-without-fence" Fence "call.rs post" Progress;
+    /// A call waits for CPUs that went offline before they could see it.
+    AbsentNotTakenBack "absent-not-taken-back" Wait "call.rs post" Progress;
+    /// The call is acknowledged before its function ran.
+    AckBeforeCall "ack-before-call" Ack "call.rs take" Calls;
+    /// A call does not wait for CPUs that have not begun it.
+    CallGivesUp "call-gives-up" Wait "call.rs wait" Calls;
+    /// A call that is given up counts CPUs out that have begun it.
+    RetractTrusts "retract-trusts" Ack "call.rs take_back" Calls;
+    /// A request is taken back without ordering.
+    RetractRelaxed "retract-relaxed" Ordering "call.rs retract" Calls
+        unless "One bit decides, in one atomic step, who had it last. The CPU that lost has read nothing on its account, and a later post of the bit is a Release of its own.";
+    /// A call reports success although its kick failed.
+    CallErrorForgotten "call-error-forgotten" Ack "call.rs call_on" Errors;
+    /// A call that was given up reports success.
+    CallStallForgotten "call-stall-forgotten" Ack "call.rs wait" Errors;
+
+    // ---- tree.rs: large calls
+
+    /// A place for a large call is claimed without Acquire.
+    TreeClaimRelaxed "tree-claim-relaxed" Ordering "tree.rs begin" Calls
+        unless "Nothing is read on its account, and every store after it depends on its success: no hardware and neither of our memory models makes such a store visible first. Only a compiler could, and it has to honour the source.";
+    /// A large call is written without the Release fence after the claim (T2).
+    TreeWithoutReleaseFence "tree-without-release-fence" Fence "tree.rs begin" Calls;
+    /// The ticket of a large call is stored without Release (T1).
+    TreeTicketRelaxed "tree-ticket-relaxed" Ordering "tree.rs begin" Calls;
+    /// A large call is announced without ordering.
+    TreeAnnounceRelaxed "tree-announce-relaxed" Ordering "tree.rs begin" Calls
+        unless "The bit says where to look; the ticket (T1) says what is there. A CPU that sees the bit early finds no ticket and goes on; the kick that follows shows it both.";
+    /// A large call looks at the online set without the fence after it was written (D4).
+    TreeWithoutFence "tree-without-fence" Fence "tree.rs begin" Progress;
+    /// A large call waits for CPUs that went offline before they could see it.
+    TreeAbsentNotCounted "tree-absent-not-counted" Wait "tree.rs begin" Progress;
+    /// A CPU acknowledges a large call without taking the right to.
+    TreeClaimIgnored "tree-claim-ignored" Reference "tree.rs claim_ack" Calls;
+    /// The right to acknowledge is taken without ordering.
+    TreeRightRelaxed "tree-right-relaxed" Ordering "tree.rs claim_ack" Calls
+        unless "One maximum decides, in one atomic step, who acknowledges. Whoever loses does nothing; whoever wins publishes by counting (T3).";
+    /// A tree's group is reported complete by its first CPU.
+    TreeFirstReports "tree-first-reports" Ack "tree.rs count" Calls;
+    /// A group's counter is not reset for the next call.
+    TreeGroupNotReset "tree-group-not-reset" Row "tree.rs count" Calls;
+    /// A word's counter is not reset for the next call.
+    TreeWordNotReset "tree-word-not-reset" Row "tree.rs count" Calls;
+    /// CPUs are counted without ordering (T3).
+    TreeGroupRelaxed "tree-group-relaxed" Ordering "tree.rs count" Calls;
+    /// Groups are counted without ordering (T3).
+    TreeWordRelaxed "tree-word-relaxed" Ordering "tree.rs count" Calls;
+    /// The end of a word is stored without Release (T4).
+    TreeDoneRelaxed "tree-done-relaxed" Ordering "tree.rs count" Calls;
+    /// The end of a word is seen without Acquire (T4).
+    TreeDoneSeenRelaxed "tree-done-seen-relaxed" Ordering "tree.rs wait" Calls;
+    /// The initiator waits for the last word only.
+    TreeWaitsForLastWord "tree-waits-for-last-word" Wait "tree.rs wait" Calls;
+    /// The mark of a finished large call is cleared without ordering.
+    TreeRetireRelaxed "tree-retire-relaxed" Ordering "tree.rs wait" Calls
+        unless "As with `tree-announce-relaxed`: a CPU that still sees the mark finds no ticket, or the next call's.";
+    /// The place of a finished large call is freed without Release.
+    TreeFreeRelaxed "tree-free-relaxed" Ordering "tree.rs wait" Calls
+        unless "What must come before it are the loads that found every word done; the loops on them end before it, and a store that depends on a load becomes visible after it on all hardware and in both of our memory models.";
+    /// The marks of large calls are read without Acquire.
+    TreeMarksRelaxed "tree-marks-relaxed" Ordering "tree.rs drain" Calls
+        unless "As with `tree-announce-relaxed`: all that is used of the call is read after its ticket.";
+    /// The ticket of a large call is read without Acquire (T2).
+    TreeTicketSeenRelaxed "tree-ticket-seen-relaxed" Ordering "tree.rs drain" Calls;
+    /// A large call is read without the Acquire fence before the ticket is read again (T2).
+    TreeWithoutAcquireFence "tree-without-acquire-fence" Fence "tree.rs drain" Calls;
+    /// A large call's ticket is not read again after its targets (T2).
+    TreeReadOnce "tree-read-once" Row "tree.rs drain" Calls;
+    /// The first CPU of a word does not pass the kick on.
+    TreeForwardsNothing "tree-forwards-nothing" Row "tree.rs drain" Progress;
+    /// A kick is left to a first CPU that has gone offline.
+    TreeForwardsByAbsent "tree-forwards-by-absent" Row "tree.rs kick" Progress;
+    /// A large call that was given up reports success.
+    TreeStallForgotten "tree-stall-forgotten" Ack "tree.rs wait" Errors;
+
+    // ---- cpu.rs: hot-plug
+
+    /// A CPU comes online without the fence between joining and emptying its TLB (D4).
+    OnlineWithoutFence "online-without-fence" Fence "cpu.rs online" Revocation;
+    /// A CPU coming online keeps what its TLB held.
+    OnlineKeeps "online-keeps" Row "cpu.rs online" Master;
+    /// A CPU coming online does not wait until its TLB is empty.
+    OnlineWithoutSync "online-without-sync" Wait "cpu.rs online" Master;
+    /// A CPU coming online remembers its tags.
+    OnlineRemembers "online-remembers" Row "cpu.rs online" Master
+        unless "Its TLB is emptied all the same, so the tags remember nothing; a generation says only that entries are not older. A second line of defence beside `online-keeps`.";
+    /// A CPU comes online and is not listed.
+    OnlineUnlisted "online-unlisted" Reference "cpu.rs online" Revocation;
+    /// A CPU empties its TLB before it is listed as online (D4).
+    OnlineListedLate "online-listed-late" Ordering "cpu.rs online" Revocation;
+    /// A CPU goes offline without the fence between leaving the set and the last look (D4).
+    OfflineWithoutFence "offline-without-fence" Fence "cpu.rs offline" Progress;
+    /// A CPU goes offline without a last look at what was asked of it.
+    OfflineDoesNotServe "offline-does-not-serve" Wait "cpu.rs offline" Progress;
+    /// A CPU goes offline with its space loaded.
+    OfflineDoesNotLeave "offline-does-not-leave" Row "cpu.rs offline" Reuse;
+    /// A CPU goes offline and stays listed.
+    OfflineStaysListed "offline-stays-listed" Reference "cpu.rs offline" Progress;
+
+    // ---- serve.rs: handlers and wait loops
+
+    /// A kick in the middle of a switch is answered there.
+    ServesWhileSwitching "serves-while-switching" Row "serve.rs serve" Master;
+    /// A handler that finds its CPU serving leaves nothing behind for it.
+    NestedForgotten "nested-forgotten" Ack "serve.rs exclusively" Progress;
+    /// A handler that finds its CPU serving serves as well.
+    NestedServes "nested-serves" Row "serve.rs exclusively" Revocation;
+    /// A handler that serves others may wait for others.
+    WaitsWhileServing "waits-while-serving" Wait "serve.rs may_wait" Progress;
+    /// A CPU that waits with interrupts off never looks at its own space.
+    TurnNeverPolls "turn-never-polls" Wait "serve.rs serve_turn" Progress;
+    /// A non-maskable handler may use user memory while an acknowledged invalidation is under way.
+    UserAccessWhileServing "user-access-while-serving" Row "serve.rs user_access_ok" Revocation;
+    /// A non-maskable handler may use user memory of a space that is not loaded.
+    UserAccessElsewhere "user-access-elsewhere" Row "serve.rs user_access_ok" Revocation;
+    /// A non-maskable handler may use user memory while its CPU is lazy.
+    UserAccessLazy "user-access-lazy" Row "serve.rs user_access_ok" Revocation;
+
+    // ---- space.rs, system.rs: the end of a space, and its name
+
+    /// A space is retired while a CPU is on its way from it.
+    RetireIgnoresSwitching "retire-ignores-switching" Wait "space.rs retire" Reuse;
+    /// A space is retired while CPUs have it loaded lazily.
+    RetireIgnoresLazy "retire-ignores-lazy" Quarantine "space.rs retire" Reuse;
+    /// A space is retired while the retiring CPU has it loaded lazily.
+    RetireIgnoresItself "retire-ignores-itself" Quarantine "space.rs retire" Reuse;
+    /// A space is retired while a CPU runs in it.
+    RetireIgnoresActive "retire-ignores-active" Quarantine "space.rs retire" Errors;
+    /// A space gets the name of one that was dropped.
+    IdReused "id-reused" Bump "system.rs next_id" Reuse;
+
+    // ---- cpu_set.rs: shared sets
+
+    /// A CPU joins a set without ordering.
+    InsertRelaxed "insert-relaxed" Ordering "cpu_set.rs insert" Revocation
+        unless "Whoever joins a set fences after (D1, D4), and whoever reads it fences before: that pair decides who sees whom. A member that is seen says nothing about other memory.";
+    /// A word of a set is marked as used without ordering.
+    InsertMarkRelaxed "insert-mark-relaxed" Ordering "cpu_set.rs insert" Revocation
+        unless "As with `insert-relaxed`: the mark too comes before the fence that follows every joining.";
+    /// A word of a set is not marked as used.
+    InsertMarkForgotten "insert-mark-forgotten" Row "cpu_set.rs insert" Revocation;
+    /// A CPU leaves a set without Release (C3, and the last touch of a space).
+    RemoveRelaxed "remove-relaxed" Ordering "cpu_set.rs remove" Calls;
+    /// A set is read without Acquire: a CPU that is missing may not have left yet.
+    SnapshotRelaxed "snapshot-relaxed" Ordering "cpu_set.rs snapshot" Reuse;
+    /// The marks of a set's words are read without Acquire.
+    SnapshotMarksRelaxed "snapshot-marks-relaxed" Ordering "cpu_set.rs snapshot" Revocation
+        unless "Marks are never cleared, so a missing one says only that no CPU of the word had joined yet, which the fences of D1 and D4 make true of every CPU that matters.";
+    /// A set is compared without Acquire: a CPU that is missing may not have left yet.
+    CommonRelaxed "common-relaxed" Ordering "cpu_set.rs common" Reuse;
+    /// Membership is asked for without Acquire.
+    ContainsRelaxed "contains-relaxed" Ordering "cpu_set.rs contains" Revocation
+        unless "Nothing in the library asks: `contains` of a shared set is for ports.";
+
+    // ---- range_log.rs: the log of steps
+
+    /// A step is not written into the log.
+    RecordForgotten "record-forgotten" Row "flush.rs start" Revocation
+        unless "A missing step makes a reader flush everything, which is always legal (the log's protocol).";
+    /// The log does not say that tables were freed.
+    RecordForgetsFreed "record-forgets-freed" Row "range_log.rs pack" Reuse;
+    /// A step is written without the Release fence after the claim (R1).
+    RecordWithoutFence "record-without-fence" Fence "range_log.rs record" Revocation;
+    /// A step is stamped without Release (R2).
+    StampRelaxed "stamp-relaxed" Ordering "range_log.rs record" Revocation;
+    /// The stamp of a step is read without Acquire (R2).
+    StampSeenRelaxed "stamp-seen-relaxed" Ordering "range_log.rs read_one" Revocation;
+    /// A step is read without the Acquire fence before the stamp is read again (R3).
+    ReadWithoutFence "read-without-fence" Fence "range_log.rs read_one" Revocation;
+    /// The stamp is not read again after the step (R3).
+    StepReadOnce "step-read-once" Row "range_log.rs read_one" Revocation;
+    /// A step is written into an entry that another is being written into.
+    RecordIgnoresWriter "record-ignores-writer" Reference "range_log.rs record" Revocation;
+    /// An entry is claimed without looking whether someone else was faster.
+    RecordClaimIgnored "record-claim-ignored" Reference "range_log.rs record" Revocation;
+    /// A late step takes the place of a newer one.
+    RecordOverwritesNewer "record-overwrites-newer" Row "range_log.rs record" Revocation
+        unless "The entry then bears the older stamp and the older step: it is what it says. A reader that wants the newer step misses it and flushes everything.";
+
+    // ---- gather.rs: unhook, invalidate, free
+
+    /// A gather hands back its frames without having flushed.
+    GatherWithoutFlush "gather-without-flush" Quarantine "gather.rs request" Revocation;
+    /// A gather forgets that tables were freed.
+    GatherForgetsTables "gather-forgets-tables" Quarantine "gather.rs table_freed" Reuse;
+    /// A gather covers only the last range put in.
+    GatherCoversLast "gather-covers-last" Quarantine "gather.rs changed" Revocation;
+    /// A gather whose flush failed hands back its frames as if it had not.
+    GatherErrorForgotten "gather-error-forgotten" Quarantine "gather.rs finish" Errors;
+    /// A deferred gather hands back its frames without asking its ticket.
+    DeferredIgnoresTicket "deferred-ignores-ticket" Quarantine "gather.rs poll" Revocation;
+}
