@@ -39,9 +39,21 @@ impl Topology {
     /// The last-level cache of a CPU. Threads of a core share one.
     #[must_use]
     pub const fn cache(&self, cpu: u32) -> u32 {
+        self.core(cpu) / self.cache_cores()
+    }
+
+    /// Cores that share a last-level cache.
+    const fn cache_cores(&self) -> u32 {
         let threads = self.socket_cpus / self.socket_cores;
-        let cache_cores = if self.cache_cpus < threads { 1 } else { self.cache_cpus / threads };
-        self.core(cpu) / cache_cores
+        if self.cache_cpus < threads { 1 } else { self.cache_cpus / threads }
+    }
+
+    /// Last-level caches that a CPU of the machine has: one more than the highest number.
+    pub(crate) fn caches(&self) -> u32 {
+        let full = (self.cpus - 1) / self.socket_cpus;
+        let rest = self.cpus - full * self.socket_cpus;
+        let cores = full * self.socket_cores + rest.min(self.socket_cores);
+        cores.div_ceil(self.cache_cores())
     }
 
     /// The group of a CPU.
@@ -97,18 +109,23 @@ impl Profile {
     /// The topology with this many CPUs: fewer than the profile's use the first ones, more add sockets.
     #[must_use]
     pub fn topology(&self, cpus: u32) -> Topology {
+        let mut topology = self.stated_topology(cpus);
+        // More CPUs than the profile has: as many last-level caches as the engine can tell apart.
+        while topology.caches() > MAX_CACHES {
+            topology.cache_cpus *= 2;
+        }
+        topology
+    }
+
+    /// The topology as the profile has it, however many caches that gives.
+    pub(super) fn stated_topology(&self, cpus: u32) -> Topology {
         let t = &self.topology;
         let socket_cpus = t.cpus.count() / t.sockets.count();
-        // More CPUs than the profile has: as many last-level caches as the engine can tell apart.
-        let mut cache_cpus = t.cache_cpus.count().min(socket_cpus);
-        while cpus.div_ceil(cache_cpus) > MAX_CACHES {
-            cache_cpus *= 2;
-        }
         Topology {
             cpus,
             socket_cpus,
             socket_cores: socket_cpus / t.smt.count(),
-            cache_cpus,
+            cache_cpus: t.cache_cpus.count().min(socket_cpus),
             group_sockets: t.group_sockets.count(),
             ipi_cluster: t.ipi_cluster.count(),
         }
@@ -173,5 +190,18 @@ mod tests {
         let z = Profile::named("zen4").unwrap().topology(96);
         assert_eq!(z.core(0), z.core(48));
         assert_eq!((z.cache(7), z.cache(8), z.cache(48)), (0, 1, 0));
+    }
+
+    #[test]
+    fn no_number_of_cpus_gives_more_caches_than_the_engine_tells_apart() {
+        for name in Profile::names() {
+            let profile = Profile::named(name).unwrap();
+            for cpus in 1..=crate::MAX_CPUS {
+                let t = profile.topology(cpus);
+                let highest = (0..cpus).map(|cpu| t.cache(cpu)).max();
+                assert_eq!(highest, Some(t.caches() - 1), "{name} with {cpus} CPUs");
+                assert!(t.caches() <= MAX_CACHES, "{name} with {cpus} CPUs");
+            }
+        }
     }
 }

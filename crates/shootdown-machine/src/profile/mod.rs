@@ -240,10 +240,11 @@ impl Profile {
         if t.cpus.count() > crate::MAX_CPUS {
             return Err(("topology.cpus", "is above 4096"));
         }
-        if !t.cpus.count().is_multiple_of(t.sockets.count() * t.smt.count()) {
+        let (sockets, threads) = (u64::from(t.sockets.count()), u64::from(t.smt.count()));
+        if !u64::from(t.cpus.count()).is_multiple_of(sockets * threads) {
             return Err(("topology.cpus", "is not a multiple of sockets times threads per core"));
         }
-        if t.cpus.count().div_ceil(t.cache_cpus.count()) > costs::MAX_CACHES {
+        if self.stated_topology(t.cpus.count()).caches() > costs::MAX_CACHES {
             return Err(("topology.cache_cpus", "gives more than 64 last-level caches"));
         }
         if self.geometry().is_err() {
@@ -285,6 +286,22 @@ mod tests {
             error.starts_with("p.toml: `") && error.contains("both `source` and `assumed`"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn counts_whose_product_does_not_fit_are_refused() {
+        let figure = |text: &str, name: &str, value: &str| {
+            let at = text.find(&format!("\n{name} = ")).expect("every profile has it") + 1;
+            let end = at + text[at..].find('\n').expect("a line");
+            format!(
+                "{}{name} = {{ value = {value}, assumed = \"x\" }}{}",
+                &text[..at],
+                &text[end..]
+            )
+        };
+        let text = figure(&figure(BUILT_IN[0].1, "sockets", "65536"), "smt", "65536");
+        let error = Profile::parse("p.toml", &text).unwrap_err().to_string();
+        assert!(error.contains("sockets times threads"), "{error}");
     }
 
     #[test]
