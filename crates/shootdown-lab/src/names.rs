@@ -98,6 +98,7 @@ pub fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a s
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     /// How alike two names must be for one to be offered for the other.
     const ALIKE: f64 = 0.4;
+    let name: String = name.chars().flat_map(printable).collect();
     let near: Vec<&str> =
         scored.iter().filter(|(s, _)| *s >= ALIKE).map(|(_, c)| *c).take(3).collect();
     if near.is_empty() {
@@ -107,6 +108,13 @@ pub fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a s
     } else {
         LabError::bad(format!("there is no {kind} named `{name}`; nearest: {}", near.join(", ")))
     }
+}
+
+/// A character of what the user typed, or its escape where it would disturb the terminal or the line.
+fn printable(c: char) -> impl Iterator<Item = char> {
+    let (kept, escaped) =
+        if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
+    kept.into_iter().chain(escaped.into_iter().flatten())
 }
 
 #[cfg(test)]
@@ -121,6 +129,12 @@ mod tests {
         let said = policy("zzz").unwrap_err().to_string();
         assert!(said.contains("known are") && said.contains("omniscient"), "{said}");
         assert!(policies(&[]).is_err());
+    }
+
+    #[test]
+    fn control_characters_of_a_name_do_not_reach_the_terminal() {
+        let said = policy("a\u{1b}[2J\nb").unwrap_err().to_string();
+        assert!(said.contains("`a\\u{1b}[2J\\nb`"), "{said}");
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn what() -> impl Strategy<Value = What> {
     let origin = prop_oneof![Just(Origin::Command), Just(Origin::Foreign), Just(Origin::Kernel)];
     let purpose = prop_oneof![Just(Purpose::Flush), Just(Purpose::Reschedule), Just(Purpose::Call)];
     let extent = prop_oneof![Just(Extent::Everything), (0..u64::MAX / 2).prop_map(Extent::Pages)];
-    let tid = || any::<u32>().prop_map(Tid);
+    let tid = || (0..Tid::LIMIT).prop_map(Tid);
     let cpu = || (0..u16::MAX).prop_map(Cpu);
     prop_oneof![
         (any::<u32>(), origin, ".{0,40}").prop_map(|(pid, origin, name)| What::Task {
@@ -275,4 +275,11 @@ fn i3_events_out_of_order_are_refused() {
     writer.push(&event(10)).expect("in order");
     let error = writer.push(&event(9)).expect_err("older");
     assert!(matches!(error, RecordingError::Unordered { time: 9, previous: 10 }));
+}
+
+#[test]
+fn f1_nothing_is_written_that_no_reader_would_accept() {
+    let header = Header { command: vec!["x".repeat(1 << 20)], ..Header::default() };
+    let error = EventSink::new(Vec::new(), &header).expect_err("longer than a frame");
+    assert!(error.to_string().contains("1 MiB"), "{error}");
 }

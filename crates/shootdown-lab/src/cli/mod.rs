@@ -10,6 +10,7 @@ mod list;
 mod record;
 mod replay;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -85,6 +86,18 @@ pub fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// Reads a command line (without the program's own name) and does nothing with it.
+///
+/// # Errors
+/// What the user would be told, help and version included.
+pub fn parse<T>(arguments: impl IntoIterator<Item = T>) -> Result<(), clap::Error>
+where
+    T: Into<OsString> + Clone,
+{
+    let name = OsString::from("shootdown");
+    Cli::try_parse_from([name].into_iter().chain(arguments.into_iter().map(Into::into))).map(drop)
 }
 
 fn run(cli: Cli) -> Result<(), LabError> {

@@ -44,6 +44,12 @@ pub enum RecordingError {
         /// Which command's output was expected.
         expected: &'static str,
     },
+    /// A text to import spans more time than a recording can ([`super::Event::TIME_LIMIT`]).
+    #[error("{}: its last event comes more than 13 days after the first; import a part of it", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
     /// An event is older than the one before it (I3).
     #[error("event at {time} ns comes after one at {previous} ns; events must be in order of time")]
     Unordered {

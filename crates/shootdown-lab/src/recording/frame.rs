@@ -108,16 +108,20 @@ pub fn write_preamble(out: &mut impl Write) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// Those of `out`.
+/// Those of `out`, and one for a frame that would be longer than readers accept (F1).
 pub fn write_frame(out: &mut impl Write, kind: Kind, plain: &[u8]) -> io::Result<()> {
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(plain)?;
     let stored = encoder.finish()?;
-    let too_long = |_| io::Error::other("frame too long");
+    let too_long = || io::Error::other("more than 1 MiB in one frame, which no reader accepts");
+    let length = |bytes: &[u8]| {
+        let length = u32::try_from(bytes.len()).ok().filter(|length| *length <= FRAME_LIMIT);
+        length.ok_or_else(too_long)
+    };
     let mut head = [0; FRAME_HEAD];
     head[0] = kind.byte();
-    head[1..5].copy_from_slice(&u32::try_from(stored.len()).map_err(too_long)?.to_le_bytes());
-    head[5..9].copy_from_slice(&u32::try_from(plain.len()).map_err(too_long)?.to_le_bytes());
+    head[1..5].copy_from_slice(&length(&stored)?.to_le_bytes());
+    head[5..9].copy_from_slice(&length(plain)?.to_le_bytes());
     let sum = checksum(&head[..9], &stored);
     head[9..].copy_from_slice(&sum.to_le_bytes());
     out.write_all(&head)?;

@@ -66,7 +66,7 @@ impl Imported {
 /// # Errors
 ///
 /// [`RecordingError::Io`]; [`RecordingError::Text`] for a line that is not of that kind of text;
-/// [`RecordingError::Empty`].
+/// [`RecordingError::Empty`]; [`RecordingError::TooLong`].
 pub fn text(path: &Path, source: Source, root: Option<Tid>) -> Result<Imported, RecordingError> {
     let file = File::open(path)
         .map_err(|source| RecordingError::Io { path: path.to_path_buf(), source })?;
@@ -117,6 +117,9 @@ pub fn stream(
     };
     if imported.events.is_empty() {
         return Err(RecordingError::Empty { path: path.to_path_buf(), expected });
+    }
+    if imported.events.last().is_some_and(|last| last.time >= Event::TIME_LIMIT) {
+        return Err(RecordingError::TooLong { path: path.to_path_buf() });
     }
     Ok(imported)
 }

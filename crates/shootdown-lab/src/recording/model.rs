@@ -12,6 +12,15 @@ pub struct Tid(pub u32);
 impl Tid {
     /// The idle thread (each CPU has its own; they share the number).
     pub const IDLE: Self = Self(0);
+    /// Numbers end below this. Linux gives none above 2^22; a replay of 256 copies numbers threads anew
+    /// and must not run out of 32 bits.
+    pub const LIMIT: u32 = 1 << 24;
+
+    /// The thread of that number, if there can be one.
+    #[must_use]
+    pub const fn new(number: u32) -> Option<Self> {
+        if number < Self::LIMIT { Some(Self(number)) } else { None }
+    }
 }
 
 impl fmt::Display for Tid {
@@ -23,6 +32,17 @@ impl fmt::Display for Tid {
 /// A CPU of the recorded machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cpu(pub u16);
+
+impl Cpu {
+    /// Numbers end below this, so that 16 bits can also count them.
+    pub const LIMIT: u16 = u16::MAX;
+
+    /// The CPU of that number, if there can be one.
+    #[must_use]
+    pub const fn new(number: u16) -> Option<Self> {
+        if number < Self::LIMIT { Some(Self(number)) } else { None }
+    }
+}
 
 impl fmt::Display for Cpu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -84,6 +104,11 @@ pub struct Event {
     pub tid: Tid,
     /// What.
     pub what: What,
+}
+
+impl Event {
+    /// Times end below this: 2^50 ns are 13 days. A replay counts picoseconds in 64 bits, and adds.
+    pub const TIME_LIMIT: u64 = 1 << 50;
 }
 
 /// Whose thread it is.

@@ -98,9 +98,9 @@ pub struct Line<'a> {
     /// Process, if printed.
     pub pid: Option<u32>,
     /// Thread; printed as -1 once it has ended.
-    pub tid: Option<u32>,
+    pub tid: Option<Tid>,
     /// CPU.
-    pub cpu: u16,
+    pub cpu: Cpu,
     /// Nanoseconds.
     pub time: u64,
     /// `group:event`, or a record's name.
@@ -129,8 +129,12 @@ fn at_bracket(text: &str, open: usize) -> Option<Line<'_>> {
         Some((pid, tid)) => (number(pid)?, number(tid)?),
         None => (None, number(ids)?),
     };
+    let tid = match tid {
+        Some(tid) => Some(Tid::new(tid)?),
+        None => None,
+    };
     let close = open + text[open..].find(']')?;
-    let cpu = text[open + 1..close].parse().ok()?;
+    let cpu = text[open + 1..close].parse().ok().and_then(Cpu::new)?;
     let rest = text[close + 1..].trim_start();
     let (time, rest) = rest.split_once(": ")?;
     let rest = rest.trim_start();
@@ -174,8 +178,8 @@ pub fn sample(text: &str) -> Result<Option<Sample>, &'static str> {
     let seen = fields::what(line.event, line.fields)?;
     Ok(seen.map(|seen| Sample {
         time: line.time,
-        cpu: Cpu(line.cpu),
-        tid: line.tid.map(Tid),
+        cpu: line.cpu,
+        tid: line.tid,
         pid: line.pid,
         seen,
     }))

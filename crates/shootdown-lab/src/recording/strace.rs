@@ -90,8 +90,10 @@ impl Collector {
             return;
         }
         let cpu = self.free.pop().unwrap_or_else(|| {
-            self.cpus += 1;
-            Cpu(self.cpus - 1)
+            // More threads at once than CPUs can be counted share the last one.
+            let next = Cpu::new(self.cpus).unwrap_or(Cpu(Cpu::LIMIT - 1));
+            self.cpus = next.0 + 1;
+            next
         });
         self.threads.insert(tid, cpu);
         self.pids.insert(tid, pid);
@@ -158,8 +160,8 @@ impl Collector {
         match (name, call_of(name), result) {
             (_, Some(call), Some(result)) => self.push(tid, What::Leave { call, result }),
             (name, None, Some(child)) if creates(name) && child > 0 => {
-                if let Ok(child) = u32::try_from(child) {
-                    self.fork(tid, Tid(child), text);
+                if let Some(child) = u32::try_from(child).ok().and_then(Tid::new) {
+                    self.fork(tid, child, text);
                 }
             }
             ("execve" | "execveat", _, Some(0)) => self.push(tid, What::Exec),
@@ -178,7 +180,7 @@ fn thread(text: &str) -> Option<(Tid, &str)> {
         Some(rest) => rest.trim_start().split_once(']')?,
         None => text.split_once(' ')?,
     };
-    Some((Tid(number.trim().parse().ok()?), rest.trim_start()))
+    Some((Tid::new(number.trim().parse().ok()?)?, rest.trim_start()))
 }
 
 fn integer(text: &str) -> Option<i64> {
@@ -226,7 +228,8 @@ fn value(text: &str) -> Option<u64> {
     }
     let named =
         |name: &str| FLAGS.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value);
-    text.starts_with(|c: char| c.is_ascii_uppercase()).then(|| text.split('|').map(named).sum())
+    text.starts_with(|c: char| c.is_ascii_uppercase())
+        .then(|| text.split('|').map(named).fold(0, |all, one| all | one))
 }
 
 fn call(text: &str) -> Option<CallArgs> {

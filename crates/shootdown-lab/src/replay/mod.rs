@@ -102,6 +102,11 @@ pub fn run(
     let mut machine = Machine::new(config).map_err(|e| LabError::bad(e.to_string()))?;
     let world = world::World::shared(timeline, cpus);
     let end = timeline.steps.last().map_or(0, |step| step.time);
+    if end > MOST_TIME {
+        return Err(LabError::bad(
+            "the replay would take more than 104 days; use more CPUs or fewer copies",
+        ));
+    }
     for (cpu, steps) in (0..cpus).zip(drive::by_cpu(timeline, cpus)) {
         let world = std::rc::Rc::clone(&world);
         machine
@@ -112,6 +117,9 @@ pub fn run(
     let computing = world.borrow().computing;
     Ok(Replayed { outcome, computing })
 }
+
+/// Nanoseconds. The machine counts picoseconds in 64 bits; this leaves as much for what policies cost.
+const MOST_TIME: u64 = 1 << 53;
 
 /// Physical memory of a replay, in frames of 4 KiB: 4 GiB, of which only what is used costs the host.
 const FRAMES: u32 = 1 << 20;

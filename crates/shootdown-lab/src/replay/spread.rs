@@ -184,19 +184,19 @@ impl Schedule<'_> {
         };
         let (length, acts, space) = (burst.end - burst.start, burst.acts.clone(), burst.space);
         let births = burst.births.clone();
-        let end = start + length;
+        let end = start.saturating_add(length);
         if let Some(space) = space {
             let runs = Runs::Program { thread: tid, space };
             self.emit(copy, start, cpu, Act::Run(runs));
         }
         for (at, act) in acts {
-            self.emit(copy, start + at, cpu, act);
+            self.emit(copy, start.saturating_add(at), cpu, act);
         }
         self.cpus[home].1 = end;
         self.steps.push(Step { time: end, cpu, act: Act::Run(Runs::Idle) });
         for (at, child) in births {
             if self.bursts.contains_key(&child) {
-                self.make_ready(start + at, (copy, child), 0);
+                self.make_ready(start.saturating_add(at), (copy, child), 0);
             }
         }
         let more = self.bursts.get(&tid).is_some_and(|list| index + 1 < list.len());
@@ -205,7 +205,7 @@ impl Schedule<'_> {
             let pause = pauses.and_then(|list| list.get(index));
             // S2.
             let sleep = pause.map_or(0, |pause| pause.until.saturating_sub(pause.from));
-            self.make_ready(end + sleep, who, index + 1);
+            self.make_ready(end.saturating_add(sleep), who, index + 1);
         } else {
             self.cpus[home].0 -= 1;
         }

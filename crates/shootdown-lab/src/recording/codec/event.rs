@@ -188,11 +188,11 @@ impl Decoder {
         }
         let state = &mut self.state;
         let tag = input.byte()?;
-        let time =
-            state.time.checked_add(input.uint()?).ok_or(Malformed("a time below 2^64 ns"))?;
+        let time = state.time.checked_add(input.uint()?).filter(|time| *time < Event::TIME_LIMIT);
+        let time = time.ok_or(Malformed("a time below 2^50 ns"))?;
         let cpu = match tag & CPU_FOLLOWS {
             0 => state.cpu.ok_or(Malformed("a CPU in the first event of a frame"))?,
-            _ => Cpu(input.uint_as("a CPU below 65536")?),
+            _ => cpu(input)?,
         };
         let tid = match tag & TID_FOLLOWS {
             0 => state.of(cpu).tid.ok_or(Malformed("a thread in the first event of a CPU"))?,
@@ -206,11 +206,13 @@ impl Decoder {
 }
 
 fn tid(input: &mut Input<'_>) -> Result<Tid, Malformed> {
-    input.uint_as("a thread number below 2^32").map(Tid)
+    const EXPECTED: &str = "a thread number below 2^24";
+    Tid::new(input.uint_as(EXPECTED)?).ok_or(Malformed(EXPECTED))
 }
 
 fn cpu(input: &mut Input<'_>) -> Result<Cpu, Malformed> {
-    input.uint_as("a CPU below 65536").map(Cpu)
+    const EXPECTED: &str = "a CPU below 65535";
+    Cpu::new(input.uint_as(EXPECTED)?).ok_or(Malformed(EXPECTED))
 }
 
 fn read_body(tag: u8, last: &mut u64, input: &mut Input<'_>) -> Result<What, Malformed> {
@@ -240,7 +242,12 @@ fn read_body(tag: u8, last: &mut u64, input: &mut Input<'_>) -> Result<What, Mal
             purpose: Purpose::of(input.byte()?)?,
             target: match input.uint()? {
                 0 => None,
-                n => Some(Cpu(u16::try_from(n - 1).map_err(|_| Malformed("a CPU below 65536"))?)),
+                n => Some(
+                    u16::try_from(n - 1)
+                        .ok()
+                        .and_then(Cpu::new)
+                        .ok_or(Malformed("a CPU below 65535"))?,
+                ),
             },
         },
         kind::ENTER => {

@@ -210,7 +210,7 @@ impl Keeper {
         let ours = origin == Origin::Command;
         self.last_cpu = self.last_cpu.max(sample.cpu.0);
         match &sample.seen {
-            Seen::Lost(count) => self.lost += count,
+            Seen::Lost(count) => self.lost = self.lost.saturating_add(*count),
             Seen::Switch { off, next, .. } => {
                 self.declare(next.0, sample);
                 self.keep(sample, What::Switch { next: next.0, off: *off });

@@ -41,8 +41,8 @@ fn import(text: &str, source: Source) -> Result<Imported, RecordingError> {
 fn a_line_comes_apart_whatever_the_name_holds() {
     let expected = Line {
         pid: None,
-        tid: Some(15842),
-        cpu: 0,
+        tid: Some(Tid(15842)),
+        cpu: Cpu(0),
         time: 1_398_248_041_000,
         event: "tlb:tlb_flush",
         fields: "pages:1 reason:local MM shootdown (3)",
@@ -146,4 +146,27 @@ fn a_text_of_something_else_names_its_first_odd_line() {
     assert!(error.to_string().contains("line 14: expected `pages:N reason:TEXT (N)`"), "{error}");
     let error = import("", Source::PerfScript).expect_err("empty");
     assert!(matches!(error, RecordingError::Empty { .. }));
+}
+
+#[test]
+fn more_threads_at_once_than_cpus_can_be_counted_share_the_last_one() {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for thread in 1..=u32::from(u16::MAX) + 2 {
+        writeln!(text, "{thread} 1.5 brk(NULL) = 1").expect("a string takes every line");
+    }
+    let imported = import(&text, Source::Strace).expect("sound");
+    assert_eq!(imported.cpus, Cpu::LIMIT);
+    assert!(imported.events.iter().all(|event| event.cpu.0 < Cpu::LIMIT));
+}
+
+#[test]
+fn flags_named_twice_count_once() {
+    let text = "1 1.5 mprotect(0x1000, 4096, PROT_READ|PROT_READ|PROT_WRITE) = 0\n";
+    let imported = import(text, Source::Strace).expect("sound");
+    let modes = imported.events.iter().filter_map(|event| match event.what {
+        What::Enter(args) => Some(args.mode),
+        _ => None,
+    });
+    assert_eq!(modes.collect::<Vec<_>>(), [3]);
 }

@@ -16,13 +16,13 @@ pub fn what(event: &str, fields: &str) -> Result<Option<Seen>, &'static str> {
             "`prev_comm=.. prev_pid=N prev_prio=N prev_state=S ==> next_comm=.. next_pid=N next_prio=N`",
         )?),
         ("sched", "sched_wakeup" | "sched_wakeup_new") => {
-            let task = number(fields, " pid=").ok_or("`comm=.. pid=N`")?;
-            Some(Seen::Plain(What::Wakeup { task: Tid(task) }))
+            let task = tid(fields, " pid=").ok_or("`comm=.. pid=N`")?;
+            Some(Seen::Plain(What::Wakeup { task }))
         }
         ("sched", "sched_migrate_task") => {
-            let parts = number(fields, " pid=").zip(number(fields, " dest_cpu="));
+            let parts = tid(fields, " pid=").zip(cpu(fields, " dest_cpu="));
             let (task, to) = parts.ok_or("`comm=.. pid=N .. dest_cpu=N`")?;
-            Some(Seen::Plain(What::Migrate { task: Tid(task), to: Cpu(to) }))
+            Some(Seen::Plain(What::Migrate { task, to }))
         }
         ("sched", "sched_process_exec") => Some(Seen::Plain(What::Exec)),
         ("sched", "sched_process_exit") => Some(Seen::Plain(What::Exit)),
@@ -32,7 +32,7 @@ pub fn what(event: &str, fields: &str) -> Result<Option<Seen>, &'static str> {
         ("task", "task_rename") => Some(rename(fields).ok_or("`pid=N oldcomm=.. newcomm=..`")?),
         ("csd", "csd_queue_cpu") => Some(queued(fields).ok_or("`cpu=N callsite=.. func=..`")?),
         ("ipi", "ipi_send_cpu") => {
-            let target = number(fields, "cpu=").map(Cpu).ok_or("`cpu=N callsite=.. callback=..`")?;
+            let target = cpu(fields, "cpu=").ok_or("`cpu=N callsite=.. callback=..`")?;
             Some(ipi(Some(target), fields))
         }
         ("ipi", "ipi_send_cpumask") => Some(ipi(None, fields)),
@@ -53,6 +53,16 @@ fn number<T: std::str::FromStr>(fields: &str, key: &str) -> Option<T> {
     let after = &fields[fields.rfind(key)? + key.len()..];
     let end = after.find(|c: char| !c.is_ascii_digit() && c != '-').unwrap_or(after.len());
     after[..end].parse().ok()
+}
+
+/// The thread whose number follows the last `key`.
+fn tid(fields: &str, key: &str) -> Option<Tid> {
+    number(fields, key).and_then(Tid::new)
+}
+
+/// The CPU whose number follows the last `key`.
+fn cpu(fields: &str, key: &str) -> Option<Cpu> {
+    number(fields, key).and_then(Cpu::new)
 }
 
 /// The hexadecimal number after `key`.
@@ -82,7 +92,7 @@ fn switch(fields: &str) -> Option<Seen> {
     let (prev, next) = fields.split_once(" ==> next_comm=")?;
     let (prev_name, prev) = prev.strip_prefix("prev_comm=")?.rsplit_once(" prev_pid=")?;
     let (next_name, next) = next.rsplit_once(" next_pid=")?;
-    let tid = |text: &str| text.split(' ').next()?.parse().ok().map(Tid);
+    let tid = |text: &str| text.split(' ').next()?.parse().ok().and_then(Tid::new);
     let state = &prev[prev.find("prev_state=")? + "prev_state=".len()..];
     let off = match state.as_bytes().first()? {
         b'R' => OffCpu::Preempted,
@@ -100,19 +110,19 @@ fn new_task(fields: &str) -> Option<Seen> {
     let (pid, rest) = fields.strip_prefix("pid=")?.split_once(" comm=")?;
     let (name, _) = rest.rsplit_once(" clone_flags=")?;
     let flags = hex(rest, " clone_flags=")?;
-    Some(Seen::NewTask { child: Tid(pid.parse().ok()?), name: name.into(), flags })
+    Some(Seen::NewTask { child: Tid::new(pid.parse().ok()?)?, name: name.into(), flags })
 }
 
 fn rename(fields: &str) -> Option<Seen> {
     let (pid, rest) = fields.strip_prefix("pid=")?.split_once(" oldcomm=")?;
     let (old, rest) = rest.split_once(" newcomm=")?;
     let (new, _) = rest.rsplit_once(" oom_score_adj=").unwrap_or((rest, ""));
-    Some(Seen::Rename { task: Tid(pid.parse().ok()?), old: old.into(), new: new.into() })
+    Some(Seen::Rename { task: Tid::new(pid.parse().ok()?)?, old: old.into(), new: new.into() })
 }
 
 /// The functions of the kernels seen so far that flush on a CPU that was asked to.
 fn queued(fields: &str) -> Option<Seen> {
-    let target = Cpu(number(fields, "cpu=")?);
+    let target = cpu(fields, "cpu=")?;
     let function = &fields[fields.find(" func=")? + " func=".len()..];
     let function = function.split([' ', '+', ',']).next()?;
     let job = match function {
