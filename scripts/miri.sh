@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs Miri, the interpreter that notices undefined behaviour, over the unsafe code of the core crates.
+# What runs, what can't, and why: docs/src/fuzzing.md.
+#
+# Needs: a nightly toolchain with the components miri and rust-src (added here when missing).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rustup component list --toolchain nightly --installed | grep -q '^miri' ||
+    rustup component add --toolchain nightly miri rust-src
+
+# Random programs of the tests: few, as everything is a hundred times slower. Isolation is off because
+# proptest looks for a file of failures.
+export PROPTEST_CASES=${PROPTEST_CASES:-2}
+export MIRIFLAGS=${MIRIFLAGS:--Zmiri-disable-isolation}
+
+echo "==> core: unit tests"
+# Left out: 16 million steps of a counter, without any unsafe code.
+cargo +nightly miri test -p shootdown --lib -- --skip kept_switches_are_counted_and_spilled_once
+
+echo "==> core: the protocols on the mock (references to spaces in use, calls and their functions, gathers)"
+cargo +nightly miri test -p shootdown --test protocol
+
+echo "==> core: random programs on the mock"
+cargo +nightly miri test -p shootdown --test properties
+
+echo "==> architecture: the pure parts"
+# Left out: the tests that read what an assembler made (Miri has no inline assembly), and those that
+# count through every value of a field or every combination of features.
+cargo +nightly miri test -p shootdown-arch --lib -- \
+    cr4::tests linear::tests pcid::tests \
+    cpuid::tests::each_fact cpuid::tests::signatures cpuid::tests::false_claims cpuid::tests::leaves
