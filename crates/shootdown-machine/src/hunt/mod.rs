@@ -29,6 +29,7 @@ mod machine;
 mod memory;
 mod mmu;
 mod powers;
+pub mod schedule;
 #[cfg(test)]
 mod tests;
 
