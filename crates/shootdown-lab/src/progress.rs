@@ -37,6 +37,17 @@ impl Progress {
         self.0.suspend(print)
     }
 
+    /// The bar measures something else from now on: so much of it.
+    pub fn measure(&self, length: u64) {
+        self.0.set_length(length);
+        self.0.set_position(0);
+    }
+
+    /// So much of it is done.
+    pub fn reached(&self, position: u64) {
+        self.0.set_position(position);
+    }
+
     /// One step is done.
     pub fn step(&self) {
         self.0.inc(1);

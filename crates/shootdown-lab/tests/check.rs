@@ -32,6 +32,24 @@ fn refused(args: &[&str], words: &[&str]) {
 fn unknown_names_are_refused_with_the_nearest() {
     refused(&["check", "zooo"], &["check", "zooo"]);
     refused(&["check", "--policy", "linux-5.14"], &["policy", "linux-5.13"]);
+    refused(&["check", "--mutant", "no-wiat"], &["mutant", "no-wiat", "no-wait"]);
+    refused(&["check", "--powers", "speculaton"], &["power", "speculaton", "speculation"]);
+    refused(&["check", "--without", "walk-cache"], &["power", "walk-cache", "walk-caches"]);
+}
+
+#[test]
+fn options_that_contradict_are_refused() {
+    refused(&["check", "--policy", "omniscient"], &["omniscient", "bound"]);
+    refused(&["check", "--powers", "sc,tso"], &["one", "sc", "tso"]);
+    refused(&["check", "--without", "weak"], &["weak", "--powers"]);
+    refused(&["check", "soak", "--hours", "0"], &["--hours"]);
+    refused(&["check", "soak", "--hours", "NaN"], &["--hours"]);
+    for args in [
+        &["check", "soak", "--hours", "1", "--steps", "5"][..],
+        &["check", "zoo", "--replay", "x:1"],
+    ] {
+        assert_eq!(shootdown(args).status.code(), Some(2), "{args:?}");
+    }
 }
 
 #[test]
@@ -67,7 +85,7 @@ fn every_invariant_is_listed_with_its_sentence_and_its_places() {
     assert!(invariants.len() >= 7, "{invariants:?}");
     for i in invariants {
         assert!(i["line"].as_str().is_some_and(|s| s.len() > 20), "{i}");
-        for fact in ["checked", "upheld"] {
+        for fact in ["checked", "mutants", "upheld"] {
             assert!(i["facts"][fact].as_str().is_some_and(|s| !s.is_empty()), "{fact} of {i}");
         }
     }

@@ -11,16 +11,32 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`hunted`] | scenes, and what hunting them by chance and exhaustively has in common |
+//! | [`random`], [`exhaustive`], [`soak`] | the ways of hunting |
+//! | [`adversary`] | which powers the adversary has |
+//! | [`code`], [`replay`] | the line that shows a failure again |
 //! | [`select`] | which checks the names on the command line mean |
 //! | [`runner`] | running them side by side |
 //! | [`report`] | the lines, the JSON document and the summary |
 
+pub mod adversary;
+pub mod code;
+pub mod exhaustive;
+pub mod hunted;
+pub mod random;
+pub mod replay;
 pub mod report;
 pub mod runner;
 pub mod select;
+pub mod soak;
 
 use std::fmt;
 
+use shootdown::mutant::{Mutant, Promise};
+use shootdown_machine::oracle::Invariant;
+
+use self::adversary::Adversary;
+use self::hunted::Scene;
 use crate::names::Named;
 use crate::progress::Progress;
 
@@ -98,6 +114,27 @@ pub struct Settings {
     pub threads: usize,
     /// The policy the library runs under; `None` for the check's own.
     pub policy: Option<Named>,
+    /// What the user changed about the adversary.
+    pub adversary: Adversary,
+    /// A step taken out of the library, so that a check can be seen to fail.
+    pub mutant: Option<Mutant>,
+    /// How long a soak goes on.
+    pub soak: Option<soak::Limit>,
+}
+
+impl Default for Settings {
+    /// Everything as each check has it, one at a time.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            runs: None,
+            threads: 1,
+            policy: None,
+            adversary: Adversary::default(),
+            mutant: None,
+            soak: None,
+        }
+    }
 }
 
 /// What came of a check.
@@ -188,12 +225,12 @@ impl CheckResult {
     }
 
     /// What was required to be seen, and how often it was. A missing one turns a pass into a failure
-    /// (V2) and is named in what was observed.
+    /// (V2) and is named in what was observed; what broke early need not have seen everything.
     #[must_use]
     pub fn requiring(mut self, witnesses: Vec<Witness>) -> Self {
         let missing: Vec<&str> =
             witnesses.iter().filter(|w| w.seen == 0).map(|w| w.name.as_str()).collect();
-        if !missing.is_empty() {
+        if !missing.is_empty() && self.verdict != Verdict::Fail {
             if self.verdict == Verdict::Pass {
                 self.verdict = Verdict::Fail;
             }
@@ -220,6 +257,11 @@ pub trait Check: Send + Sync {
         true
     }
 
+    /// The scene whose schedules its failures are, for `--replay`.
+    fn scene(&self) -> Option<&dyn Scene> {
+        None
+    }
+
     /// Runs it. The answer depends on the settings alone (V3).
     fn run(&self, settings: &Settings, progress: &Progress) -> CheckResult;
 }
@@ -234,6 +276,20 @@ const GROUPS: &[fn() -> Checks] = &[];
 #[must_use]
 pub fn all() -> Checks {
     GROUPS.iter().flat_map(|group| group()).collect()
+}
+
+/// The steps of the library without which a promise breaks.
+pub fn mutants_of(invariant: Invariant) -> impl Iterator<Item = Mutant> {
+    let promise = match invariant {
+        Invariant::MasterInvariant => Promise::Master,
+        Invariant::Progress => Promise::Progress,
+        Invariant::FrameReuse
+        | Invariant::TableReuse
+        | Invariant::TagReuse
+        | Invariant::WalkCacheReuse => Promise::Reuse,
+        _ => Promise::Revocation,
+    };
+    Mutant::ALL.iter().copied().filter(move |m| m.promise() == promise && m.equivalent().is_none())
 }
 
 /// A seed for one use out of the run's seed and a name: what one check draws does not depend on which

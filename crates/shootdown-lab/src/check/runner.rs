@@ -10,6 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::hunted::Planted;
 use super::{Check, CheckResult, Settings, Verdict};
 use crate::progress::Progress;
 
@@ -38,6 +39,7 @@ pub fn run(
         for _ in 0..settings.threads.clamp(1, checks.len().max(1)) {
             let (sender, next) = (sender.clone(), &next);
             let worker = move || {
+                let _planted = Planted::new(settings.mutant);
                 loop {
                     // A ticket: nothing else is read through it.
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +118,7 @@ mod tests {
         let checks = [Sleeper("a", 40), Sleeper("b", 1), Sleeper("c", 13), Sleeper("d", 1)];
         let checks: Vec<&dyn Check> = checks.iter().map(|c| c as &dyn Check).collect();
         for threads in [1, 2, 9] {
-            let settings = Settings { seed: 1, runs: None, threads, policy: None };
+            let settings = Settings { threads, ..Settings::default() };
             let mut seen = Vec::new();
             run(&checks, &settings, &Progress::new("check", 4), |c, timed| {
                 seen.push((c.name().to_owned(), timed.result.verdict, timed.result.observed));

@@ -1,14 +1,17 @@
 //! `shootdown check`.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::Shared;
 use crate::LabError;
+use crate::check::adversary::Adversary;
 use crate::check::report::{self, Entry, Lines, Tally};
-use crate::check::{self, Check, Settings, runner};
-use crate::names;
+use crate::check::select::select;
+use crate::check::soak::Limit;
+use crate::check::{self, Check, Kind, Settings, runner};
+use crate::names::{self, Contestant, Named};
 use crate::output::{Format, emit};
 use crate::progress::Progress;
 
@@ -26,7 +29,9 @@ use crate::progress::Progress;
         shootdown check                            the default set\n  \
         shootdown check zoo                        every historical bug, found and not found\n  \
         shootdown check 'litmus/arm-*' mutants     checks by pattern and by kind\n  \
-        shootdown check random --seed 7 --format json\n\n\
+        shootdown check random --seed 7 --format json\n  \
+        shootdown check random --mutant no-wait    see it fail\n  \
+        shootdown check soak --hours 8\n\n\
         Exit codes: 0 everything asked for held, 1 something did not, 2 bad input."
 )]
 pub struct CheckArgs {
@@ -42,6 +47,31 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
+    /// The adversary's powers, instead of each check's own; a memory model (sc, tso, weak) alone changes
+    /// only that.
+    #[arg(long, value_name = "POWER,..", value_delimiter = ',')]
+    pub powers: Option<Vec<String>>,
+
+    /// Powers taken from the adversary.
+    #[arg(long, value_name = "POWER,..", value_delimiter = ',')]
+    pub without: Vec<String>,
+
+    /// Take a step out of the library first, to see that the checks object.
+    #[arg(long, value_name = "MUTANT")]
+    pub mutant: Option<String>,
+
+    /// How long `soak` goes on.
+    #[arg(long, value_name = "H", conflicts_with = "steps")]
+    pub hours: Option<f64>,
+
+    /// How many hostile steps `soak` takes.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
+
+    /// Show a failing schedule again, from the code that the failure printed.
+    #[arg(long, value_name = "CODE", conflicts_with_all = ["names", "hours", "steps", "runs"])]
+    pub replay: Option<String>,
+
     /// Policy the library runs under [default: each check's own].
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
@@ -50,24 +80,69 @@ pub struct CheckArgs {
 impl CheckArgs {
     pub(super) fn run(self, shared: &Shared) -> Result<(), LabError> {
         // Everything is looked up before anything runs: a mistyped name must not cost minutes.
-        let policy = self.policy.as_deref().map(names::policy).transpose()?;
         let all = check::all();
-        let chosen: Vec<&dyn Check> = check::select::select(&all, &self.names)?
-            .into_iter()
-            .map(|i| all[i].as_ref())
-            .collect();
+        if let Some(code) = &self.replay {
+            return replay(&all, code, shared.format);
+        }
+        let settings = self.settings(shared)?;
+        let chosen: Vec<&dyn Check> =
+            select(&all, &self.names)?.into_iter().map(|i| all[i].as_ref()).collect();
         if chosen.is_empty() {
             return Err(LabError::bad(
                 "there is nothing to check; `shootdown list checks` shows what there is",
             ));
         }
-        let settings = Settings {
+        if settings.soak.is_some() && !chosen.iter().any(|c| c.kind() == Kind::Soak) {
+            return Err(LabError::bad("--hours and --steps are for `shootdown check soak`"));
+        }
+        conclude(&run(&chosen, &settings, shared.format), shared.format)
+    }
+
+    fn settings(&self, shared: &Shared) -> Result<Settings, LabError> {
+        let policy = self.policy.as_deref().map(names::policy).transpose()?;
+        if let Some(Named { name, contestant: Contestant::Omniscient, .. }) = policy {
+            return Err(LabError::bad(format!(
+                "`{name}` is a bound on the cost of one flush and cannot be hunted; leave it out"
+            )));
+        }
+        Ok(Settings {
             seed: shared.seed,
             runs: self.runs,
             threads: self.threads.map_or_else(cores, usize::from),
             policy,
-        };
-        conclude(&run(&chosen, &settings, shared.format), shared.format)
+            adversary: Adversary::new(self.powers.as_deref(), &self.without)?,
+            mutant: self.mutant.as_deref().map(check::replay::mutant).transpose()?,
+            soak: self.soak()?,
+        })
+    }
+
+    fn soak(&self) -> Result<Option<Limit>, LabError> {
+        let Some(hours) = self.hours else { return Ok(self.steps.map(Limit::Steps)) };
+        /// Ten years: who asks for more has mistyped.
+        const MOST: f64 = 87_600.0;
+        if !(hours > 0.0 && hours <= MOST) {
+            return Err(LabError::bad(format!(
+                "--hours {hours} is not a time; give 0.5 or 8, say"
+            )));
+        }
+        Ok(Some(Limit::Time(Duration::from_secs_f64(hours * 3600.0))))
+    }
+}
+
+/// Shows a failing schedule again. That it fails is what was to be seen, and is said by the exit code too.
+fn replay(all: &[Box<dyn Check>], code: &str, format: Format) -> Result<(), LabError> {
+    let entry = [check::replay::replay(all, code)?];
+    match format {
+        Format::Json => emit(&report::json(&entry)),
+        Format::Table => {
+            if let Some(failure) = &entry[0].2.failure {
+                emit(failure.timeline.trim_end());
+            }
+        }
+    }
+    match &entry[0].2 {
+        r if r.verdict == check::Verdict::Pass => Ok(()),
+        r => Err(LabError::broken(r.observed.clone())),
     }
 }
 

@@ -87,6 +87,8 @@ fn invariant(invariant: Invariant) -> Entry {
     let mut entry = Entry::new("invariants", invariant.name(), invariant.sentence());
     entry.facts.insert("checked", invariant.checked_by().to_owned());
     entry.facts.insert("upheld", invariant.upheld_by().to_owned());
+    let mutants: Vec<&str> = check::mutants_of(invariant).map(|m| m.name()).collect();
+    entry.facts.insert("mutants", mutants.join(", "));
     entry
 }
 

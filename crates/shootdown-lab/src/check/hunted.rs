@@ -1,0 +1,183 @@
+//! Hunting a scene: schedules by chance or all of them, and what a failure says.
+//!
+//! A [`Scene`] is a world the library runs in (or, where chance makes the programs, a world for each seed)
+//! and the adversary it faces. What `random`, `exhaustive` and `soak` have in common is here: running one
+//! schedule as the user asked for it, shrinking one that failed, drawing it, and writing the line that
+//! shows it again.
+
+use shootdown::mutant::{self, Mutant};
+use shootdown::policy::Policy;
+use shootdown_machine::hunt::schedule::{Replay, draw_run, encode, same_promise, shrink};
+use shootdown_machine::hunt::{self, Bounds, Chooser, End, Outcome, Powers, World};
+
+use super::adversary;
+use super::code::ReplayCode;
+use super::{Failure, Settings, Witness};
+use crate::names::Contestant;
+
+/// Something that can be hunted.
+pub trait Scene: Send + Sync {
+    /// The name of the check it belongs to.
+    fn name(&self) -> &str;
+
+    /// The world of this seed under this policy (`None`: the scene's own). The same seed and policy give
+    /// the same world.
+    fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World>;
+
+    /// The adversary.
+    fn powers(&self) -> Powers;
+
+    /// After how many steps a schedule is cut.
+    fn steps(&self) -> u64 {
+        Bounds::default().steps
+    }
+
+    /// What some schedule must reach, lest the hunt has not looked.
+    fn witnesses(&self) -> &[&'static str] {
+        &[]
+    }
+}
+
+/// A mutant that is on in this thread as long as this lives.
+#[derive(Debug)]
+pub struct Planted(Option<Mutant>);
+
+impl Planted {
+    /// Turns the mutant on, or all off.
+    #[must_use]
+    pub fn new(mutant: Option<Mutant>) -> Self {
+        let before = mutant::current();
+        mutant::set(mutant);
+        Self(before)
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        mutant::set(self.0);
+    }
+}
+
+/// One world of a scene, ready to be run.
+pub struct Hunt<'a> {
+    scene: &'a dyn Scene,
+    settings: &'a Settings,
+    seed: Option<u64>,
+    world: Box<dyn World>,
+    powers: Powers,
+}
+
+impl<'a> Hunt<'a> {
+    /// The world of this seed, or the scene's only one.
+    #[must_use]
+    pub fn new(scene: &'a dyn Scene, settings: &'a Settings, seed: Option<u64>) -> Self {
+        let policy = settings.policy.and_then(|named| match named.contestant {
+            Contestant::Policy(policy) => Some(policy),
+            Contestant::Omniscient => None,
+        });
+        let world = scene.world(seed.unwrap_or(0), policy);
+        let powers = settings.adversary.applied_to(scene.powers());
+        Self { scene, settings, seed, world, powers }
+    }
+
+    /// Runs one schedule.
+    pub fn run(&self, chooser: &mut dyn Chooser) -> Outcome {
+        self.execute(chooser, false)
+    }
+
+    fn execute(&self, chooser: &mut dyn Chooser, record: bool) -> Outcome {
+        let bounds = Bounds { steps: self.scene.steps(), record };
+        hunt::run(&*self.world, self.powers, bounds, chooser)
+    }
+
+    /// The adversary of this hunt.
+    #[must_use]
+    pub const fn powers(&self) -> Powers {
+        self.powers
+    }
+
+    /// Runs a schedule again and draws it.
+    #[must_use]
+    pub fn replay(&self, choices: &[u16]) -> (End, String) {
+        let outcome = self.execute(&mut Replay::new(choices), true);
+        let timeline = draw_run(&outcome, WIDTH);
+        (outcome.end, timeline)
+    }
+
+    /// What a failing schedule says: shrunk, drawn, and with the line that shows it again.
+    #[must_use]
+    pub fn failure(&self, found: &Outcome) -> Failure {
+        let shrunk =
+            shrink(found, SHRINKING, &mut |chooser| self.run(chooser), &same_promise(found));
+        let choices = &shrunk.outcome.choices;
+        let (_, drawn) = self.replay(choices);
+        let (before, now) = shrunk.deviations;
+        let minimal =
+            if shrunk.minimal { "none can be left out" } else { "shrinking stopped early" };
+        let timeline = format!(
+            "{drawn}\n{now} of {before} deviations from the plain order are left; {minimal}"
+        );
+        Failure { timeline, replay: Some(self.code(choices).to_string()) }
+    }
+
+    fn code(&self, choices: &[u16]) -> ReplayCode {
+        ReplayCode {
+            check: self.scene.name().to_owned(),
+            seed: self.seed,
+            policy: self.settings.policy.map(|named| named.name.to_owned()),
+            mutant: mutant::current().map(|m| m.name().to_owned()),
+            powers: (self.powers != self.scene.powers()).then(|| adversary::write(self.powers)),
+            schedule: encode(choices),
+        }
+    }
+}
+
+/// Width of a timeline: a terminal of two columns of text.
+const WIDTH: usize = 110;
+
+/// The most runs that shrinking takes: a second or two.
+const SHRINKING: u64 = 4_000;
+
+/// How a run that failed is called in a line.
+#[must_use]
+pub fn named(end: &End) -> String {
+    match end {
+        End::Breach(breach) => format!("{} broken", breach.invariant),
+        End::Panic(text) => format!("panic: {text}"),
+        End::Finished => "finished".to_owned(),
+        End::Abandoned => "abandoned".to_owned(),
+        End::Limit => "cut at its limit of steps".to_owned(),
+    }
+}
+
+/// In how many runs each witness was reached.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Seen(std::collections::BTreeMap<&'static str, u64>);
+
+impl Seen {
+    /// Counts what a run reached.
+    pub fn add(&mut self, outcome: &Outcome) {
+        for witness in &outcome.witnesses {
+            *self.0.entry(witness).or_default() += 1;
+        }
+    }
+
+    /// The counts of the required ones.
+    #[must_use]
+    pub fn of(&self, required: &[&'static str]) -> Vec<Witness> {
+        required
+            .iter()
+            .map(|&name| Witness {
+                name: name.to_owned(),
+                seen: self.0.get(name).copied().unwrap_or(0),
+            })
+            .collect()
+    }
+
+    /// Counts of another part of the same hunt.
+    pub fn join(&mut self, other: &Self) {
+        for (name, n) in &other.0 {
+            *self.0.entry(name).or_default() += n;
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `shootdown check --replay CODE`: a failing schedule again, drawn.
+
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::schedule::decode;
+
+use super::adversary::{self, Adversary};
+use super::code::ReplayCode;
+use super::hunted::{Hunt, Planted, named};
+use super::report::Entry;
+use super::{Check, CheckResult, Failure, Settings, Verdict};
+use crate::LabError;
+use crate::names::{self, unknown};
+
+/// The mutant of that name.
+///
+/// # Errors
+/// [`LabError::BadInput`] with the nearest names.
+pub fn mutant(name: &str) -> Result<Mutant, LabError> {
+    Mutant::from_name(name)
+        .ok_or_else(|| unknown("mutant", name, Mutant::ALL.iter().map(|m| m.name())))
+}
+
+/// Replays a code.
+///
+/// # Errors
+/// [`LabError::BadInput`] when the code can't be read, or is of a check, policy, mutant or power that
+/// there is not.
+pub fn replay(all: &[Box<dyn Check>], text: &str) -> Result<Entry, LabError> {
+    let code: ReplayCode = text.parse().map_err(LabError::bad)?;
+    let check = all
+        .iter()
+        .find(|c| c.name() == code.check)
+        .ok_or_else(|| unknown("check", &code.check, all.iter().map(|c| c.name())))?;
+    let scene = check.scene().ok_or_else(|| {
+        LabError::bad(format!("the check `{}` has no schedules to replay", code.check))
+    })?;
+    let choices = decode(&code.schedule).map_err(|e| LabError::bad(e.to_string()))?;
+    let settings = Settings {
+        policy: code.policy.as_deref().map(names::policy).transpose()?,
+        mutant: code.mutant.as_deref().map(mutant).transpose()?,
+        adversary: match &code.powers {
+            Some(word) => Adversary::exactly(adversary::read(word)?),
+            None => Adversary::default(),
+        },
+        ..Settings::default()
+    };
+    let _planted = Planted::new(settings.mutant);
+    let (end, timeline) = Hunt::new(scene, &settings, code.seed).replay(&choices);
+    let verdict = if end.is_failure() { Verdict::Fail } else { Verdict::Pass };
+    let mut result = CheckResult::new("no promise broken", named(&end), verdict);
+    result.runs = 1;
+    result.seed = code.seed;
+    result.failure = Some(Failure { timeline, replay: Some(code.to_string()) });
+    Ok((code.check, check.kind().name(), result))
+}
