@@ -1,0 +1,743 @@
+//! Versioned tags: one tag means one space on every CPU (Arm and RISC-V ASIDs, VMIDs).
+//!
+//! # The problem
+//! There are fewer tags than spaces. When they run out, all must be taken back at once: a *rollover*
+//! begins a new generation, in which every space needs a new tag, and every CPU must forget what it cached
+//! under the old ones. CPUs go on running meanwhile, under tags of the old generation, and may do so
+//! through any number of rollovers: those tags stay with their spaces.
+//!
+//! # The protocol
+//! A space's *id* is its tag with the generation it was given in. A CPU that switches to a space publishes
+//! the id as *active*. In the common case that is all: the id is of the current generation, and one
+//! compare-and-swap replaces the previous active id. A rollover takes every CPU's active id away (swaps in
+//! 0), which makes that compare-and-swap fail: the CPU then comes to the lock.
+//!
+//! Under the lock: an id of an old generation is renewed. It keeps its number if a CPU runs under it still
+//! (*reserved*), if it is pinned, or if nobody has taken it yet in this generation; otherwise the next free
+//! number is taken; and when there is none, the generation rolls over.
+//!
+//! A CPU flushes everything when it activates an id of a generation it has not flushed for.
+//! ([`Activated::flush`]); a rollover therefore waits for nobody.
+//!
+//! (Algorithm: the Arm ASID allocator of Linux by Will Deacon and Catalin Marinas, as published; the
+//! sorted table of reserved ids, which makes a renewal independent of the number of CPUs, is ours.)
+//!
+//! # Invariants
+//! I1: on one CPU, two spaces never have entries under one tag: a CPU activates an id only of the current
+//! generation, after it has flushed for that generation. I2: two spaces that are active at the same moment
+//! have different tags: a tag that a CPU runs under is marked taken when a generation begins. I3: a space
+//! that is active on two CPUs has one tag on both: it keeps its number as long as one of them runs under it.
+//! I4: a pinned tag stays with its space. I5: a renewal finds a free number: there are more numbers than
+//! CPUs and pins together ([`Generations::new`], [`Generations::pin`]).
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | V1 swap of an active id for 0 (rollover) | Relaxed | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, or V2 fails |
+//! | V2 replacing the active id (fast path) | Relaxed | V1 | |
+//! | V3 taking the lock | Acquire | V4 | the map, the reserved table and ids are seen as the last owner left them |
+//! | V4 giving it back | Release | V3 | |
+//! | V5 reading an id, the generation (fast path) | Relaxed | – | a stale one fails the comparison, or is still active when V1 comes, or makes V2 fail |
+//!
+//! The lock is held for one renewal, or one rollover (proportional to the CPUs and to the tags / 64); a CPU
+//! that waits for it has interrupts off and serves nobody meanwhile, and the owner waits for nobody.
+
+use crate::ids::{CpuId, Tag};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bits of an id below its generation.
+const NUMBER_BITS: u32 = 16;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away; and no
+/// id, because generations start at 1.
+const INACTIVE: u64 = NUMBER;
+/// Numbers in a word of the map.
+const WORD: usize = 64;
+
+/// The versioned tag of a space (or of a guest). Part of the space; starts without a tag.
+#[derive(Debug)]
+pub struct SpaceTag {
+    /// Generation and number; 0 when it never had one.
+    id: AtomicU64,
+    pins: AtomicU32,
+}
+
+/// A CPU's side: kept by the kernel, one per CPU, on a line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CpuTag {
+    /// The id that this CPU runs under; 0 after a rollover; [`INACTIVE`].
+    active: AtomicU64,
+    /// The id that it ran under when a rollover took `active` away. Written under the lock.
+    reserved: AtomicU64,
+    /// The generation for which it has flushed everything. Written by the CPU itself.
+    flushed: AtomicU64,
+}
+
+/// Where a [`Generations`] finds the CPUs.
+pub trait CpuTags {
+    /// The state of a CPU; `None` when there is no such CPU.
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
+}
+
+impl CpuTags for [CpuTag] {
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
+        self.get(cpu.index())
+    }
+}
+
+/// What a CPU must do with the tag it has activated.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "what is to be flushed must be flushed before the tag is used"]
+pub struct Activated {
+    /// The tag to load the tables under.
+    pub tag: Tag,
+    /// Everything on this CPU must be invalidated first: a new generation has begun.
+    pub flush: bool,
+    /// This call has begun a new generation.
+    pub rolled_over: bool,
+}
+
+/// Versioned tags can't work like this.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum TagsError {
+    /// Not more tags than CPUs.
+    TooFew {
+        /// Tags to give out (pairs, with split tables; number 0 is not given out).
+        tags: u32,
+        /// CPUs that may run under one each.
+        cpus: u32,
+    },
+    /// The width is not 2 to 16 bits, or the map has no room for it.
+    Width(u8),
+    /// The reserved table has no room for so many CPUs.
+    TooManyCpus(u32),
+    /// No more tags may be pinned: the rest is needed for CPUs.
+    NoPinLeft,
+}
+
+impl core::fmt::Display for TagsError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::TooFew { tags, cpus } => write!(
+                f,
+                "{tags} tags are too few for {cpus} CPUs: run without tags, or with fewer CPUs"
+            ),
+            Self::Width(bits) => {
+                write!(
+                    f,
+                    "a tag width of {bits} bits is not supported; give 2 to 16, and a map of that size"
+                )
+            }
+            Self::TooManyCpus(cpus) => {
+                write!(f, "there is no room for {cpus} CPUs; give the allocator a larger table")
+            }
+            Self::NoPinLeft => f.write_str("no tag can be pinned: the rest is needed for the CPUs"),
+        }
+    }
+}
+
+impl core::error::Error for TagsError {}
+
+/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS` CPUs.
+#[derive(Debug)]
+pub struct Generations<const WORDS: usize, const CPUS: usize> {
+    generation: AtomicU64,
+    lock: AtomicBool,
+    cpus: u32,
+    /// Numbers, 0 included.
+    numbers: u32,
+    /// A tag is its number shifted so far: by 1 where user and kernel halves have one each.
+    shift: u8,
+    /// Taken in this generation.
+    map: [AtomicU64; WORDS],
+    pinned: [AtomicU64; WORDS],
+    pins: AtomicU32,
+    next: AtomicU32,
+    /// The ids that CPUs ran under when the generation began, as renewed since; ascending by number.
+    reserved: [AtomicU64; CPUS],
+    reserved_len: AtomicU32,
+}
+
+impl SpaceTag {
+    /// No tag yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
+    }
+
+    fn id(&self) -> u64 {
+        self.id.load(Ordering::Relaxed) // [V5]
+    }
+
+    /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
+    #[must_use]
+    pub fn is_tagged(&self) -> bool {
+        self.id() != 0
+    }
+}
+
+impl Default for SpaceTag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CpuTag {
+    /// A CPU that runs under no tag and has flushed for no generation.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            active: AtomicU64::new(INACTIVE),
+            reserved: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+        }
+    }
+
+    /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
+    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
+    /// more.
+    pub fn deactivate(&self) {
+        self.active.store(INACTIVE, Ordering::Relaxed);
+    }
+}
+
+impl Default for CpuTag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn number_of(id: u64) -> usize {
+    (id & NUMBER) as usize
+}
+
+const fn generation_of(id: u64) -> u64 {
+    id >> NUMBER_BITS
+}
+
+impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
+    /// An allocator of tags of `bits` bits for `cpus` CPUs; with `pairs`, each space has two (the even one
+    /// for the kernel's half, the odd one for the user's).
+    ///
+    /// # Errors
+    /// See [`TagsError`].
+    pub fn new(bits: u8, pairs: bool, cpus: u32) -> Result<Self, TagsError> {
+        if !(2..=16).contains(&bits) {
+            return Err(TagsError::Width(bits));
+        }
+        let numbers = 1u32 << (bits - u8::from(pairs));
+        if numbers as usize > WORDS * WORD {
+            return Err(TagsError::Width(bits));
+        }
+        if cpus as usize > CPUS {
+            return Err(TagsError::TooManyCpus(cpus));
+        }
+        // One number is never given out, one must be left when every CPU has one.
+        if numbers - 1 <= cpus {
+            return Err(TagsError::TooFew { tags: numbers - 1, cpus });
+        }
+        let this = Self {
+            generation: AtomicU64::new(1),
+            lock: AtomicBool::new(false),
+            cpus,
+            numbers,
+            shift: u8::from(pairs),
+            map: core::array::from_fn(|_| AtomicU64::new(0)),
+            pinned: core::array::from_fn(|_| AtomicU64::new(0)),
+            pins: AtomicU32::new(0),
+            next: AtomicU32::new(1),
+            reserved: core::array::from_fn(|_| AtomicU64::new(0)),
+            reserved_len: AtomicU32::new(0),
+        };
+        this.map[0].store(1, Ordering::Relaxed);
+        Ok(this)
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed) // [V5]
+    }
+
+    /// The tag that a space has now, of whatever generation: what an invalidation by tag must name.
+    ///
+    /// Table stores must have been published before. A space that is renewed at the same moment gets a tag
+    /// without entries, and its walkers find the tables as they are now.
+    #[must_use]
+    pub fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
+        let id = space.id();
+        (id != 0).then(|| self.tag(id))
+    }
+
+    fn tag(&self, id: u64) -> Tag {
+        #[allow(clippy::cast_possible_truncation)] // checked by `new`
+        Tag((number_of(id) << self.shift) as u16)
+    }
+
+    /// The executing CPU switches to a space. `wait` is called while another CPU holds the lock.
+    ///
+    /// Call it with interrupts off, before the space's tables are loaded under the tag; where
+    /// [`Activated::flush`] says so, invalidate everything on this CPU first.
+    ///
+    /// # Panics
+    /// When `cpus` has no state for the CPU.
+    pub fn activate<C: CpuTags + ?Sized>(
+        &self,
+        cpu: CpuId,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Activated {
+        let me = cpus.of(cpu).expect("a CPU that switches has a state");
+        let active = me.active.load(Ordering::Relaxed);
+        let (id, generation) = (space.id(), self.generation());
+        if active != 0
+            && generation_of(id) == generation
+            && me.flushed.load(Ordering::Relaxed) == generation
+            // [V2]
+            && me
+                .active
+                .compare_exchange(active, id, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        {
+            return Activated { tag: self.tag(id), flush: false, rolled_over: false };
+        }
+        self.locked(wait, || self.activate_locked(me, space, cpus))
+    }
+
+    fn locked<R>(&self, mut wait: impl FnMut(), f: impl FnOnce() -> R) -> R {
+        // [V3]
+        while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            wait();
+        }
+        let result = f();
+        self.lock.store(false, Ordering::Release); // [V4]
+        result
+    }
+
+    fn activate_locked<C: CpuTags + ?Sized>(
+        &self,
+        me: &CpuTag,
+        space: &SpaceTag,
+        cpus: &C,
+    ) -> Activated {
+        let before = self.generation();
+        let id = self.renew(space, cpus);
+        let generation = self.generation();
+        let flush = me.flushed.load(Ordering::Relaxed) != generation;
+        me.flushed.store(generation, Ordering::Relaxed);
+        me.active.store(id, Ordering::Relaxed);
+        Activated { tag: self.tag(id), flush, rolled_over: generation != before }
+    }
+
+    /// Makes the space's id one of the current generation. Under the lock.
+    fn renew<C: CpuTags + ?Sized>(&self, space: &SpaceTag, cpus: &C) -> u64 {
+        let id = space.id();
+        if generation_of(id) == self.generation() {
+            return id;
+        }
+        let number = self.keep(space, id).or_else(|| self.take_free()).unwrap_or_else(|| {
+            self.roll_over(cpus);
+            // It may run on some CPU, and then must keep its number (I3).
+            self.keep(space, id)
+                .or_else(|| self.take_free())
+                .expect("more numbers than CPUs and pins (I5)")
+        });
+        let id = self.generation() << NUMBER_BITS | number as u64;
+        space.id.store(id, Ordering::Relaxed);
+        id
+    }
+
+    /// The number of an old id, if the space may keep it.
+    fn keep(&self, space: &SpaceTag, id: u64) -> Option<usize> {
+        if id == 0 {
+            return None;
+        }
+        let number = number_of(id);
+        let (word, bit) = (number / WORD, 1 << (number % WORD));
+        if let Some(at) = self.find_reserved(number) {
+            // Someone runs under the number: is it this space?
+            if self.reserved[at].load(Ordering::Relaxed) != id {
+                return None;
+            }
+            let renewed = self.generation() << NUMBER_BITS | number as u64;
+            self.reserved[at].store(renewed, Ordering::Relaxed);
+            return Some(number);
+        }
+        if space.pins.load(Ordering::Relaxed) != 0 {
+            return Some(number);
+        }
+        let taken = self.map[word].load(Ordering::Relaxed);
+        if taken & bit != 0 {
+            return None;
+        }
+        self.map[word].store(taken | bit, Ordering::Relaxed);
+        Some(number)
+    }
+
+    /// The place of a number in the reserved table.
+    fn find_reserved(&self, number: usize) -> Option<usize> {
+        let (mut low, mut high) = (0, self.reserved_len.load(Ordering::Relaxed) as usize);
+        while low < high {
+            let middle = (low + high) / 2;
+            let found = number_of(self.reserved[middle].load(Ordering::Relaxed));
+            if found == number {
+                return Some(middle);
+            }
+            if found < number { low = middle + 1 } else { high = middle }
+        }
+        None
+    }
+
+    /// Takes the next number that nobody has.
+    fn take_free(&self) -> Option<usize> {
+        let (next, numbers) = (self.next.load(Ordering::Relaxed) as usize, self.numbers as usize);
+        let number = self.free_from(next, numbers).or_else(|| self.free_from(1, next))?;
+        let word = &self.map[number / WORD];
+        word.store(word.load(Ordering::Relaxed) | 1 << (number % WORD), Ordering::Relaxed);
+        #[allow(clippy::cast_possible_truncation)] // at most 2^16
+        self.next.store((number + 1) as u32, Ordering::Relaxed);
+        Some(number)
+    }
+
+    fn free_from(&self, from: usize, to: usize) -> Option<usize> {
+        let mut number = from;
+        while number < to {
+            let free = !self.map[number / WORD].load(Ordering::Relaxed) >> (number % WORD);
+            if free != 0 {
+                let found = number + free.trailing_zeros() as usize;
+                return (found < to).then_some(found);
+            }
+            number = (number / WORD + 1) * WORD;
+        }
+        None
+    }
+
+    /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
+    fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C) {
+        self.generation.store(self.generation() + 1, Ordering::Relaxed);
+        for (word, pinned) in self.map.iter().zip(&self.pinned) {
+            word.store(pinned.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        let states = || (0..self.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
+        for cpu in states() {
+            let id = match cpu.active.swap(0, Ordering::Relaxed) {
+                // Rolled over before, and it has not switched since: it runs under what was reserved
+                // then, which its space may have renewed.
+                0 => match self.find_reserved(number_of(cpu.reserved.load(Ordering::Relaxed))) {
+                    Some(at) => self.reserved[at].load(Ordering::Relaxed),
+                    None => 0,
+                },
+                INACTIVE => 0,
+                id => id, // [V1]
+            };
+            cpu.reserved.store(id, Ordering::Relaxed);
+        }
+        let mut len = 0;
+        for cpu in states() {
+            let id = cpu.reserved.load(Ordering::Relaxed);
+            if id != 0 {
+                let (word, bit) = (&self.map[number_of(id) / WORD], 1 << (number_of(id) % WORD));
+                word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
+                self.reserved[len].store(id, Ordering::Relaxed);
+                len += 1;
+            }
+        }
+        let len = sort_by_number(&self.reserved[..len]);
+        #[allow(clippy::cast_possible_truncation)] // at most CPUS
+        self.reserved_len.store(len as u32, Ordering::Relaxed);
+        self.next.store(1, Ordering::Relaxed);
+    }
+
+    /// Gives the space a tag that no rollover takes away, until it is unpinned as often: for devices that
+    /// share its tables. Returns the tag; pins add up.
+    ///
+    /// # Errors
+    /// [`TagsError::NoPinLeft`]; nothing has changed then.
+    ///
+    /// # Panics
+    /// When a space is pinned 2^32 times.
+    pub fn pin<C: CpuTags + ?Sized>(
+        &self,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Result<Tag, TagsError> {
+        self.locked(wait, || {
+            let pins = space.pins.load(Ordering::Relaxed);
+            if pins == 0 {
+                let pinned = self.pins.load(Ordering::Relaxed);
+                // One number is never given out; one must be left when all CPUs and pins have theirs.
+                if self.numbers - 1 <= self.cpus + pinned + 1 {
+                    return Err(TagsError::NoPinLeft);
+                }
+                self.pins.store(pinned + 1, Ordering::Relaxed);
+            }
+            let number = number_of(self.renew(space, cpus));
+            let word = &self.pinned[number / WORD];
+            word.store(word.load(Ordering::Relaxed) | 1 << (number % WORD), Ordering::Relaxed);
+            space.pins.store(pins.checked_add(1).expect("fewer than 2^32 pins"), Ordering::Relaxed);
+            Ok(self.tag(space.id()))
+        })
+    }
+
+    /// Takes one pin back. A space that is not pinned stays as it is.
+    pub fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
+        self.locked(wait, || {
+            let pins = space.pins.load(Ordering::Relaxed);
+            let Some(left) = pins.checked_sub(1) else { return };
+            space.pins.store(left, Ordering::Relaxed);
+            if left == 0 {
+                let number = number_of(space.id());
+                let word = &self.pinned[number / WORD];
+                word.store(
+                    word.load(Ordering::Relaxed) & !(1 << (number % WORD)),
+                    Ordering::Relaxed,
+                );
+                self.pins.store(self.pins.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// Sorts ids by number, without allocation, and drops repetitions; returns how many are left. (Heap sort:
+/// the same cost whatever the order.)
+fn sort_by_number(ids: &[AtomicU64]) -> usize {
+    let get = |i: usize| ids[i].load(Ordering::Relaxed);
+    let set = |i: usize, id: u64| ids[i].store(id, Ordering::Relaxed);
+    let sift = |mut root: usize, end: usize| {
+        let id = get(root);
+        loop {
+            let mut child = 2 * root + 1;
+            if child >= end {
+                break;
+            }
+            if child + 1 < end && number_of(get(child)) < number_of(get(child + 1)) {
+                child += 1;
+            }
+            if number_of(get(child)) <= number_of(id) {
+                break;
+            }
+            set(root, get(child));
+            root = child;
+        }
+        set(root, id);
+    };
+    for root in (0..ids.len() / 2).rev() {
+        sift(root, ids.len());
+    }
+    for end in (1..ids.len()).rev() {
+        let (first, last) = (get(0), get(end));
+        set(0, last);
+        set(end, first);
+        sift(0, end);
+    }
+    let mut kept = 0;
+    for i in 0..ids.len() {
+        if kept == 0 || get(kept - 1) != get(i) {
+            set(kept, get(i));
+            kept += 1;
+        }
+    }
+    kept
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn cpus(n: u32) -> Vec<CpuTag> {
+        (0..n).map(|_| CpuTag::new()).collect()
+    }
+
+    fn spaces(n: usize) -> Vec<SpaceTag> {
+        (0..n).map(|_| SpaceTag::new()).collect()
+    }
+
+    fn activate(g: &Generations<1, 4>, cpu: u32, space: &SpaceTag, cpus: &[CpuTag]) -> Activated {
+        g.activate(CpuId(cpu), space, cpus, || unreachable!("nobody holds the lock"))
+    }
+
+    #[test]
+    fn the_first_use_in_a_generation_flushes_and_later_ones_do_not() {
+        let g = Generations::<1, 4>::new(3, false, 2).unwrap();
+        let (cpus, spaces) = (cpus(2), spaces(2));
+        let first = activate(&g, 0, &spaces[0], &cpus);
+        assert_eq!(first, Activated { tag: Tag(1), flush: true, rolled_over: false });
+        let again = activate(&g, 0, &spaces[1], &cpus);
+        assert_eq!(again, Activated { tag: Tag(2), flush: false, rolled_over: false });
+        assert!(activate(&g, 1, &spaces[0], &cpus).flush, "this CPU has not flushed yet");
+    }
+
+    #[test]
+    fn a_running_space_keeps_its_tag_through_two_rollovers() {
+        let g = Generations::<1, 4>::new(2, false, 2).unwrap();
+        let (cpus, spaces) = (cpus(2), spaces(9));
+        let running = activate(&g, 1, &spaces[0], &cpus).tag;
+        let mut rollovers = 0;
+        for space in &spaces[1..] {
+            let now = activate(&g, 0, space, &cpus);
+            assert_ne!(now.tag, running, "another space gets the tag of a running one");
+            rollovers += u32::from(now.rolled_over);
+            assert_eq!(g.tag_of(&spaces[0]), Some(running));
+        }
+        assert!(rollovers >= 2);
+        let back = activate(&g, 0, &spaces[0], &cpus);
+        assert_eq!(back.tag, running, "one space, two CPUs, one tag");
+    }
+
+    #[test]
+    fn an_old_space_does_not_take_the_number_of_a_running_one() {
+        let g = Generations::<1, 4>::new(2, false, 1).unwrap();
+        let (cpus, spaces) = (cpus(1), spaces(8));
+        let old = activate(&g, 0, &spaces[0], &cpus).tag;
+        // Roll over until another space runs under the same number.
+        let other = (1..).find(|i| activate(&g, 0, &spaces[i % 7 + 1], &cpus).tag == old).unwrap();
+        let runs = &spaces[other % 7 + 1];
+        while generation_of(runs.id()) == g.generation() {
+            g.locked(|| (), || g.roll_over(&cpus[..]));
+        }
+        g.locked(|| (), || g.renew(&spaces[0], &cpus[..]));
+        assert_ne!(g.tag_of(&spaces[0]), g.tag_of(runs));
+    }
+
+    #[test]
+    fn an_inactive_guest_holds_no_tag() {
+        let g = Generations::<1, 4>::new(2, false, 2).unwrap();
+        let (cpus, spaces) = (cpus(2), spaces(6));
+        let held = activate(&g, 1, &spaces[0], &cpus).tag;
+        cpus[1].deactivate();
+        let reused = spaces[1..].iter().any(|s| activate(&g, 0, s, &cpus).tag == held);
+        assert!(reused);
+        // It is not trusted when it comes back: its space gets another number if need be, and it flushes.
+        let back = activate(&g, 1, &spaces[0], &cpus);
+        assert!(back.flush);
+        assert_ne!(Some(back.tag), g.tag_of(&spaces[5]));
+    }
+
+    #[test]
+    fn a_pinned_tag_stays_and_pins_run_out_in_time() {
+        let g = Generations::<1, 4>::new(3, false, 2).unwrap();
+        let (cpus, spaces) = (cpus(2), spaces(12));
+        let pinned: Vec<Tag> =
+            spaces[..4].iter().map(|s| g.pin(s, &cpus[..], || ()).unwrap()).collect();
+        assert_eq!(g.pin(&spaces[4], &cpus[..], || ()), Err(TagsError::NoPinLeft));
+        for space in &spaces[5..] {
+            let tag = activate(&g, 0, space, &cpus).tag;
+            assert!(!pinned.contains(&tag));
+        }
+        for (space, tag) in spaces.iter().zip(&pinned) {
+            assert_eq!(activate(&g, 1, space, &cpus).tag, *tag);
+        }
+        g.unpin(&spaces[0], || ());
+        assert!(g.pin(&spaces[4], &cpus[..], || ()).is_ok());
+    }
+
+    #[test]
+    fn pairs_are_even_and_halve_the_tags() {
+        let g = Generations::<1, 4>::new(4, true, 2).unwrap();
+        let (cpus, spaces) = (cpus(2), spaces(3));
+        for (space, tag) in spaces.iter().zip([2, 4, 6]) {
+            assert_eq!(activate(&g, 0, space, &cpus).tag, Tag(tag));
+        }
+        let few = Generations::<1, 4>::new(3, true, 3);
+        assert_eq!(few.map(|_| ()), Err(TagsError::TooFew { tags: 3, cpus: 3 }));
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let refused =
+            |bits, cpus| Generations::<1, 4>::new(bits, false, cpus).map(|_| ()).unwrap_err();
+        assert_eq!(refused(1, 1), TagsError::Width(1));
+        assert_eq!(refused(7, 1), TagsError::Width(7));
+        assert_eq!(refused(4, 5), TagsError::TooManyCpus(5));
+        assert_eq!(refused(2, 3), TagsError::TooFew { tags: 3, cpus: 3 });
+    }
+
+    /// Everything a wrong allocator could do to a TLB, at random, at tiny widths: on each CPU every tag has
+    /// entries of one space only, and a space that is active anywhere has one tag.
+    #[test]
+    fn no_tag_ever_serves_two_spaces() {
+        const CPUS: u32 = 3;
+        const SPACES: usize = 9;
+        let mut random = 7u64;
+        let mut next = move |n: usize| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            #[allow(clippy::cast_possible_truncation)] // an index
+            let value = (random >> 33) as usize;
+            value % n
+        };
+        let mut rollovers = 0;
+        for bits in [3, 4] {
+            let g = Generations::<1, 4>::new(bits, false, CPUS).unwrap();
+            let (cpus, spaces) = (cpus(CPUS), spaces(SPACES));
+            // Per CPU and tag: whose entries; and what each CPU runs.
+            let mut entries = [[None; 16]; CPUS as usize];
+            let mut runs: [Option<(usize, Tag)>; CPUS as usize] = [None; CPUS as usize];
+            let mut pinned: Option<(usize, Tag)> = None;
+            for _ in 0..40_000 {
+                let (cpu, space) = (next(CPUS as usize), next(SPACES));
+                match next(20) {
+                    0 => {
+                        cpus[cpu].deactivate();
+                        runs[cpu] = None;
+                    }
+                    1 => match pinned.take() {
+                        Some((space, _)) => g.unpin(&spaces[space], || ()),
+                        None => {
+                            if let Ok(tag) = g.pin(&spaces[space], &cpus[..], || ()) {
+                                pinned = Some((space, tag));
+                            }
+                        }
+                    },
+                    _ => {
+                        #[allow(clippy::cast_possible_truncation)] // 3
+                        let done = activate(&g, cpu as u32, &spaces[space], &cpus);
+                        rollovers += u32::from(done.rolled_over);
+                        if done.flush {
+                            entries[cpu] = [None; 16];
+                        }
+                        runs[cpu] = Some((space, done.tag));
+                        let tag = done.tag.0 as usize;
+                        assert!(entries[cpu][tag].is_none_or(|s| s == space), "I1");
+                    }
+                }
+                // Whoever runs may walk at any time.
+                for (cpu, run) in runs.iter().enumerate() {
+                    if let Some((space, tag)) = *run {
+                        let entry = &mut entries[cpu][tag.0 as usize];
+                        assert!(entry.is_none_or(|s| s == space), "I1");
+                        *entry = Some(space);
+                        assert_eq!(g.tag_of(&spaces[space]), Some(tag), "I3");
+                    }
+                }
+                for (i, a) in runs.iter().flatten().enumerate() {
+                    for b in runs.iter().flatten().skip(i + 1) {
+                        assert_eq!(a.0 == b.0, a.1 == b.1, "I2, I3");
+                    }
+                }
+                if let Some((space, tag)) = pinned {
+                    assert_eq!(g.tag_of(&spaces[space]), Some(tag), "I4");
+                }
+            }
+        }
+        assert!(rollovers > 1000);
+    }
+
+    #[test]
+    fn sorting_leaves_each_number_once() {
+        for n in 0..9u64 {
+            let ids: Vec<AtomicU64> = (0..n).map(|i| AtomicU64::new(i * 5 % 4 + 1)).collect();
+            let kept = sort_by_number(&ids);
+            let numbers: Vec<u64> = ids[..kept].iter().map(|i| i.load(Ordering::Relaxed)).collect();
+            assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+            assert_eq!(kept as u64, n.min(4));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Versioned tags under the `loom` model checker: the lock-free switch against a rollover.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown --release --test loom_tags`
+#![cfg(loom)]
+
+use loom::sync::Arc;
+use loom::thread;
+use shootdown::tags::generations::{Activated, CpuTag, Generations, SpaceTag};
+use shootdown::{CpuId, Tag};
+
+struct World {
+    tags: Generations<1, 2>,
+    cpus: [CpuTag; 2],
+    spaces: [SpaceTag; 4],
+}
+
+/// What one CPU has cached: for each tag, entries of which space. Its own thread's.
+#[derive(Default)]
+struct Tlb([Option<usize>; 4]);
+
+impl World {
+    fn new() -> Self {
+        Self {
+            tags: Generations::new(2, false, 2).expect("three tags for two CPUs"),
+            cpus: core::array::from_fn(|_| CpuTag::new()),
+            spaces: core::array::from_fn(|_| SpaceTag::new()),
+        }
+    }
+
+    fn switch(&self, cpu: u32, space: usize, tlb: &mut Tlb) -> Activated {
+        let done =
+            self.tags.activate(CpuId(cpu), &self.spaces[space], &self.cpus[..], thread::yield_now);
+        if done.flush {
+            *tlb = Tlb::default();
+        }
+        // As soon as the root is loaded, its walker may cache whatever is there.
+        let entry = &mut tlb.0[usize::from(done.tag.0)];
+        assert!(entry.is_none_or(|s| s == space), "cpu{cpu} finds entries of another space");
+        *entry = Some(space);
+        done
+    }
+}
+
+fn explore(name: &str, f: impl Fn() + Sync + Send + 'static) {
+    let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = std::sync::Arc::clone(&executions);
+    loom::model(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        f();
+    });
+    println!("{name}: {} executions", executions.load(std::sync::atomic::Ordering::Relaxed));
+}
+
+#[test]
+fn a_switch_and_a_rollover_agree_on_who_runs_under_which_tag() {
+    explore("fast switch against rollover", || {
+        let world = Arc::new(World::new());
+        // Both CPUs have flushed for the first generation; spaces 0, 1 and 2 have its three tags.
+        let (mut tlb0, mut tlb1) = (Tlb::default(), Tlb::default());
+        let _ = world.switch(0, 2, &mut tlb0);
+        let _ = world.switch(1, 1, &mut tlb1);
+        let _ = world.switch(1, 0, &mut tlb1);
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let done = world.switch(1, 1, &mut tlb1);
+                (done.tag, tlb1)
+            })
+        };
+        // No tag is left for space 3: a new generation begins.
+        let mine = world.switch(0, 3, &mut tlb0);
+        assert!(mine.rolled_over && mine.flush);
+        let (theirs, mut tlb1): (Tag, Tlb) = other.join().unwrap();
+        assert_ne!(mine.tag, theirs, "two running spaces have one tag");
+        assert_eq!(
+            world.tags.tag_of(&world.spaces[1]),
+            Some(theirs),
+            "a running space lost its tag"
+        );
+        // And what CPU 1 does next is consistent with what it has cached.
+        let _ = world.switch(1, 3, &mut tlb1);
+        assert_eq!(world.tags.tag_of(&world.spaces[3]), Some(mine.tag), "one space, two tags");
+    });
+}
+
+#[test]
+fn two_cpus_that_renew_at_once_get_different_tags() {
+    explore("renewal against renewal", || {
+        let world = Arc::new(World::new());
+        let (mut tlb0, mut tlb1) = (Tlb::default(), Tlb::default());
+        let other = {
+            let world = Arc::clone(&world);
+            thread::spawn(move || {
+                let _ = world.switch(1, 0, &mut tlb1);
+                world.switch(1, 1, &mut tlb1).tag
+            })
+        };
+        let shared = world.switch(0, 0, &mut tlb0).tag;
+        let mine = world.switch(0, 2, &mut tlb0).tag;
+        let theirs = other.join().unwrap();
+        assert_ne!(mine, theirs);
+        assert_eq!(world.tags.tag_of(&world.spaces[0]), Some(shared));
+    });
+}
