@@ -160,3 +160,89 @@ impl<C: Chooser> Chooser for Counting<C> {
         self.inner.wants_state()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hunt::schedule::toy::{Op, Toy, dekker, handshake, locked_update, lost_update};
+    use crate::hunt::schedule::{Effort, Strategy, search_here};
+    use crate::hunt::{End, Outcome};
+
+    /// In how many of `runs` runs a promise is broken.
+    fn failures(toy: &Toy, depth: u32, runs: u64) -> (u64, u64) {
+        let length = Strategy::length_of(&mut |c| toy.run(c));
+        let failures = (0..runs).filter(|run| {
+            let mut pct = Pct::new(Rng::of_run(42, *run), depth, length);
+            toy.run(&mut pct).end.is_failure()
+        });
+        (failures.count() as u64, length)
+    }
+
+    #[test]
+    fn bugs_of_a_depth_are_found_as_often_as_promised() {
+        let runs = 20_000;
+        for depth in 1..=3 {
+            for pad in [0, 6] {
+                let toy = handshake(depth as usize, pad);
+                let (failures, length) = failures(&toy, depth, runs);
+                let promised = runs as f64 / (2.0 * (length as f64).powi(depth as i32 - 1));
+                // Three standard deviations of luck.
+                let least = promised - 3.0 * promised.sqrt();
+                assert!(failures as f64 >= least, "{depth} {pad}: {failures} of {promised}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_bug_is_not_found_below_its_depth() {
+        for depth in 2..=3 {
+            let toy = handshake(depth, 4);
+            assert_eq!(failures(&toy, depth as u32 - 1, 5000).0, 0);
+        }
+        assert_eq!(failures(&lost_update(), 1, 1000).0, 0);
+        assert!(failures(&lost_update(), 2, 1000).0 > 100);
+        assert_eq!(failures(&locked_update(), 4, 1000).0, 0);
+    }
+
+    #[test]
+    fn buffered_stores_wait_by_priority() {
+        // Both buffers have to drain after both loads: of six orders of the actors, some do.
+        assert!(failures(&dekker(false), 1, 1000).0 > 50);
+        assert_eq!(failures(&dekker(true), 3, 1000).0, 0);
+    }
+
+    #[test]
+    fn who_waits_at_a_high_priority_lets_others_go() {
+        let waits = [Op::Load(0, 0), Op::While(0, 0, 0)];
+        let sets = [Op::Kick(1), Op::Add(0, 1), Op::Set(0, 1)];
+        let toy = Toy::new(&[&waits, &sets]).buffers();
+        for run in 0..200 {
+            let outcome: Outcome = toy.run(&mut Pct::new(Rng::of_run(1, run), 3, 10));
+            assert_eq!(outcome.end, End::Finished);
+            let limit = Toy { most_steps: 40, ..toy.clone() };
+            let mut hurried = Pct::new(Rng::of_run(1, run), 3, 10).patience(5);
+            assert_eq!(limit.run(&mut hurried).end, End::Finished);
+        }
+    }
+
+    #[test]
+    fn old_values_and_faults_are_a_matter_of_odds() {
+        let toy = Toy::new(&[&[Op::Set(0, 1), Op::LoadOld(0, 0), Op::Faulty(1)], &[Op::Add(0, 1)]]);
+        let see = |old, fault| {
+            let strategy = Strategy::pct_tuned(1, 2, 4, old, fault);
+            let (mut olds, mut faults) = (0, 0);
+            let mut watch = |_, outcome: &Outcome| {
+                // The loading thread's choices come before those of who goes next only if it is alone.
+                let deviations: Vec<_> = outcome.choices.clone();
+                olds += u64::from(deviations.len() > 1);
+                faults += u64::from(deviations.last() == Some(&1));
+            };
+            search_here(&strategy, Effort::runs(500), &mut |c| toy.run(c), &mut watch);
+            (olds, faults)
+        };
+        let (asked, always) = see(Odds::ALWAYS, Odds::ALWAYS);
+        let (_, never) = see(Odds::NEVER, Odds::NEVER);
+        assert_eq!(asked, 500);
+        assert!(always > 200 && never < always, "{always} {never}");
+    }
+}

@@ -218,3 +218,144 @@ impl<C: Chooser> Chooser for Preempted<C> {
         self.inner.wants_state()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::hunt::schedule::toy::{Op, Toy, dekker, locked_update, lost_update};
+    use crate::hunt::{End, Footprint, Power};
+
+    fn candidate(actor: Actor) -> Candidate {
+        Candidate { actor, footprint: Footprint::everything(actor.cpu()) }
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_schedule() {
+        let schedules = |seed| -> Vec<Vec<u16>> {
+            (0..50)
+                .map(|r| dekker(false).run(&mut Random::new(Rng::of_run(seed, r))).choices)
+                .collect()
+        };
+        assert_eq!(schedules(1), schedules(1));
+        assert_ne!(schedules(1), schedules(2));
+    }
+
+    #[test]
+    fn every_schedule_comes_up() {
+        let mut schedules = BTreeSet::new();
+        for run in 0..5000 {
+            let outcome = lost_update().run(&mut Random::new(Rng::of_run(3, run)));
+            schedules.insert(outcome.choices);
+        }
+        assert_eq!(schedules.len(), 20);
+    }
+
+    #[test]
+    fn a_locked_system_is_never_broken() {
+        for run in 0..2000 {
+            let inner = Random::new(Rng::of_run(5, run));
+            let mut frozen = Preempted::new(inner, Rng::new(run), Freezing::USUAL);
+            assert_eq!(locked_update().run(&mut frozen).end, End::Finished);
+        }
+    }
+
+    #[test]
+    fn odds_decide() {
+        use Actor::{Cpu, Drain, Interrupt};
+        let candidates =
+            [Cpu(1), Cpu(0), Cpu(2), Interrupt(0), Interrupt(1), Drain(2)].map(candidate);
+        let share = |tuning: Tuning, of: fn(Actor) -> bool| {
+            let mut random = Random::with(Rng::new(9), tuning);
+            let mut count = 0;
+            for _ in 0..10_000 {
+                random.last = Some(1);
+                let point = Point::Next { candidates: &candidates, state: 0 };
+                let Decision::Take(i) = random.choose(&point) else { unreachable!() };
+                count += u32::from(of(candidates[i].actor));
+            }
+            count
+        };
+        let never = Tuning {
+            switch: Odds::NEVER,
+            interrupt: Odds::NEVER,
+            drain: Odds::NEVER,
+            old: Odds::NEVER,
+            fault: Odds::NEVER,
+        };
+        assert_eq!(share(never, |a| a == Cpu(1)), 10_000);
+        let quarter = Odds::one_in(4);
+        let near = |n: u32, wanted: u32| n.abs_diff(wanted) < 250;
+        assert!(near(share(Tuning { switch: quarter, ..never }, |a| a == Cpu(0)), 1250));
+        assert!(near(share(Tuning { switch: quarter, ..never }, |a| a == Cpu(2)), 1250));
+        assert!(near(share(Tuning { interrupt: quarter, ..never }, |a| a == Interrupt(1)), 1250));
+        assert!(near(share(Tuning { drain: quarter, ..never }, |a| a == Drain(2)), 2500));
+
+        let mut random =
+            Random::with(Rng::new(9), Tuning { old: quarter, fault: quarter, ..never });
+        let (mut values, mut faults) = ([0; 4], 0);
+        for _ in 0..10_000 {
+            let Decision::Take(i) = random.choose(&Point::Value { cpu: 0, count: 4 }) else {
+                unreachable!()
+            };
+            values[i] += 1;
+            let power = Power::FailingKicks;
+            faults += u32::from(random.choose(&Point::Fault { power }) == Decision::Take(1));
+        }
+        assert!(near(values[0], 7500) && values[1..].iter().all(|n| near(*n, 833)), "{values:?}");
+        assert!(near(faults, 2500));
+        // Where one option is all there is, it is taken.
+        assert_eq!(random.choose(&Point::Value { cpu: 0, count: 1 }), Decision::Take(0));
+    }
+
+    /// Notes who goes.
+    struct Noting<C>(C, Vec<u8>);
+
+    impl<C: Chooser> Chooser for Noting<C> {
+        fn choose(&mut self, point: &Point<'_>) -> Decision {
+            let decision = self.0.choose(point);
+            if let (Point::Next { candidates, .. }, Decision::Take(i)) = (point, decision) {
+                self.1.push(candidates[i].actor.cpu());
+            }
+            decision
+        }
+    }
+
+    #[test]
+    fn a_preempted_cpu_stands_still_for_a_while() {
+        let long = [Op::Add(0, 1); 60];
+        let toy = Toy::new(&[&long, &long, &long]);
+        let always = Tuning { switch: Odds::ALWAYS, ..Tuning::EVEN };
+        let longest_gap = |odds| {
+            let freezing = Freezing { odds, longest: 50 };
+            let inner = Random::with(Rng::new(4), always);
+            let mut noting = Noting(Preempted::new(inner, Rng::new(5), freezing), Vec::new());
+            assert_eq!(toy.run(&mut noting).end, End::Finished);
+            let gap = |cpu| {
+                let places =
+                    noting.1.iter().enumerate().filter(|(_, c)| **c == cpu).map(|(i, _)| i);
+                let places: Vec<_> = places.collect();
+                places.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0)
+            };
+            (0..3).map(gap).max().unwrap()
+        };
+        assert!(longest_gap(Odds::NEVER) < 20);
+        assert!(longest_gap(Odds::one_in(16)) > 25);
+    }
+
+    #[test]
+    fn a_cpu_that_everyone_waits_for_is_woken() {
+        let waits = [Op::Lock(0)];
+        let holds = [Op::Lock(0), Op::Add(0, 1), Op::Kick(0), Op::Add(0, 1), Op::Unlock(0)];
+        let toy = Toy::new(&[&holds, &waits]).asks_alone(true).wrong(|_, _| false);
+        let freezing = Freezing { odds: Odds::ALWAYS, longest: 1000 };
+        for run in 0..100 {
+            let inner = Random::new(Rng::of_run(1, run));
+            let mut frozen = Preempted::new(inner, Rng::of_run(2, run), freezing);
+            let end = toy.run(&mut frozen).end;
+            // The waiter may keep the lock for ever, in which case the other one is stuck.
+            assert!(matches!(end, End::Finished | End::Breach(_)));
+        }
+    }
+}

@@ -34,3 +34,30 @@ impl Chooser for Replay<'_> {
 pub fn deviations(choices: &[u16]) -> usize {
     choices.iter().filter(|c| **c != 0).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hunt::schedule::toy::{dekker, handshake};
+    use crate::hunt::schedule::{Random, Rng};
+
+    #[test]
+    fn a_run_comes_again_from_its_choices() {
+        for toy in [dekker(false), dekker(true).asks_alone(true), handshake(3, 3)] {
+            for run in 0..200 {
+                let first = toy.run(&mut Random::new(Rng::of_run(1, run)));
+                assert_eq!(toy.run(&mut Replay::new(&first.choices)), first);
+                // Zeros at the end are not needed.
+                let end = first.choices.iter().rposition(|c| *c != 0).map_or(0, |i| i + 1);
+                assert_eq!(toy.run(&mut Replay::new(&first.choices[..end])), first);
+            }
+        }
+    }
+
+    #[test]
+    fn a_choice_that_there_is_not_is_0() {
+        let plain = dekker(true).run(&mut Replay::new(&[]));
+        assert_eq!(dekker(true).run(&mut Replay::new(&[900; 50])), plain);
+        assert_eq!(deviations(&plain.choices), 0);
+    }
+}

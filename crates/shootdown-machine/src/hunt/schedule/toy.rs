@@ -48,6 +48,10 @@ pub(super) struct Toy {
     pub(super) buffers: bool,
     /// Ask also where one actor only can go.
     pub(super) asks_alone: bool,
+    /// Ask at every point whether the state is needed, and so whether to ask where one actor only can go.
+    pub(super) asks_often: bool,
+    /// Interrupts are taken as soon as they are pending.
+    pub(super) prompt: bool,
     /// Words and registers of all threads at the end: is this a breach?
     pub(super) wrong: fn(&[u8; 6], &[[u8; 2]]) -> bool,
     pub(super) most_steps: u64,
@@ -80,6 +84,8 @@ impl Toy {
             threads: threads.iter().map(|t| t.to_vec()).collect(),
             buffers: false,
             asks_alone: false,
+            asks_often: false,
+            prompt: false,
             wrong: |_, _| false,
             most_steps: 2000,
         }
@@ -110,6 +116,8 @@ impl Toy {
             }
             Op::Unlock(_) if !drained => return None,
             Op::Lock(w) | Op::Unlock(w) => word(cpu, w, true),
+            // The others can't go until the interrupt is taken.
+            Op::Kick(_) if self.prompt => Footprint::everything(cpu as u8),
             Op::Kick(to) => touch(cpu, PENDING + u32::from(to), true),
             Op::Store(..)
             | Op::Set(..)
@@ -125,12 +133,19 @@ impl Toy {
     fn candidates(&self, s: &State, last: usize, out: &mut Vec<Candidate>) {
         out.clear();
         let count = self.threads.len();
+        let interrupt = |cpu: usize| {
+            let footprint = touch(cpu, PENDING + cpu as u32, true);
+            Candidate { actor: Actor::Interrupt(cpu as u8), footprint }
+        };
+        if let Some(cpu) = s.pending.iter().position(|pending| *pending && self.prompt) {
+            out.push(interrupt(cpu));
+            return;
+        }
         out.extend(self.candidate(s, last));
         out.extend((0..count).filter(|c| *c != last).filter_map(|c| self.candidate(s, c)));
         for cpu in 0..count {
             if s.pending[cpu] {
-                let footprint = touch(cpu, PENDING + cpu as u32, true);
-                out.push(Candidate { actor: Actor::Interrupt(cpu as u8), footprint });
+                out.push(interrupt(cpu));
             }
             if let Some((w, _)) = s.stores[cpu].front() {
                 let footprint = word(cpu, *w, true);
@@ -150,6 +165,7 @@ impl Toy {
             stores: vec![VecDeque::new(); count],
             pending: vec![false; count],
         };
+        let wants = chooser.wants_state();
         let mut run = Run { chooser, choices: Vec::new() };
         let (mut candidates, mut last, mut steps) = (Vec::new(), 0, 0);
         let end = loop {
@@ -166,8 +182,9 @@ impl Toy {
             if steps == self.most_steps {
                 break End::Limit;
             }
-            let taken = if candidates.len() > 1 || self.asks_alone {
-                let state = if run.chooser.wants_state() { hash(&s) } else { 0 };
+            let wants = if self.asks_often { run.chooser.wants_state() } else { wants };
+            let taken = if candidates.len() > 1 || self.asks_alone && wants {
+                let state = if wants { hash(&s) } else { 0 };
                 run.ask(&Point::Next { candidates: &candidates, state })
             } else {
                 Some(0)

@@ -124,12 +124,19 @@ impl Explorer {
 
     /// A point that an earlier run passed too.
     fn again(&mut self, point: &Point<'_>) -> Decision {
-        let same = match (self.stack[self.at], point) {
-            (Frame::Next { first, count, taken, .. }, Point::Next { candidates, .. }) => {
+        // Where one actor only could go, an executor asks to hear more, not to be told; not in a replay.
+        while point.options() > 1
+            && let Some(Frame::Next { count: 1, .. }) = self.stack.get(self.at)
+        {
+            self.parent = Some(self.at);
+            self.at += 1;
+        }
+        let same = match (self.stack.get(self.at).copied(), point) {
+            (Some(Frame::Next { first, count, taken, .. }), Point::Next { candidates, .. }) => {
                 self.parent = Some(self.at);
                 (candidates[..] == self.candidates[first..first + count]).then_some(taken)
             }
-            (Frame::Branch { count, taken }, Point::Value { .. } | Point::Fault { .. }) => {
+            (Some(Frame::Branch { count, taken }), Point::Value { .. } | Point::Fault { .. }) => {
                 (count == point.options()).then_some(taken)
             }
             _ => None,
@@ -159,14 +166,16 @@ impl Explorer {
                 }
             }
         }
-        if sleepers == 1 && !self.asks_alone {
-            // The sleeper may have been alone in being able to go, in which case it went without a question
-            // and this is its next step. Then its CPU went last, and comes first if it can go on. With two
-            // sleepers there was a question.
-            let sure = inherited != 0
-                && matches!(now[inherited.trailing_zeros() as usize].actor, Actor::Cpu(_))
-                && inherited != 1;
-            return if sure { inherited } else { 0 };
+        if now.len() == 1 {
+            // A step that has to come next; whoever sleeps and can't go only waits for it.
+            return inherited;
+        }
+        // Where it was not asked who goes because one actor only could, that one may have been the sleeper, and
+        // this is its next step. With two sleepers, both could go; but one may have been made to take an interrupt.
+        // Then another CPU than that of the step went last, and comes first.
+        let sure = sleepers > 1 && now[0].actor.cpu() == step.actor.cpu();
+        if !self.asks_alone && !sure {
+            return 0;
         }
         self.irregular += gone;
         inherited
@@ -249,7 +258,9 @@ impl Chooser for Explorer {
         }
     }
 
+    /// Not while it replays: an executor that asks at every point saves most of the hashes. At the first point
+    /// it does, for one that asks once.
     fn wants_state(&self) -> bool {
-        true
+        self.at == 0 || self.at >= self.stack.len()
     }
 }

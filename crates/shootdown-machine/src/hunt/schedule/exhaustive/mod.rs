@@ -43,8 +43,12 @@
 //! 3. A step independent of another neither enables nor disables it, nor changes its footprint, and both orders
 //!    lead to the same states (as sets, where steps have several outcomes). Checked in part:
 //!    [`Report::irregular`] counts sleeping steps that are gone, or have another footprint, after a step they
-//!    are independent of. They are woken.
-//! 4. [`Reduction::NONE`] explores without all this, and must find the same final states
+//!    are independent of. They are woken. So a kick depends on every step where interrupts are taken at once: the
+//!    others can't go until it is taken.
+//! 4. Where the chooser wants the state, the executor should ask who goes next also where one actor only can (and
+//!    note no choice), so that the search sees every step. An executor that does not is explored as well, but few
+//!    steps can sleep: of two CPUs none.
+//! 5. [`Reduction::NONE`] explores without all this, and must find the same final states
 //!    ([`Report::finals`], [`Report::digest`]).
 //!
 //! A search that did not see everything says so ([`Ended`]): it is never a pass.

@@ -45,8 +45,8 @@ fn the_number_of_schedules_is_that_of_the_binomials() {
         if alone {
             assert_eq!((slept, full), (1, 1), "independent threads: one order is enough");
         } else {
-            // A sleeper that is left alone is not asked about, and runs to its end once more.
-            assert!(slept < 20 && full < 20, "{slept} {full}");
+            // A sleeper that may have been left alone is woken.
+            assert!(slept < 1680 / 4 && full < 20, "{slept} {full}");
         }
     }
 }
@@ -220,17 +220,17 @@ fn ops(loops: bool) -> impl Strategy<Value = Op> {
 
 fn toys(loops: bool, longest: usize) -> impl Strategy<Value = Toy> {
     let thread = || proptest::collection::vec(ops(loops), 1..=longest);
-    (proptest::collection::vec(thread(), 2..=3), any::<bool>(), any::<bool>()).prop_map(
-        |(threads, buffers, alone)| {
+    (proptest::collection::vec(thread(), 2..=3), any::<[bool; 4]>()).prop_map(
+        |(threads, [buffers, alone, asks_often, prompt])| {
             let threads: Vec<&[Op]> = threads.iter().map(Vec::as_slice).collect();
-            let toy = Toy::new(&threads).asks_alone(alone);
+            let toy = Toy { asks_alone: alone, asks_often, prompt, ..Toy::new(&threads) };
             if buffers { toy.buffers() } else { toy }
         },
     )
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     /// Rule F9: a reduction is validated by exploring without it.
     #[test]
@@ -255,7 +255,7 @@ proptest! {
 
     #[test]
     fn reduction_loses_no_state_where_there_are_loops(toy in toys(true, 6)) {
-        let limits = Limits { states: 2000, runs: 20_000, ..COUNT };
+        let limits = Limits { states: 600, runs: 6_000, ..COUNT };
         let explore = |r| exhaustive(limits, r, &mut |c| toy.run(c), &mut |_, _| {});
         let (cached, full) = (explore(ALL[1]), explore(Reduction::FULL));
         prop_assume!(cached.complete());

@@ -266,3 +266,6 @@ pub fn search_here(
     }
     ordered.finish(effort)
 }
+
+#[cfg(test)]
+mod tests;
