@@ -1,9 +1,9 @@
 //! A schedule as one short line of letters and digits, and back.
 //!
 //! ```text
-//! 1 r4 h2q ... 7k3m
+//! 1 r4 h2q ... 7k3m0d
 //! | |          |
-//! | |          checksum of the choices: 4 characters
+//! | |          checksum of the choices: 6 characters
 //! | one number per choice that is not 0
 //! version
 //! ```
@@ -22,8 +22,8 @@ use super::rng::mix;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// The first character: another meaning of the rest would get another one.
 const VERSION: char = '1';
-/// Characters of the checksum: one line in a million with a mistake is taken for another schedule.
-const CHECK: usize = 4;
+/// Characters of the checksum: one line with a mistake in a thousand million is taken for another schedule.
+const CHECK: usize = 6;
 /// The most choices: far more than any run takes, and a bound on what a line can ask for.
 const LONGEST: u64 = 1 << 22;
 
@@ -33,7 +33,7 @@ const LONGEST: u64 = 1 << 22;
 pub enum CodeError {
     /// Not long enough for a version and a checksum.
     #[error(
-        "the schedule has {0} characters, and the shortest has 5: copy the whole line that the failing run printed"
+        "the schedule has {0} characters, and the shortest has 7: copy the whole line that the failing run printed"
     )]
     Short(usize),
     /// It begins with something else than a known version.
@@ -61,7 +61,7 @@ pub enum CodeError {
     },
     /// A number goes on where the checksum begins.
     #[error(
-        "the number at character {at} has no end: something is missing before the last four characters; copy the line again"
+        "the number at character {at} has no end: something is missing before the last six characters; copy the line again"
     )]
     Cut {
         /// Where the number begins.
@@ -77,10 +77,13 @@ pub enum CodeError {
     },
 }
 
-/// 20 bits that depend on every choice, and on its place.
+/// 30 bits that depend on every choice, and on its place. (The finalizer maps 0 to 0: without the count of the
+/// places, zeros after that would change nothing.)
 fn checksum(choices: &[u16]) -> u64 {
-    let sum = choices.iter().fold(1, |sum, c| mix(sum ^ u64::from(*c)).rotate_left(1));
-    mix(sum) >> 44
+    let sum = (1u64..).zip(choices).fold(1, |sum, (place, choice)| {
+        mix(mix(sum ^ place << 16 ^ u64::from(*choice)).wrapping_add(place))
+    });
+    mix(sum) >> 34
 }
 
 /// Writes a schedule as a line.
@@ -244,11 +247,11 @@ mod tests {
         #[test]
         fn nothing_makes_it_panic(line in "\\PC{0,40}") {
             let _ = decode(&line);
-            let _ = decode(&format!("1{line}"));
+            let _ = decode(&format!("1{line}000000"));
         }
 
         #[test]
-        fn nothing_of_the_alphabet_makes_it_panic(line in "1[0-9a-z]{4,60}") {
+        fn nothing_of_the_alphabet_makes_it_panic(line in "1[0-9a-z]{6,60}") {
             let _ = decode(&line);
         }
     }
@@ -260,8 +263,8 @@ mod tests {
             choices[at] = choice;
         }
         let line = encode(&choices);
-        assert!(line.len() <= 14, "{line}");
-        assert_eq!(encode(&[]).len(), 5);
+        assert!(line.len() <= 16, "{line}");
+        assert_eq!(encode(&[]).len(), 7);
         assert_eq!(encode(&[0, 0, 0]), encode(&[]));
     }
 
@@ -274,15 +277,15 @@ mod tests {
         let bad = format!("{}*{}", &line[..2], &line[2..]);
         assert_eq!(decode(&bad), Err(CodeError::Character { at: 3, found: '*' }));
         assert!(decode(&bad).unwrap_err().to_string().contains("character 3"));
-        let cut = format!("1z{}", &line[line.len() - 4..]);
+        let cut = format!("1z{}", &line[line.len() - 6..]);
         assert_eq!(decode(&cut), Err(CodeError::Cut { at: 2 }));
-        assert_eq!(decode("1zzzzzzzzz0000"), Err(CodeError::Large { at: 2 }));
-        assert_eq!(decode("1zzzzzz20000"), Err(CodeError::Large { at: 2 }));
-        assert_eq!(decode("11zzzz10000"), Err(CodeError::Large { at: 3 }));
+        assert_eq!(decode("1zzzzzzzzz000000"), Err(CodeError::Large { at: 2 }));
+        assert_eq!(decode("1zzzzzz2000000"), Err(CodeError::Large { at: 2 }));
+        assert_eq!(decode("11zzzz1000000"), Err(CodeError::Large { at: 3 }));
         let short = format!("{}{}", &line[..3], &line[4..]);
         assert!(decode(&short).is_err());
         let swapped = encode(&[0, 1, 5, 0, 9]);
-        let mixed = format!("{}{}", &line[..line.len() - 4], &swapped[swapped.len() - 4..]);
-        assert_eq!(decode(&mixed), Err(CodeError::Checksum { at: line.len() - 3 }));
+        let mixed = format!("{}{}", &line[..line.len() - 6], &swapped[swapped.len() - 6..]);
+        assert_eq!(decode(&mixed), Err(CodeError::Checksum { at: line.len() - 5 }));
     }
 }
