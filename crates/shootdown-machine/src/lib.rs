@@ -16,6 +16,7 @@ mod engine;
 pub mod hostile;
 pub mod hunt;
 mod kernel;
+pub mod litmus;
 mod machine;
 pub mod mmu;
 mod names;

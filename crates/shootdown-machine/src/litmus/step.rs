@@ -1,0 +1,566 @@
+//! What may happen next: every transition from a state.
+
+use crate::hostile::{
+    Access, Descriptor, FaultKind, HostileError, Invalidation, Outcome, Pages, TableId, Update,
+};
+use shootdown::{Reach, Tag};
+
+use super::machine::{Breakage, Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
+use super::program::{Arithmetic, Class, Op, Place, Scope};
+use super::test::Arch;
+use super::value::Value;
+use super::window::View;
+
+/// The address of a failing exclusive store's status.
+const FAILED: Value = Value::number(1);
+
+/// Collects the states that may follow one.
+pub(super) struct Stepper<'a> {
+    machine: &'a Machine<'a>,
+    outcomes: Vec<Outcome>,
+    updates: Vec<Update>,
+}
+
+impl<'a> Stepper<'a> {
+    pub fn new(machine: &'a Machine<'a>) -> Self {
+        Self { machine, outcomes: vec![], updates: vec![] }
+    }
+
+    /// Calls `tell` with every state that may follow.
+    pub fn successors(
+        &mut self,
+        state: &State,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        for cpu in 0..state.cpus.len() {
+            let view = View::new(self.machine, state, cpu);
+            for k in 0..view.path.len() {
+                self.instruction(&view, k, tell)?;
+            }
+            self.speculative_updates(state, cpu, tell)?;
+        }
+        Ok(())
+    }
+
+    /// Is every program at its end?
+    pub fn ended(&self, state: &State) -> bool {
+        (0..state.cpus.len()).all(|cpu| {
+            let view = View::new(self.machine, state, cpu);
+            view.path.complete
+                && (0..view.path.len())
+                    .all(|k| matches!(view.op(k), Op::Barrier(_)) || view.step(k).finished())
+        })
+    }
+
+    fn instruction(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let op = view.op(k);
+        match (op, view.step(k)) {
+            (Op::Barrier(_), _) => Ok(()),
+            (Op::Branch { .. }, Step::Waiting) => {
+                if self.machine.execution == Execution::Window {
+                    for taken in [false, true] {
+                        self.emit(view.with(k, Step::Guessed { taken }), tell);
+                    }
+                }
+                Ok(())
+            }
+            (_, Step::Waiting) if matches!(op.place(), Some(Place::Page(_))) => {
+                self.translate(view, k, tell)
+            }
+            (_, Step::Waiting | Step::Held { .. }) if op.class().is_some() => {
+                self.perform(view, k, tell)
+            }
+            (_, Step::HeldFault { .. }) => self.take_fault(view, k, tell),
+            (_, Step::Waiting) => self.act(view, k, tell),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a state, after whatever follows by itself.
+    fn emit(&self, mut state: State, tell: &mut dyn FnMut(State)) {
+        if settle(self.machine, &mut state) {
+            tell(state);
+        }
+    }
+
+    fn walker<'s>(&'s self, state: &'s State) -> Walker<'s> {
+        Walker { machine: self.machine, words: &state.words, cpus: &state.cpus }
+    }
+
+    fn translate(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        if !view.may_start(k, true) {
+            return Ok(());
+        }
+        let Some(Place::Page(page)) = view.op(k).place() else { return Ok(()) };
+        let number = self.machine.page_number(page);
+        let writes = view.op(k).class().is_some_and(|class| class.writes);
+        let access = if writes { Access::USER_WRITE } else { Access::USER_READ };
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        let walker = self.walker(view.state);
+        view.state.hw.outcomes(&walker, view.cpu, number, access, &mut outcomes);
+        let tag = view.state.hw.tag(view.cpu).0;
+        for outcome in &outcomes {
+            self.outcome(view, k, outcome, tag, tell)?;
+        }
+        self.outcomes = outcomes;
+        Ok(())
+    }
+
+    fn outcome(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        outcome: &Outcome,
+        tag: u16,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        match *outcome {
+            Outcome::Hit { ref translation, update, .. } => {
+                let page = self.page_number(view, k);
+                let frame = translation.frame_of(page).0 as usize;
+                let Some(word) = self.machine.frame_word(frame) else { return Ok(()) };
+                let global = translation.owner == crate::hostile::Owner::Everyone;
+                if !view.may_hold(k, word) {
+                    return Ok(());
+                }
+                let mut next = view.with(k, Step::Held { word, tag, global });
+                if let Some(update) = update {
+                    let early = update.set & !Descriptor::ACCESSED == 0;
+                    if !early && !view.unspeculative(k) {
+                        return Ok(());
+                    }
+                    if !self.update(&mut next, &update)? {
+                        return Ok(());
+                    }
+                }
+                self.emit(next, tell);
+            }
+            Outcome::Blocked { update } => {
+                let mut next = view.state.clone();
+                if self.update(&mut next, &update)? {
+                    self.emit(next, tell);
+                }
+            }
+            Outcome::Fault { kind, .. } => {
+                let uncacheable = matches!(kind, FaultKind::NotPresent | FaultKind::Accessed);
+                let ets2 = self.machine.features.ets2 && uncacheable;
+                if !ets2 || view.after_accesses(k) {
+                    self.emit(view.with(k, Step::HeldFault { kind, tag }), tell);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn page_number(&self, view: &View<'_>, k: usize) -> u32 {
+        match view.op(k).place() {
+            Some(Place::Page(page)) => self.machine.page_number(page),
+            _ => u32::MAX,
+        }
+    }
+
+    /// Hardware sets bits in a word, if the word still says what the walker saw.
+    fn update(&self, state: &mut State, update: &Update) -> Result<bool, HostileError> {
+        let Some(word) = self.machine.entry_word(update.word) else { return Ok(false) };
+        let current = state.words.0[usize::from(word)].0.as_walked();
+        let Some(new) = update.apply(current) else { return Ok(false) };
+        if new != current {
+            self.write(state, word, Value::descriptor(new))?;
+        }
+        Ok(true)
+    }
+
+    fn speculative_updates(
+        &mut self,
+        state: &State,
+        cpu: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let mut updates = std::mem::take(&mut self.updates);
+        state.hw.early_updates(&self.walker(state), cpu, &mut updates);
+        for update in &updates {
+            let mut next = state.clone();
+            if self.update(&mut next, update)? {
+                self.emit(next, tell);
+            }
+        }
+        self.updates = updates;
+        Ok(())
+    }
+
+    /// A word changes for everyone.
+    fn write(&self, state: &mut State, word: u8, value: Value) -> Result<(), HostileError> {
+        let cell = &mut state.words.0[usize::from(word)];
+        *cell = (value, cell.1 + 1);
+        if let Some(entry) = self.machine.entry(word) {
+            let walker = Walker { machine: self.machine, words: &state.words, cpus: &state.cpus };
+            state.hw.changed(&walker, entry)?;
+        }
+        Ok(())
+    }
+
+    fn perform(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let class = view.op(k).class().unwrap_or(Class::BOTH);
+        let Some(word) = view.word(k) else { return Ok(()) };
+        let buffers = self.machine.execution == Execution::Tso;
+        if buffers && matches!(view.op(k), Op::Store { .. }) && *view.step(k) == Step::Waiting {
+            return self.issue(view, k, word, tell);
+        }
+        if !view.may_perform(k, class) {
+            return Ok(());
+        }
+        let (current, version) = view.state.words.0[usize::from(word)];
+        match *view.op(k) {
+            Op::Store { .. } => {
+                if let Some(data) = view.data(k)
+                    && view.may_store(k, word)
+                {
+                    let next =
+                        view.with(k, Step::Done { value: Value::default(), word, source: 0 });
+                    self.store(view, k, next, word, data, tell)?;
+                }
+            }
+            Op::StoreExclusive { .. } => {
+                let Some(data) = view.data(k) else { return Ok(()) };
+                if !view.may_store(k, word) {
+                    return Ok(());
+                }
+                let failed = Step::Done { value: FAILED, word: NO_WORD, source: 0 };
+                self.emit(view.performed_with(k, failed), tell);
+                if view.monitors(k, word, version) {
+                    let next =
+                        view.with(k, Step::Done { value: Value::default(), word, source: 0 });
+                    self.store(view, k, next, word, data, tell)?;
+                }
+            }
+            Op::Swap { .. } => {
+                if let Some(data) = view.data(k)
+                    && view.may_store(k, word)
+                    && view.first_at_word(k, word, false)
+                    && (!buffers || view.after_accesses(k))
+                {
+                    let next = view.with(k, Step::Done { value: current, word, source: version });
+                    self.store(view, k, next, word, data, tell)?;
+                }
+            }
+            Op::Load { .. } | Op::Wait { .. } => {
+                if !view.first_at_word(k, word, false) {
+                    return Ok(());
+                }
+                let (value, source) = match view.forwarded(k, word) {
+                    Some((_, None)) => return Ok(()),
+                    Some((at, Some(value))) => (value, FORWARDED | at as u8),
+                    None => (current, version),
+                };
+                let wanted = match *view.op(k) {
+                    Op::Wait { value: wanted, .. } => wanted == value,
+                    _ => true,
+                };
+                if wanted && !view.overtaken(k, word, source) {
+                    self.emit(view.performed_with(k, Step::Done { value, word, source }), tell);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A store enters the store buffer. Its own walker may look there.
+    fn issue(
+        &self,
+        view: &View<'_>,
+        k: usize,
+        word: u8,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        if !view.may_start(k, false) || view.data(k).is_none() {
+            return Ok(());
+        }
+        let mut next = view.with(k, Step::Held { word, tag: 0, global: false });
+        if let Some(entry) = self.machine.entry(word) {
+            let walker = Walker { machine: self.machine, words: &next.words, cpus: &next.cpus };
+            next.hw.changed_for(&walker, view.cpu, entry)?;
+        }
+        self.emit(next, tell);
+        Ok(())
+    }
+
+    fn store(
+        &self,
+        view: &View<'_>,
+        k: usize,
+        mut next: State,
+        word: u8,
+        data: Value,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        release(&mut next, view.cpu, view.path.at(k));
+        self.write(&mut next, word, data)?;
+        self.emit(next, tell);
+        Ok(())
+    }
+
+    fn take_fault(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let class = view.op(k).class().unwrap_or(Class::BOTH);
+        if !view.unspeculative(k) || !view.may_perform(k, class) {
+            return Ok(());
+        }
+        if !view.first_at_place(k) {
+            return Ok(());
+        }
+        let mut next = view.performed_with(k, Step::Faulted);
+        for later in k + 1..view.path.len() {
+            let at = view.path.at(later);
+            let undoable = !view.step(later).finished()
+                || matches!(view.op(later), Op::Load { .. } | Op::Set { .. } | Op::Branch { .. });
+            if !undoable {
+                return Ok(());
+            }
+            release(&mut next, view.cpu, at);
+            next.cpus[view.cpu].steps[at] = Step::Waiting;
+        }
+        let page = self.page_number(view, k);
+        let walker = Walker { machine: self.machine, words: &next.words, cpus: &next.cpus };
+        next.hw.faulted(&walker, view.cpu, page)?;
+        self.emit(next, tell);
+        Ok(())
+    }
+
+    fn act(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        if matches!(view.op(k), Op::Set { .. } | Op::Branch { .. }) || !view.may_act(k) {
+            return Ok(());
+        }
+        let mut next = view.with(k, Step::DONE);
+        match *view.op(k) {
+            Op::Invalidate { scope, broadcast, .. } => {
+                let what = self.removal(view, scope);
+                let reach = if broadcast { Reach::Broadcast } else { Reach::Local };
+                let outstanding = if broadcast { self.outstanding(view, scope) } else { 0 };
+                next.cpus[view.cpu].steps[view.path.at(k)] = Step::Issued { outstanding };
+                let walker = self.walker(view.state);
+                next.hw.invalidate(&walker, view.cpu, what, reach)?;
+            }
+            Op::Root { table, tag, keep } => {
+                let keep = keep || self.machine.test.arch != Arch::X86_64;
+                let walker = self.walker(view.state);
+                let root = Some(TableId(u16::from(table)));
+                next.hw.load(&walker, view.cpu, root, Tag(tag), keep)?;
+            }
+            Op::Interrupt { cpu } => next.cpus[usize::from(cpu)].interrupts += 1,
+            Op::TakeInterrupt => {
+                let waiting = &mut next.cpus[view.cpu].interrupts;
+                if *waiting == 0 {
+                    return Ok(());
+                }
+                *waiting -= 1;
+            }
+            _ => return Ok(()),
+        }
+        self.emit(next, tell);
+        Ok(())
+    }
+
+    fn removal(&self, view: &View<'_>, scope: Scope) -> Invalidation {
+        let number = |page| self.machine.page_number(page);
+        let riscv = self.machine.test.arch == Arch::Riscv64;
+        let x86 = self.machine.test.arch == Arch::X86_64;
+        match scope {
+            Scope::PageHere { page } => {
+                Invalidation::invlpg(number(page), view.state.hw.tag(view.cpu))
+            }
+            Scope::Page { page, tag } if x86 => {
+                Invalidation::invpcid_address(number(page), Tag(tag))
+            }
+            Scope::Page { page, tag } if riscv => {
+                Invalidation::sfence_address_asid(number(page), Tag(tag))
+            }
+            Scope::Page { page, tag } => Invalidation::tlbi_va(Pages::one(number(page)), Tag(tag)),
+            Scope::PageAnyTag { page } if riscv => Invalidation::sfence_address(number(page)),
+            Scope::PageAnyTag { page } => Invalidation::tlbi_va_any(Pages::one(number(page))),
+            Scope::LastLevel { page, tag: Some(tag) } => {
+                Invalidation::tlbi_va_last(Pages::one(number(page)), Tag(tag))
+            }
+            Scope::LastLevel { page, tag: None } => {
+                Invalidation::tlbi_va_any_last(Pages::one(number(page)))
+            }
+            Scope::Tag(tag) => Invalidation::tag(Tag(tag)),
+            Scope::NonGlobal => Invalidation::everything_but_globals(),
+            Scope::All => Invalidation::everything(),
+        }
+    }
+
+    /// The accesses of other CPUs that were translated before an invalidation that covers them.
+    fn outstanding(&self, view: &View<'_>, scope: Scope) -> u128 {
+        if self.machine.options.breakage == Breakage::ImpatientSync {
+            return 0;
+        }
+        let mut mask = 0;
+        for (cpu, other) in view.state.cpus.iter().enumerate().filter(|(c, _)| *c != view.cpu) {
+            for (at, step) in other.steps.iter().enumerate() {
+                let (tag, global) = match *step {
+                    Step::Held { tag, global, .. } => (tag, global),
+                    Step::HeldFault { tag, .. } => (tag, false),
+                    _ => continue,
+                };
+                let Some(Place::Page(page)) = self.machine.op(cpu, at).place() else { continue };
+                let same = |p| self.machine.page_number(p) == self.machine.page_number(page);
+                let covered = match scope {
+                    Scope::Page { page, tag: t } | Scope::LastLevel { page, tag: Some(t) } => {
+                        same(page) && (global || t == tag)
+                    }
+                    Scope::PageAnyTag { page }
+                    | Scope::PageHere { page }
+                    | Scope::LastLevel { page, tag: None } => same(page),
+                    Scope::Tag(t) => !global && t == tag,
+                    Scope::NonGlobal => !global,
+                    Scope::All => true,
+                };
+                if covered {
+                    mask |= bit(cpu, at);
+                }
+            }
+        }
+        mask
+    }
+}
+
+/// The bit of an instruction in masks of outstanding accesses.
+const fn bit(cpu: usize, at: usize) -> u128 {
+    1 << (cpu * super::parse::program::MAX_CODE + at)
+}
+
+/// The access is over: nobody waits for it any more.
+pub(super) fn release(state: &mut State, cpu: usize, at: usize) {
+    for other in &mut state.cpus {
+        for step in &mut other.steps {
+            if let Step::Issued { outstanding } = step {
+                *outstanding &= !bit(cpu, at);
+            }
+        }
+    }
+}
+
+/// Does what follows by itself: register arithmetic, and branches whose register is known. False if a
+/// guess was wrong.
+pub(super) fn settle(machine: &Machine<'_>, state: &mut State) -> bool {
+    for cpu in 0..state.cpus.len() {
+        let mut k = 0;
+        loop {
+            let view = View::new(machine, state, cpu);
+            if k >= view.path.len() {
+                break;
+            }
+            let at = view.path.at(k);
+            let step = *view.step(k);
+            let done = match *view.op(k) {
+                Op::Set { to: _, left, with, right } if step == Step::Waiting => {
+                    let both = view.operand(k, left).zip(view.operand(k, right));
+                    both.map(|(left, right)| compute(left, with, right))
+                }
+                Op::Branch { reg, equal, value, .. } if !step.finished() => {
+                    let taken = view.operand(k, reg).map(|found| (found == value) == equal);
+                    if let (Some(is), Step::Guessed { taken: guess }) = (taken, step)
+                        && is != guess
+                    {
+                        return false;
+                    }
+                    taken.map(|taken| Value::number(u64::from(taken)))
+                }
+                _ => None,
+            };
+            if let Some(value) = done {
+                state.cpus[cpu].steps[at] = Step::done(value);
+            }
+            k += 1;
+        }
+    }
+    true
+}
+
+fn compute(left: Value, with: Arithmetic, right: Value) -> Value {
+    let (l, r) = (left.bits(), right.bits());
+    match with {
+        Arithmetic::Move => left,
+        Arithmetic::Add => Value::from_bits(l.wrapping_add(r)),
+        Arithmetic::Xor => Value::from_bits(l ^ r),
+        Arithmetic::And => Value::from_bits(l & r),
+        Arithmetic::Or => Value::from_bits(l | r),
+        Arithmetic::Clear => Value::from_bits(l & !r),
+    }
+}
+
+impl View<'_> {
+    /// The state with one step changed.
+    pub fn with(&self, k: usize, step: Step) -> State {
+        let mut next = self.state.clone();
+        next.cpus[self.cpu].steps[self.path.at(k)] = step;
+        next
+    }
+
+    /// The same, with the access over.
+    pub fn performed_with(&self, k: usize, step: Step) -> State {
+        let mut next = self.with(k, step);
+        release(&mut next, self.cpu, self.path.at(k));
+        next
+    }
+
+    /// May an access of this class be performed as far as barriers and the kind of machine go?
+    fn may_perform(&self, k: usize, class: Class) -> bool {
+        self.ordered(k, class)
+            && match self.machine.execution {
+                Execution::Window => self.may_start(k, false),
+                // The buffer is first in, first out; loads do not wait for it.
+                Execution::Tso if class.writes => self.after_accesses(k),
+                Execution::Tso | Execution::Sequential => self.may_start(k, false),
+            }
+    }
+
+    fn may_store(&self, k: usize, word: u8) -> bool {
+        self.unspeculative(k) && self.first_at_word(k, word, true)
+    }
+
+    /// A store may not be found to meet a later load that is done: the guess was wrong.
+    fn may_hold(&self, k: usize, word: u8) -> bool {
+        let writes = self.op(k).class().is_some_and(|class| class.writes);
+        let at = self.path.at(k);
+        !writes || !self.overtaken(k, word, FORWARDED | at as u8)
+    }
+
+    /// Every earlier access of the same page is over.
+    fn first_at_place(&self, k: usize) -> bool {
+        let place = self.op(k).place();
+        (0..k).all(|j| self.op(j).place() != place || self.step(j).finished())
+    }
+
+    /// Has the word not been written since the last exclusive load read it?
+    fn monitors(&self, k: usize, word: u8, version: u8) -> bool {
+        (0..k).rev().find(|j| matches!(self.op(*j), Op::Load { exclusive: true, .. })).is_some_and(
+            |j| matches!(*self.step(j), Step::Done { word: w, source, .. } if w == word && source == version),
+        )
+    }
+}
