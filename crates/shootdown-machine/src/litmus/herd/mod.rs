@@ -14,6 +14,8 @@ mod condition;
 mod init;
 mod kinds;
 mod program;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use std::collections::BTreeMap;
