@@ -25,5 +25,5 @@ echo "==> architecture: the pure parts"
 # Left out: the tests that read what an assembler made (Miri has no inline assembly), and those that
 # count through every value of a field or every combination of features.
 cargo +nightly miri test -p shootdown-arch --lib -- \
-    x86_64::cr4::tests x86_64::linear::tests x86_64::pcid::tests \
+    x86_64::cr4::tests x86_64::linear::tests \
     cpuid::tests::each_fact cpuid::tests::signatures cpuid::tests::false_claims cpuid::tests::leaves
