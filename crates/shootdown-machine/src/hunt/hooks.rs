@@ -63,7 +63,8 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
         drains && with(|h| h.memory.model() == Memory::Tso && h.memory.buffered(h.current) != 0);
     // A store that goes to a buffer changes nothing that others see.
     let write = write && (access == Access::Rmw || with(|h| h.memory.model() != Memory::Tso));
-    step(location, write, drains);
+    let fenced = order == Ordering::SeqCst && with(|h| h.memory.model()) != Memory::Sc;
+    step(location, write, drains || fenced);
     with(|h| {
         if drains {
             h.drain(h.current);

@@ -210,8 +210,8 @@ pub fn without_irqs<R>(f: impl FnOnce() -> R) -> R {
 pub fn kick(target: CpuId) -> bool {
     #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
     let to = target.0 as u8;
-    let drains = with(|h| h.memory.buffered(h.current) != 0);
-    step(machine::pending_bit(to), true, drains);
+    // Where the target is when it becomes pending matters to each of its steps.
+    step(machine::pending_bit(to), true, true);
     let failed = with(|h| {
         h.drain(h.current);
         if !h.powers.has(Power::FailingKicks) {

@@ -324,6 +324,8 @@ fn spawn(world: &dyn World, cpu: u8, stack: DefaultStack) -> Cpu {
         unsafe { &*world }.program(CpuId(u32::from(cpu)));
         with(|h| {
             h.note(|| "ends".to_owned());
+            // An interrupt taken just before is another state than one taken now.
+            h.saw(0x0e4d);
             h.me().irqs_on = true;
         });
         loop {
@@ -421,9 +423,13 @@ pub(super) fn step(location: Location, write: bool, everything: bool) {
 /// or after an interrupt.
 pub(super) fn relax() {
     if with(|h| h.memory.has_news(h.current)) {
-        step(0, false, false);
+        step(0, false, true);
     } else {
-        with(|h| h.me().status = Status::Waiting);
+        with(|h| {
+            let cpu = h.current;
+            h.me().next = Footprint::everything(cpu);
+            h.me().status = Status::Waiting;
+        });
         suspend_for_others();
         with(|h| h.me().status = Status::Ready);
     }
@@ -469,7 +475,9 @@ impl Hunt {
                 // A schedule made for other code may ask for what there is not.
                 let option = option.min(point.options() - 1);
                 #[allow(clippy::cast_possible_truncation)] // fewer than 2^16 options
-                self.choices.push(option as u16);
+                if point.options() > 1 {
+                    self.choices.push(option as u16);
+                }
                 Some(option)
             }
         }
@@ -495,7 +503,7 @@ impl Hunt {
                     self.stuck();
                     return Go::Away;
                 }
-                1 => 0,
+                1 if !self.wants_state => 0,
                 _ => {
                     let state = if self.wants_state { self.state() } else { 0 };
                     let candidates = std::mem::take(&mut self.candidates);
@@ -509,6 +517,11 @@ impl Hunt {
             };
             self.steps += 1;
             let Candidate { actor, .. } = self.candidates[chosen];
+            if !matches!(actor, Actor::Drain(_)) {
+                // How far the CPU's code has come is part of its state, even where a step shows it nothing.
+                let me = &mut self.cpus[actor.cpu() as usize];
+                me.history = mix(me.history ^ 0x57e9);
+            }
             let (cpu, go) = match actor {
                 Actor::Drain(cpu) => {
                     self.drain_one(cpu);

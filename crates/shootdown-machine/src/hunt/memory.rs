@@ -478,7 +478,14 @@ impl SharedMemory {
     /// Hash of what memory holds (what each CPU knows follows from what it did).
     pub fn hash(&self) -> u64 {
         let buffers = self.observers.iter().fold(0, |h, o| mix(h ^ o.buffer.len() as u64));
-        self.content ^ buffers ^ self.fences.rotate_left(17)
+        // What a wait loop of each CPU would take for news.
+        let news = self.observers.iter().zip(0u64..).fold(0, |h, (o, cpu)| {
+            o.watched.iter().fold(h, |h, l| {
+                let newer = self.history(*l).writes + 1 - o.seen[*l as usize];
+                h ^ mix(mix(cpu << 32 ^ u64::from(*l)) ^ u64::from(newer))
+            })
+        });
+        self.content ^ buffers ^ news ^ self.fences.rotate_left(17)
     }
 }
 

@@ -1,0 +1,195 @@
+//! What an exhaustive search of the hunt leaves out, it may leave out: random small programs on the real executor,
+//! with and without reduction, show the same results. (Not the same final hashes: locations are numbered in the order
+//! of their first use, so the executor tells more states apart than there are.) (Rule F9; on toy systems: `hunt::schedule`.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
+
+use shootdown_machine::CpuId;
+use shootdown_machine::hunt::schedule::{Ended, Limits, Reduction, Report, Rng, exhaustive};
+use shootdown_machine::hunt::{Bounds, Memory, Power, Powers, World, hw, run};
+use shootdown_machine::shootdown::sync::{AtomicU64, fence};
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Load(usize, Ordering),
+    Store(usize, u64, Ordering),
+    Add(usize, Ordering),
+    Fence(Ordering),
+    Kick(u32),
+    Irqs(bool),
+    Wait(usize),
+}
+
+type Seen = Vec<u64>;
+
+/// Programs over two words; what they read is what they show.
+struct Programs {
+    programs: Vec<Vec<Op>>,
+    words: Cell<Option<NonNull<[AtomicU64; 2]>>>,
+    seen: RefCell<Vec<Seen>>,
+    results: RefCell<BTreeSet<Vec<Seen>>>,
+}
+
+impl Programs {
+    fn words(&self) -> &[AtomicU64; 2] {
+        // SAFETY: placed by `boot` of this run.
+        unsafe { self.words.get().expect("booted").as_ref() }
+    }
+
+    fn see(&self, cpu: CpuId, value: u64) {
+        self.seen.borrow_mut()[cpu.index()].push(value);
+    }
+}
+
+impl World for Programs {
+    fn cpus(&self) -> u8 {
+        self.programs.len() as u8
+    }
+
+    fn boot(&self) {
+        self.words.set(Some(hw::place([const { AtomicU64::new(0) }; 2])));
+        *self.seen.borrow_mut() = vec![Seen::new(); self.programs.len()];
+    }
+
+    fn program(&self, cpu: CpuId) {
+        for op in &self.programs[cpu.index()] {
+            match *op {
+                Op::Load(w, order) => {
+                    let value = self.words()[w].load(order);
+                    self.see(cpu, value);
+                }
+                Op::Store(w, value, order) => self.words()[w].store(value, order),
+                Op::Add(w, order) => {
+                    let value = self.words()[w].fetch_add(10, order);
+                    self.see(cpu, value);
+                }
+                Op::Fence(order) => fence(order),
+                Op::Kick(to) => {
+                    let raised = hw::kick(CpuId(to % self.programs.len() as u32));
+                    self.see(cpu, 1000 + u64::from(raised));
+                }
+                Op::Irqs(on) => {
+                    hw::set_irqs(on);
+                }
+                Op::Wait(w) => {
+                    while self.words()[w].load(Ordering::Acquire) == 0 {
+                        hw::relax();
+                    }
+                }
+            }
+        }
+        hw::set_irqs(true);
+    }
+
+    fn interrupt(&self, cpu: CpuId) {
+        let value = self.words()[0].load(Ordering::Relaxed);
+        self.see(cpu, 2000 + value);
+    }
+
+    fn finish(&self) {
+        let mut result = self.seen.borrow().clone();
+        result.push(self.words().iter().map(|w| w.load(Ordering::Relaxed)).collect());
+        self.results.borrow_mut().insert(result);
+    }
+}
+
+fn explore(
+    world: &Programs,
+    powers: Powers,
+    reduction: Reduction,
+) -> (Report, BTreeSet<Vec<Seen>>) {
+    let limits = Limits { first_breach: false, runs: 30_000, ..Limits::default() };
+    let bounds = Bounds { steps: 400, ..Bounds::default() };
+    world.results.borrow_mut().clear();
+    let mut run = |c: &mut dyn shootdown_machine::hunt::Chooser| run(world, powers, bounds, c);
+    let report = exhaustive(limits, reduction, &mut run, &mut |_, _| {});
+    (report, world.results.take())
+}
+
+fn one_of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
+    all[rng.below(all.len())]
+}
+
+fn op(rng: &mut Rng, kinds: &[u8]) -> Op {
+    use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+    let w = rng.below(2);
+    match one_of(rng, kinds) {
+        0 => Op::Load(w, one_of(rng, &[Relaxed, Acquire, SeqCst])),
+        1 => Op::Store(w, 1 + rng.below(2) as u64, one_of(rng, &[Relaxed, Release, SeqCst])),
+        2 => Op::Add(w, one_of(rng, &[Relaxed, AcqRel, SeqCst])),
+        3 => Op::Fence(one_of(rng, &[Acquire, Release, SeqCst])),
+        4 => Op::Kick(rng.below(3) as u32),
+        5 => Op::Irqs(rng.below(2) == 0),
+        _ => Op::Wait(w),
+    }
+}
+
+/// Programs of these kinds of operations, with these powers.
+fn compare(seed: u64, kinds: &[u8], powers: Powers) {
+    let mut compared = 0;
+    for number in 0..std::env::var("SHOOTDOWN_RUNS").map_or(25, |n| n.parse().unwrap()) {
+        let mut rng = Rng::of_run(seed, number);
+        let cpus = 2 + rng.below(2);
+        let longest = if cpus == 2 { 4 } else { 2 };
+        let programs: Vec<Vec<Op>> = (0..cpus)
+            .map(|_| (0..1 + rng.below(longest)).map(|_| op(&mut rng, kinds)).collect())
+            .collect();
+        let world = Programs {
+            programs,
+            words: Cell::new(None),
+            seen: RefCell::default(),
+            results: RefCell::default(),
+        };
+        let (all, expected) = explore(&world, powers, Reduction::NONE);
+        if all.ended == Ended::Runs {
+            continue;
+        }
+        assert!(all.complete(), "{all}");
+        compared += 1;
+        for (cache, sleep) in [(true, false), (false, true), (true, true)] {
+            let (report, results) = explore(&world, powers, Reduction { cache, sleep });
+            let what = format!(
+                "program {number}: {:?}\n{powers:?}\ncache {cache}, sleep {sleep}\nwithout: {all}\nwith:    {report}\nlost: {:?}",
+                world.programs,
+                expected.difference(&results).collect::<Vec<_>>()
+            );
+            assert!(report.complete(), "{what}");
+            assert!(results == expected, "{what}");
+            assert_eq!(report.breaches > 0, all.breaches > 0, "{what}");
+        }
+    }
+    assert!(compared > 5, "{compared}");
+}
+
+#[test]
+fn plain_accesses() {
+    for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
+        compare(1, &[0, 1], Powers::NONE.memory(memory));
+    }
+}
+
+#[test]
+fn swaps_and_fences() {
+    for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
+        compare(2, &[0, 1, 2, 3], Powers::NONE.memory(memory));
+    }
+}
+
+#[test]
+fn interrupts() {
+    for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
+        for powers in [Powers::NONE.with(Power::LateInterrupts), Powers::NONE] {
+            compare(3, &[0, 1, 4, 5], powers.memory(memory));
+        }
+    }
+}
+
+#[test]
+fn waits() {
+    for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
+        compare(4, &[0, 1, 1, 4, 6], Powers::NONE.memory(memory).with(Power::LateInterrupts));
+    }
+}
