@@ -1,6 +1,6 @@
 //! When is a flush over? Waiting for the answers of those who were told.
 
-use crate::cpu::{PerCpu, View};
+use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::{Bits, WORD};
 use crate::flush::FlushError;
 use crate::ids::{CpuId, Generation};
@@ -92,6 +92,15 @@ impl Asked {
         Ok(())
     }
 
+    /// Could these words ([`PerCpu::published`]) be an answer?
+    fn is_answered_by(self, (loaded, acked): (u64, u64)) -> bool {
+        let loaded = Loaded(loaded);
+        loaded != Loaded::SWITCHING
+            && (loaded.id() != self.id
+                || acked >= self.generation.0
+                || loaded.is_lazy() && !self.freed_tables)
+    }
+
     /// Waits for one CPU; `awake` is called when something may have happened.
     fn wait_for<P: Platform>(
         self,
@@ -108,7 +117,8 @@ impl Asked {
             if self.is_done(state) {
                 break;
             }
-            if state.published() == before {
+            // It may have said something else in between, and now says the answer: then it must not sleep.
+            if state.published() == before && !self.is_answered_by(before) {
                 if P::relax(pin).is_err() {
                     return if without!(StallForgotten) {
                         Ok(())
