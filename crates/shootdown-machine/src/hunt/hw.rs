@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 use shootdown::{CpuId, Tag};
 
+pub use super::promises::{latest, seal, software_reads, unseal, user_store};
+
 use super::choice::Point;
 use super::machine::{self, step, stop, with};
 
@@ -148,6 +150,23 @@ pub fn place<T>(value: T) -> NonNull<T> {
     at
 }
 
+/// Runs `f` as another CPU, while the world boots.
+///
+/// # Panics
+/// While CPUs run.
+pub fn boot_as(cpu: CpuId, f: impl FnOnce()) {
+    let become_cpu = |cpu: u8| {
+        with(|h| {
+            assert!(!h.running && usize::from(cpu) < h.cpus.len(), "CPUs run by themselves");
+            std::mem::replace(&mut h.current, cpu)
+        })
+    };
+    #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
+    let before = become_cpu(cpu.0 as u8);
+    f();
+    become_cpu(before);
+}
+
 /// Part of the shared memory that only one CPU uses: its accesses are no steps.
 pub fn own(at: NonNull<u8>, len: usize) {
     with(|h| h.arena.set_own(at.as_ptr() as usize, len));
@@ -246,7 +265,11 @@ pub fn relax() {
 #[must_use]
 pub fn new_table() -> TableId {
     step(0, false, true);
-    with(|h| h.mmu.new_table())
+    with(|h| {
+        let table = h.mmu.new_table();
+        h.saw(0x7ab1e ^ u64::from(table.0) << 24);
+        table
+    })
 }
 
 /// A table page is given back: anyone may use it for anything. No walker may reach it.
@@ -265,7 +288,11 @@ pub fn free_table(table: TableId) {
 #[must_use]
 pub fn new_frame() -> Frame {
     step(0, false, true);
-    with(|h| h.mmu.new_frame())
+    with(|h| {
+        let frame = h.mmu.new_frame();
+        h.saw(0xf4a3e ^ u64::from(frame.0) << 24);
+        frame
+    })
 }
 
 /// A frame is given back: anyone may use it for anything.
@@ -378,6 +405,17 @@ pub fn load_kernel(root: TableId) {
         h.saw(0x1085);
         h.note(|| format!("loads the kernel's tables, {root}"));
         h.mmu.load(&h.memory, h.current, root, Tag(0), false);
+    });
+}
+
+/// This CPU is powered off until it loads a root: nothing walks, and what is cached stays.
+pub fn halt() {
+    own_step();
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x4a17);
+        h.note(|| "is powered off".to_owned());
+        h.mmu.halt(&h.memory, h.current);
     });
 }
 
@@ -494,12 +532,12 @@ pub fn choose(count: usize) -> usize {
 
 /// A step that concerns this CPU's MMU only. Writes to tables, and what is said about them, depend on every
 /// step, so two such steps of different CPUs may be exchanged. It waits for the CPU's stores.
-fn own_step() {
+pub(super) fn own_step() {
     step(0, false, with(|h| h.memory.buffered(h.current) != 0));
 }
 
 /// Stops the CPU, and the run, when a promise is broken.
-fn check(f: impl FnOnce(&mut machine::Hunt) -> Result<(), super::mmu::Broken>) {
+pub(super) fn check(f: impl FnOnce(&mut machine::Hunt) -> Result<(), super::mmu::Broken>) {
     let broken = with(|h| match f(h) {
         Ok(()) => false,
         Err((invariant, details)) => {

@@ -18,7 +18,8 @@ use super::hw::{Change, Setup, Target};
 use super::memory::{Location, MAX_CPUS, SharedMemory, mix};
 use super::powers::Powers;
 use crate::hostile::{
-    Descriptor, Frame, Hostile, Invalidation, Pages, Shape, TableId, TableMemory, Translation, Word,
+    Access, Descriptor, Frame, Hostile, Invalidation, Outcome, Pages, Shape, TableId, TableMemory,
+    Translation, Word,
 };
 use crate::oracle::Invariant;
 
@@ -38,6 +39,8 @@ struct FrameState {
     in_use: bool,
     /// How often it was handed out.
     epoch: u32,
+    /// Nobody may write it any more, or this promise is broken.
+    sealed: Option<Invariant>,
 }
 
 /// One entry of a table.
@@ -69,6 +72,8 @@ pub(super) struct Mmu {
     /// Which entry a location is: number + 1.
     by_location: Vec<u16>,
     revocations: u64,
+    /// Hash of what table pages and frames are used for.
+    uses: u64,
     /// Hash of the hardware, while nothing of it changes.
     hash: Option<u64>,
 }
@@ -150,6 +155,7 @@ impl Mmu {
             kept: vec![Vec::new(); MAX_CPUS],
             by_location: Vec::new(),
             revocations: 0,
+            uses: 0,
             hash: None,
         }
     }
@@ -171,6 +177,7 @@ impl Mmu {
         self.kept.iter_mut().for_each(Vec::clear);
         self.by_location.clear();
         self.revocations = 0;
+        self.uses = 0;
         self.hash = None;
     }
 
@@ -182,7 +189,7 @@ impl Mmu {
             hostile.hash(&mut mixer);
             mixer.finish()
         });
-        hardware ^ self.revocations
+        hardware ^ self.revocations ^ self.uses
     }
 
     /// The location of an entry.
@@ -218,14 +225,31 @@ impl Mmu {
     /// A table page, which was freed before or never used.
     pub fn new_table(&mut self) -> TableId {
         let free = self.pages.iter().position(|p| *p != Page::Table).expect("a table page is left");
-        self.pages[free] = Page::Table;
+        self.set_page(free, Page::Table);
         #[allow(clippy::cast_possible_truncation)] // few tables
         TableId(free as u16)
     }
 
+    fn set_page(&mut self, page: usize, to: Page) {
+        let was = std::mem::replace(&mut self.pages[page], to);
+        let cell = |p: Page| mix((page as u64) << 8 ^ p as u64 ^ 0x7ab1e << 32);
+        self.uses ^= cell(was) ^ cell(to);
+    }
+
+    fn set_frame(&mut self, frame: usize, change: impl FnOnce(&mut FrameState)) {
+        let cell = |f: &FrameState| {
+            let flags = u64::from(f.in_use) | f.sealed.map_or(0, |i| 2 + (i as u64) * 2);
+            mix((frame as u64) << 40 ^ u64::from(f.epoch) << 8 ^ flags ^ 0xf << 60)
+        };
+        let state = &mut self.frames[frame];
+        self.uses ^= cell(state);
+        change(state);
+        self.uses ^= cell(state);
+    }
+
     /// A table page is given back.
     pub fn free_table(&mut self, memory: &SharedMemory, table: TableId) -> Result<(), Broken> {
-        self.pages[usize::from(table.0)] = Page::Freed;
+        self.set_page(usize::from(table.0), Page::Freed);
         let Self { hostile, entries, .. } = self;
         let tables = Tables { memory, entries, shape: hostile.rules().shape };
         match hostile.walkers_reach(&tables, table) {
@@ -241,14 +265,25 @@ impl Mmu {
 
     pub fn new_frame(&mut self) -> Frame {
         let free = self.frames.iter().position(|f| !f.in_use).expect("a frame is left");
-        self.frames[free].in_use = true;
-        self.frames[free].epoch += 1;
+        self.set_frame(free, |f| {
+            *f = FrameState { in_use: true, epoch: f.epoch + 1, sealed: None }
+        });
         #[allow(clippy::cast_possible_truncation)] // few frames
         Frame(free as u32)
     }
 
     pub fn free_frame(&mut self, frame: Frame) {
-        self.frames[frame.0 as usize].in_use = false;
+        self.set_frame(frame.0 as usize, |f| *f = FrameState { in_use: false, sealed: None, ..*f });
+    }
+
+    /// Nobody may write the frame any more (`None`: anybody who is allowed to).
+    pub fn seal(&mut self, frame: Frame, promise: Option<Invariant>) {
+        self.set_frame(frame.0 as usize, |f| f.sealed = promise);
+    }
+
+    /// Is the table page free?
+    pub fn is_free(&self, table: TableId) -> bool {
+        self.pages[usize::from(table.0)] == Page::Freed
     }
 
     /// An entry was written; this was write number `version` of it.
@@ -284,8 +319,11 @@ impl Mmu {
     pub fn revoked(&mut self, change: Change) {
         let number = number(self.hostile.rules().shape, change.word);
         let floor = &mut self.entries[number].revoked;
-        *floor = (*floor).max(change.version);
-        self.revocations ^= mix((number as u64) << 32 ^ u64::from(change.version));
+        if change.version > *floor {
+            let cell = |version: u32| mix((number as u64) << 32 ^ u64::from(version));
+            self.revocations ^= cell(*floor) ^ cell(change.version);
+            *floor = change.version;
+        }
     }
 
     pub fn load(&mut self, memory: &SharedMemory, cpu: u8, root: TableId, tag: Tag, keep: bool) {
@@ -300,6 +338,16 @@ impl Mmu {
         let tables = Tables { memory, entries, shape: hostile.rules().shape };
         hostile
             .load(&tables, usize::from(cpu), Some(root), tag, keep)
+            .unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    pub fn halt(&mut self, memory: &SharedMemory, cpu: u8) {
+        self.hash = None;
+        self.loaded[cpu as usize] = None;
+        let Self { hostile, entries, .. } = self;
+        let tables = Tables { memory, entries, shape: hostile.rules().shape };
+        hostile
+            .load(&tables, usize::from(cpu), None, Tag(0), true)
             .unwrap_or_else(|e| panic!("{e}"));
     }
 
@@ -338,7 +386,50 @@ impl Mmu {
                 self.check_use(cpu, loaded, t)?;
             }
         }
+        if let Some((small, large)) = self.hostile.two_sizes(at).filter(|_| user) {
+            let details = format!(
+                "cpu{cpu} can use translations of page {} of two sizes, from {} and from {}",
+                small.base, small.source.word, large.source.word
+            );
+            return Err((Invariant::OneSize, details));
+        }
+        for p in self.hostile.partials(at).filter(|p| self.hostile.serves(at, p.owner)) {
+            let stale = |word: Word, version| version < self.entries[self.number(word)].revoked;
+            if let Some(source) = p.sources().find(|s| stale(s.word, s.version)) {
+                let details = format!(
+                    "cpu{cpu} can start a walk at {}, from before {} changed, although the flush of that change has returned",
+                    p.table, source.word
+                );
+                return Err((Invariant::WalkCacheReuse, details));
+            }
+        }
         Ok(())
+    }
+
+    fn number(&self, word: Word) -> usize {
+        number(self.hostile.rules().shape, word)
+    }
+
+    /// How a store of user code to a page may go, the plainest first.
+    pub fn user_stores(&self, memory: &SharedMemory, cpu: u8, page: u32) -> Vec<Outcome> {
+        let Self { hostile, entries, .. } = self;
+        let tables = Tables { memory, entries, shape: hostile.rules().shape };
+        let mut outcomes = Vec::new();
+        hostile.outcomes(&tables, usize::from(cpu), page, Access::USER_WRITE, &mut outcomes);
+        outcomes
+    }
+
+    /// A translation is used by user code, against every promise.
+    pub fn used(&self, cpu: u8, t: &Translation) -> Result<(), Broken> {
+        self.loaded[cpu as usize].map_or(Ok(()), |loaded| self.check_use(cpu, loaded, t))
+    }
+
+    /// User code faults on a page.
+    pub fn faulted(&mut self, memory: &SharedMemory, cpu: u8, page: u32) {
+        self.hash = None;
+        let Self { hostile, entries, .. } = self;
+        let tables = Tables { memory, entries, shape: hostile.rules().shape };
+        hostile.faulted(&tables, usize::from(cpu), page).unwrap_or_else(|e| panic!("{e}"));
     }
 
     fn check_use(&self, cpu: u8, loaded: Loaded, t: &Translation) -> Result<(), Broken> {
@@ -346,7 +437,7 @@ impl Mmu {
             let (page, frame) = (t.base, t.frame_of(t.base));
             format!("cpu{cpu} can use a translation of page {page} to {frame}")
         };
-        if t.rights.user() && t.path.steps().first().is_some_and(|s| s.word.table != loaded.root) {
+        if t.rights.user() && t.sources().next().is_some_and(|s| s.word.table != loaded.root) {
             let details =
                 format!("{} of other tables than {}, which are loaded", what(), loaded.root);
             return Err((Invariant::TagReuse, details));
@@ -371,7 +462,16 @@ impl Mmu {
             self.entries[number].epochs.get(t.source.version as usize).copied().unwrap_or(0);
         let frame = t.frame_of(t.base);
         match self.frames.get(frame.0 as usize) {
-            Some(f) if f.in_use && f.epoch == epoch => Ok(()),
+            Some(FrameState { in_use: true, epoch: now, sealed }) if *now == epoch => {
+                match sealed {
+                    Some(promise) if t.rights.write() => {
+                        let details =
+                            format!("{}, for writing, although its contents were taken", what());
+                        Err((*promise, details))
+                    }
+                    _ => Ok(()),
+                }
+            }
             Some(_) => Err((Invariant::FrameReuse, format!("{}, which was freed since", what()))),
             None => Err((Invariant::TableReuse, format!("{}, read from a freed table", what()))),
         }

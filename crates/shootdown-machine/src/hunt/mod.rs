@@ -25,10 +25,12 @@ mod arena;
 mod choice;
 pub mod hooks;
 pub mod hw;
+pub mod kernel;
 mod machine;
 mod memory;
 mod mmu;
 mod powers;
+mod promises;
 pub mod schedule;
 #[cfg(test)]
 mod tests;

@@ -25,11 +25,23 @@ pub enum Invariant {
     WalkCacheReuse,
     /// Every wait ends.
     Progress,
+    /// A CPU never has two translations of different size for one page.
+    OneSize,
+    /// Nobody writes a frame whose contents were copied.
+    CopyIsolation,
+    /// Nobody writes a frame that was written back, without making it dirty again.
+    WriteBack,
+    /// A permission that was given is used after few faults.
+    UpgradeSoundness,
+    /// A call that has returned has run everywhere.
+    CallCompletes,
+    /// What can't be done is refused, and only that.
+    ErrorsTotal,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 13] = [
         Self::Revocation,
         Self::FrameReuse,
         Self::TableReuse,
@@ -37,6 +49,12 @@ impl Invariant {
         Self::MasterInvariant,
         Self::WalkCacheReuse,
         Self::Progress,
+        Self::OneSize,
+        Self::CopyIsolation,
+        Self::WriteBack,
+        Self::UpgradeSoundness,
+        Self::CallCompletes,
+        Self::ErrorsTotal,
     ];
 
     /// Its name, as reports and tests write it.
@@ -50,6 +68,12 @@ impl Invariant {
             Self::MasterInvariant => "master-invariant",
             Self::WalkCacheReuse => "walk-cache-reuse",
             Self::Progress => "progress",
+            Self::OneSize => "one-size",
+            Self::CopyIsolation => "copy-isolation",
+            Self::WriteBack => "write-back",
+            Self::UpgradeSoundness => "upgrade-soundness",
+            Self::CallCompletes => "call-completes",
+            Self::ErrorsTotal => "errors-total",
         }
     }
 
@@ -76,6 +100,22 @@ impl Invariant {
                 "when a flush for freed tables returns, no walk starts from a cached entry that leads to one"
             }
             Self::Progress => "every flush and every wait ends if all CPUs take their interrupts",
+            Self::OneSize => {
+                "no CPU that runs code has two usable translations of different size for one page"
+            }
+            Self::CopyIsolation => {
+                "while and after a page is copied, nobody writes the old frame through what was allowed before"
+            }
+            Self::WriteBack => {
+                "when a page is written back, nobody writes it through an entry that will not make it dirty again"
+            }
+            Self::UpgradeSoundness => {
+                "when the tables allow an access, it goes through after a bounded number of spurious faults"
+            }
+            Self::CallCompletes => "when a call returns, its function has run on every CPU asked",
+            Self::ErrorsTotal => {
+                "what can't be done is refused with an error that leaves everything as it was, and nothing else is"
+            }
         }
     }
 
@@ -94,6 +134,16 @@ impl Invariant {
             }
             Self::WalkCacheReuse => "at every walk that starts from a cached table (mmu)",
             Self::Progress => "when no CPU can go on, or the time of a run is up (engine)",
+            Self::OneSize => "for all that a CPU has cached, when it runs code (hunt)",
+            Self::CopyIsolation => {
+                "for all that a CPU has cached, when it runs user code after a frame was sealed for a copy (hunt)"
+            }
+            Self::WriteBack => {
+                "for all that a CPU has cached, when it runs user code after a frame was written back (hunt)"
+            }
+            Self::UpgradeSoundness => "at every store of user code that faults (hunt)",
+            Self::CallCompletes => "when a call returns (hunt)",
+            Self::ErrorsTotal => "when a CPU comes online (hunt)",
         }
     }
 
@@ -114,6 +164,17 @@ impl Invariant {
             }
             Self::WalkCacheReuse => "flush: freed tables are never invalidated leaf-only",
             Self::Progress => "call: whoever waits serves others",
+            Self::OneSize => {
+                "the kernel: break, flush, make; and flush: a large page's range is covered whole"
+            }
+            Self::CopyIsolation | Self::WriteBack => {
+                "the kernel: it flushes what is owed before it takes contents; and flush: revocation"
+            }
+            Self::UpgradeSoundness => {
+                "the kernel: a spurious fault invalidates; and flush: no flush is needed to widen"
+            }
+            Self::CallCompletes => "call: a CPU leaves the set after the function ran",
+            Self::ErrorsTotal => "space, cpu: conditions are looked at before anything changes",
         }
     }
 }

@@ -1,0 +1,289 @@
+//! What a hunted kernel is built for: hardware, facts, policy, and what is mapped when it starts.
+
+use std::fmt;
+use std::fmt::Write as _;
+
+use shootdown::facts::{Errata, Facts, SplitTables, TagScope};
+use shootdown::policy::Policy;
+
+use super::KernelMutant;
+use crate::hunt::hw::{Architecture, Setup};
+
+/// The configuration of a world. Its text is a list of `word=value`; what is not said is as in
+/// [`Config::default`].
+///
+/// | word | means | values |
+/// |---|---|---|
+/// | `arch` | whose rules the MMU follows | `x86`, `arm`, `riscv` |
+/// | `levels` | levels of a table tree | 2, 3 |
+/// | `bits` | entries of a table, log2 | 1 to 3 |
+/// | `spaces` | address spaces | 1 to 4 |
+/// | `pages` | pages of each space that are mapped at the start | up to a table's |
+/// | `kernel` | kernel pages that are mapped | 0 to a table's |
+/// | `large` | the second table's span is one large page | `on`, `off` |
+/// | `shared` | the second table is shared by all spaces | `on`, `off` |
+/// | `policy` | mechanisms | `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13` |
+/// | `tags` | hardware tags | `on`, `off` |
+/// | `split` | separate user and kernel tables | `off`, `on`, `owed` (other tags' pages can't be invalidated) |
+/// | `slots` | tag slots in use | 1 to 6 |
+/// | `ceiling` | pages beyond which a flush is full | from 1 |
+/// | `tree` | larger sets of CPUs are told as a tree | from 1; 0 never |
+/// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
+/// | `serializes` | invalidations order later translations | `on`, `off` |
+/// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
+/// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
+/// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Whose rules the MMU follows.
+    pub architecture: Architecture,
+    /// Levels of a table tree.
+    pub levels: u8,
+    /// Entries of a table, log2.
+    pub bits: u8,
+    /// Address spaces.
+    pub spaces: u8,
+    /// Pages of each space that are mapped at the start.
+    pub pages: u8,
+    /// Kernel pages that are mapped.
+    pub kernel_pages: u8,
+    /// The second table's span is one large page.
+    pub large: bool,
+    /// The second table is shared by all spaces.
+    pub shared: bool,
+    /// Mechanisms.
+    pub policy: Policy,
+    /// Hardware tags.
+    pub tags: bool,
+    /// Separate user and kernel tables.
+    pub split: Split,
+    /// Pages beyond which a flush is full.
+    pub ceiling: u32,
+    /// Invalidations order later translations.
+    pub serializes: bool,
+    /// Non-maskable handlers.
+    pub nmi: bool,
+    /// The port works around defects of the hardware.
+    pub defects: bool,
+    /// The kernel's broken step.
+    pub mutant: Option<KernelMutant>,
+}
+
+/// Are there separate user and kernel tables?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Split {
+    /// No.
+    #[default]
+    Off,
+    /// Yes, and pages can be invalidated under both tags.
+    On,
+    /// Yes, and the user half can only be invalidated whole, on the way to user mode.
+    Owed,
+}
+
+impl Default for Config {
+    /// Two levels of two entries, one space with one page, x86-64 without tags, the default policy.
+    fn default() -> Self {
+        Self {
+            architecture: Architecture::X86_64,
+            levels: 2,
+            bits: 1,
+            spaces: 1,
+            pages: 1,
+            kernel_pages: 0,
+            large: false,
+            shared: false,
+            policy: Policy::SHOOTDOWN,
+            tags: false,
+            split: Split::Off,
+            ceiling: 4,
+            serializes: true,
+            nmi: false,
+            defects: false,
+            mutant: None,
+        }
+    }
+}
+
+const POLICIES: [(&str, Policy); 5] = [
+    ("shootdown", Policy::SHOOTDOWN),
+    ("naive", Policy::NAIVE),
+    ("linux-4.13", Policy::LINUX_4_13),
+    ("linux-4.14", Policy::LINUX_4_14),
+    ("linux-5.13", Policy::LINUX_5_13),
+];
+
+impl Config {
+    /// The most address spaces.
+    pub const MAX_SPACES: usize = 4;
+
+    /// The port's facts.
+    #[must_use]
+    pub const fn facts(&self) -> Facts {
+        Facts {
+            tag_scope: if self.tags { TagScope::PerCpu } else { TagScope::None },
+            tag_bits: if self.tags { 5 } else { 0 },
+            invalidate_serializes: self.serializes,
+            split_tables: match self.split {
+                Split::Off => SplitTables::No,
+                Split::On => SplitTables::Yes { invalidate_other_tag: true },
+                Split::Owed => SplitTables::Yes { invalidate_other_tag: false },
+            },
+            ceiling: self.ceiling,
+            errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
+            ..Facts::X86_64_MINIMUM
+        }
+    }
+
+    /// The hardware.
+    #[must_use]
+    pub const fn setup(&self) -> Setup {
+        Setup {
+            levels: self.levels,
+            index_bits: self.bits,
+            tables: 24,
+            frames: 48,
+            architecture: self.architecture,
+        }
+    }
+
+    /// Entries of a table.
+    #[must_use]
+    pub const fn entries(&self) -> u8 {
+        1 << self.bits
+    }
+
+    /// Is this step of the kernel broken?
+    #[must_use]
+    pub fn breaks(&self, mutant: KernelMutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Reads one `word=value`.
+    pub(super) fn set(&mut self, word: &str) -> Result<(), String> {
+        let (key, value) =
+            word.split_once('=').ok_or_else(|| format!("`{word}` is not word=value"))?;
+        let number =
+            |low: u32, high: u32| {
+                value.parse::<u32>().ok().filter(|n| (low..=high).contains(n)).ok_or_else(|| {
+                    format!("`{key}` is a number from {low} to {high}, not `{value}`")
+                })
+            };
+        let switch = || match value {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            _ => Err(format!("`{key}` is on or off, not `{value}`")),
+        };
+        #[allow(clippy::cast_possible_truncation)] // the bounds above
+        match key {
+            "arch" => {
+                self.architecture = match value {
+                    "x86" => Architecture::X86_64,
+                    "arm" => Architecture::Aarch64,
+                    "riscv" => Architecture::RiscV64,
+                    _ => return Err(format!("there is no architecture `{value}` here")),
+                }
+            }
+            "levels" => self.levels = number(2, 3)? as u8,
+            "bits" => self.bits = number(1, 3)? as u8,
+            "spaces" => self.spaces = number(1, Self::MAX_SPACES as u32)? as u8,
+            "pages" => self.pages = number(0, 8)? as u8,
+            "kernel" => self.kernel_pages = number(0, 8)? as u8,
+            "large" => self.large = switch()?,
+            "shared" => self.shared = switch()?,
+            "policy" => {
+                let known = POLICIES.iter().find(|(name, _)| *name == value);
+                self.policy = known.ok_or_else(|| format!("there is no policy `{value}`"))?.1;
+            }
+            "tags" => self.tags = switch()?,
+            "split" => {
+                self.split = match value {
+                    "off" => Split::Off,
+                    "on" => Split::On,
+                    "owed" => Split::Owed,
+                    _ => return Err(format!("`split` is off, on or owed, not `{value}`")),
+                }
+            }
+            "slots" => self.policy.slots = number(1, 6)? as u8,
+            "ceiling" => self.ceiling = number(1, 64)?,
+            "tree" => self.policy.tree_above = number(0, 64)? as u16,
+            "log" => self.policy.range_log = switch()?,
+            "early" => self.policy.early_ack = switch()?,
+            "serializes" => self.serializes = switch()?,
+            "nmi" => self.nmi = switch()?,
+            "defects" => self.defects = switch()?,
+            "mutant" => {
+                let mutant = KernelMutant::from_name(value);
+                self.mutant = Some(mutant.ok_or_else(|| format!("there is no mutant `{value}`"))?);
+            }
+            _ => return Err(format!("a configuration has no `{key}`")),
+        }
+        Ok(())
+    }
+
+    /// Can it be built?
+    pub(super) fn check(&self) -> Result<(), String> {
+        let entries = self.entries();
+        if self.pages > entries || self.kernel_pages > entries {
+            return Err(format!("a table has {entries} entries: at most as many pages are mapped"));
+        }
+        if (self.large || self.shared) && self.bits < 2 {
+            return Err("a second table needs bits=2".to_owned());
+        }
+        if self.large && self.shared {
+            return Err("the second table is large or shared, not both".to_owned());
+        }
+        self.facts().check().map_err(|e| e.to_string())
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = Self::default();
+        let mut text = String::new();
+        let switch = |on: bool| if on { "on" } else { "off" };
+        let mut say = |differs: bool, key: &str, value: &dyn fmt::Display| {
+            if differs {
+                let space = if text.is_empty() { "" } else { " " };
+                write!(text, "{space}{key}={value}")
+            } else {
+                Ok(())
+            }
+        };
+        let arch = match self.architecture {
+            Architecture::X86_64 => "x86",
+            Architecture::Aarch64 => "arm",
+            Architecture::RiscV64 => "riscv",
+        };
+        say(self.architecture != plain.architecture, "arch", &arch)?;
+        say(self.levels != plain.levels, "levels", &self.levels)?;
+        say(self.bits != plain.bits, "bits", &self.bits)?;
+        say(self.spaces != plain.spaces, "spaces", &self.spaces)?;
+        say(self.pages != plain.pages, "pages", &self.pages)?;
+        say(self.kernel_pages != plain.kernel_pages, "kernel", &self.kernel_pages)?;
+        say(self.large, "large", &"on")?;
+        say(self.shared, "shared", &"on")?;
+        // The policy is one of the named ones, with a few things changed.
+        let same = |p: &Policy| {
+            let Policy { slots, tree_above, range_log, early_ack, .. } = self.policy;
+            Policy { slots, tree_above, range_log, early_ack, ..*p } == self.policy
+        };
+        let (name, base) = POLICIES.iter().find(|(_, p)| same(p)).unwrap_or(&POLICIES[0]);
+        say(*base != plain.policy, "policy", name)?;
+        say(self.tags, "tags", &"on")?;
+        let split = if self.split == Split::On { "on" } else { "owed" };
+        say(self.split != Split::Off, "split", &split)?;
+        say(self.policy.slots != base.slots, "slots", &self.policy.slots)?;
+        say(self.ceiling != plain.ceiling, "ceiling", &self.ceiling)?;
+        say(self.policy.tree_above != base.tree_above, "tree", &self.policy.tree_above)?;
+        say(self.policy.range_log != base.range_log, "log", &switch(self.policy.range_log))?;
+        say(self.policy.early_ack != base.early_ack, "early", &switch(self.policy.early_ack))?;
+        say(!self.serializes, "serializes", &"off")?;
+        say(self.nmi, "nmi", &"on")?;
+        say(self.defects, "defects", &"on")?;
+        if let Some(mutant) = self.mutant {
+            say(true, "mutant", &mutant.name())?;
+        }
+        f.write_str(&text)
+    }
+}

@@ -1,0 +1,545 @@
+//! A CPU of the model kernel: its program, the border to user mode, its interrupt, and how it flushes.
+
+use shootdown::cpu_set::Bits;
+use shootdown::facts::SplitTables;
+use shootdown::gather::{Array, Gather, Keep};
+use shootdown::regime::Regime;
+use shootdown::sync::Ordering;
+use shootdown::{AddressSpace, CpuId, Request, Served, call_on, flush_everything, flush_kernel};
+
+use super::state::{Kernel, Mine, Room};
+use super::tables::{Tables, range};
+use super::{At, KernelMutant, Op, Port};
+use crate::hostile::{Frame, TableId};
+use crate::hunt::hw::{self, Change};
+use crate::oracle::Invariant;
+
+/// What a flush sets free.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Item {
+    Frame(Frame),
+    Table(TableId),
+}
+
+/// What an operation has unhooked.
+pub(super) type Items = Array<Item, 16>;
+/// What it has changed.
+pub(super) type Changes = Array<Change, 24>;
+
+/// A space that an operation uses, locked or not.
+pub(super) struct Used<'k, P: Port> {
+    pub room: &'k Room<P>,
+    pub space: &'static AddressSpace<P>,
+}
+
+impl<P: Port> Clone for Used<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Port> Copy for Used<'_, P> {}
+
+impl<P: Port> Used<'_, P> {
+    pub fn root(&self) -> TableId {
+        self.space.root()
+    }
+
+    /// Page-table flushes are owed from now on, although the lock will be free.
+    pub fn owe(&self) {
+        // ORDERING: under the lock, whose Release tells the next who takes it
+        self.room.pending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One of them is done.
+    pub fn pay(&self) {
+        // ORDERING: Release, with the Acquire in `Cpu::see_to_pending`: the flush is over
+        self.room.pending.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The executing CPU.
+pub(super) struct Cpu<P: Port> {
+    pub k: &'static Kernel<P>,
+    pub pin: P::Pin,
+    pub id: CpuId,
+    pub mine: &'static Mine<P>,
+    pub tables: Tables,
+}
+
+impl<P: Port> Cpu<P> {
+    pub fn here() -> Self {
+        let (k, id) = (Kernel::<P>::get(), hw::this_cpu());
+        Self {
+            k,
+            pin: P::pin(),
+            id,
+            mine: k.mine(id),
+            tables: Tables::of(&k.config, P::Regime::publish),
+        }
+    }
+
+    pub fn run(&self, ops: &[Op]) {
+        for op in ops {
+            hw::note(|| format!("begins {op}"));
+            self.execute(*op);
+        }
+    }
+
+    fn execute(&self, op: Op) {
+        if self.mine.offline.get() && !matches!(op, Op::Online) {
+            return;
+        }
+        match op {
+            Op::Switch(space) => self.switch(space),
+            Op::Lazy => self.lazy(),
+            Op::Leave => self.leave(),
+            Op::User => self.user(),
+            Op::Copy => self.copy(),
+            Op::Kernel => hw::kernel_code(),
+            Op::Poll => self.poll(),
+            Op::Call => self.call(),
+            Op::Offline => self.offline(),
+            Op::Online if self.mine.offline.get() => self.come_online(),
+            Op::Online => {}
+            Op::KernelPage(page) => self.kernel_page(page),
+            Op::KernelTable => self.kernel_table(),
+            Op::Retire(space) => self.retire(space),
+            Op::Unshare(space) => self.in_space(space, |used| self.unshare(used)),
+            Op::Peek(space) => self.in_space(space, |used| self.peek(used)),
+            Op::Write(at) => self.write(at),
+            Op::Move(from, to) => self.at(from, |used, page| self.move_page(used, page, to.page)),
+            Op::MoveTable(from, to) => {
+                self.at(from, |used, page| self.move_table(used, page, to.page));
+            }
+            Op::UnmapMany(at, count) => {
+                self.at(at, |used, page| self.unmap_many(used, page, count));
+            }
+            Op::Map(at) => self.at(at, |used, page| self.map(used, page)),
+            Op::Unmap(at) => self.at(at, |used, page| self.unmap(used, page)),
+            Op::Discard(at) => self.at(at, |used, page| self.discard(used, page)),
+            Op::UnmapAtomic(at) => self.at(at, |used, page| self.unmap_atomic(used, page)),
+            Op::Defer(at) => self.at(at, |used, page| self.defer(used, page)),
+            Op::Protect(at) => self.at(at, |used, page| self.protect(used, page)),
+            Op::Grant(at) => self.at(at, |used, page| self.grant(used, page)),
+            Op::Replace(at) => self.at(at, |used, page| self.replace(used, page)),
+            Op::FreeTable(at) => self.at(at, |used, page| self.free_table(used, page)),
+            Op::Split(at) => self.at(at, |used, page| self.split(used, page)),
+            Op::Merge(at) => self.at(at, |used, page| self.merge(used, page)),
+            Op::Walk(at) => self.at(at, |used, page| self.walk(used, page)),
+            Op::Hint(at) => self.at(at, |used, page| self.hint(used, page)),
+            Op::Migrate(at) => self.at(at, |used, page| self.migrate(used, page)),
+            Op::Track(at) => self.at(at, |used, page| self.track(used, page)),
+            Op::Cow(at) => self.at(at, |used, page| self.cow(used, page)),
+            Op::Zap(at) => self.at(at, |used, page| self.zap(used, page)),
+            Op::Clean(at) => self.at(at, |used, page| self.clean(used, page)),
+            Op::Munmap(at) => self.at(at, |used, page| self.munmap(used, page)),
+            Op::Driver(at) => self.at(at, |used, page| self.driver(used, page)),
+        }
+    }
+
+    pub fn breaks(&self, mutant: KernelMutant) -> bool {
+        self.k.breaks(mutant)
+    }
+
+    /// Uses a space for one operation, if it lives.
+    pub fn in_space(&self, number: u8, f: impl FnOnce(Used<'_, P>)) {
+        if let Some(space) = self.k.take(number) {
+            f(Used { room: self.k.room(number), space });
+            self.k.put(number);
+        }
+    }
+
+    fn at(&self, at: At, f: impl FnOnce(Used<'_, P>, u32)) {
+        // The last entry of a root is the kernel's.
+        if u32::from(at.page) < self.tables.kernel_page(0) {
+            self.in_space(at.space, |used| f(used, u32::from(at.page)));
+        }
+    }
+
+    pub fn lock(&self, used: Used<'_, P>) {
+        used.room.lock.lock(self.k, &self.pin);
+    }
+
+    // ------------------------------------------------------------ flushing
+
+    /// Flushes and frees. What a flush that failed still owes comes back; nothing of it is free.
+    #[allow(clippy::result_large_err)] // no allocation: a run that is abandoned would leak it
+    pub fn finish(&self, gather: Gather<'_, P, Items>, changes: &Changes) -> Result<(), Items> {
+        let kept = match gather.finish(&self.pin) {
+            Ok(kept) => kept,
+            Err((error, kept)) => {
+                hw::witness("flush-refused");
+                hw::note(|| format!("the flush fails: {error}"));
+                if !self.breaks(KernelMutant::IgnoresFlushError) {
+                    return Err(kept);
+                }
+                kept
+            }
+        };
+        hw::revoked(changes.as_slice());
+        self.free(kept);
+        Ok(())
+    }
+
+    /// As [`Self::finish`], with the lock held, which is free afterwards; flushes again if need be.
+    pub fn finish_and_unlock(
+        &self,
+        used: Used<'_, P>,
+        gather: Gather<'_, P, Items>,
+        changes: &Changes,
+    ) {
+        let done = self.finish(gather, changes);
+        if done.is_err() {
+            used.owe();
+        }
+        used.room.lock.unlock();
+        if let Err(items) = done {
+            self.pay_later(used, items, changes);
+        }
+    }
+
+    /// A flush has failed, and is owed: tries again, now and then for good. What can't be flushed is never
+    /// free again.
+    pub fn pay_later(&self, used: Used<'_, P>, items: Items, changes: &Changes) {
+        for _ in 0..2 {
+            if used.space.flush(&self.pin, Request::space()).is_ok() {
+                hw::witness("flush-repeated");
+                hw::revoked(changes.as_slice());
+                self.free(items);
+                used.pay();
+                return;
+            }
+        }
+        hw::witness("quarantined");
+    }
+
+    /// Flushes pages of a space. Says whether it worked.
+    pub fn flush(&self, used: Used<'_, P>, first: u32, count: u32, freed_tables: bool) -> bool {
+        let request = Request { freed_tables, ..Request::pages(range(first, count)) };
+        used.space.flush(&self.pin, request).is_ok()
+    }
+
+    /// With the lock held: someone may have changed this page and still owe the flush. Nobody may trust
+    /// that what the tables say is all that CPUs can do. Says whether it is so now.
+    pub fn see_to_pending(&self, used: Used<'_, P>, page: u32) -> bool {
+        // ORDERING: Acquire, with the Release in `Used::pay`: no flush is owed, so all are over
+        if used.room.pending.load(Ordering::Acquire) == 0 {
+            return true;
+        }
+        hw::witness("pending-flush-seen");
+        self.flush(used, page, 1, false)
+    }
+
+    pub fn free(&self, items: Items) {
+        for item in items {
+            match item {
+                Item::Frame(frame) => hw::free_frame(frame),
+                Item::Table(table) => {
+                    hw::witness("table-page-freed");
+                    hw::free_table(table);
+                }
+            }
+        }
+    }
+
+    // ------------------------------------------------------------ programs
+
+    fn switch(&self, to: u8) {
+        let Some(space) = self.k.take(to) else { return };
+        let with_irqs = self.breaks(KernelMutant::SwitchWithInterrupts);
+        let before = if with_irqs { true } else { hw::set_irqs(false) };
+        // SAFETY: (1) interrupts are off (a mutant aside, which the hunt must find); (2, 3) the space is
+        // alive as long as it is used, and retired before its tables go; (4) programs are not handlers;
+        // (5) offline CPUs run nothing.
+        let switched = unsafe { shootdown::switch_to(&self.pin, space) };
+        hw::note(|| format!("has switched: {switched:?}"));
+        hw::witness(match switched {
+            shootdown::Switched::Same => "switch-same",
+            shootdown::Switched::CaughtUp => "lazy-caught-up",
+            shootdown::Switched::Kept => "switch-kept",
+            shootdown::Switched::Replayed => "switch-replayed",
+            _ => "switch-flushed",
+        });
+        let left = self.mine.current.replace(Some((to, space)));
+        P::task(Some(space));
+        hw::set_irqs(before);
+        if let Some((left, _)) = left {
+            self.k.put(left);
+        }
+    }
+
+    /// Runs no program any more.
+    fn stop_program(&self) {
+        P::task(None);
+        if let Some((space, _)) = self.mine.current.take() {
+            self.k.put(space);
+        }
+    }
+
+    fn lazy(&self) {
+        let before = hw::set_irqs(false);
+        shootdown::enter_lazy::<P>(&self.pin);
+        hw::set_irqs(before);
+        self.stop_program();
+    }
+
+    fn leave(&self) {
+        let before = hw::set_irqs(false);
+        shootdown::leave::<P>(&self.pin);
+        hw::set_irqs(before);
+        self.stop_program();
+    }
+
+    fn is_split(&self) -> bool {
+        P::Regime::facts().split_tables != SplitTables::No
+    }
+
+    fn user(&self) {
+        if self.mine.current.get().is_none() {
+            return;
+        }
+        if !self.is_split() {
+            let _ = shootdown::return_to_user::<P>(&self.pin);
+            hw::user_code();
+            return;
+        }
+        let before = hw::set_irqs(false);
+        self.enter_user();
+        hw::set_irqs(before);
+        hw::user_code();
+        hw::set_irqs(false);
+        self.leave_user();
+        hw::set_irqs(before);
+    }
+
+    /// Loads the user half. Interrupts are off.
+    fn enter_user(&self) {
+        let kernel_half = hw::loaded();
+        let entry = shootdown::return_to_user::<P>(&self.pin);
+        if let Some((root, _)) = kernel_half {
+            hw::load_root(root, entry.tag, entry.keep);
+            if !entry.keep {
+                hw::witness("user-half-flushed");
+            }
+        }
+        self.mine.user_mode.set(kernel_half);
+    }
+
+    /// Loads the kernel half again. Interrupts are off.
+    fn leave_user(&self) {
+        if let Some((root, tag)) = self.mine.user_mode.take() {
+            hw::load_root(root, tag, P::Regime::facts().tag_bits != 0);
+        }
+    }
+
+    fn copy(&self) {
+        if self.mine.current.get().is_some() {
+            hw::user_code();
+        }
+    }
+
+    fn call(&self) {
+        let online = P::system().online();
+        let before = self.k.cpus.each_ref().map(|m| m.calls.get());
+        let called = call_on::<P, _>(&self.pin, &online, &|cpu| {
+            let calls = &Kernel::<P>::get().mine(cpu).calls;
+            calls.set(calls.get() + 1);
+        });
+        if called.is_err() || self.k.traits.hotplug {
+            return;
+        }
+        hw::witness("call-returned");
+        for cpu in online.iter() {
+            if self.k.mine(cpu).calls.get() == before[cpu.index()] {
+                let details = format!("{cpu} has not run the function of a call that has returned");
+                hw::breach(Invariant::CallCompletes, details);
+            }
+        }
+    }
+
+    fn offline(&self) {
+        // Until it is off, its walker reads the kernel's tables, and no flush reaches it any more.
+        self.k.kernel_lock.lock(self.k, &self.pin);
+        hw::set_irqs(false);
+        shootdown::offline::<P>(&self.pin);
+        hw::halt();
+        self.k.kernel_lock.unlock();
+        self.stop_program();
+        self.mine.offline.set(true);
+        hw::witness("went-offline");
+    }
+
+    pub fn come_online(&self) {
+        let before = hw::set_irqs(false);
+        match shootdown::online::<P>(&self.pin) {
+            Ok(()) if self.mine.offline.replace(false) => {
+                hw::witness("came-back-online");
+                hw::set_irqs(true);
+            }
+            Ok(()) => {
+                hw::set_irqs(before);
+            }
+            Err(error) => hw::breach(Invariant::ErrorsTotal, format!("online fails: {error}")),
+        }
+    }
+
+    /// Waits until no walk without a lock is under way that began before.
+    pub fn wait_for_walkers(&self) {
+        if self.k.traits.walks && !self.breaks(KernelMutant::FreeTableWithoutSync) {
+            let mut all = P::system().online();
+            all.remove(self.id);
+            let called = call_on::<P, _>(&self.pin, &all, &|_| {});
+            debug_assert!(called.is_ok(), "called with interrupts on");
+        }
+    }
+
+    fn poll(&self) {
+        let _ = shootdown::poll::<P>(&self.pin);
+    }
+
+    fn peek(&self, used: Used<'_, P>) {
+        let before = hw::set_irqs(false);
+        self.lock(used);
+        used.room.lock.unlock();
+        hw::set_irqs(before);
+    }
+
+    /// Lockless walk, as "fast" lookups of user pages do it: what keeps the tables is that interrupts are
+    /// off.
+    fn walk(&self, used: Used<'_, P>, page: u32) {
+        let before = hw::set_irqs(false);
+        if let Some(word) = self.tables.walk(used.root(), page, 0) {
+            hw::software_reads(word.table);
+            let _ = hw::read_entry(word);
+            hw::software_reads(word.table);
+            hw::witness("lockless-walk");
+        }
+        hw::set_irqs(before);
+    }
+
+    // ------------------------------------------------------------ the kernel's own pages
+
+    fn kernel_page(&self, page: u8) {
+        if page >= self.k.config.kernel_pages {
+            return;
+        }
+        let page = self.tables.kernel_page(page);
+        self.k.kernel_lock.lock(self.k, &self.pin);
+        if let Some(word) = self.tables.walk(self.k.kernel_root, page, 0) {
+            let old = hw::read_entry(word);
+            let new = hw::new_frame();
+            if self.breaks(KernelMutant::KernelPageWithoutFlush) {
+                let (_, change) = hw::swap_entry(word, old.to_frame(new));
+                hw::revoked(&[change]);
+                hw::free_frame(old.frame());
+            } else {
+                let (_, change) = hw::swap_entry(word, crate::hostile::Descriptor::ABSENT);
+                if flush_kernel::<P>(&self.pin, range(page, 1)).is_ok() {
+                    hw::revoked(&[change]);
+                    hw::free_frame(old.frame());
+                    hw::witness("kernel-page-flushed");
+                }
+                self.tables.make(word, old.to_frame(new));
+            }
+        }
+        self.k.kernel_lock.unlock();
+    }
+
+    fn kernel_table(&self) {
+        if self.k.config.levels < 3 {
+            return;
+        }
+        let page = self.tables.kernel_page(0);
+        self.k.kernel_lock.lock(self.k, &self.pin);
+        if let Some(word) = self.tables.walk(self.k.kernel_root, page, 1) {
+            let old = hw::read_entry(word).next();
+            let new = self.tables.new_table();
+            for index in 0..self.tables.entries() {
+                let entry = hw::read_entry(crate::hostile::Word::new(old, index));
+                self.tables.make(crate::hostile::Word::new(new, index), entry);
+            }
+            let (_, change) = hw::swap_entry(word, crate::hostile::Descriptor::table(new));
+            let entries = u32::from(self.tables.entries());
+            let flushed = if self.breaks(KernelMutant::KernelTableByRange) {
+                flush_kernel::<P>(&self.pin, range(page, entries))
+            } else {
+                flush_everything::<P>(&self.pin)
+            };
+            if flushed.is_ok() {
+                hw::revoked(&[change]);
+                hw::witness("kernel-table-freed");
+                hw::free_table(old);
+            }
+        }
+        self.k.kernel_lock.unlock();
+    }
+
+    // ------------------------------------------------------------ the end of a space
+
+    fn retire(&self, number: u8) {
+        if number >= self.k.config.spaces || !self.k.can_be_reborn(number) {
+            return;
+        }
+        let Some(space) = self.k.kill(number) else { return };
+        if !self.breaks(KernelMutant::RetireWithoutAsking)
+            && let Err(error) = space.retire(&self.pin)
+        {
+            hw::note(|| format!("can't retire the space: {error}"));
+            hw::witness("retire-refused");
+            self.k.revive(number);
+            return;
+        }
+        self.tear_down(space.root());
+        let root = self.tables.new_root(self.k.kernel_root);
+        let word = self.tables.walk_or_make(root, 0, 0).expect("a new root has no large pages");
+        let frame = hw::new_frame();
+        self.tables.make(word, crate::hostile::Descriptor::user_rw(frame));
+        self.k.reborn(number, root);
+        hw::witness("space-reborn");
+    }
+
+    /// Frees the user half of a tree that nobody uses.
+    fn tear_down(&self, root: TableId) {
+        let entries = self.tables.entries();
+        let step = u32::from(entries);
+        for base in (0..self.tables.kernel_page(0)).step_by(usize::from(entries)) {
+            if let Some(word) = self.tables.walk(root, base, 0) {
+                for page in base..base + step {
+                    let index = (page % step) as u8;
+                    let leaf = hw::read_entry(crate::hostile::Word::new(word.table, index));
+                    if leaf.present() {
+                        hw::free_frame(leaf.frame());
+                    }
+                }
+                hw::free_table(word.table);
+            }
+        }
+        hw::free_table(root);
+    }
+}
+
+/// The handler of the interrupt.
+pub(super) fn interrupt<P: Port>(id: CpuId) {
+    let cpu = Cpu::<P>::here();
+    let was_user = cpu.mine.user_mode.get().is_some();
+    if was_user {
+        cpu.leave_user();
+    }
+    match P::interrupt(&cpu.pin) {
+        Served::Done => {}
+        Served::Again if cpu.breaks(KernelMutant::SwitchWithInterrupts) => {}
+        Served::Again => {
+            let _ = hw::kick(id);
+        }
+    }
+    if was_user {
+        hw::witness("interrupted-user-code");
+        cpu.enter_user();
+    }
+}
+
+/// Puts an item into a gather that has room for all that one operation unhooks.
+pub(super) fn put<T: Keep>(into: &mut T, item: T::Item) {
+    assert!(into.push(item).is_ok(), "an operation unhooks less than there is room for");
+}

@@ -1,0 +1,345 @@
+//! Operations on single pages: mapping, unmapping, permissions, and the many ways to unmap.
+
+use shootdown::Request;
+use shootdown::gather::Gather;
+
+use super::cpu::{Changes, Cpu, Item, Items, Used, put};
+use super::tables::range;
+use super::{At, KernelMutant, Port};
+use crate::hostile::{Descriptor, Word};
+use crate::hunt::hw;
+use crate::oracle::Invariant;
+
+const WRITABLE: u64 = Descriptor::WRITE | Descriptor::DIRTY;
+
+impl<P: Port> Cpu<P> {
+    /// The entry of a page, if there is a table for it.
+    pub(super) fn leaf(&self, used: Used<'_, P>, page: u32) -> Option<Word> {
+        self.tables.walk(used.root(), page, 0)
+    }
+
+    /// The page is as the operation promises, by what others have done: whatever was there before is used
+    /// no more.
+    pub(super) fn promise(&self, used: Used<'_, P>, page: u32, word: Word, ignore: KernelMutant) {
+        if self.breaks(ignore) || self.see_to_pending(used, page) {
+            hw::revoked(&[hw::latest(word)]);
+        }
+    }
+
+    pub(super) fn map(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        if let Some(word) = self.tables.walk_or_make(used.root(), page, 0)
+            && !hw::read_entry(word).present()
+        {
+            self.tables.make(word, Descriptor::user_rw(hw::new_frame()));
+        }
+        used.room.lock.unlock();
+    }
+
+    pub(super) fn unmap(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            self.promise(used, page, word, KernelMutant::DiscardIgnoresPending);
+            return used.room.lock.unlock();
+        }
+        let mut gather = Gather::<P, Items>::new(used.space);
+        if self.breaks(KernelMutant::FreeFrameBeforeFlush) {
+            hw::free_frame(old.frame());
+            gather.changed(range(page, 1));
+        } else {
+            put_unmapped(&mut gather, page, old);
+        }
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        self.finish_and_unlock(used, gather, &changes);
+    }
+
+    pub(super) fn unmap_many(&self, used: Used<'_, P>, first: u32, count: u8) {
+        let mut gather = Gather::<P, Items>::new(used.space);
+        let mut changes = Changes::default();
+        let mut frames = shootdown::gather::Array::<(u32, Descriptor), 8>::default();
+        let end = (first + u32::from(count.min(8))).min(self.tables.kernel_page(0));
+        self.lock(used);
+        used.owe();
+        for page in first..end {
+            if page != first {
+                // A long operation lets others have the lock.
+                used.room.lock.unlock();
+                self.lock(used);
+            }
+            if let Some(word) = self.leaf(used, page) {
+                let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+                put(&mut changes, change);
+                if old.present() {
+                    put(&mut frames, (page, old));
+                }
+            }
+        }
+        used.room.lock.unlock();
+        let last = frames.as_slice().last().map(|(page, _)| *page);
+        for (page, old) in frames.as_slice() {
+            let noted = if self.breaks(KernelMutant::YieldForgets) {
+                last.unwrap_or(*page)
+            } else if self.breaks(KernelMutant::FlushesFirstOnly) {
+                first
+            } else {
+                *page
+            };
+            put_unmapped(&mut gather, noted, *old);
+        }
+        if gather.is_empty() {
+            used.pay();
+            return;
+        }
+        match self.finish(gather, &changes) {
+            Ok(()) => used.pay(),
+            Err(items) => self.pay_later(used, items, &changes),
+        }
+    }
+
+    pub(super) fn discard(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            self.promise(used, page, word, KernelMutant::DiscardIgnoresPending);
+            return used.room.lock.unlock();
+        }
+        used.owe();
+        used.room.lock.unlock();
+        let mut gather = Gather::<P, Items>::new(used.space);
+        put_unmapped(&mut gather, page, old);
+        self.finish_and_pay(used, gather, change);
+    }
+
+    fn finish_and_pay(&self, used: Used<'_, P>, gather: Gather<'_, P, Items>, change: hw::Change) {
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        match self.finish(gather, &changes) {
+            Ok(()) => used.pay(),
+            Err(items) => self.pay_later(used, items, &changes),
+        }
+    }
+
+    /// As a fault handler with interrupts off would: what it can't wait for is left to a better moment.
+    pub(super) fn unmap_atomic(&self, used: Used<'_, P>, page: u32) {
+        let before = hw::set_irqs(false);
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else {
+            used.room.lock.unlock();
+            hw::set_irqs(before);
+            return;
+        };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            used.room.lock.unlock();
+            hw::set_irqs(before);
+            return;
+        }
+        used.owe();
+        let mut gather = Gather::<P, Items>::new(used.space);
+        put_unmapped(&mut gather, page, old);
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        let done = self.finish(gather, &changes);
+        used.room.lock.unlock();
+        hw::set_irqs(before);
+        match done {
+            Ok(()) => used.pay(),
+            Err(items) => self.pay_later(used, items, &changes),
+        }
+    }
+
+    pub(super) fn defer(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            return used.room.lock.unlock();
+        }
+        used.owe();
+        used.room.lock.unlock();
+        let mut gather = Gather::<P, Items>::new(used.space);
+        put_unmapped(&mut gather, page, old);
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        let mut deferred = match gather.defer(&self.pin) {
+            Ok(deferred) => deferred,
+            Err((_, items)) => return self.pay_later(used, items, &changes),
+        };
+        loop {
+            match deferred.poll() {
+                Ok(items) => {
+                    hw::revoked(changes.as_slice());
+                    self.free(items);
+                    used.pay();
+                    hw::witness("deferred-gather-done");
+                    return;
+                }
+                Err(again) => {
+                    hw::witness("deferred-gather-waits");
+                    deferred = again;
+                    let _ = shootdown::poll::<P>(&self.pin);
+                    hw::relax();
+                }
+            }
+        }
+    }
+
+    pub(super) fn protect(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let old = hw::read_entry(word);
+        if !old.present() || !old.has(Descriptor::WRITE) {
+            self.promise(used, page, word, KernelMutant::ProtectIgnoresPending);
+            return used.room.lock.unlock();
+        }
+        let new = old.without(WRITABLE);
+        let (_, change) = hw::swap_entry(word, new);
+        let judged = if self.breaks(KernelMutant::ProtectJudgesNew) { new } else { old };
+        let needed =
+            judged.has(Descriptor::WRITE) && !self.breaks(KernelMutant::ProtectWithoutFlush);
+        let mut gather = Gather::<P, Items>::new(used.space);
+        if needed {
+            gather.changed(range(page, 1));
+        }
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        self.finish_and_unlock(used, gather, &changes);
+    }
+
+    pub(super) fn grant(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        if let Some(word) = self.leaf(used, page) {
+            let old = hw::read_entry(word);
+            if old.present() && !old.has(Descriptor::WRITE) {
+                hw::unseal(old.frame());
+                self.tables.make(word, old.with(WRITABLE));
+                hw::witness("permission-granted");
+            }
+        }
+        used.room.lock.unlock();
+    }
+
+    pub(super) fn replace(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let old = hw::read_entry(word);
+        if !old.present() {
+            return used.room.lock.unlock();
+        }
+        let new = Descriptor::user_rw(hw::new_frame());
+        let mut changes = Changes::default();
+        let mut gather = Gather::<P, Items>::new(used.space);
+        if self.breaks(KernelMutant::ReplaceWithoutFlush) {
+            let (_, change) = hw::swap_entry(word, new);
+            hw::revoked(&[change]);
+            hw::free_frame(old.frame());
+            return used.room.lock.unlock();
+        }
+        let (_, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        put(&mut changes, change);
+        if self.breaks(KernelMutant::ReplaceFreesEarly) {
+            hw::free_frame(old.frame());
+            gather.changed(range(page, 1));
+        } else {
+            put_unmapped(&mut gather, page, old);
+        }
+        let done = self.finish(gather, &changes);
+        if done.is_ok() {
+            self.tables.make(word, new);
+        } else {
+            used.owe();
+        }
+        used.room.lock.unlock();
+        if let Err(items) = done {
+            self.pay_later(used, items, &changes);
+        }
+    }
+
+    pub(super) fn move_page(&self, used: Used<'_, P>, from: u32, to: u8) {
+        self.lock(used);
+        let words = (self.leaf(used, from), self.leaf(used, u32::from(to)));
+        let (Some(source), Some(target)) = words else { return used.room.lock.unlock() };
+        if source == target || hw::read_entry(target).present() {
+            return used.room.lock.unlock();
+        }
+        let (old, change) = hw::swap_entry(source, Descriptor::ABSENT);
+        if !old.present() {
+            return used.room.lock.unlock();
+        }
+        self.tables.make(target, old);
+        let late = self.breaks(KernelMutant::MoveFlushesLate);
+        if late {
+            used.room.lock.unlock();
+        }
+        // Until the flush nobody may take the page from its new place, whose flush would not cover the old.
+        let flushed = self.flush(used, from, 1, false);
+        if flushed {
+            hw::revoked(&[change]);
+        } else {
+            used.owe();
+        }
+        if !late {
+            used.room.lock.unlock();
+        }
+    }
+
+    /// User code stores to a page until the store goes through, or the fault is a real one.
+    pub(super) fn write(&self, at: At) {
+        let Some((space, _)) = self.mine.current.get().filter(|(space, _)| *space == at.space)
+        else {
+            return;
+        };
+        let page = u32::from(at.page);
+        /// A stale entry of the TLB, one of the walk that replaced it, and one more to be generous.
+        const SPURIOUS: u32 = 3;
+        let mut real = false;
+        for _ in 0..=SPURIOUS {
+            if hw::user_store(page) {
+                return;
+            }
+            self.in_space(space, |used| {
+                self.lock(used);
+                let leaf = self.leaf(used, page).map(hw::read_entry);
+                used.room.lock.unlock();
+                real = !leaf.is_some_and(|l| l.present() && l.has(Descriptor::WRITE));
+                if !real {
+                    hw::witness("spurious-fault");
+                    self.forget_here(page);
+                }
+            });
+            if real {
+                return;
+            }
+        }
+        let details = format!("page {page} may be written, but the store faults again and again");
+        hw::breach(Invariant::UpgradeSoundness, details);
+    }
+
+    /// The table is more generous than what this CPU has cached: forgets that.
+    fn forget_here(&self, page: u32) {
+        use shootdown::regime::{Invalidate, Reach, Regime};
+        if self.breaks(KernelMutant::SpuriousFaultStays) {
+            return;
+        }
+        if let Some((_, tag)) = hw::loaded() {
+            let range = range(page, 1);
+            P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only: false }, Reach::Local);
+            P::Regime::sync(Reach::Local);
+        }
+    }
+
+    /// All of a space, for operations that end more than a page.
+    pub(super) fn flush_all(&self, used: Used<'_, P>) -> bool {
+        used.space.flush(&self.pin, Request::space()).is_ok()
+    }
+}
+
+/// Notes an unmapped page and its frame.
+pub(super) fn put_unmapped<P: Port>(gather: &mut Gather<'_, P, Items>, page: u32, old: Descriptor) {
+    let put = gather.unmapped(range(page, 1), Item::Frame(old.frame()));
+    assert!(put.is_ok(), "an operation unhooks less than there is room for");
+}

@@ -1,0 +1,243 @@
+//! Ports that can be hunted: what the model kernel asks of one, and the default.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+
+use shootdown::cpu_set::{AtomicCpuSet, Bits};
+use shootdown::facts::Facts;
+use shootdown::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
+use shootdown::policy::Policy;
+use shootdown::regime::{Invalidate, Reach, Regime};
+use shootdown::{AddressSpace, CpuId, PerCpu, Served, Slots, System, Tag, VaRange, user_access_ok};
+
+use super::{Config, KernelMutant, Library};
+use crate::hostile::TableId;
+use crate::hunt::MAX_CPUS;
+use crate::hunt::hw::{self, Target};
+
+/// A port of the library that the model kernel can run on: a [`Platform`] and a [`Regime`] written with
+/// [`hw`]. Pages are the addresses' bits above 12; roots are tables of the hunt.
+pub trait Port: Platform<Regime: Regime<Root = TableId>> {
+    /// Places what the port needs in the memory that the CPUs share ([`Library::place`], [`hw::place`]).
+    /// Called once for every run, before anything else; `kernel` is a root without a user half.
+    fn boot(cpus: u8, config: &Config, kernel: TableId);
+
+    /// What the handler of the interrupt does that [`Platform::kick`] raises. Interrupts are off.
+    fn interrupt(pin: &Self::Pin) -> Served {
+        shootdown::on_kick::<Self>(pin)
+    }
+
+    /// The program of the executing CPU belongs to this space from now on; `None`: to none.
+    fn task(space: Option<&'static AddressSpace<Self>>) {
+        let _ = space;
+    }
+}
+
+/// The default port: does what the contracts of [`Platform`] and [`Regime`] say, under the facts and the
+/// policy of the [`Config`], and nothing more.
+#[derive(Debug)]
+pub struct HuntPort;
+
+struct State {
+    library: Cell<Option<Library<HuntPort>>>,
+    config: Config,
+    facts: Facts,
+    kernel: TableId,
+    tasks: [Cell<Option<&'static AddressSpace<HuntPort>>>; MAX_CPUS],
+}
+
+thread_local! {
+    static STATE: Cell<Option<&'static State>> = const { Cell::new(None) };
+}
+
+fn state() -> &'static State {
+    STATE.get().expect("the kernel boots the port first")
+}
+
+fn breaks(mutant: KernelMutant) -> bool {
+    state().config.breaks(mutant)
+}
+
+impl Port for HuntPort {
+    fn boot(cpus: u8, config: &Config, kernel: TableId) {
+        let placed = hw::place(State {
+            library: Cell::new(None),
+            config: *config,
+            facts: config.facts(),
+            kernel,
+            tasks: [const { Cell::new(None) }; MAX_CPUS],
+        });
+        // SAFETY: placed just now; it stays for the whole run, and `boot` of the next run replaces the
+        // reference before anything uses it.
+        let state: &'static State = unsafe { placed.as_ref() };
+        STATE.set(Some(state));
+        state.library.set(Some(Library::place(cpus)));
+    }
+
+    fn interrupt(pin: &HuntPin) -> Served {
+        if breaks(KernelMutant::DeafHandler) {
+            Served::Done
+        } else {
+            shootdown::on_kick::<Self>(pin)
+        }
+    }
+
+    fn task(space: Option<&'static AddressSpace<Self>>) {
+        state().tasks[hw::this_cpu().index()].set(space);
+    }
+}
+
+/// Proof that code stays on its CPU: a CPU of a hunt runs one program.
+#[derive(Debug)]
+pub struct HuntPin(CpuId, PhantomData<*mut ()>);
+
+// SAFETY: a program, and all that it calls, runs on the coroutine of one CPU.
+unsafe impl Pinned for HuntPin {
+    fn cpu(&self) -> CpuId {
+        self.0
+    }
+}
+
+// SAFETY: (1) slots are placed once per run, before any CPU runs. (2, 3) The machine keeps a pending
+// interrupt until the CPU takes it, with interrupts off, and the handler then knows what the sender knew.
+// (4) Both live as long as the run. (5) The interrupt is maskable.
+unsafe impl Platform for HuntPort {
+    type Pin = HuntPin;
+    type Regime = HuntRegime;
+    type Mask = AtomicCpuSet<1>;
+    type Slots = Slots<6>;
+
+    fn pin() -> HuntPin {
+        HuntPin(hw::this_cpu(), PhantomData)
+    }
+
+    fn system() -> &'static System<Self> {
+        state().library.get().expect("placed by `boot`").system()
+    }
+
+    fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
+        state().library.get().expect("placed by `boot`").slot(cpu)
+    }
+
+    fn kick(targets: &CpuSetOf<Self>) -> Result<(), KickError> {
+        let mut result = Ok(());
+        for cpu in targets.iter() {
+            if !hw::kick(cpu) {
+                result = Err(KickError::Unreachable(cpu));
+            }
+        }
+        result
+    }
+
+    fn relax(_: &HuntPin) -> Result<(), Stalled> {
+        hw::relax();
+        Ok(())
+    }
+
+    fn may_wait() -> bool {
+        hw::irqs_are_on()
+    }
+
+    fn policy() -> &'static Policy {
+        &state().config.policy
+    }
+}
+
+/// The MMU of the executing CPU, as [`HuntPort`] uses it.
+#[derive(Debug)]
+pub struct HuntRegime;
+
+/// A non-maskable interrupt may come now: its handler reads user memory of the task it has interrupted, if
+/// the library lets it.
+fn nmi() {
+    if !state().config.nmi || hw::choose(2) == 0 {
+        return;
+    }
+    let Some(space) = state().tasks[hw::this_cpu().index()].get() else { return };
+    if breaks(KernelMutant::UncheckedNmi) || user_access_ok(&HuntPort::pin(), space) {
+        hw::witness("nmi-reads-user-memory");
+        hw::user_code();
+    } else {
+        hw::witness("nmi-refused");
+    }
+}
+
+/// Does `f`; twice where the hardware has defects that the port knows of.
+fn thoroughly(once: KernelMutant, f: impl Fn()) {
+    f();
+    if state().config.defects && !breaks(once) {
+        f();
+    }
+}
+
+fn pages(range: VaRange) -> (u32, u32) {
+    #[allow(clippy::cast_possible_truncation)] // the kernel has fewer than 2^32 pages
+    ((range.start() >> 12) as u32, (range.last() >> 12) as u32)
+}
+
+// SAFETY: (1, 2, 5) as the hardware does; where it has defects that are declared, everything is done
+// twice. (3) The facts are the configuration's. (4) Nothing waits for another CPU. (6) A load of a root
+// orders all loads before it. (7) The hardware takes a tag.
+unsafe impl Regime for HuntRegime {
+    type Root = TableId;
+
+    fn facts() -> &'static Facts {
+        &state().facts
+    }
+
+    unsafe fn load(root: TableId, tag: Tag, keep: bool) {
+        nmi();
+        let keep = keep || breaks(KernelMutant::LoadKeeps);
+        hw::load_root(root, tag, keep);
+        if !keep && state().config.defects {
+            hw::load_root(root, tag, keep);
+        }
+        nmi();
+    }
+
+    fn load_kernel() {
+        thoroughly(KernelMutant::InvalidateOnce, || hw::load_kernel(state().kernel));
+    }
+
+    fn publish() {
+        if !breaks(KernelMutant::NoPublish) {
+            hw::publish();
+        }
+    }
+
+    fn invalidate(what: Invalidate, _: Reach) {
+        nmi();
+        let target = match what {
+            Invalidate::Range { tag, range, leaf_only } => {
+                let (first, last) = pages(range);
+                Target::Pages { tag, first, last, leaf_only }
+            }
+            Invalidate::Kernel(range) if breaks(KernelMutant::SparesGlobals) => {
+                let (first, last) = pages(range);
+                let tag = hw::loaded().map_or(Tag(0), |(_, tag)| tag);
+                Target::Pages { tag, first, last, leaf_only: true }
+            }
+            Invalidate::Kernel(range)
+                if !state().config.defects || breaks(KernelMutant::TrustsPage) =>
+            {
+                let (first, last) = pages(range);
+                Target::Kernel { first, last }
+            }
+            Invalidate::Tag(tag) => Target::Tag(tag),
+            Invalidate::Kernel(_) | Invalidate::Everything => Target::Everything,
+        };
+        hw::invalidate(target);
+        if state().config.defects && !breaks(KernelMutant::InvalidateOnce) {
+            // The first must be over before the second can do better.
+            hw::sync();
+            hw::invalidate(target);
+        }
+        nmi();
+    }
+
+    fn sync(_: Reach) {
+        if !breaks(KernelMutant::NoSync) {
+            thoroughly(KernelMutant::SyncOnce, hw::sync);
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What only the oracle knows of: promises about the contents of pages, and about faults.
+
+use super::choice::Point;
+use super::hw::{Change, check, own_step};
+use super::machine::{step, stop, with};
+use crate::hostile::{Frame, Outcome, TableId, Word};
+use crate::oracle::Invariant;
+
+/// The change that made an entry what it is: to be named by who promises that nothing older is used,
+/// whoever made it.
+pub fn latest(word: Word) -> Change {
+    with(|h| {
+        let location = h.mmu.location(&mut h.memory, word);
+        let version = h.memory.version_of_last_store(h.current, location);
+        Change { word, version }
+    })
+}
+
+/// The contents of a frame were taken (copied, or written to a disk): if anybody can still write it, this
+/// promise is broken. Until the frame is free, or [`unseal`]ed.
+pub fn seal(frame: Frame, promise: Invariant) {
+    step(0, false, true);
+    with(|h| {
+        h.note(|| format!("takes the contents of {frame}"));
+        h.mmu.seal(frame, Some(promise));
+    });
+}
+
+/// Writes to a frame count again.
+pub fn unseal(frame: Frame) {
+    step(0, false, true);
+    with(|h| h.mmu.seal(frame, None));
+}
+
+/// Software has followed an entry to a table page, or has just read it: the page must not be free.
+pub fn software_reads(table: TableId) {
+    check(|h| {
+        if h.mmu.is_free(table) {
+            let details = format!("software walks {table}, which was freed");
+            return Err((Invariant::TableReuse, details));
+        }
+        Ok(())
+    });
+}
+
+/// User code stores to a page. `false`: it faults.
+#[must_use]
+pub fn user_store(page: u32) -> bool {
+    own_step();
+    let outcome = with(|h| {
+        let outcomes = h.mmu.user_stores(&h.memory, h.current, page);
+        let chosen = match outcomes.len() {
+            1 => 0,
+            count => h.choose(&Point::Value { cpu: h.current, count })?,
+        };
+        h.saw(0x5704e ^ (chosen as u64) << 24);
+        Some(outcomes[chosen])
+    });
+    match outcome {
+        None => stop(),
+        Some(Outcome::Hit { translation, .. }) => {
+            check(|h| {
+                h.note(|| format!("user code writes page {page}"));
+                h.mmu.used(h.current, &translation)
+            });
+            true
+        }
+        Some(Outcome::Blocked { .. } | Outcome::Fault { .. }) => {
+            with(|h| {
+                h.note(|| format!("user code faults on page {page}"));
+                h.mmu.faulted(&h.memory, h.current, page);
+            });
+            false
+        }
+    }
+}
