@@ -16,7 +16,7 @@
 use super::cpu::Cpu;
 use super::rules::{Dirty, Rules};
 use super::walk::{Cursor, Step};
-use super::{Descriptor, Hostile, TableMemory, Translation, Word};
+use super::{Descriptor, Hostile, MAX_LEVELS, TableMemory, Translation, Word};
 
 /// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -201,7 +201,7 @@ impl Hostile {
                         set: Descriptor::ACCESSED,
                     },
                 },
-                Step::Table(..) => return,
+                Step::Table(_) => return,
             };
             add(out, outcome);
         });
@@ -219,7 +219,8 @@ impl Hostile {
     }
 }
 
-/// Walks to `page` from the root and from every usable step, telling each step.
+/// Walks to `page` from the root and from every usable step, telling each step. A cached step that the
+/// walk from the root has just made again leads nowhere new.
 fn walks<M: TableMemory + ?Sized>(
     rules: &Rules,
     mem: &M,
@@ -230,16 +231,24 @@ fn walks<M: TableMemory + ?Sized>(
 ) {
     let top = rules.shape.top();
     let index = rules.shape.index(page, top);
+    let mut made = [None; MAX_LEVELS as usize];
     for root in state.roots(rules) {
         if root.first <= index && index <= root.last {
-            descend(rules, mem, cpu, root.cursor, page, tell);
+            descend(rules, mem, cpu, &root.cursor(rules), page, &mut |step| {
+                if let Step::Table(partial) = &step {
+                    made[usize::from(partial.level)] = Some(*partial);
+                }
+                tell(step);
+            });
         }
     }
     for slot in state.partials.iter() {
-        if slot.entry.pages().has(page)
-            && let Some(cursor) = state.resume(rules, &slot.entry, slot.marks)
+        let partial = &slot.entry;
+        if partial.pages().has(page)
+            && made[usize::from(partial.level)] != Some(*partial)
+            && let Some(cursor) = state.resume(rules, partial, slot.marks)
         {
-            descend(rules, mem, cpu, cursor, page, tell);
+            descend(rules, mem, cpu, &cursor, page, tell);
         }
     }
 }
@@ -248,19 +257,20 @@ fn descend<M: TableMemory + ?Sized>(
     rules: &Rules,
     mem: &M,
     cpu: usize,
-    cursor: Cursor,
+    cursor: &Cursor,
     page: u32,
     tell: &mut dyn FnMut(Step),
 ) {
     let word = cursor.word(rules.shape.index(page, cursor.level));
     mem.read(cpu, word, &mut |read, version| {
         let step = cursor.step(rules, word, read, version);
-        if let Step::Table(_, next) = &step {
-            let next = *next;
-            tell(step);
-            descend(rules, mem, cpu, next, page, tell);
-        } else {
-            tell(step);
+        let next = match &step {
+            Step::Table(partial) => Some(cursor.below(rules, partial, cursor.marks)),
+            _ => None,
+        };
+        tell(step);
+        if let Some(next) = next {
+            descend(rules, mem, cpu, &next, page, tell);
         }
     });
 }

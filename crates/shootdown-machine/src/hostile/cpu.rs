@@ -23,9 +23,18 @@ pub(super) struct Cpu {
 /// A root and the entries of it that are walked.
 #[derive(Clone, Copy)]
 pub(super) struct Top {
-    pub cursor: Cursor,
+    pub root: TableId,
+    pub tag: Tag,
     pub first: u8,
     pub last: u8,
+}
+
+impl Top {
+    /// A walker before the root.
+    #[inline]
+    pub fn cursor(&self, rules: &Rules) -> Cursor {
+        Cursor::root(rules, self.root, self.tag)
+    }
 }
 
 impl Cpu {
@@ -33,12 +42,20 @@ impl Cpu {
     pub fn roots(&self, rules: &Rules) -> impl Iterator<Item = Top> + use<> {
         let last = (rules.shape.entries() - 1) as u8;
         let middle = last / 2;
-        let top =
-            |root, first, last| Top { cursor: Cursor::root(rules, root, self.tag), first, last };
+        let tag = self.tag;
+        let top = move |root, first, last| Top { root, tag, first, last };
         let split = self.high.is_some();
         let low = self.low.map(|root| top(root, 0, if split { middle } else { last }));
         let high = self.high.map(|root| top(root, middle + 1, last));
         low.into_iter().chain(high)
+    }
+
+    /// May a walk that starts at a root or a cached step read this table first?
+    #[inline]
+    pub fn starts_at(&self, table: TableId) -> bool {
+        self.low == Some(table)
+            || self.high == Some(table)
+            || self.partials.iter().any(|slot| slot.entry.table == table)
     }
 
     /// Is there anywhere to walk from?

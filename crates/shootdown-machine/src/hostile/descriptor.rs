@@ -207,6 +207,10 @@ impl Rights {
     /// Everything: where a walk starts.
     pub const ALL: Self = Self(Descriptor::RIGHTS as u8);
 
+    pub(super) const fn bits(self) -> u8 {
+        self.0
+    }
+
     /// What both allow.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {

@@ -1,7 +1,11 @@
 //! Cached entries: leaves and steps of walks.
 
+use std::cmp::Ordering;
+use std::hash::{Hash, Hasher};
+
 use shootdown::Tag;
 
+use super::held::Entry;
 use super::{Descriptor, Frame, Pages, Rights, TableId, Word, shape::MAX_LEVELS};
 
 /// For whom an entry is valid.
@@ -15,6 +19,17 @@ pub enum Owner {
     Everyone,
 }
 
+impl Owner {
+    /// The owner in 18 bits.
+    const fn code(self) -> u64 {
+        match self {
+            Self::Tag(tag) => tag.0 as u64,
+            Self::Root(root) => 1 << 16 | root.0 as u64,
+            Self::Everyone => 2 << 16,
+        }
+    }
+}
+
 /// A write that a walk has read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Source {
@@ -22,6 +37,13 @@ pub struct Source {
     pub word: Word,
     /// Which write of it; 0 without [`Rules::provenance`](super::Rules::provenance).
     pub version: u32,
+}
+
+impl Source {
+    /// The source in 56 bits.
+    const fn code(self) -> u64 {
+        (self.word.table.0 as u64) << 40 | (self.word.index as u64) << 32 | self.version as u64
+    }
 }
 
 /// The non-leaf words a walk went through, from the root. Empty without
@@ -52,7 +74,7 @@ impl Path {
 /// # Invariants
 /// - The owner is `Tag` or `Everyone`.
 /// - `base` is a multiple of the pages that a leaf of `level` spans.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Translation {
     /// The first page.
     pub base: u32,
@@ -73,6 +95,16 @@ pub struct Translation {
 }
 
 impl Translation {
+    /// Everything but the path, which only a run with provenance has. `last_offset` follows from `level`.
+    #[inline]
+    const fn code(&self) -> [u64; 3] {
+        [
+            place(self.base, self.level, self.owner, self.rights),
+            self.descriptor.bits(),
+            self.source.code(),
+        ]
+    }
+
     /// The pages it translates.
     #[must_use]
     pub const fn pages(&self) -> Pages {
@@ -96,7 +128,7 @@ impl Translation {
 }
 
 /// A cached non-leaf entry, or a walk that has come this far: the walker may go on from it at any time.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Partial {
     /// The first page.
     pub base: u32,
@@ -119,6 +151,13 @@ pub struct Partial {
 }
 
 impl Partial {
+    /// Everything but the path. `last_offset` follows from `level`.
+    #[inline]
+    const fn code(&self) -> [u64; 3] {
+        let target = (self.table.0 as u64) << 1 | self.global as u64;
+        [place(self.base, self.level, self.owner, self.rights), target, self.source.code()]
+    }
+
     /// The pages below it.
     #[must_use]
     pub const fn pages(&self) -> Pages {
@@ -130,3 +169,60 @@ impl Partial {
         self.path.steps().iter().copied().chain([self.source])
     }
 }
+
+/// Where an entry is and for whom, in one number that orders entries by page first.
+#[inline]
+const fn place(base: u32, level: u8, owner: Owner, rights: Rights) -> u64 {
+    (base as u64) << 32 | (level as u64) << 26 | owner.code() << 8 | rights.bits() as u64
+}
+
+/// Equality, order and hash by [`code`](Translation::code) and path: entries are compared at every step
+/// of every walk, and this is several times faster than field by field.
+macro_rules! by_code {
+    ($entry:ty) => {
+        impl PartialEq for $entry {
+            #[inline]
+            fn eq(&self, other: &Self) -> bool {
+                self.code() == other.code() && self.path.steps() == other.path.steps()
+            }
+        }
+
+        impl Eq for $entry {}
+
+        impl Entry for $entry {
+            #[inline]
+            fn key(&self) -> u64 {
+                place(self.base, self.level, self.owner, self.rights)
+            }
+        }
+
+        impl PartialOrd for $entry {
+            #[inline]
+            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl Ord for $entry {
+            #[inline]
+            fn cmp(&self, other: &Self) -> Ordering {
+                let ours = self.code().cmp(&other.code());
+                ours.then_with(|| self.path.steps().cmp(other.path.steps()))
+            }
+        }
+
+        impl Hash for $entry {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                for part in self.code() {
+                    state.write_u64(part);
+                }
+                for step in self.path.steps() {
+                    state.write_u64(step.code());
+                }
+            }
+        }
+    };
+}
+
+by_code!(Translation);
+by_code!(Partial);

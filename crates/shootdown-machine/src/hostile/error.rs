@@ -29,4 +29,12 @@ pub enum HostileError {
         /// How many it can hold.
         limit: usize,
     },
+    /// Too many removals that wait for a sync.
+    #[error(
+        "{limit} invalidations wait for a sync and one more was issued: sync earlier, or use ranges"
+    )]
+    Outstanding {
+        /// How many may wait.
+        limit: usize,
+    },
 }

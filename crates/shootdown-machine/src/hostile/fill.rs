@@ -8,15 +8,39 @@
 //!
 //! # Invariants
 //! - I1: after a fill, walking once more from a loaded root or a usable partial adds nothing.
-//! - I2: an entry made through a doomed step (see [`super::invalidate`]) is doomed with it if the removal
+//! - I2: an entry made through a doomed step (see [`super::late`]) is doomed with it if the removal
 //!   covers the entry too: a walk that the removal must stop leaves nothing behind.
 
 use super::cpu::Cpu;
 use super::held::{Inserted, Marks};
-use super::invalidate::Pending;
+use super::invalidate::{Invalidation, Walks};
+use super::late::Outstanding;
 use super::rules::{Fills, Negative, Rules, WalkCache};
 use super::walk::{Cursor, Step};
-use super::{Descriptor, HostileError, Partial, TableMemory, Translation, Word};
+use super::{Descriptor, HostileError, Pages, Partial, TableMemory, Translation, Word};
+
+/// What a walk looks at.
+#[derive(Clone, Copy)]
+pub(super) struct Scope {
+    /// The pages whose last-level entries are read.
+    pub leaves: Pages,
+    /// The pages whose other entries are read.
+    pub steps: Pages,
+}
+
+impl Scope {
+    pub const ALL: Self = Self { leaves: Pages::ALL, steps: Pages::ALL };
+
+    /// What an invalidation can have removed. The sets were closed before it, and it opens no new way to
+    /// anything: only what it covers is missing now.
+    pub fn of(what: &Invalidation) -> Self {
+        let steps = match what.walks {
+            Walks::None | Walks::Covering => what.pages,
+            Walks::All => Pages::ALL,
+        };
+        Self { leaves: what.pages, steps }
+    }
+}
 
 /// Walks on behalf of one CPU, into the sets of all CPUs that share its entries.
 pub(super) struct Filler<'a, M: ?Sized> {
@@ -26,8 +50,10 @@ pub(super) struct Filler<'a, M: ?Sized> {
     pub group: &'a mut [Cpu],
     /// The number of the first of them.
     pub first: usize,
-    pub pending: &'a [Pending],
-    /// Only this translation, and the steps to it.
+    pub outstanding: &'a Outstanding,
+    /// Only the parts of tables that concern these pages.
+    scope: Scope,
+    /// Of the translations, only this one.
     only: Option<Translation>,
     /// The walker's place in the group.
     at: usize,
@@ -42,15 +68,32 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
         mem: &'a M,
         group: &'a mut [Cpu],
         first: usize,
-        pending: &'a [Pending],
+        outstanding: &'a Outstanding,
     ) -> Self {
-        Self { rules, mem, group, first, pending, only: None, at: 0, grew: false, full: None }
+        Self {
+            rules,
+            mem,
+            group,
+            first,
+            outstanding,
+            scope: Scope::ALL,
+            only: None,
+            at: 0,
+            grew: false,
+            full: None,
+        }
     }
 
     /// Does nothing get cached now?
     fn idle(&self) -> bool {
         let asked = self.rules.fills == Fills::Anytime || self.only.is_some();
         !asked || self.rules.broken.forgetful
+    }
+
+    /// Looks at no more than this.
+    pub fn within(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
     }
 
     /// Closes the sets of the whole group.
@@ -64,6 +107,8 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
             return Ok(());
         }
         self.only = Some(*translation);
+        let page = Pages::one(translation.base);
+        self.scope = Scope { leaves: page, steps: page };
         self.at = cpu - self.first;
         self.walk_all();
         self.full.map_or(Ok(()), Err)
@@ -99,57 +144,63 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
 
     fn walk_all(&mut self) {
         for root in self.group[self.at].roots(self.rules) {
-            for index in self.indices(root.cursor.level, root.first, root.last) {
-                self.visit(root.cursor, index);
-            }
+            self.table(&root.cursor(self.rules), root.first, root.last);
         }
         // Entries added meanwhile move others to the right: nothing is skipped, at worst walked twice.
+        let last = self.last();
         let mut at = 0;
         while let Some((partial, marks)) = self.group[self.at].partials.at(at) {
-            if let Some(cursor) = self.group[self.at].resume(self.rules, &partial, marks) {
-                self.table(cursor);
+            if let Some(cursor) = self.group[self.at].resume(self.rules, partial, marks) {
+                self.table(&cursor, 0, last);
             }
             at += 1;
         }
     }
 
     fn walk_word(&mut self, word: Word) {
+        if !self.group[self.at].starts_at(word.table) {
+            return;
+        }
         for root in self.group[self.at].roots(self.rules) {
             let within = root.first <= word.index && word.index <= root.last;
-            if root.cursor.table == word.table && within {
-                self.visit(root.cursor, word.index);
+            if root.root == word.table && within {
+                self.visit(&root.cursor(self.rules), word.index);
             }
         }
         let mut at = 0;
         while let Some((partial, marks)) = self.group[self.at].partials.at(at) {
             if partial.table == word.table
-                && let Some(cursor) = self.group[self.at].resume(self.rules, &partial, marks)
+                && let Some(cursor) = self.group[self.at].resume(self.rules, partial, marks)
             {
-                self.visit(cursor, word.index);
+                self.visit(&cursor, word.index);
             }
             at += 1;
         }
     }
 
-    fn table(&mut self, cursor: Cursor) {
-        let last = (self.rules.shape.entries() - 1) as u8;
-        for index in self.indices(cursor.level, 0, last) {
+    /// The last index of a table.
+    fn last(&self) -> u8 {
+        (self.rules.shape.entries() - 1) as u8
+    }
+
+    /// Walks the entries of a table from `first` to `last`, as far as they are within the scope.
+    fn table(&mut self, cursor: &Cursor, first: u8, last: u8) {
+        let pages = if cursor.level == 0 { self.scope.leaves } else { self.scope.steps };
+        let spanned = self.rules.shape.last_offset(cursor.level + 1);
+        let all = Pages { first: cursor.base, last: cursor.base + spanned };
+        if !pages.meets(all) {
+            return;
+        }
+        let index = |page| self.rules.shape.index(page, cursor.level);
+        let first = first.max(index(pages.first.max(all.first)));
+        let last = last.min(index(pages.last.min(all.last)));
+        for index in first..=last {
             self.visit(cursor, index);
         }
     }
 
-    /// The entries of a table that are walked: all, or the one on the way to what was used.
-    fn indices(&self, level: u8, first: u8, last: u8) -> std::ops::RangeInclusive<u8> {
-        match self.only {
-            None => first..=last,
-            Some(only) => {
-                let index = self.rules.shape.index(only.base, level);
-                index.max(first)..=index.min(last)
-            }
-        }
-    }
-
-    fn visit(&mut self, cursor: Cursor, index: u8) {
+    #[inline]
+    fn visit(&mut self, cursor: &Cursor, index: u8) {
         let word = cursor.word(index);
         let mem = self.mem;
         mem.read(self.first + self.at, word, &mut |read, version| {
@@ -157,66 +208,71 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
         });
     }
 
-    fn meet(&mut self, cursor: Cursor, word: Word, read: Descriptor, version: u32) {
+    #[inline]
+    fn meet(&mut self, cursor: &Cursor, word: Word, read: Descriptor, version: u32) {
         match cursor.step(self.rules, word, read, version) {
             Step::Absent(absent) => match self.rules.negative {
                 Negative::Never => {}
                 Negative::UntilContextSync => {
-                    self.keep(absent, Marks { ahead: true, ..Marks::default() });
+                    self.keep(&absent, Marks { ahead: true, ..Marks::default() });
                 }
                 Negative::UntilFault | Negative::UntilInvalidated => {
-                    self.keep(absent, cursor.marks)
+                    self.keep(&absent, cursor.marks)
                 }
             },
-            Step::Leaf(leaf) => self.keep(leaf, cursor.marks),
-            Step::Table(partial, next) => {
-                if self.rules.walk_cache == WalkCache::None {
-                    self.table(next);
-                } else if let Some(marks) = self.keep_partial(partial, cursor.marks) {
-                    self.table(Cursor { marks, ..next });
+            Step::Leaf(leaf) => self.keep(&leaf, cursor.marks),
+            Step::Table(partial) => {
+                let go_on = if self.rules.walk_cache == WalkCache::None {
+                    Some(cursor.marks)
+                } else {
+                    self.keep_partial(&partial, cursor.marks)
+                };
+                if let Some(marks) = go_on {
+                    let last = self.last();
+                    self.table(&cursor.below(self.rules, &partial, marks), 0, last);
                 }
             }
             Step::Unaccessed { .. } => {}
         }
     }
 
-    fn keep(&mut self, translation: Translation, marks: Marks) {
-        if self.only.is_some_and(|only| only != translation) {
+    fn keep(&mut self, translation: &Translation, marks: Marks) {
+        if self.only.is_some_and(|only| only != *translation) {
             return;
         }
         for at in 0..self.group.len() {
-            let marks = self.inherited(at, marks, |p| p.covers(self.rules, &translation));
+            let marks = self.inherited(at, marks, |what| what.covers(self.rules, translation));
             let inserted =
-                self.group[at].translations.insert(translation, marks, self.rules.capacity);
+                self.group[at].translations.insert(*translation, marks, self.rules.capacity);
             self.note(at, inserted, "translations");
         }
     }
 
     /// Keeps a step; its marks if the walk must go on from it because it is new or became more usable.
-    fn keep_partial(&mut self, partial: Partial, marks: Marks) -> Option<Marks> {
+    fn keep_partial(&mut self, partial: &Partial, marks: Marks) -> Option<Marks> {
         let mut go_on = None;
         for at in 0..self.group.len() {
-            let marks = self.inherited(at, marks, |p| p.covers_partial(&partial));
-            let inserted = self.group[at].partials.insert(partial, marks, self.rules.capacity);
+            let marks = self.inherited(at, marks, |what| what.covers_partial(partial));
+            let inserted = self.group[at].partials.insert(*partial, marks, self.rules.capacity);
             self.note(at, inserted, "walk-cache entries");
-            if at == self.at && matches!(inserted, Inserted::New | Inserted::Renewed) {
-                go_on = Some(marks);
+            if at == self.at {
+                go_on = match inserted {
+                    Inserted::New => Some(marks),
+                    Inserted::Renewed(marks) => Some(marks),
+                    Inserted::Known | Inserted::Full => None,
+                };
             }
         }
         go_on
     }
 
     /// I2: of the marks of the step it was made through, those whose removal covers the new entry.
-    fn inherited(&self, at: usize, marks: Marks, covers: impl Fn(&Pending) -> bool) -> Marks {
-        if marks.doomed == 0 {
-            return Marks { ahead: marks.ahead, ..Marks::default() };
-        }
-        let target = 1 << (self.first + at);
-        let mask = self
-            .pending
-            .iter()
-            .filter(|p| marks.doomed & p.issuer_bit() != 0 && p.targets & target != 0 && covers(p))
-            .fold(0, |mask, p| mask | p.issuer_bit());
+    #[inline]
+    fn inherited(&self, at: usize, marks: Marks, covers: impl Fn(&Invalidation) -> bool) -> Marks {
+        let mask = match marks.doomed {
+            0 => 0,
+            doomed => self.outstanding.among(doomed, self.first + at, covers),
+        };
         Marks {
             doomed: marks.doomed & mask,
             early: marks.early & mask,
@@ -229,7 +285,7 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
     fn note(&mut self, at: usize, inserted: Inserted, what: &'static str) {
         match inserted {
             Inserted::Known => {}
-            Inserted::New | Inserted::Renewed => self.grew = true,
+            Inserted::New | Inserted::Renewed(_) => self.grew = true,
             Inserted::Full => {
                 let (cpu, limit) = (self.first + at, self.rules.capacity);
                 self.full = Some(HostileError::Full { cpu, what, limit });

@@ -84,6 +84,7 @@ mod fill;
 mod held;
 mod instructions;
 mod invalidate;
+mod late;
 mod memory;
 mod query;
 mod rules;

@@ -54,7 +54,7 @@ impl Hostile {
             && !rules.broken.forgetful;
         let reaches = |cpu: usize| {
             let state = &self.cpus[cpu];
-            if state.roots(rules).any(|root| root.cursor.table == table) {
+            if state.roots(rules).any(|root| root.root == table) {
                 return true;
             }
             let resumes = |p: &Partial| state.serves(p.owner) && state.rooted();
@@ -64,7 +64,7 @@ impl Hostile {
             let mut found = false;
             if !closed {
                 self.every_step(mem, cpu, &mut |step| {
-                    found |= matches!(step, Step::Table(p, _) if p.table == table);
+                    found |= matches!(step, Step::Table(p) if p.table == table);
                 });
             }
             found
@@ -162,13 +162,13 @@ impl Hostile {
         let state = &self.cpus[cpu];
         for root in state.roots(rules) {
             for index in root.first..=root.last {
-                below(rules, mem, cpu, root.cursor, index, tell);
+                below(rules, mem, cpu, &root.cursor(rules), index, tell);
             }
         }
         for slot in state.partials.iter() {
             if let Some(cursor) = state.resume(rules, &slot.entry, slot.marks) {
                 for index in 0..rules.shape.entries() {
-                    below(rules, mem, cpu, cursor, index as u8, tell);
+                    below(rules, mem, cpu, &cursor, index as u8, tell);
                 }
             }
         }
@@ -179,7 +179,7 @@ fn below<M: TableMemory + ?Sized>(
     rules: &Rules,
     mem: &M,
     cpu: usize,
-    cursor: Cursor,
+    cursor: &Cursor,
     index: u8,
     tell: &mut dyn FnMut(&Step),
 ) {
@@ -187,9 +187,10 @@ fn below<M: TableMemory + ?Sized>(
     mem.read(cpu, word, &mut |read, version| {
         let step = cursor.step(rules, word, read, version);
         tell(&step);
-        if let Step::Table(_, next) = step {
+        if let Step::Table(partial) = step {
+            let next = cursor.below(rules, &partial, cursor.marks);
             for index in 0..rules.shape.entries() {
-                below(rules, mem, cpu, next, index as u8, tell);
+                below(rules, mem, cpu, &next, index as u8, tell);
             }
         }
     });

@@ -5,8 +5,8 @@ use std::hash::{Hash, Hasher};
 use shootdown::{Reach, Tag};
 
 use super::cpu::Cpu;
-use super::fill::Filler;
-use super::invalidate::Pending;
+use super::fill::{Filler, Scope};
+use super::late::{Outstanding, Removal};
 use super::rules::{Late, Negative, Rules};
 use super::{HostileError, Invalidation, Owner, TableId, TableMemory, Translation, Word};
 
@@ -18,13 +18,15 @@ pub const MAX_CPUS: usize = 16;
 pub struct Hostile {
     pub(super) rules: Rules,
     pub(super) cpus: Vec<Cpu>,
-    /// Removals issued and not complete, ascending.
-    pending: Vec<Pending>,
+    /// Removals issued and not complete.
+    outstanding: Outstanding,
 }
 
 impl PartialEq for Hostile {
     fn eq(&self, other: &Self) -> bool {
-        self.cpus == other.cpus && self.pending == other.pending && self.rules == other.rules
+        self.cpus == other.cpus
+            && self.outstanding == other.outstanding
+            && self.rules == other.rules
     }
 }
 
@@ -34,7 +36,7 @@ impl Hash for Hostile {
     /// The rules never change in a run: hashing them would cost time and tell nothing.
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.cpus.hash(state);
-        self.pending.hash(state);
+        self.outstanding.hash(state);
     }
 }
 
@@ -47,7 +49,7 @@ impl Hostile {
         if cpus == 0 || cpus > MAX_CPUS {
             return Err(HostileError::Cpus(cpus));
         }
-        Ok(Self { rules, cpus: vec![Cpu::default(); cpus], pending: Vec::new() })
+        Ok(Self { rules, cpus: vec![Cpu::default(); cpus], outstanding: Outstanding::default() })
     }
 
     /// The rules it was built with.
@@ -122,14 +124,19 @@ impl Hostile {
     }
 
     /// Walkers may read something new in `word`: every CPU whose walker can reach it may have done so.
+    /// Every change has to be reported before the next call of another kind.
     ///
     /// # Errors
     /// [`HostileError::Full`].
+    ///
+    /// # Panics
+    /// If the word lies outside its table.
     pub fn changed<M: TableMemory + ?Sized>(
         &mut self,
         mem: &M,
         word: Word,
     ) -> Result<(), HostileError> {
+        self.check(word);
         let mut first = 0;
         while first < self.cpus.len() {
             self.filler(mem, first).word_changed(word)?;
@@ -142,12 +149,16 @@ impl Hostile {
     ///
     /// # Errors
     /// [`HostileError::Full`].
+    ///
+    /// # Panics
+    /// If the word lies outside its table.
     pub fn changed_for<M: TableMemory + ?Sized>(
         &mut self,
         mem: &M,
         cpu: usize,
         word: Word,
     ) -> Result<(), HostileError> {
+        self.check(word);
         self.filler(mem, cpu).word_changed(word)
     }
 
@@ -192,20 +203,18 @@ impl Hostile {
         };
         if late || self.rules.errata.early_sync {
             let mask = targets.clone().fold(0, |mask, target| mask | 1 << target);
-            let pending = Pending { issuer: cpu as u8, targets: mask, what };
-            for target in targets.clone() {
-                self.cpus[target].doom(&self.rules, &pending, target == cpu);
+            let removal = Removal { issuer: cpu as u8, targets: mask, what };
+            self.outstanding.issue(&self.rules, &mut self.cpus, removal)?;
+            let scope = Scope::of(&what);
+            for target in targets {
+                self.filler(mem, target).within(scope).close()?;
             }
-            if let Err(at) = self.pending.binary_search(&pending) {
-                self.pending.insert(at, pending);
-            }
-            targets.into_iter().try_for_each(|target| self.close(mem, target))?;
-            self.settle(cpu as u8);
+            self.outstanding.settle(&mut self.cpus);
             return Ok(());
         }
         for target in targets {
             if self.remove(target, &what, target == cpu) {
-                self.close(mem, target)?;
+                self.filler(mem, target).within(Scope::of(&what)).close()?;
             }
         }
         Ok(())
@@ -220,17 +229,12 @@ impl Hostile {
         mem: &M,
         cpu: usize,
     ) -> Result<(), HostileError> {
-        let issuer = cpu as u8;
-        if !self.pending.iter().any(|p| p.issuer == issuer) {
+        let gone = self.outstanding.sync(&self.rules, &mut self.cpus, cpu as u8);
+        // What is gone could not be walked any more, or it would not have been doomed; unless a step to
+        // it has survived.
+        if !self.rules.errata.survives_once {
             return Ok(());
         }
-        let mut gone = 0u16;
-        for (target, state) in self.cpus.iter_mut().enumerate() {
-            if state.complete(&self.rules, issuer, target == cpu) {
-                gone |= 1 << target;
-            }
-        }
-        self.settle(issuer);
         (0..self.cpus.len())
             .filter(|target| gone & 1 << target != 0)
             .try_for_each(|target| self.close(mem, target))
@@ -245,7 +249,10 @@ impl Hostile {
         mem: &M,
         cpu: usize,
     ) -> Result<(), HostileError> {
-        if self.cpus[cpu].forget_ahead() { self.close(mem, cpu) } else { Ok(()) }
+        let gone = self.cpus[cpu].forget_ahead();
+        // What is ahead of the TLB cannot be walked any more, or it would be in the TLB; faults apart.
+        let refill = self.rules.negative == Negative::UntilContextSync;
+        if gone && refill { self.close(mem, cpu) } else { Ok(()) }
     }
 
     /// `cpu` takes a fault on `page`. Where the rules say so the CPU forgets what it has cached for the
@@ -285,11 +292,9 @@ impl Hostile {
         self.filler(mem, cpu).used(cpu, translation)
     }
 
-    /// A removal that no entry awaits is complete.
-    fn settle(&mut self, issuer: u8) {
-        if !self.cpus.iter().any(|state| state.awaits(issuer)) {
-            self.pending.retain(|p| p.issuer != issuer);
-        }
+    fn check(&self, word: Word) {
+        let entries = self.rules.shape.entries();
+        assert!(usize::from(word.index) < entries, "{word}: a table has {entries} entries");
     }
 
     fn remove(&mut self, cpu: usize, what: &Invalidation, own: bool) -> bool {
@@ -308,6 +313,6 @@ impl Hostile {
         let len = self.group_len();
         let first = cpu / len * len;
         let end = (first + len).min(self.cpus.len());
-        Filler::new(&self.rules, mem, &mut self.cpus[first..end], first, &self.pending)
+        Filler::new(&self.rules, mem, &mut self.cpus[first..end], first, &self.outstanding)
     }
 }

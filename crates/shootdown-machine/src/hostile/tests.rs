@@ -1,6 +1,7 @@
 //! One test per rule of the manuals, and one per switch.
 
 mod arm;
+mod model;
 mod riscv;
 mod switches;
 mod x86;

@@ -31,8 +31,8 @@ pub(super) enum Step {
     Absent(Translation),
     /// A leaf.
     Leaf(Translation),
-    /// The walk goes on; the walk cache may keep the step.
-    Table(Partial, Cursor),
+    /// The walk goes on ([`Cursor::below`]); the walk cache may keep the step.
+    Table(Partial),
     /// The word cannot be used before hardware has set its accessed bit (or, on a leaf, faulted over it).
     Unaccessed {
         /// The word's place and content.
@@ -137,16 +137,13 @@ impl Cursor {
             source,
             path: self.path,
         };
-        let next = Self {
-            table: partial.table,
-            level: partial.level,
-            base,
-            rights,
-            global,
-            path: extend(rules, self.path, source),
-            ..*self
-        };
-        Step::Table(partial, next)
+        Step::Table(partial)
+    }
+
+    /// The next table, by a step that this cursor has just made.
+    #[inline]
+    pub fn below(&self, rules: &Rules, partial: &Partial, marks: Marks) -> Self {
+        Self::resume(rules, partial, marks, self.root, self.tag)
     }
 }
 
