@@ -31,6 +31,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod aarch64;
 pub mod x86_64;
 
 #[cfg(all(doctest, target_arch = "x86_64"))]
