@@ -24,6 +24,12 @@ pub trait Scene: Send + Sync {
     /// the same world.
     fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World>;
 
+    /// The world in words, for who looks at a failure.
+    fn describe(&self, seed: u64, policy: Option<Policy>) -> Option<String> {
+        let _ = (seed, policy);
+        None
+    }
+
     /// The adversary.
     fn powers(&self) -> Powers;
 
@@ -64,6 +70,7 @@ pub struct Hunt<'a> {
     settings: &'a Settings,
     seed: Option<u64>,
     world: Box<dyn World>,
+    described: Option<String>,
     powers: Powers,
 }
 
@@ -76,8 +83,9 @@ impl<'a> Hunt<'a> {
             Contestant::Omniscient => None,
         });
         let world = scene.world(seed.unwrap_or(0), policy);
+        let described = scene.describe(seed.unwrap_or(0), policy);
         let powers = settings.adversary.applied_to(scene.powers());
-        Self { scene, settings, seed, world, powers }
+        Self { scene, settings, seed, world, described, powers }
     }
 
     /// Runs one schedule.
@@ -100,7 +108,11 @@ impl<'a> Hunt<'a> {
     #[must_use]
     pub fn replay(&self, choices: &[u16]) -> (End, String) {
         let outcome = self.execute(&mut Replay::new(choices), true);
-        let timeline = draw_run(&outcome, WIDTH);
+        let drawn = draw_run(&outcome, WIDTH);
+        let timeline = match &self.described {
+            Some(world) => format!("world: {world}\n{drawn}"),
+            None => drawn,
+        };
         (outcome.end, timeline)
     }
 

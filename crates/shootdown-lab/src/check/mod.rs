@@ -13,6 +13,7 @@
 //! |---|---|
 //! | [`hunted`] | scenes, and what hunting them by chance and exhaustively has in common |
 //! | [`random`], [`exhaustive`], [`soak`] | the ways of hunting |
+//! | [`litmus`] | litmus tests, built in and from a folder |
 //! | [`adversary`] | which powers the adversary has |
 //! | [`code`], [`replay`] | the line that shows a failure again |
 //! | [`select`] | which checks the names on the command line mean |
@@ -23,6 +24,7 @@ pub mod adversary;
 pub mod code;
 pub mod exhaustive;
 pub mod hunted;
+pub mod litmus;
 pub mod random;
 pub mod replay;
 pub mod report;
@@ -146,6 +148,8 @@ pub enum Verdict {
     Fail,
     /// A limit was reached first.
     Unknown,
+    /// The machine can't decide it, and says why.
+    Skipped,
 }
 
 impl Verdict {
@@ -156,6 +160,7 @@ impl Verdict {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
             Self::Unknown => "UNKNOWN",
+            Self::Skipped => "skip",
         }
     }
 }
@@ -270,7 +275,7 @@ pub trait Check: Send + Sync {
 pub type Checks = Vec<Box<dyn Check>>;
 
 /// Where checks come from, in the order in which they run and are listed.
-const GROUPS: &[fn() -> Checks] = &[];
+const GROUPS: &[fn() -> Checks] = &[litmus::checks];
 
 /// Every check.
 #[must_use]

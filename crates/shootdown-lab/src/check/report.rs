@@ -82,7 +82,13 @@ impl Lines {
     /// Lines whose names are aligned for these checks.
     #[must_use]
     pub fn new(checks: &[&dyn Check]) -> Self {
-        Self { width: checks.iter().map(|c| c.name().len()).max().unwrap_or(0) }
+        Self::of(checks.iter().map(|c| c.name()))
+    }
+
+    /// Lines whose names are aligned.
+    #[must_use]
+    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+        Self { width: names.map(str::len).max().unwrap_or(0) }
     }
 
     /// One result.
@@ -165,6 +171,8 @@ pub struct Tally {
     pub failed: usize,
     /// A limit was reached first.
     pub unknown: usize,
+    /// The machine can't decide it.
+    pub skipped: usize,
 }
 
 impl Tally {
@@ -177,6 +185,7 @@ impl Tally {
                 Verdict::Pass => tally.passed += 1,
                 Verdict::Fail => tally.failed += 1,
                 Verdict::Unknown => tally.unknown += 1,
+                Verdict::Skipped => tally.skipped += 1,
             }
         }
         tally
@@ -192,8 +201,11 @@ impl Tally {
     #[must_use]
     pub fn sentence(&self) -> String {
         let mut words = format!("{} passed", self.passed);
-        for (n, what) in [(self.failed, "failed"), (self.unknown, "unknown (a limit was reached)")]
-        {
+        for (n, what) in [
+            (self.failed, "failed"),
+            (self.unknown, "unknown (a limit was reached)"),
+            (self.skipped, "skipped"),
+        ] {
             if n > 0 {
                 words.push_str(&format!(", {n} {what}"));
             }

@@ -1,5 +1,6 @@
 //! `shootdown check`.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -68,6 +69,10 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
 
+    /// Run the litmus tests of a folder: herd's .litmus files with their kinds files, and our own .lit.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["hours", "steps", "replay", "mutant", "runs"])]
+    pub litmus: Option<PathBuf>,
+
     /// Show a failing schedule again, from the code that the failure printed.
     #[arg(long, value_name = "CODE", conflicts_with_all = ["names", "hours", "steps", "runs"])]
     pub replay: Option<String>,
@@ -83,6 +88,14 @@ impl CheckArgs {
         let all = check::all();
         if let Some(code) = &self.replay {
             return replay(&all, code, shared.format);
+        }
+        if let Some(folder) = &self.litmus {
+            if self.names.iter().any(|name| name != "litmus") {
+                return Err(LabError::bad(
+                    "--litmus runs the tests of its folder only; leave the names out",
+                ));
+            }
+            return directory(folder, shared.format);
         }
         let settings = self.settings(shared)?;
         let chosen: Vec<&dyn Check> =
@@ -127,6 +140,23 @@ impl CheckArgs {
         }
         Ok(Some(Limit::Time(Duration::from_secs_f64(hours * 3600.0))))
     }
+}
+
+/// Runs the tests of a folder.
+fn directory(folder: &Path, format: Format) -> Result<(), LabError> {
+    let (results, times): (Vec<Entry>, Vec<Duration>) =
+        check::litmus::directory(folder)?.into_iter().unzip();
+    match format {
+        Format::Json => emit(&report::json(&results)),
+        Format::Table => {
+            let lines = Lines::of(results.iter().map(|(name, _, _)| name.as_str()));
+            for (entry, took) in results.iter().zip(times) {
+                emit(&lines.line(&entry.0, &check::litmus::timed(entry, took)));
+            }
+            emit(&format!("\n{}", Tally::of(&results).sentence()));
+        }
+    }
+    conclude(&results, format)
 }
 
 /// Shows a failing schedule again. That it fails is what was to be seen, and is said by the exit code too.
