@@ -29,7 +29,7 @@ pub struct Script {
 /// ```
 /// # fn main() -> Result<(), String> {
 /// use shootdown_machine::hunt::kernel::Program;
-/// let text = "tags=on pages=2; switch a | unmap a0; switch a | user, user";
+/// let text = "pages=2 tags=on; switch a | unmap a0; switch a | user, user";
 /// let program: Program = text.parse()?;
 /// assert_eq!(program.cpus.len(), 2);
 /// assert_eq!(program.to_string(), text);
