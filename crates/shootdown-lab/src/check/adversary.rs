@@ -100,7 +100,7 @@ pub fn write(powers: Powers) -> String {
     powers.iter().fold(model.to_owned(), |word, power| word + "+" + power.name())
 }
 
-/// The powers of a word that [`write`] wrote.
+/// The powers of a word that [`write()`] wrote.
 ///
 /// # Errors
 /// [`LabError::BadInput`] for an unknown name.
