@@ -25,6 +25,7 @@ pub mod code;
 pub mod exhaustive;
 pub mod hunted;
 pub mod litmus;
+pub mod mutants;
 pub mod random;
 pub mod replay;
 pub mod report;
@@ -275,7 +276,7 @@ pub trait Check: Send + Sync {
 pub type Checks = Vec<Box<dyn Check>>;
 
 /// Where checks come from, in the order in which they run and are listed.
-const GROUPS: &[fn() -> Checks] = &[litmus::checks];
+const GROUPS: &[fn() -> Checks] = &[litmus::checks, mutants::checks];
 
 /// Every check.
 #[must_use]

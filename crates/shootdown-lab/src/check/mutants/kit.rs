@@ -1,0 +1,242 @@
+//! What scenes are made of: spaces with tables, and what a kernel does with them.
+
+use std::cell::Cell;
+use std::ptr::NonNull;
+
+use shootdown::facts::SplitTables;
+use shootdown::sync::{AtomicU64, Ordering};
+use shootdown::{
+    AddressSpace, FlushError, Platform, Regime, Request, RetireError, Stride, VaRange, enter_lazy,
+    flush_kernel, leave, return_to_user, switch_to,
+};
+use shootdown_machine::hostile::{Descriptor, Frame, TableId, Word};
+use shootdown_machine::hunt::hw;
+
+use super::port::{self, Rig, Rules};
+
+/// Spaces of a scene.
+pub const SPACES: usize = 3;
+/// The page of the kernel.
+const KERNEL_PAGE: u32 = 12;
+
+/// A space and its tables: pages 0 to 3 under the first leaf table, 4 to 7 under the second.
+pub struct Tree {
+    /// The library's part.
+    pub space: &'static AddressSpace<Rig>,
+    root: TableId,
+    /// With split tables: the root that user mode runs on.
+    user: TableId,
+    leaves: [TableId; 2],
+}
+
+/// What a scene's CPUs share.
+pub struct Kit {
+    trees: [Tree; SPACES],
+    kernel_leaf: TableId,
+    met: AtomicU64,
+    /// For the scene's own use, traced.
+    pub flags: [AtomicU64; 8],
+    /// For the scene's own use, invisible to the adversary.
+    pub cells: [Cell<u64>; 8],
+    /// CPUs that are gone take no interrupts.
+    pub gone: [Cell<bool>; 8],
+}
+
+thread_local! {
+    static KIT: Cell<Option<NonNull<Kit>>> = const { Cell::new(None) };
+}
+
+/// The kit of this run.
+pub fn kit() -> &'static Kit {
+    let kit = KIT.get().expect("booted");
+    // SAFETY: placed for the length of this run; the next run's `boot` replaces the reference first.
+    unsafe { kit.as_ref() }
+}
+
+fn place<T>(value: T) -> &'static T {
+    // SAFETY: stays for the length of the run, which is as long as anything uses it.
+    unsafe { hw::place(value).as_ref() }
+}
+
+fn map(table: TableId, index: u8, to: Descriptor) {
+    let _ = hw::write_entry(Word::new(table, index), to);
+}
+
+/// Builds the kernel's tables, the port and three spaces with two pages under each leaf table.
+pub fn boot(cpus: u8, rules: Rules) {
+    hw::setup(hw::Setup { tables: 20, frames: 32, ..hw::Setup::default() });
+    let split = rules.facts.split_tables != SplitTables::No;
+    let (kernel, kernel_leaf) = (hw::new_table(), hw::new_table());
+    let page = Descriptor::kernel_rw(hw::new_frame());
+    let page = if split { page.without(Descriptor::GLOBAL) } else { page };
+    map(kernel_leaf, 0, page);
+    map(kernel, 3, Descriptor::table(kernel_leaf));
+    port::boot(cpus, rules, kernel);
+    let trees = std::array::from_fn(|_| {
+        let (root, leaves) = (hw::new_table(), [hw::new_table(), hw::new_table()]);
+        let user = if split { hw::new_table() } else { root };
+        for (i, leaf) in (0..).zip(leaves) {
+            for entry in 0..2 {
+                map(leaf, entry, Descriptor::user_rw(hw::new_frame()));
+            }
+            map(root, i, Descriptor::table(leaf));
+            if split {
+                map(user, i, Descriptor::table(leaf));
+            }
+        }
+        if split {
+            map(user, 3, Descriptor::table(kernel_leaf));
+        }
+        map(root, 3, Descriptor::table(kernel_leaf));
+        Tree { space: place(AddressSpace::new(root)), root, user, leaves }
+    });
+    let kit = hw::place(Kit {
+        trees,
+        kernel_leaf,
+        met: AtomicU64::new(0),
+        flags: [const { AtomicU64::new(0) }; 8],
+        cells: [const { Cell::new(0) }; 8],
+        gone: [const { Cell::new(false) }; 8],
+    });
+    KIT.set(Some(kit));
+    hw::publish();
+}
+
+/// One of the scene's spaces.
+pub fn tree(i: usize) -> &'static Tree {
+    &kit().trees[i]
+}
+
+/// Waits until this many CPUs have come to as many meetings: they then know of each other what they did.
+pub fn meet(cpus: u64) {
+    kit().met.fetch_add(1, Ordering::AcqRel);
+    while kit().met.load(Ordering::Acquire) < cpus {
+        hw::relax();
+        if hw::irqs_are_on() {
+            port::catch_up();
+        }
+    }
+}
+
+/// Switches to a space.
+pub fn enter(i: usize) {
+    hw::without_irqs(|| enter_now(i));
+}
+
+/// As [`enter`], without turning interrupts off: what comes is a non-maskable one.
+pub fn enter_now(i: usize) {
+    // SAFETY: a hunt's spaces live as long as the run. An interrupt that comes calls nothing but the answer
+    // to a kick, which may come at any time.
+    unsafe { switch_to(&Rig::pin(), tree(i).space) };
+}
+
+/// Runs a kernel thread from now on.
+pub fn lazy() {
+    hw::without_irqs(|| enter_lazy::<Rig>(&Rig::pin()));
+}
+
+/// Leaves the loaded space.
+pub fn deep_idle() {
+    hw::without_irqs(|| leave::<Rig>(&Rig::pin()));
+}
+
+/// Runs user code of the loaded space.
+pub fn user() {
+    port::catch_up();
+    if Rig::facts().split_tables == SplitTables::No {
+        hw::user_code();
+        port::note_use();
+        return;
+    }
+    hw::without_irqs(|| {
+        let Some((root, tag)) = hw::loaded() else { return };
+        let entry = return_to_user::<Rig>(&Rig::pin());
+        let user = kit().trees.iter().find(|t| t.root == root).map_or(root, |t| t.user);
+        hw::load_root(user, entry.tag, entry.keep);
+        hw::user_code();
+        hw::kernel_code();
+        hw::load_root(root, tag, tag.0 != 0);
+    });
+}
+
+/// The request for one page.
+pub fn page(page: u32) -> Request {
+    Request::pages(pages(page, 1))
+}
+
+fn pages(first: u32, count: u64) -> VaRange {
+    VaRange::new(u64::from(first) << 12, count, Stride::Page4K).expect("a small range")
+}
+
+impl Tree {
+    /// The entry of a page.
+    pub fn word(&self, page: u32) -> Word {
+        #[allow(clippy::cast_possible_truncation)] // a page of eight
+        Word::new(self.leaves[(page / 4) as usize], (page % 4) as u8)
+    }
+
+    /// Takes a page out of the tables, flushes by `flush`, and gives the frame back if that went well.
+    pub fn unmap_by<E>(&self, page: u32, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let frame: Frame = hw::read_entry(self.word(page)).frame();
+        let change = hw::write_entry(self.word(page), Descriptor::ABSENT);
+        flush()?;
+        hw::revoked(&[change]);
+        hw::free_frame(frame);
+        Ok(())
+    }
+
+    /// Unmaps a page.
+    pub fn unmap(&self, at: u32) -> Result<(), FlushError> {
+        self.unmap_by(at, || self.space.flush(&Rig::pin(), page(at)).map(drop))
+    }
+
+    /// Unhooks a leaf table with its pages, flushes by `flush`, and frees the table if that went well.
+    pub fn free_table_by<E>(
+        &self,
+        i: u8,
+        flush: impl FnOnce(Request) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let change = hw::write_entry(Word::new(self.root, i), Descriptor::ABSENT);
+        flush(table(i))?;
+        hw::revoked(&[change]);
+        hw::free_table(self.leaves[usize::from(i)]);
+        Ok(())
+    }
+
+    /// Unhooks a leaf table and frees it.
+    pub fn free_table(&self, i: u8) -> Result<(), FlushError> {
+        self.free_table_by(i, |request| self.space.flush(&Rig::pin(), request).map(drop))
+    }
+
+    /// Unhooks a leaf table; what is returned frees it.
+    pub fn unhook_table(&self, i: u8) -> (hw::Change, TableId) {
+        let change = hw::write_entry(Word::new(self.root, i), Descriptor::ABSENT);
+        (change, self.leaves[usize::from(i)])
+    }
+
+    /// Frees all tables of a retired space.
+    pub fn free_all(&self) {
+        hw::free_table(self.root);
+        self.leaves.into_iter().for_each(hw::free_table);
+    }
+}
+
+/// The request for a freed leaf table: its two mapped pages.
+pub fn table(i: u8) -> Request {
+    Request { freed_tables: true, ..Request::pages(pages(u32::from(i) * 4, 2)) }
+}
+
+/// Unmaps the kernel's page.
+pub fn unmap_kernel() -> Result<(), FlushError> {
+    let change = hw::write_entry(Word::new(kit().kernel_leaf, 0), Descriptor::ABSENT);
+    flush_kernel::<Rig>(&Rig::pin(), pages(KERNEL_PAGE, 1))?;
+    hw::revoked(&[change]);
+    Ok(())
+}
+
+/// Ends a space and frees its tables.
+pub fn retire(i: usize) -> Result<(), RetireError> {
+    tree(i).space.retire(&Rig::pin())?;
+    tree(i).free_all();
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! Flushes that fail: kicks that can't be raised, waits that are given up, and what is owed after.
+
+use shootdown::gather::{Array, Gather};
+use shootdown::mutant::Mutant::*;
+use shootdown::{Platform, Policy, Stride, VaRange};
+use shootdown_machine::hostile::Descriptor;
+use shootdown_machine::hunt::{Power, Powers, hw};
+
+use crate::check::mutants::kit::{enter, kit, lazy, meet, page, table, tree, user};
+use crate::check::mutants::port::{self, Rig, Rules};
+use crate::check::mutants::scene::Scene;
+
+static TREE: Policy = Policy { tree_above: 1, ..Policy::SHOOTDOWN };
+
+const GIVES_UP: Rules = Rules { gives_up: true, ..Rules::USUAL };
+const FAILS: Powers = Powers::HOSTILE.with(Power::FailingKicks);
+
+const fn policy(policy: &'static Policy) -> Rules {
+    Rules { policy, ..Rules::USUAL }
+}
+
+/// A page is taken away; when that fails it is left at that.
+fn taken(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(3);
+        let _ = tree(0).unmap(0);
+        return;
+    }
+    enter(0);
+    user();
+    meet(3);
+    user();
+    user();
+}
+
+/// A gather whose flush fails gives its items back with the error.
+fn gathered(cpu: u8) {
+    port::come_online();
+    if cpu != 0 {
+        enter(0);
+        user();
+        meet(3);
+        user();
+        user();
+        return;
+    }
+    meet(3);
+    let mut gather = Gather::<Rig, Array<u8, 4>>::new(tree(0).space);
+    let change = hw::write_entry(tree(0).word(0), Descriptor::ABSENT);
+    let range = VaRange::new(0, 1, Stride::Page4K).expect("a page");
+    gather.unmapped(range, 0).expect("room");
+    if gather.finish(&Rig::pin()).is_ok() {
+        hw::revoked(&[change]);
+    }
+}
+
+/// A table is freed. When its flush fails, the next flush that succeeds covers it too.
+fn owed(cpu: u8) {
+    port::come_online();
+    if cpu != 0 {
+        enter(0);
+        user();
+        lazy();
+        meet(2);
+        return;
+    }
+    meet(2);
+    let (change, leaf) = tree(0).unhook_table(0);
+    let mut done = tree(0).space.flush(&Rig::pin(), table(0)).is_ok();
+    if !done {
+        done = tree(0).space.flush(&Rig::pin(), page(4)).is_ok();
+    }
+    if done {
+        hw::revoked(&[change]);
+        hw::free_table(leaf);
+    }
+}
+
+/// As [`owed`], with flushes that are begun and polled: the first fails to begin.
+fn owed_begun(cpu: u8) {
+    port::come_online();
+    if cpu != 0 {
+        enter(0);
+        user();
+        lazy();
+        meet(2);
+        return;
+    }
+    meet(2);
+    let pin = Rig::pin();
+    let (change, leaf) = tree(0).unhook_table(0);
+    let first = tree(0).space.begin_flush(&pin, table(0));
+    let ticket = match first {
+        Ok(ticket) => ticket,
+        Err(_) => match tree(0).space.begin_flush(&pin, page(4)) {
+            Ok(ticket) => ticket,
+            Err(_) => return,
+        },
+    };
+    let mut ticket = ticket;
+    while !ticket.poll() {
+        hw::relax();
+    }
+    hw::revoked(&[change]);
+    hw::free_table(leaf);
+}
+
+/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first.
+fn owed_by_two(cpu: u8) {
+    port::come_online();
+    if cpu == 1 {
+        enter(0);
+        user();
+        lazy();
+        meet(3);
+        return;
+    }
+    meet(3);
+    let i = cpu / 2;
+    let (change, leaf) = tree(0).unhook_table(i);
+    let pin = Rig::pin();
+    let mut done = tree(0).space.flush(&pin, table(i)).is_ok();
+    if !done {
+        done = tree(0).space.flush(&pin, page(2)).is_ok();
+    }
+    if done {
+        hw::revoked(&[change]);
+        hw::free_table(leaf);
+    }
+}
+
+/// A function is called on two CPUs; when that succeeds, it has run on both.
+fn call(cpu: u8) {
+    port::come_online();
+    meet(3);
+    if cpu != 0 {
+        return;
+    }
+    let pin = Rig::pin();
+    let mut targets = Rig::system().online();
+    shootdown::cpu_set::Bits::remove(&mut targets, port::number(0));
+    let done = shootdown::call_on::<Rig, _>(&pin, &targets, &|_| super::ran_here());
+    if done.is_ok() {
+        super::all_ran(&[1, 2]);
+    }
+    kit().cells[7].set(1);
+}
+
+pub static SCENES: &[Scene] = &[
+    Scene::new("kick-fails-push", "a posted flush can't raise an interrupt", 3, taken)
+        .rules(policy(&Policy::LINUX_5_13))
+        .powers(FAILS)
+        .kills(&[PushErrorForgotten]),
+    Scene::new("kick-fails-tree", "a flush by tree can't raise an interrupt", 3, taken)
+        .rules(policy(&TREE))
+        .powers(FAILS)
+        .kills(&[TreeErrorForgotten]),
+    Scene::new("kick-fails-gather", "a gather can't raise an interrupt", 3, gathered)
+        .powers(FAILS)
+        .kills(&[GatherErrorForgotten]),
+    Scene::new("kick-fails-call", "a call can't raise an interrupt", 3, call)
+        .powers(FAILS)
+        .kills(&[CallErrorForgotten]),
+    Scene::new("gives-up", "a flush gives up waiting", 3, taken)
+        .rules(GIVES_UP)
+        .kills(&[StallForgotten]),
+    Scene::new("gives-up-tree", "a flush by tree gives up waiting", 3, taken)
+        .rules(Rules { gives_up: true, ..policy(&TREE) })
+        .kills(&[TreeStallForgotten]),
+    Scene::new("gives-up-call", "a call gives up waiting", 3, call)
+        .rules(GIVES_UP)
+        .kills(&[CallStallForgotten, RetractTrusts]),
+    Scene::new("owed", "what a failed flush owes is paid by the next", 2, owed)
+        .rules(GIVES_UP)
+        .kills(&[OwedForgotten, OwedIgnored, OwedPaidByFailure]),
+    Scene::new("owed-begun", "the same with flushes that are begun", 2, owed_begun)
+        .powers(FAILS)
+        .kills(&[BeginOwedForgotten, BeginOwedIgnored]),
+    Scene::new("owed-by-two", "two CPUs owe, and each pays for itself", 3, owed_by_two)
+        .rules(GIVES_UP)
+        .kills(&[OwedPaidTwice]),
+];

@@ -1,0 +1,135 @@
+//! Large calls.
+
+use shootdown::mutant::Mutant::*;
+use shootdown::{Platform, Policy, call_on, offline};
+use shootdown_machine::hunt::hw;
+
+use super::calls::set;
+use super::{all_ran, all_ran_times, ran_here};
+use crate::check::mutants::kit::{enter, kit, meet, tree, user};
+use crate::check::mutants::port::{self, Rig, Rules};
+use crate::check::mutants::scene::Scene;
+
+static TREE: Policy = Policy { tree_above: 1, ..Policy::SHOOTDOWN };
+
+const fn numbers(numbers: [u32; 8]) -> Rules {
+    Rules { policy: &TREE, numbers, ..Rules::USUAL }
+}
+
+/// All of one group.
+const GROUP: Rules = numbers([0, 1, 2, 3, 4, 5, 6, 7]);
+/// Of two groups of one word.
+const WORD: Rules = numbers([0, 1, 17, 2, 18, 3, 19, 4]);
+/// Of two words.
+const WORDS: Rules = numbers([0, 1, 65, 2, 66, 3, 67, 4]);
+
+/// CPU 0 calls CPUs 1 and 2 twice.
+fn twice(cpu: u8) {
+    port::come_online();
+    meet(3);
+    if cpu != 0 {
+        return;
+    }
+    for time in 1..=2 {
+        call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here()).expect("a task may call");
+        all_ran_times(&[1, 2], time);
+    }
+}
+
+/// As [`twice`], while CPU 1 looks for work by itself.
+fn looked_for(cpu: u8) {
+    port::come_online();
+    meet(3);
+    if cpu == 0 {
+        for time in 1..=2 {
+            call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here())
+                .expect("a task may call");
+            all_ran_times(&[1, 2], time);
+        }
+    } else if cpu == 1 {
+        for _ in 0..3 {
+            let _ = shootdown::poll::<Rig>(&Rig::pin());
+        }
+    }
+}
+
+/// CPU 0 calls CPUs 2 and 3, then 1 and 2, in the same place; CPU 1 looks for work by itself.
+fn replaced(cpu: u8) {
+    port::come_online();
+    meet(4);
+    if cpu == 0 {
+        call_on::<Rig, _>(&Rig::pin(), &set(&[2, 3]), &|_| ran_here()).expect("a task may call");
+        all_ran(&[2, 3]);
+        call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here()).expect("a task may call");
+        all_ran(&[1]);
+        all_ran_times(&[2], 2);
+    } else if cpu == 1 {
+        for _ in 0..3 {
+            let _ = shootdown::poll::<Rig>(&Rig::pin());
+        }
+    }
+}
+
+/// Pages are taken away from CPUs that are told by a tree.
+fn taken(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        enter(0);
+        meet(3);
+        tree(0).unmap(0).expect("CPU 0 may wait");
+        tree(0).unmap(1).expect("CPU 0 may wait");
+        return;
+    }
+    enter(0);
+    user();
+    meet(3);
+    user();
+    user();
+}
+
+/// CPU 1 goes offline while a large call is made.
+fn going(cpu: u8) {
+    port::come_online();
+    meet(3);
+    if cpu == 0 {
+        let online = Rig::system().online();
+        call_on::<Rig, _>(&Rig::pin(), &online, &|_| ran_here()).expect("a task may call");
+    } else if cpu == 1 {
+        hw::set_irqs(false);
+        offline::<Rig>(&Rig::pin());
+        kit().gone[1].set(true);
+    }
+}
+
+pub static SCENES: &[Scene] = &[
+    Scene::new("tree", "a large call to one group, twice", 3, twice).rules(GROUP).kills(&[
+        TreeFirstReports,
+        TreeGroupNotReset,
+        TreeGroupRelaxed,
+        TreeDoneRelaxed,
+        TreeDoneSeenRelaxed,
+    ]),
+    Scene::new("tree-groups", "a large call to two groups, twice", 3, twice)
+        .rules(WORD)
+        .kills(&[TreeWordNotReset, TreeWordRelaxed]),
+    Scene::new("tree-words", "a large call to two words, twice", 3, twice)
+        .rules(WORDS)
+        .kills(&[TreeWaitsForLastWord]),
+    Scene::new(
+        "tree-looked-for",
+        "large calls to a CPU that looks for work by itself",
+        3,
+        looked_for,
+    )
+    .rules(GROUP)
+    .kills(&[TreeTicketRelaxed, TreeTicketSeenRelaxed]),
+    Scene::new("tree-replaced", "a large call is replaced while a CPU reads it", 4, replaced)
+        .rules(GROUP)
+        .kills(&[TreeWithoutReleaseFence, TreeWithoutAcquireFence, TreeReadOnce, TreeClaimIgnored]),
+    Scene::new("tree-taken", "pages are taken away by large calls", 3, taken)
+        .rules(GROUP)
+        .kills(&[NoWaitTree]),
+    Scene::new("tree-going", "a CPU goes offline during a large call", 3, going)
+        .rules(GROUP)
+        .kills(&[TreeWithoutFence, TreeAbsentNotCounted]),
+];
