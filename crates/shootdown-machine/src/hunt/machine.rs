@@ -51,6 +51,8 @@ pub(super) struct CpuState {
     next: Footprint,
     pub irqs_on: bool,
     pub in_interrupt: bool,
+    /// A handler has waited since this CPU's own wait loop turned last, and took its news.
+    handler_waited: bool,
     /// An interrupt is pending, and brings what its senders knew.
     pub pending: bool,
     knowledge: Vec<u32>,
@@ -72,6 +74,7 @@ impl CpuState {
             next: Footprint::everything(0),
             irqs_on: true,
             in_interrupt: false,
+            handler_waited: false,
             pending: false,
             knowledge: Vec::new(),
             history: 0,
@@ -422,7 +425,12 @@ pub(super) fn step(location: Location, write: bool, everything: bool) {
 /// A turn of a wait loop: comes back when something that this CPU loaded since the last turn has changed,
 /// or after an interrupt.
 pub(super) fn relax() {
-    if with(|h| h.memory.has_news(h.current)) {
+    let news = with(|h| {
+        let me = h.me();
+        let taken = std::mem::replace(&mut me.handler_waited, me.in_interrupt);
+        taken && !me.in_interrupt || h.memory.has_news(h.current)
+    });
+    if news {
         step(0, false, true);
     } else {
         with(|h| {
@@ -648,7 +656,8 @@ impl Hunt {
             let flags = u64::from(c.irqs_on)
                 | u64::from(c.in_interrupt) << 1
                 | u64::from(c.pending) << 2
-                | (c.status as u64) << 3;
+                | (c.status as u64) << 3
+                | u64::from(c.handler_waited) << 8;
             hash = mix(hash ^ c.history) ^ mix(flags);
             hash = mix(hash);
         }

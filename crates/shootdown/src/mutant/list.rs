@@ -235,7 +235,8 @@ mutants! {
     /// With push delivery, a flush that does not wait leaves no request behind.
     DeferForgotten "defer-forgotten" Row "flush.rs tell" Progress;
     /// The request of a flush that does not wait is posted without Release.
-    DeferRelaxed "defer-relaxed" Ordering "call.rs defer" Progress;
+    DeferRelaxed "defer-relaxed" Ordering "call.rs defer" Progress
+        unless "The fence of D1 in `flush::start` lies between the count and this store, and makes it a release of all that came before the fence. Who takes the request needs no more.";
     /// The request of a flush that does not wait is taken without Acquire.
     TakeDeferredRelaxed "take-deferred-relaxed" Ordering "call.rs take_deferred" Progress;
     /// A failed flush for freed tables is not remembered.

@@ -118,6 +118,18 @@ pub fn meet(cpus: u64) {
     }
 }
 
+/// Says that something has happened. Who hears of it need not hear of anything else.
+pub fn tell(flag: usize) {
+    kit().flags[flag].store(1, Ordering::Relaxed);
+}
+
+/// Waits until someone has [`tell`]ed.
+pub fn hear(flag: usize) {
+    while kit().flags[flag].load(Ordering::Relaxed) == 0 {
+        hw::relax();
+    }
+}
+
 /// Switches to a space.
 pub fn enter(i: usize) {
     hw::without_irqs(|| enter_now(i));
@@ -173,6 +185,11 @@ impl Tree {
     pub fn word(&self, page: u32) -> Word {
         #[allow(clippy::cast_possible_truncation)] // a page of eight
         Word::new(self.leaves[(page / 4) as usize], (page % 4) as u8)
+    }
+
+    /// Takes a page out of the tables, and no more.
+    pub fn take(&self, page: u32) -> hw::Change {
+        hw::write_entry(self.word(page), Descriptor::ABSENT)
     }
 
     /// Takes a page out of the tables, flushes by `flush`, and gives the frame back if that went well.

@@ -108,14 +108,7 @@ pub static SCENES: &[Scene] = &[
     ]),
     Scene::new("callers", "two CPUs call one that looks for work by itself", 3, two_callers)
         .rules(TWO_WORDS)
-        .kills(&[
-            PostRelaxed,
-            TakeRelaxed,
-            SummaryForgotten,
-            SummaryRelaxed,
-            SummaryTakeRelaxed,
-            InsertMarkForgotten,
-        ]),
+        .kills(&[PostRelaxed, TakeRelaxed, SummaryForgotten, SummaryRelaxed, SummaryTakeRelaxed]),
     Scene::new("going", "a CPU goes offline while it is called", 2, going).kills(&[
         PostWithoutFence,
         AbsentNotTakenBack,

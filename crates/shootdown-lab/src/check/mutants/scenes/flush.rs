@@ -2,18 +2,21 @@
 
 use shootdown::gather::{Array, Gather};
 use shootdown::mutant::Mutant::*;
-use shootdown::{FlushError, Platform, Policy, Stride, VaRange};
+use shootdown::{Facts, FlushError, Platform, Policy, Stride, VaRange};
 use shootdown_machine::hunt::hw;
 use shootdown_machine::oracle::Invariant;
 
 use crate::check::mutants::kit::{
-    deep_idle, enter, lazy, meet, page, table, tree, unmap_kernel, user,
+    deep_idle, enter, enter_now, hear, kit, lazy, meet, page, table, tell, tree, unmap_kernel, user,
 };
-use crate::check::mutants::port::{self, Rig, Rules, Waits};
+use crate::check::mutants::port::{self, Rig, Rules, TAGGED, Waits};
 use crate::check::mutants::scene::Scene;
 
 static WHOLE: Policy = Policy { ranges: false, ..Policy::SHOOTDOWN };
 static NO_LOG: Policy = Policy { range_log: false, ..Policy::SHOOTDOWN };
+
+/// A CPU that replays many steps rather than forget everything.
+static PATIENT: Facts = Facts { ceiling: 16, ..TAGGED };
 
 const fn policy(policy: &'static Policy) -> Rules {
     Rules { policy, ..Rules::USUAL }
@@ -268,39 +271,84 @@ fn log_round(cpu: u8) {
     user();
 }
 
-/// The log's ring comes round while a lazy CPU reads it.
+/// The log's ring comes round while CPU 1 reads it on its way out of lazy mode. An interrupt may come in
+/// between, whose handler waits until only the last step is missing.
 fn log_overrun(cpu: u8) {
     port::come_online();
     if cpu == 0 {
         meet(2);
-        tree(0).unmap(0).expect("CPU 0 may wait");
-        for _ in 0..8 {
-            tree(0).space.flush(&Rig::pin(), page(1)).expect("CPU 0 may wait");
+        let change = tree(0).take(0);
+        let mut ticket = tree(0).space.begin_flush(&Rig::pin(), page(0)).expect("kicks work");
+        meet(4);
+        assert!(hw::kick(shootdown::CpuId(1)));
+        hear(0);
+        begin_flushes(7);
+        tell(1);
+        begin_flushes(1);
+        while !ticket.poll() {
+            hw::relax();
         }
+        hw::revoked(&[change]);
+        tell(2);
         return;
     }
     enter(0);
     user();
     lazy();
     meet(2);
+    meet(4);
+    enter_now(0);
+    user();
+    hear(2);
+    user();
+}
+
+fn lets_it_come_round(cpu: u8) {
+    if cpu == 1 && kit().cells[1].replace(1) == 0 {
+        tell(0);
+        hear(1);
+    }
+    port::answer();
+}
+
+/// Begins flushes of a page that nobody misses: no more than steps for the log.
+fn begin_flushes(n: u32) {
+    for _ in 0..n {
+        let _ = tree(0).space.begin_flush(&Rig::pin(), page(1)).expect("kicks work");
+    }
+}
+
+/// CPU 0 writes a step into the log, and an interrupt comes in between. Its handler comes round the ring
+/// to the same entry, where CPU 1, back from lazy mode, looks for it.
+fn log_writers(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        begin_flushes(1);
+        return;
+    }
+    meet(2);
+    assert!(hw::kick(shootdown::CpuId(0)));
+    meet(4);
     enter(0);
     user();
+    lazy();
+    meet(6);
+    meet(8);
+    enter(0);
     user();
     user();
 }
 
-/// A freed table is only in the log when a lazy CPU, told of a later step, looks.
-fn log_freed(cpu: u8) {
-    port::come_online();
-    if cpu == 0 {
-        meet(2);
-        tree(0).free_table(0).expect("CPU 0 may wait");
-        return;
+fn comes_round(cpu: u8) {
+    if cpu == 0 && kit().cells[0].replace(1) == 0 {
+        begin_flushes(7);
+        meet(4);
+        meet(6);
+        tree(0).unmap(0).expect("nobody has to be told");
+        meet(8);
     }
-    enter(0);
-    user();
-    meet(2);
-    lazy();
+    port::answer();
 }
 
 /// CPU 1 comes back to a space while flushes ask it to leave the set.
@@ -363,8 +411,8 @@ pub static SCENES: &[Scene] = &[
         NoLocalWork,
         NoWait,
         WaitsForLastOnly,
-        NoAck,
         SettleWithoutSync,
+        InsertMarkForgotten,
     ]),
     Scene::new("taken-push", "the same with posted requests", 3, taken)
         .rules(policy(&Policy::LINUX_5_13))
@@ -384,6 +432,7 @@ pub static SCENES: &[Scene] = &[
         .kills(&[
             EarlyAckFreed,
             AckRelaxed,
+            NoAck,
             LeafOnlyFreed,
             FilterSkipsLazyFreed,
             LazyStaysFreed,
@@ -396,8 +445,6 @@ pub static SCENES: &[Scene] = &[
     Scene::new("freed-no-log", "the same without a log", 3, freed)
         .rules(Rules { notes: true, ..policy(&NO_LOG) })
         .kills(&[UnknownCountsAsLeaf]),
-    Scene::new("freed-lazily", "a table is freed while a CPU turns lazy", 2, log_freed)
-        .kills(&[LazyAdvances]),
     Scene::new("gathered", "the same by a gather", 3, gathered).kills(&[
         GatherWithoutFlush,
         GatherForgetsTables,
@@ -407,7 +454,7 @@ pub static SCENES: &[Scene] = &[
         .kills(&[DeferredIgnoresTicket, TicketTrustsFirst]),
     Scene::new("ticket-push", "a posted flush is finished later", 2, ticket)
         .rules(policy(&Policy::LINUX_5_13))
-        .kills(&[DeferForgotten, DeferRelaxed, TakeDeferredRelaxed]),
+        .kills(&[DeferForgotten, TakeDeferredRelaxed]),
     Scene::new("would-wait", "a flush that can't wait says so", 2, would_wait)
         .rules(Rules { waits: Waits::Nowhere, ..Rules::USUAL })
         .kills(&[WouldWaitIsOk]),
@@ -416,14 +463,19 @@ pub static SCENES: &[Scene] = &[
         .kills(&[EarlyAckRelaxed]),
     Scene::new("software-walk", "who sees the count sees the tables", 2, software_walk)
         .kills(&[BumpRelaxed, GenerationRelaxed]),
-    Scene::new("whole", "whole tags are invalidated", 3, taken).rules(policy(&WHOLE)).kills(&[]),
+    Scene::new("whole", "whole tags are invalidated", 3, taken)
+        .rules(policy(&WHOLE))
+        .kills(&[TagForgotten]),
     Scene::new("log-round", "the log comes round before it is read", 2, log_round)
         .kills(&[StampRelaxed, StampSeenRelaxed]),
-    Scene::new("log-overrun", "the log comes round while it is read", 2, log_overrun).kills(&[
-        RecordWithoutFence,
-        ReadWithoutFence,
-        StepReadOnce,
-    ]),
+    Scene::new("log-overrun", "the log comes round while it is read", 2, log_overrun)
+        .rules(Rules { facts: &PATIENT, ..Rules::USUAL })
+        .interrupt(lets_it_come_round)
+        .kills(&[RecordWithoutFence, ReadWithoutFence, StepReadOnce]),
+    Scene::new("log-writers", "two writers meet in an entry of the log", 2, log_writers)
+        .rules(Rules { facts: &PATIENT, ..Rules::USUAL })
+        .interrupt(comes_round)
+        .kills(&[RecordIgnoresWriter, RecordClaimIgnored]),
     Scene::new("trimmed", "a CPU is asked to leave a set and comes back", 2, trimmed)
         .kills(&[LeaveUnchecked]),
     Scene::new("kernel-online", "a CPU comes online while a kernel page goes", 2, kernel_online)

@@ -116,13 +116,14 @@ fn flushing_function(cpu: u8) {
     .expect("a task may call");
 }
 
-/// Two CPUs flush a space that both use, with interrupts off, on a port that lets them wait so.
+/// Two CPUs flush the space that the other one uses, with interrupts off, on a port that lets them wait so.
 fn deaf_flushers(cpu: u8) {
     port::come_online();
-    enter(0);
+    enter(usize::from(cpu));
     user();
     meet(2);
-    hw::without_irqs(|| tree(0).unmap(u32::from(cpu)).expect("this port lets them"));
+    let other = tree(usize::from(1 - cpu));
+    hw::without_irqs(|| other.unmap(0).expect("this port lets them"));
     user();
 }
 
@@ -173,6 +174,8 @@ fn read_by_handlers(cpu: u8) {
     enter(0);
     user();
     meet(2);
+    port::answer();
+    port::answer();
     enter_now(1);
     lazy();
     enter_now(0);

@@ -6,7 +6,7 @@ use shootdown::{Platform, Policy, Stride, VaRange};
 use shootdown_machine::hostile::Descriptor;
 use shootdown_machine::hunt::{Power, Powers, hw};
 
-use crate::check::mutants::kit::{enter, kit, lazy, meet, page, table, tree, user};
+use crate::check::mutants::kit::{enter, hear, kit, lazy, meet, page, table, tell, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -106,7 +106,8 @@ fn owed_begun(cpu: u8) {
     hw::free_table(leaf);
 }
 
-/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first.
+/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first. That one may
+/// have been answered before: CPU 1 has come back and turned lazy again.
 fn owed_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {
@@ -114,13 +115,23 @@ fn owed_by_two(cpu: u8) {
         user();
         lazy();
         meet(3);
+        hear(0);
+        enter(0);
+        user();
+        lazy();
+        assert!(hw::kick(shootdown::CpuId(0)));
+        tell(1);
         return;
     }
     meet(3);
+    if cpu == 2 {
+        hear(1);
+    }
     let i = cpu / 2;
     let (change, leaf) = tree(0).unhook_table(i);
     let pin = Rig::pin();
     let mut done = tree(0).space.flush(&pin, table(i)).is_ok();
+    tell(usize::from(cpu));
     if !done {
         done = tree(0).space.flush(&pin, page(2)).is_ok();
     }
@@ -128,6 +139,28 @@ fn owed_by_two(cpu: u8) {
         hw::revoked(&[change]);
         hw::free_table(leaf);
     }
+}
+
+/// CPU 0 goes on with its flush when CPU 2 has tried its own.
+fn lets_the_other_owe(cpu: u8) {
+    if cpu == 0 && kit().cells[0].replace(1) == 0 {
+        hear(2);
+    }
+    port::answer();
+}
+
+/// A function is called on two CPUs. When the call is over, given up or not, it runs nowhere.
+fn over(cpu: u8) {
+    port::come_online();
+    meet(3);
+    if cpu != 0 {
+        return;
+    }
+    let _ = shootdown::call_on::<Rig, _>(&Rig::pin(), &super::calls::set(&[1, 2]), &|_| {
+        super::ran_here();
+        assert!(kit().cells[0].get() == 0, "calls: the call is over, and its function runs");
+    });
+    kit().cells[0].set(1);
 }
 
 /// A function is called on two CPUs; when that succeeds, it has run on both.
@@ -144,7 +177,6 @@ fn call(cpu: u8) {
     if done.is_ok() {
         super::all_ran(&[1, 2]);
     }
-    kit().cells[7].set(1);
 }
 
 pub static SCENES: &[Scene] = &[
@@ -170,7 +202,10 @@ pub static SCENES: &[Scene] = &[
         .kills(&[TreeStallForgotten]),
     Scene::new("gives-up-call", "a call gives up waiting", 3, call)
         .rules(GIVES_UP)
-        .kills(&[CallStallForgotten, RetractTrusts]),
+        .kills(&[CallStallForgotten]),
+    Scene::new("gives-up-begun", "a call gives up while its function runs", 3, over)
+        .rules(GIVES_UP)
+        .kills(&[RetractTrusts]),
     Scene::new("owed", "what a failed flush owes is paid by the next", 2, owed)
         .rules(GIVES_UP)
         .kills(&[OwedForgotten, OwedIgnored, OwedPaidByFailure]),
@@ -179,5 +214,6 @@ pub static SCENES: &[Scene] = &[
         .kills(&[BeginOwedForgotten, BeginOwedIgnored]),
     Scene::new("owed-by-two", "two CPUs owe, and each pays for itself", 3, owed_by_two)
         .rules(GIVES_UP)
+        .interrupt(lets_the_other_owe)
         .kills(&[OwedPaidTwice]),
 ];

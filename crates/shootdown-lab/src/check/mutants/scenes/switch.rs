@@ -73,6 +73,24 @@ fn lazy_exit(cpu: u8) {
     user();
 }
 
+/// As [`lazy_exit`], with a look for work while lazy.
+fn lazy_polls(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        return take_two();
+    }
+    enter(0);
+    user();
+    lazy();
+    meet(2);
+    hw::without_irqs(|| {
+        let _ = shootdown::poll::<Rig>(&Rig::pin());
+    });
+    enter(0);
+    user();
+    user();
+}
+
 fn lazy_away_and_back(cpu: u8) {
     port::come_online();
     if cpu == 0 {
@@ -338,7 +356,12 @@ pub static SCENES: &[Scene] = &[
         lazy_away_and_back,
     )
     .rules(policy(&UNSPLIT))
-    .kills(&[LazyFlagKept, LazyFlagClearedLast]),
+    .kills(&[LazyFlagKept]),
+    Scene::new("unsplit-exit", "a CPU leaves lazy mode with a separate lazy flag", 2, lazy_exit)
+        .rules(policy(&UNSPLIT))
+        .kills(&[LazyFlagClearedLast]),
+    Scene::new("lazy-polls", "a lazy CPU looks for work and leaves lazy mode", 2, lazy_polls)
+        .kills(&[LazyAdvances]),
     Scene::new("rejoin", "a CPU comes back to a space whose set it left", 2, idle_and_back)
         .kills(&[SwitchDoesNotJoin, SwitchJoinsLate, MembershipKept]),
     Scene::new("slots", "three spaces share two slots", 2, three_spaces).kills(&[
@@ -402,7 +425,7 @@ pub static SCENES: &[Scene] = &[
     .kills(&[StepOwesNothing, UserHalfForgotten]),
     Scene::new("split-tags", "split tables, whole tags", 2, split_taken)
         .rules(split(&SPLIT_FAR, &WHOLE))
-        .kills(&[TagOwesNothing, TagForgotten]),
+        .kills(&[TagOwesNothing]),
     Scene::new("split-back", "split tables, a CPU comes back to a changed space", 2, split_back)
         .rules(split(&SPLIT_FAR, &NO_LOG))
         .kills(&[SwitchOwesNothing]),

@@ -6,7 +6,7 @@ use shootdown_machine::hunt::hw;
 
 use super::calls::set;
 use super::{all_ran, all_ran_times, ran_here};
-use crate::check::mutants::kit::{enter, kit, meet, tree, user};
+use crate::check::mutants::kit::{enter, hear, kit, meet, tell, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -36,38 +36,68 @@ fn twice(cpu: u8) {
     }
 }
 
-/// As [`twice`], while CPU 1 looks for work by itself.
+/// Two calls of two functions in the same place, while CPU 1 looks for work by itself.
 fn looked_for(cpu: u8) {
     port::come_online();
     meet(3);
     if cpu == 0 {
-        for time in 1..=2 {
-            call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here())
-                .expect("a task may call");
-            all_ran_times(&[1, 2], time);
+        let targets = set(&[1, 2]);
+        call_on::<Rig, _>(&Rig::pin(), &targets, &|_| ran_here()).expect("a task may call");
+        call_on::<Rig, _>(&Rig::pin(), &targets, &|_| kit().cells[hw::this_cpu().index()].set(1))
+            .expect("a task may call");
+        for cpu in [1, 2] {
+            assert_eq!(kit().cells[cpu].get(), 1, "calls: acknowledged, and another function ran");
         }
     } else if cpu == 1 {
-        for _ in 0..3 {
-            let _ = shootdown::poll::<Rig>(&Rig::pin());
-        }
+        looks();
     }
 }
 
-/// CPU 0 calls CPUs 2 and 3, then 1 and 2, in the same place; CPU 1 looks for work by itself.
+/// Looks for work now and then.
+fn looks() {
+    for _ in 0..3 {
+        let _ = shootdown::poll::<Rig>(&Rig::pin());
+    }
+}
+
+/// CPU 0 calls CPUs 1 and 2, then 2 and 3, in the same place; CPU 1 looks for work by itself.
+fn moved_on(cpu: u8) {
+    port::come_online();
+    meet(4);
+    if cpu == 0 {
+        call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here()).expect("a task may call");
+        all_ran(&[1, 2]);
+        call_on::<Rig, _>(&Rig::pin(), &set(&[2, 3]), &|_| ran_here()).expect("a task may call");
+        all_ran(&[3]);
+        all_ran_times(&[2], 2);
+    } else if cpu == 1 {
+        looks();
+    }
+}
+
+/// CPU 0 calls CPUs 2 and 3, then 1 and 2, in the same place. CPU 1 looks for work by itself, and an
+/// interrupt may come in between, whose handler waits for the second call.
 fn replaced(cpu: u8) {
     port::come_online();
     meet(4);
     if cpu == 0 {
+        assert!(hw::kick(shootdown::CpuId(1)));
         call_on::<Rig, _>(&Rig::pin(), &set(&[2, 3]), &|_| ran_here()).expect("a task may call");
         all_ran(&[2, 3]);
+        tell(4);
         call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here()).expect("a task may call");
         all_ran(&[1]);
         all_ran_times(&[2], 2);
     } else if cpu == 1 {
-        for _ in 0..3 {
-            let _ = shootdown::poll::<Rig>(&Rig::pin());
-        }
+        looks();
     }
+}
+
+fn lets_it_be_replaced(cpu: u8) {
+    if cpu == 1 && kit().cells[1].replace(1) == 0 {
+        hear(4);
+    }
+    port::answer();
 }
 
 /// Pages are taken away from CPUs that are told by a tree.
@@ -122,9 +152,18 @@ pub static SCENES: &[Scene] = &[
         looked_for,
     )
     .rules(GROUP)
-    .kills(&[TreeTicketRelaxed, TreeTicketSeenRelaxed]),
+    .kills(&[TreeTicketRelaxed]),
+    Scene::new(
+        "tree-moved-on",
+        "a CPU looks for large calls that no longer concern it",
+        4,
+        moved_on,
+    )
+    .rules(GROUP)
+    .kills(&[TreeTicketSeenRelaxed]),
     Scene::new("tree-replaced", "a large call is replaced while a CPU reads it", 4, replaced)
         .rules(GROUP)
+        .interrupt(lets_it_be_replaced)
         .kills(&[TreeWithoutReleaseFence, TreeWithoutAcquireFence, TreeReadOnce, TreeClaimIgnored]),
     Scene::new("tree-taken", "pages are taken away by large calls", 3, taken)
         .rules(GROUP)
