@@ -7,7 +7,7 @@ use shootdown::{Reach, Tag};
 
 use super::machine::{Breakage, Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
 use super::program::{Arithmetic, Class, Op, Place, Scope};
-use super::test::Arch;
+use super::test::{Arch, Faults};
 use super::value::Value;
 use super::window::View;
 
@@ -322,10 +322,17 @@ impl<'a> Stepper<'a> {
         tell: &mut dyn FnMut(State),
     ) -> Result<(), HostileError> {
         let class = view.op(k).class().unwrap_or(Class::BOTH);
-        if !view.unspeculative(k) || !view.may_perform(k, class) {
+        if !view.unspeculative(k) || !view.ordered(k, class) || !view.may_start(k, false) {
             return Ok(());
         }
-        if !view.first_at_place(k) {
+        // In order, a fault waits for no store buffer; but the return from its handler does (IRET
+        // serializes, SDM vol. 3A 8.3).
+        let in_turn = match (self.machine.execution, self.machine.test.faults) {
+            (Execution::Window, _) => view.first_at_place(k),
+            (_, Faults::Stop) => true,
+            (_, Faults::Skip) => view.after_accesses(k),
+        };
+        if !in_turn {
             return Ok(());
         }
         let mut next = view.performed_with(k, Step::Faulted);
