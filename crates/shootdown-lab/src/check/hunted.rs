@@ -33,6 +33,11 @@ pub trait Scene: Send + Sync {
     /// The adversary.
     fn powers(&self) -> Powers;
 
+    /// The step of the world's kernel that is missing.
+    fn missing(&self) -> Option<&'static str> {
+        None
+    }
+
     /// After how many steps a schedule is cut.
     fn steps(&self) -> u64 {
         Bounds::default().steps
@@ -137,7 +142,7 @@ impl<'a> Hunt<'a> {
             check: self.scene.name().to_owned(),
             seed: self.seed,
             policy: self.settings.policy.map(|named| named.name.to_owned()),
-            mutant: mutant::current().map(|m| m.name().to_owned()),
+            mutant: mutant::current().map(Mutant::name).or(self.scene.missing()).map(str::to_owned),
             powers: (self.powers != self.scene.powers()).then(|| adversary::write(self.powers)),
             schedule: encode(choices),
         }

@@ -14,6 +14,7 @@
 //! | [`hunted`] | scenes, and what hunting them by chance and exhaustively has in common |
 //! | [`random`], [`exhaustive`], [`soak`] | the ways of hunting |
 //! | [`litmus`] | litmus tests, built in and from a folder |
+//! | [`zoo`] | historical bugs, found with their step broken and not with it whole |
 //! | [`adversary`] | which powers the adversary has |
 //! | [`code`], [`replay`] | the line that shows a failure again |
 //! | [`select`] | which checks the names on the command line mean |
@@ -32,8 +33,10 @@ pub mod report;
 pub mod runner;
 pub mod select;
 pub mod soak;
+pub mod zoo;
 
 use std::fmt;
+use std::time::Duration;
 
 use shootdown::mutant::{Mutant, Promise};
 use shootdown_machine::oracle::Invariant;
@@ -209,6 +212,10 @@ pub struct CheckResult {
     pub witnesses: Vec<Witness>,
     /// How a promise was broken, when one was that should not have been.
     pub failure: Option<Failure>,
+    /// How a promise was broken that was meant to be: an example.
+    pub example: Option<Failure>,
+    /// How long the host took to find the example; for people, as all host times.
+    pub found_in: Option<Duration>,
 }
 
 impl CheckResult {
@@ -227,6 +234,8 @@ impl CheckResult {
             seed: None,
             witnesses: Vec::new(),
             failure: None,
+            example: None,
+            found_in: None,
         }
     }
 
@@ -268,7 +277,13 @@ pub trait Check: Send + Sync {
         None
     }
 
-    /// Runs it. The answer depends on the settings alone (V3).
+    /// The scene with this step of its kernel missing, if that is what the check is about.
+    fn broken(&self, step: &str) -> Option<&dyn Scene> {
+        let _ = step;
+        None
+    }
+
+    /// Runs it. The answer depends on the settings alone (V3), but for [`CheckResult::found_in`].
     fn run(&self, settings: &Settings, progress: &Progress) -> CheckResult;
 }
 
@@ -276,7 +291,7 @@ pub trait Check: Send + Sync {
 pub type Checks = Vec<Box<dyn Check>>;
 
 /// Where checks come from, in the order in which they run and are listed.
-const GROUPS: &[fn() -> Checks] = &[litmus::checks, mutants::checks];
+const GROUPS: &[fn() -> Checks] = &[litmus::checks, zoo::checks, mutants::checks];
 
 /// Every check.
 #[must_use]

@@ -31,13 +31,18 @@ pub fn replay(all: &[Box<dyn Check>], text: &str) -> Result<Entry, LabError> {
         .iter()
         .find(|c| c.name() == code.check)
         .ok_or_else(|| unknown("check", &code.check, all.iter().map(|c| c.name())))?;
-    let scene = check.scene().ok_or_else(|| {
+    // The mutant is a step of the check's own kernel, or else one of the library.
+    let broken = code.mutant.as_deref().and_then(|step| check.broken(step));
+    let scene = broken.or(check.scene()).ok_or_else(|| {
         LabError::bad(format!("the check `{}` has no schedules to replay", code.check))
     })?;
     let choices = decode(&code.schedule).map_err(|e| LabError::bad(e.to_string()))?;
     let settings = Settings {
         policy: code.policy.as_deref().map(names::policy).transpose()?,
-        mutant: code.mutant.as_deref().map(mutant).transpose()?,
+        mutant: match code.mutant.as_deref() {
+            Some(name) if broken.is_none() => Some(mutant(name)?),
+            _ => None,
+        },
         adversary: match &code.powers {
             Some(word) => Adversary::exactly(adversary::read(word)?),
             None => Adversary::default(),

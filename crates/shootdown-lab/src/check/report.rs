@@ -65,7 +65,7 @@ pub fn json(results: &[Entry]) -> String {
             depth: r.depth,
             bounds: r.bounds.as_deref(),
             witnesses: r.witnesses.iter().map(|w| (w.name.as_str(), w.seen)).collect(),
-            replay: r.failure.as_ref().and_then(|f| f.replay.as_deref()),
+            replay: r.failure.as_ref().or(r.example.as_ref()).and_then(|f| f.replay.as_deref()),
         })
         .collect();
     serde_json::to_string(&Document { schema: SCHEMA, checks })
@@ -95,7 +95,7 @@ impl Lines {
     #[must_use]
     pub fn line(&self, name: &str, timed: &Timed) -> String {
         let r = &timed.result;
-        let seen = if r.observed == r.expected {
+        let seen = if r.verdict == Verdict::Pass && r.observed.starts_with(&r.expected) {
             r.observed.clone()
         } else {
             format!("expected {}, observed {}", r.expected, r.observed)
@@ -112,6 +112,7 @@ impl Lines {
 /// How much was looked at, in what time.
 fn looked_at(r: &CheckResult, took: Duration) -> String {
     let mut parts = Vec::new();
+    parts.extend(r.found_in.map(|t| format!("found in {}", duration(t))));
     let mut count = |n: Option<u64>, one: &str, many: &str| {
         if let Some(n) = n.filter(|&n| n > 0) {
             parts.push(format!("{} {}", grouped(n), if n == 1 { one } else { many }));
@@ -139,7 +140,8 @@ pub fn duration(took: Duration) -> String {
     match s {
         s if s >= 60.0 => format!("{} min {:02} s", took.as_secs() / 60, took.as_secs() % 60),
         s if s >= 1.0 => format!("{s:.1} s"),
-        s => format!("{:.0} ms", s * 1e3),
+        s if s >= 0.01 => format!("{:.0} ms", s * 1e3),
+        s => format!("{:.1} ms", s * 1e3),
     }
 }
 
@@ -148,10 +150,14 @@ const TIMELINES: usize = 3;
 
 /// What broke, and how to see it again.
 pub fn failures(results: &[Entry]) {
-    let broken: Vec<(&str, &super::Failure)> = results
+    let mut broken: Vec<(&str, &super::Failure)> = results
         .iter()
         .filter_map(|(name, _, r)| r.failure.as_ref().map(|f| (name.as_str(), f)))
         .collect();
+    // Who asks for one check wants to see what it is about.
+    if let [(name, _, result)] = results {
+        broken.extend(result.example.as_ref().map(|f| (name.as_str(), f)));
+    }
     for (at, (name, failure)) in broken.iter().enumerate() {
         if at < TIMELINES {
             emit(&format!("\n{name}:\n{}", failure.timeline.trim_end()));

@@ -346,7 +346,11 @@ pub fn swap_entry(word: Word, to: Descriptor) -> (Descriptor, Change) {
         let cpu = h.current;
         h.drain(cpu);
         let old = h.memory.value(location);
-        h.memory.rmw(cpu, location, Some(to.bits()), Ordering::AcqRel);
+        if h.running {
+            h.memory.rmw(cpu, location, Some(to.bits()), Ordering::AcqRel);
+        } else {
+            h.memory.set(location, to.bits());
+        }
         h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
         let old = Descriptor::from_bits(old);
         h.note(|| format!("swaps {word}: {old:?} -> {to:?}"));
@@ -489,6 +493,8 @@ pub fn kernel_code() {
 pub fn revoked(changes: &[Change]) {
     step(0, false, true);
     with(|h| {
+        // What is over before the hunt begins has no versions: see `write_entry`.
+        let changes = if h.running { changes } else { &[] };
         for change in changes {
             h.mmu.revoked(*change);
             h.note(|| format!("has flushed the change of {}", change.word));

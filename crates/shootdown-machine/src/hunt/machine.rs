@@ -643,6 +643,11 @@ impl Hunt {
     pub fn written(&mut self, word: Word, to: Descriptor, location: Location) -> Change {
         let version = self.memory.version_of_last_store(self.current, location);
         self.mmu.written(word, to, version);
+        const STALE: &str = "stale-elsewhere";
+        let stale = self.running && !self.witnesses.contains(&STALE);
+        if stale && self.mmu.is_cached_elsewhere(self.current, word) {
+            self.witnesses.push(STALE);
+        }
         if self.memory.buffered(self.current) == 0 {
             self.mmu.visible(&self.memory, location);
         }

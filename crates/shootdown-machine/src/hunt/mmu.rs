@@ -315,6 +315,15 @@ impl Mmu {
         }
     }
 
+    /// Does another CPU have a translation, or the beginning of a walk, that was made from this entry?
+    pub fn is_cached_elsewhere(&self, cpu: u8, word: Word) -> bool {
+        (0..self.hostile.cpus()).filter(|other| *other != usize::from(cpu)).any(|other| {
+            let mut translations = self.hostile.translations(other);
+            translations.any(|t| t.descriptor.present() && t.sources().any(|s| s.word == word))
+                || self.hostile.partials(other).any(|p| p.sources().any(|s| s.word == word))
+        })
+    }
+
     /// A change was flushed.
     pub fn revoked(&mut self, change: Change) {
         let number = number(self.hostile.rules().shape, change.word);

@@ -1,0 +1,192 @@
+//! Pages that were freed, moved, copied or written back while an old translation lived.
+
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::kernel::KernelMutant;
+use shootdown_machine::oracle::Invariant;
+
+use super::scenario::{Scenario, Step, Whole};
+
+/// The scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "z01-move-page",
+        source: "CVE-2018-18281, Linux eb66ae030829",
+        year: 2018,
+        wrong: "mremap moved a page and gave up the page-table locks before it flushed the old address, so a truncation freed the page under a flush of the new address only",
+        step: Step::Kernel(KernelMutant::MoveFlushesLate),
+        program: "; move a0 a1; unmap a1; switch a | user, user",
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z02-move-table",
+        source: "CVE-2022-41222",
+        year: 2022,
+        wrong: "mremap moved a whole page table without the lock of what it holds, so reclaim cleared an entry through the old address and flushed only that",
+        step: Step::Kernel(KernelMutant::MoveTableUnlocked),
+        program: "bits=2; move-table a0 a4; unmap a0; switch a | user, user",
+        seen: &["stale-elsewhere", "table-moved"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z03-unlink-before-flush",
+        source: "CVE-2022-39188, Linux b67fbebd4cf9",
+        year: 2022,
+        wrong: "munmap unlinked a driver's area before its batched flush, so the driver found nothing mapped and freed its pages",
+        step: Step::Kernel(KernelMutant::UnlinkBeforeFlush),
+        program: "; munmap a0; driver a0; switch a | user, user",
+        seen: &["stale-elsewhere", "driver-finds-no-area"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z03-first-area-only",
+        source: "stable backport of the fix of CVE-2022-39188",
+        year: 2022,
+        wrong: "the backported fix looked at the first area of several and flushed for that one only",
+        step: Step::Kernel(KernelMutant::FlushesFirstOnly),
+        program: "pages=2; unmap-many a0 2; switch a | user, user",
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z04-protect-over-batch",
+        source: "Linux 3ea277194daa",
+        year: 2017,
+        wrong: "mprotect found an entry that reclaim had cleared and not yet flushed, and returned without a flush while a writable translation lived",
+        step: Step::Kernel(KernelMutant::ProtectIgnoresPending),
+        program: "; zap a0; protect a0; switch a | user, user",
+        seen: &["stale-elsewhere", "pending-flush-seen"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z05-discard-twice",
+        source: "Linux 99baac21e458, 56236a59556c",
+        year: 2017,
+        wrong: "of two madvise calls on one range the second found the entries gone and returned before the first had flushed",
+        step: Step::Kernel(KernelMutant::DiscardIgnoresPending),
+        program: "; discard a0; discard a0; switch a | user, user",
+        seen: &["stale-elsewhere", "pending-flush-seen"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z06-migrate-under-hint",
+        source: "Linux 20841405940e",
+        year: 2013,
+        wrong: "a page was migrated while the flush was pending that had made it inaccessible, so another CPU wrote the old copy",
+        step: Step::Kernel(KernelMutant::MigrateIgnoresPending),
+        program: "; hint a0; migrate a0; switch a | user, user",
+        breaks: &[Invariant::CopyIsolation, Invariant::FrameReuse],
+        seen: &["stale-elsewhere", "pending-flush-seen", "page-migrated"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z08-clean-before-flush",
+        source: "Linux 1cf35d47712d",
+        year: 2014,
+        wrong: "unmapping marked a page dirty and let go of the lock before it flushed, so the page was cleaned and written back while another CPU still wrote it",
+        step: Step::Kernel(KernelMutant::CleanIgnoresPending),
+        program: "; zap a0; clean a0; switch a | user, user",
+        breaks: &[Invariant::WriteBack],
+        seen: &["stale-elsewhere", "pending-flush-seen", "page-written-back"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z09-copy-under-tracking",
+        source: "Linux 6ce64428d620 (userfaultfd)",
+        year: 2021,
+        wrong: "a page was copied for a writer while the flush was pending that had made it read-only, so another CPU wrote the old copy",
+        step: Step::Kernel(KernelMutant::CowIgnoresPending),
+        program: "; track a0; cow a0; switch a | user, user",
+        breaks: &[Invariant::CopyIsolation],
+        seen: &["stale-elsewhere", "pending-flush-seen", "page-copied"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z37-judges-new-entry",
+        source: "CVE-2022-33745, Xen XSA-408",
+        year: 2022,
+        wrong: "after code was moved, the need of a flush was computed from a variable that by then held the new entry",
+        step: Step::Kernel(KernelMutant::ProtectJudgesNew),
+        program: "; protect a0; switch a | user",
+        breaks: &[Invariant::Revocation],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z38-yield-forgets",
+        source: "Linux a835429cda91, 048f49809c52 (KVM)",
+        year: 2021,
+        wrong: "a long removal yielded its lock, and when it went on it overwrote the note that it still owed a flush",
+        step: Step::Kernel(KernelMutant::YieldForgets),
+        program: "pages=2; unmap-many a0 2; switch a | user, user",
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "arceos-free-in-cursor",
+        source: "ArceOS axmm unmap_alloc",
+        year: 2025,
+        wrong: "the flush was left to the drop of a temporary that outlived the freeing of the frame",
+        step: Step::Kernel(KernelMutant::FreeFrameBeforeFlush),
+        program: "; unmap a0; switch a | user",
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "redox-cow-frees-early",
+        source: "Redox 4e392d05",
+        year: 2024,
+        wrong: "copy-on-write gave the old frame back before the other CPUs had forgotten it",
+        step: Step::Kernel(KernelMutant::ReplaceFreesEarly),
+        program: "; replace a0; switch a | user",
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-protect",
+        source: "Asterinas #970",
+        year: 2024,
+        wrong: "permissions were taken away in the tables and nothing was flushed",
+        step: Step::Kernel(KernelMutant::ProtectWithoutFlush),
+        program: "; protect a0; switch a | user, user",
+        breaks: &[Invariant::Revocation],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-remap",
+        source: "Asterinas #862",
+        year: 2024,
+        wrong: "another frame was mapped in a page's place without a flush, so writes went to the old one",
+        step: Step::Kernel(KernelMutant::ReplaceWithoutFlush),
+        program: "; replace a0; switch a | user, user",
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-cannot-wait",
+        source: "Asterinas #1961",
+        year: 2025,
+        wrong: "a fault handler with interrupts off could not wait for other CPUs, and went on as if they had answered",
+        step: Step::Kernel(KernelMutant::IgnoresFlushError),
+        program: "; unmap-atomic a0; switch a | user, user",
+        seen: &["stale-elsewhere", "flush-refused", "flush-repeated"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-deferred-resource",
+        source: "Asterinas #2849",
+        year: 2025,
+        wrong: "what a pending flush should have kept was dropped without asking whether the flush was done",
+        step: Step::Library(Mutant::DeferredIgnoresTicket),
+        program: "; defer a0; switch a | user",
+        seen: &["stale-elsewhere", "deferred-gather-waits", "deferred-gather-done"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "litebox-free-unflushed",
+        source: "litebox #848",
+        year: 2025,
+        wrong: "pages were handed back to the allocator without the flush that should have come first",
+        step: Step::Library(Mutant::GatherWithoutFlush),
+        program: "; unmap a0; switch a | user",
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+];

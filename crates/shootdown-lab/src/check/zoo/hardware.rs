@@ -1,0 +1,72 @@
+//! Defects of processors that a port must know of, and what a port owes to the hardware.
+
+use shootdown_machine::hunt::kernel::KernelMutant;
+use shootdown_machine::hunt::{Power, Powers};
+use shootdown_machine::oracle::Invariant;
+
+use super::scenario::{Scenario, Step, TSO};
+
+/// An old translation is used.
+const STALE: &[Invariant] =
+    &[Invariant::Revocation, Invariant::FrameReuse, Invariant::MasterInvariant];
+
+/// The scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "z36-page-spares-globals",
+        source: "Intel Alder Lake and Raptor Lake, Linux ce0b15d11ad8",
+        year: 2023,
+        wrong: "with tags on, the instruction that invalidates a page left global entries in place",
+        step: Step::Kernel(KernelMutant::TrustsPage),
+        program: "kernel=1 defects=on; kernel-page 0; kernel, kernel",
+        powers: TSO.with(Power::PageSparesGlobals),
+        breaks: STALE,
+        seen: &["stale-elsewhere", "kernel-page-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "entry-survives-once",
+        source: "NVIDIA Tegra264 erratum T264-SMMU-3, as a CPU's",
+        year: 2025,
+        wrong: "an entry in use could survive one invalidation of its page",
+        step: Step::Kernel(KernelMutant::InvalidateOnce),
+        program: "defects=on; unmap a0; switch a | user, user",
+        powers: TSO.with(Power::SurvivesOnce),
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z41-negative-caching",
+        source: "Linux 503638e0babf (riscv)",
+        year: 2024,
+        wrong: "a page was mapped without a fence, and harts that had cached its absence faulted again and again",
+        step: Step::Kernel(KernelMutant::SpuriousFaultStays),
+        program: "arch=riscv; map a1; switch a | write a1, write a1",
+        powers: Powers::HOSTILE,
+        breaks: &[Invariant::UpgradeSoundness],
+        seen: &["spurious-fault"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "svsm-page-dropped",
+        source: "SVSM #1188",
+        year: 2026,
+        wrong: "a kernel page changed its use when its owner was dropped, and nothing was flushed",
+        step: Step::Kernel(KernelMutant::KernelPageWithoutFlush),
+        program: "kernel=1; kernel-page 0; kernel, kernel",
+        breaks: STALE,
+        seen: &["stale-elsewhere", "kernel-page-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "globals-outlive-trampoline",
+        source: "Linux f154f290855b",
+        year: 2021,
+        wrong: "global entries were left in the TLB because only entries of the loaded root were flushed",
+        step: Step::Kernel(KernelMutant::SparesGlobals),
+        program: "kernel=1; kernel-page 0; switch a | kernel, kernel",
+        breaks: STALE,
+        seen: &["stale-elsewhere", "kernel-page-flushed"],
+        ..Scenario::USUAL
+    },
+];

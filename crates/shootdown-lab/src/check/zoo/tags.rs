@@ -1,0 +1,76 @@
+//! Entries under a tag that is another space's, or that was used before; the user half of split tables.
+
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::kernel::KernelMutant;
+use shootdown_machine::oracle::Invariant;
+
+use super::scenario::{Scenario, Step};
+
+/// Entries of other tables, or older than the tag.
+const TAG: &[Invariant] = &[
+    Invariant::TagReuse,
+    Invariant::MasterInvariant,
+    Invariant::Revocation,
+    Invariant::FrameReuse,
+    Invariant::TableReuse,
+    Invariant::WalkCacheReuse,
+];
+
+/// The scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "z31-two-roots-one-tag",
+        source: "Xen XSA-294",
+        year: 2019,
+        wrong: "another root was loaded under the same tag with the entries kept",
+        step: Step::Library(Mutant::EvictionKeeps),
+        program: "tags=on spaces=2 slots=1; switch a, user, switch b, user; unmap a0",
+        breaks: TAG,
+        seen: &["stale-elsewhere", "switch-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z32-root-reused-under-name",
+        source: "Linux cdca649ff90d (KVM; the rule, kept there)",
+        year: 2022,
+        wrong: "an address space that is gone without a flush is harmless only if its tag is flushed before somebody else gets it",
+        step: Step::Library(Mutant::IdReused),
+        program: "tags=on spaces=2; switch a, user, switch b, leave | switch a, user; retire a",
+        breaks: TAG,
+        seen: &["space-reborn"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-keeps-on-switch",
+        source: "Asterinas #3672",
+        year: 2026,
+        wrong: "without tags, loading another root flushed nothing; emulators hid it",
+        step: Step::Kernel(KernelMutant::LoadKeeps),
+        program: "arch=riscv spaces=2; switch a, user, switch b, user; unmap a0",
+        breaks: TAG,
+        seen: &["switch-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "user-half-forgotten",
+        source: "Linux user_pcid_flush_mask with broadcast tags",
+        year: 2025,
+        wrong: "the note that a user half must be flushed had no room for the tag, and user mode was entered with the old entries",
+        step: Step::Library(Mutant::UserHalfForgotten),
+        program: "tags=on split=owed; switch a | unmap a0; switch a | user, user",
+        breaks: TAG,
+        seen: &["stale-elsewhere", "user-half-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "user-half-of-range",
+        source: "Linux 6cff64b86aaa (the rule)",
+        year: 2017,
+        wrong: "with split tables a page was invalidated under the kernel's tag only",
+        step: Step::Library(Mutant::StepOwesNothing),
+        program: "tags=on split=owed; switch a | unmap a0; switch a | user, user",
+        breaks: TAG,
+        seen: &["stale-elsewhere", "user-half-flushed", "interrupted-user-code"],
+        ..Scenario::USUAL
+    },
+];

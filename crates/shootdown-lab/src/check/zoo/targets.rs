@@ -1,0 +1,163 @@
+//! Who must be told of a change, and who counts as having answered.
+
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::Powers;
+use shootdown_machine::hunt::kernel::KernelMutant;
+use shootdown_machine::oracle::Invariant;
+
+use super::scenario::{Scenario, Step, Whole};
+
+/// An old translation is used: after the flush, by a CPU that kept its tag, or of a frame that was freed.
+const STALE: &[Invariant] =
+    &[Invariant::Revocation, Invariant::MasterInvariant, Invariant::FrameReuse];
+
+/// The scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "z18-mask-without-barrier",
+        source: "CVE-2016-2069, Linux 71b3c126e611",
+        year: 2016,
+        wrong: "between the change of an entry and the look at who uses the space there was no full barrier, so a CPU that was just coming was missed and missed the change",
+        step: Step::Library(Mutant::FlushWithoutFence),
+        program: "tags=on; unmap a0; switch a, leave | switch a, user",
+        powers: Powers::HOSTILE,
+        breaks: STALE,
+        seen: &["switch-kept"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z18-joins-late",
+        source: "CVE-2016-2069, Linux 71b3c126e611",
+        year: 2016,
+        wrong: "the other side of the same race: a CPU said that it uses a space after it had looked whether the space has changed",
+        step: Step::Library(Mutant::SwitchJoinsLate),
+        program: "tags=on; unmap a0; switch a, leave | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z19-skips-switching",
+        source: "CVE-2025-37964, Linux fea4e317f9e7",
+        year: 2025,
+        wrong: "a CPU in the middle of a switch had published neither the old space nor the new one, and counted as using none",
+        step: Step::Library(Mutant::FilterSkipsSwitching),
+        program: "tags=on; unmap a0; switch a, leave | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "switch-without-barrier",
+        source: "CVE-2025-40174, Linux 83b0177a6c48",
+        year: 2025,
+        wrong: "where a CPU was in the set of the space already, nothing ordered its announcement of a switch before its look at the generation",
+        step: Step::Library(Mutant::SwitchWithoutFence),
+        program: "tags=on spaces=2; unmap a0; switch a, switch b | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept", "switch-replayed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "switch-reads-first",
+        source: "stable backports of Linux fea4e317f9e7 (6.1, 6.6, 6.12)",
+        year: 2025,
+        wrong: "a backport put the announcement of the switch behind the look at the generation",
+        step: Step::Library(Mutant::SwitchReadsGenerationFirst),
+        program: "tags=on spaces=2; unmap a0; switch a, switch b | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept", "switch-replayed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z20-borrows-space",
+        source: "Linux 38cf307c1f20",
+        year: 2020,
+        wrong: "a kernel thread took a space over with interrupts on, and a flush that came between naming the space and loading it was lost",
+        step: Step::Kernel(KernelMutant::SwitchWithInterrupts),
+        program: "tags=on spaces=2; unmap a0; switch a, switch b | switch a, user",
+        breaks: &[
+            Invariant::Revocation,
+            Invariant::MasterInvariant,
+            Invariant::FrameReuse,
+            Invariant::Progress,
+        ],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z21-bump-too-late",
+        source: "FreeBSD-EN-22:04.pcid, FreeBSD 3fd989da9118",
+        year: 2022,
+        wrong: "the interrupts were sent before the other CPUs' generations were cleared, so a CPU that came in between kept its old entries",
+        step: Step::Library(Mutant::NoGenerationBump),
+        program: "tags=on spaces=2; unmap a0; switch a, switch b | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept", "switch-replayed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "zeroos-trusts-old-tag",
+        source: "Zero-OS R74-1",
+        year: 2026,
+        wrong: "a CPU left the space's mask when it switched away, its tagged entries stayed, and on its return it kept them unasked",
+        step: Step::Library(Mutant::SlotTrusts),
+        program: "tags=on spaces=2 policy=linux-4.14; unmap a0; switch a, switch b | switch a, user",
+        breaks: STALE,
+        seen: &["switch-kept", "switch-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "redox-counts-acks",
+        source: "Redox tlb_ack (review)",
+        year: 2026,
+        wrong: "acknowledgements were counted without saying whose they were, so one CPU that answered twice stood for another that had not",
+        step: Step::Library(Mutant::WaitsForLastOnly),
+        program: "; switch a | unmap a0; switch a | user; switch a | user",
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "hermit-never-waits",
+        source: "Hermit",
+        year: 2024,
+        wrong: "other CPUs were interrupted, and the frame was reused without waiting for them",
+        step: Step::Library(Mutant::NoWait),
+        program: "; switch a | unmap a0; switch a | user",
+        breaks: STALE,
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "mushroom-forgets-cpus",
+        source: "mushroom 05cb8ec4, 4fea2002",
+        year: 2025,
+        wrong: "CPUs that had begun to use a space were missing from the set of those to be told",
+        step: Step::Library(Mutant::SwitchDoesNotJoin),
+        program: "; unmap a0; | switch a, user",
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "mushroom-idle-wake",
+        source: "mushroom 8d006f6b",
+        year: 2024,
+        wrong: "a CPU that woke up and a CPU that flushed each wrote and then read what the other had written, without a barrier",
+        step: Step::Library(Mutant::LazyExitWithoutFence),
+        program: "; unmap a0; switch a, lazy | switch a, user",
+        breaks: STALE,
+        seen: &["stale-elsewhere", "lazy-caught-up"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z43-early-answer",
+        source: "Asterinas before e1c5f6c3d",
+        year: 2026,
+        wrong: "the handler acknowledged before it invalidated, also for tables that were freed on the acknowledgement",
+        step: Step::Library(Mutant::EarlyAckFreed),
+        program: "; free-table a0; switch a | kernel",
+        breaks: &[Invariant::TableReuse, Invariant::WalkCacheReuse],
+        seen: &["stale-elsewhere", "table-page-freed"],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+];

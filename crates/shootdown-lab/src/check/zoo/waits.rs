@@ -1,0 +1,72 @@
+//! Deadlocks, lost answers, handlers that come at the wrong moment, CPUs that come and go.
+
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::kernel::KernelMutant;
+use shootdown_machine::oracle::Invariant;
+
+use super::scenario::{Scenario, Step};
+
+/// Somebody waits for ever.
+const STUCK: &[Invariant] = &[Invariant::Progress];
+
+/// The scenarios.
+pub const ALL: &[Scenario] = &[
+    Scenario {
+        name: "redox-deaf-spin",
+        source: "Redox 1f8d7bc6, 7d42e8d9",
+        year: 2026,
+        wrong: "a CPU that waited for a lock with interrupts off did not look at flush requests, and the lock's holder waited for its answer",
+        step: Step::Kernel(KernelMutant::DeafSpin),
+        program: "; switch a | unmap a0; switch a | peek a, user",
+        breaks: STUCK,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-lost-handler",
+        source: "Asterinas #1877",
+        year: 2025,
+        wrong: "the interrupt was raised, and nobody was registered to answer it",
+        step: Step::Kernel(KernelMutant::DeafHandler),
+        program: "; switch a | unmap a0; switch a | user, user",
+        breaks: STUCK,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "offline-with-requests",
+        source: "Linux 8d056c48e486",
+        year: 2014,
+        wrong: "a CPU went offline with requests in its queue, whose senders waited for ever",
+        step: Step::Library(Mutant::OfflineDoesNotServe),
+        program: "; call; offline",
+        breaks: STUCK,
+        seen: &["went-offline"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "nmi-during-switch",
+        source: "Linux 4012e77a903d",
+        year: 2018,
+        wrong: "a non-maskable handler read user memory in the middle of a switch, when the loaded tables were not the task's",
+        step: Step::Kernel(KernelMutant::UncheckedNmi),
+        program: "tags=on spaces=2 nmi=on; unmap b0; switch a | switch b, user, switch a",
+        breaks: &[
+            Invariant::Revocation,
+            Invariant::MasterInvariant,
+            Invariant::FrameReuse,
+            Invariant::TagReuse,
+        ],
+        seen: &["stale-elsewhere", "nmi-refused"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "retire-under-lazy",
+        source: "Asterinas (leave before load)",
+        year: 2025,
+        wrong: "a space's tables were freed while a CPU in lazy mode still had them loaded",
+        step: Step::Kernel(KernelMutant::RetireWithoutAsking),
+        program: "; retire a; switch a, lazy | kernel",
+        breaks: &[Invariant::TableReuse],
+        seen: &["space-reborn"],
+        ..Scenario::USUAL
+    },
+];
