@@ -13,6 +13,8 @@ mod breach;
 mod config;
 mod cpu;
 mod engine;
+#[cfg(feature = "harness")]
+pub mod harness;
 pub mod hostile;
 pub mod hunt;
 mod kernel;

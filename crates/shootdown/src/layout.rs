@@ -22,6 +22,9 @@ pub struct Part {
     pub own: bool,
 }
 
+/// The name of the part that holds addresses of code and of stacks, which are the host's.
+pub const FUNCTION: &str = "call, function and data";
+
 const fn part(offset: usize, len: usize, name: &'static str) -> Part {
     Part { offset, len, name, own: false }
 }
@@ -57,7 +60,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 13] {
             8 * crate::tree::TREES,
             "acknowledged tree",
         ),
-        part(call, size_of::<Descriptor<P>>(), "call, function and data"),
+        part(call, size_of::<Descriptor<P>>(), FUNCTION),
         part(call + Descriptor::<P>::BUSY, 1, "call, busy"),
         part(call + Descriptor::<P>::PENDING, size_of::<P::Mask>(), "call, CPUs pending"),
     ]

@@ -3,6 +3,8 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
+use shootdown::layout::FUNCTION;
+
 use super::memory::Location;
 
 const SIZE: usize = 1 << 18;
@@ -110,5 +112,18 @@ impl Arena {
             .filter(|(start, len, _)| (*start..start + len).contains(&offset))
             .min_by_key(|(_, len, _)| *len)
             .map_or_else(|| format!("word {offset:#x}"), |(_, _, name)| name.clone())
+    }
+
+    /// A value of the word at this address, for people. The host's addresses differ from run to run.
+    pub fn value_of(&self, addr: usize, value: u64) -> String {
+        #[allow(clippy::cast_possible_truncation)] // an address of this host
+        let at = value as usize;
+        if self.offset(at).is_some() {
+            return format!("(address of {})", self.name_of(at));
+        }
+        if value > 1 && self.name_of(addr).ends_with(FUNCTION) {
+            return "(an address)".to_owned();
+        }
+        format!("{value:#x}")
     }
 }

@@ -89,7 +89,8 @@ pub fn load(addr: usize, newest: u64) -> u64 {
         if h.bounds.record {
             let old = if back == 0 { "" } else { " (not the newest)" };
             let name = h.arena.name_of(addr);
-            h.note(|| format!("reads {name} = {value:#x}{old}"));
+            let value = h.arena.value_of(addr, value);
+            h.note(|| format!("reads {name} = {value}{old}"));
         }
         Some(value)
     });
@@ -115,7 +116,8 @@ pub fn store(at: *mut (), width: u8, old: u64, new: u64) -> bool {
         h.saw(u64::from(location) ^ 0x5707e);
         if h.bounds.record {
             let name = h.arena.name_of(at as usize);
-            h.note(|| format!("writes {name} = {new:#x}"));
+            let new = h.arena.value_of(at as usize, new);
+            h.note(|| format!("writes {name} = {new}"));
         }
         let buffered = h.memory.store(cpu, location, new, order, Some((at, width)));
         if order == Ordering::SeqCst {
@@ -135,9 +137,11 @@ pub fn rmw(addr: usize, old: u64, new: Option<u64>) {
         h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
         if h.bounds.record {
             let name = h.arena.name_of(addr);
+            let old = h.arena.value_of(addr, old);
+            let new = new.map(|new| h.arena.value_of(addr, new));
             h.note(|| match new {
-                Some(new) => format!("swaps {name}: {old:#x} -> {new:#x}"),
-                None => format!("finds {name} = {old:#x}, and does not swap"),
+                Some(new) => format!("swaps {name}: {old} -> {new}"),
+                None => format!("finds {name} = {old}, and does not swap"),
             });
         }
         if order == Ordering::SeqCst {

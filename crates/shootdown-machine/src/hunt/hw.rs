@@ -519,7 +519,7 @@ pub fn witness(name: &'static str) {
 
 /// Tells the timeline, if one is recorded.
 pub fn note(text: impl FnOnce() -> String) {
-    with(|h| h.note(text));
+    with(|h| h.tell(text));
 }
 
 /// One of `count` possibilities, for programs that are not determined themselves; 0 is the plainest.

@@ -231,7 +231,7 @@ pub fn run(
                 .map(|s| (*s).to_owned())
                 .or_else(|| payload.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            with(|h| h.end = Some(End::Panic(text)));
+            with(|h| h.end.get_or_insert(End::Panic(text)).is_failure());
         }
     }
     let state = if wants_state { hunt.state() } else { 0 };
@@ -362,8 +362,12 @@ pub(super) const fn pending_bit(cpu: u8) -> Location {
     FENCES - 1 - cpu as Location
 }
 
-/// The run is over: this CPU never goes on.
+/// The run is over: this CPU never goes on. Neither does a world that looks at the end of a run, which is
+/// no CPU.
 pub(super) fn stop() -> ! {
+    if with(|h| !h.running) {
+        std::panic::resume_unwind(Box::new("the run is over"));
+    }
     loop {
         suspend();
     }
@@ -456,9 +460,17 @@ impl Hunt {
         me.history = mix(me.history ^ what);
     }
 
-    /// Tells the story, if it is recorded.
+    /// Tells the story, if it is recorded. What the hardware does while the world boots is no part of it.
     #[inline]
     pub fn note(&mut self, text: impl FnOnce() -> String) {
+        if self.running {
+            self.tell(text);
+        }
+    }
+
+    /// Tells the story, the boot's too.
+    #[inline]
+    pub fn tell(&mut self, text: impl FnOnce() -> String) {
         if self.bounds.record {
             let (step, cpu) = (self.steps, self.current);
             self.events.push(Event { step, cpu, text: text() });

@@ -1,6 +1,7 @@
 //! The adversary's powers: what the hostile machine may do to the software. Each is a switch.
 
 use std::fmt;
+use std::str::FromStr;
 
 /// How stores become visible to others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -14,6 +15,21 @@ pub enum Memory {
     /// any order.
     #[default]
     Weak,
+}
+
+impl Memory {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Sc, Self::Tso, Self::Weak];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sc => "sc",
+            Self::Tso => "tso",
+            Self::Weak => "weak",
+        }
+    }
 }
 
 /// A power that is on or off.
@@ -137,6 +153,30 @@ impl Powers {
     /// Those that are on.
     pub fn iter(self) -> impl Iterator<Item = Power> {
         Power::ALL.into_iter().filter(move |p| self.has(*p))
+    }
+}
+
+/// The memory model and the powers as one word, `tso+speculation+walk-caches`; it reads back.
+impl fmt::Display for Powers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.memory.name())?;
+        self.iter().try_for_each(|power| write!(f, "+{power}"))
+    }
+}
+
+impl FromStr for Powers {
+    type Err = String;
+
+    /// Reads such a word. The error is a sentence.
+    fn from_str(word: &str) -> Result<Self, String> {
+        let mut names = word.split('+');
+        let model = names.next().unwrap_or_default();
+        let memory = Memory::ALL.into_iter().find(|m| m.name() == model);
+        let memory = memory.ok_or_else(|| format!("`{model}` is not sc, tso or weak"))?;
+        names.try_fold(Self::NONE.memory(memory), |powers, name| {
+            let power = Power::from_name(name);
+            Ok(powers.with(power.ok_or_else(|| format!("there is no power `{name}`"))?))
+        })
     }
 }
 

@@ -71,8 +71,9 @@ impl<P: Port> Cpu<P> {
             }
             if let Some(word) = self.leaf(used, page) {
                 let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
-                put(&mut changes, change);
+                // Whoever unmapped an absent page owes its flush, not this CPU.
                 if old.present() {
+                    put(&mut changes, change);
                     put(&mut frames, (page, old));
                 }
             }

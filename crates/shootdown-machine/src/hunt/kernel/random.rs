@@ -38,6 +38,16 @@ impl Program {
     pub fn random(seed: u64, size: usize) -> Self {
         let mut numbers = Numbers(seed);
         let config = config(&mut numbers);
+        Self::by_chance(&mut numbers, config, size)
+    }
+
+    /// As [`Self::random`], for a kernel that is built like this.
+    #[must_use]
+    pub fn random_for(config: &Config, seed: u64, size: usize) -> Self {
+        Self::by_chance(&mut Numbers(seed), *config, size)
+    }
+
+    fn by_chance(numbers: &mut Numbers, config: Config, size: usize) -> Self {
         let cpus = 2 + numbers.below(3);
         let cpus = (0..cpus)
             .map(|_| {
@@ -50,7 +60,7 @@ impl Program {
                 }
                 let mut online = true;
                 while script.run.len() < size {
-                    let op = op(&mut numbers, &config);
+                    let op = op(numbers, &config);
                     match op {
                         Op::Offline => online = false,
                         Op::Online if online => continue,
