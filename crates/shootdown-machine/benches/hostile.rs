@@ -89,7 +89,7 @@ fn operations(c: &mut Criterion) {
                 w.hw.changed(&w.mem, word).unwrap();
                 for cpu in 0..2 {
                     w.hw.invalidate(&w.mem, cpu, page, Reach::Local).unwrap();
-                    w.hw.sync(&w.mem, cpu).unwrap();
+                    w.hw.sync(cpu);
                     w.hw.context_sync(&w.mem, cpu).unwrap();
                 }
             });
@@ -97,7 +97,7 @@ fn operations(c: &mut Criterion) {
         group.bench_function("invalidate_tag", |b| {
             b.iter(|| {
                 w.hw.invalidate(&w.mem, 0, Invalidation::tag(Tag(1)), Reach::Local).unwrap();
-                w.hw.sync(&w.mem, 0).unwrap();
+                w.hw.sync(0);
             });
         });
         group.bench_function("switch_keep_and_back", |b| {

@@ -88,7 +88,10 @@ enum Occasion {
 }
 
 fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Served {
-    if respond::is_switching(me) && !without!(ServesWhileSwitching) {
+    // On the way out of a space that this CPU leaves while it serves others, it serves again when that is
+    // over: only a switch, which has interrupts off, asks a non-maskable handler to come back.
+    let leaves = me.rare.serving.load(Ordering::Relaxed) && !without!(UnloadingAsksAgain);
+    if respond::is_switching(me) && !leaves && !without!(ServesWhileSwitching) {
         return Served::Again;
     }
     let cpu = pin.cpu();

@@ -242,8 +242,11 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         if lazy.contains(me) {
-            if !without!(RetireIgnoresItself) {
-                switch::unload::<P>(PerCpu::here(pin), me);
+            let here = PerCpu::<P>::here(pin);
+            // A handler that comes in between waits with its work until the root is loaded.
+            let unload = || switch::unload::<P>(here, me);
+            if !without!(RetireIgnoresItself) && !serve::exclusively(me, here, unload) {
+                return Err(RetireError::WouldWait);
             }
             lazy.remove(me);
         }

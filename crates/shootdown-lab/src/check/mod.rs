@@ -31,6 +31,7 @@ pub mod random;
 pub mod replay;
 pub mod report;
 pub mod runner;
+pub mod scenes;
 pub mod select;
 pub mod soak;
 pub mod zoo;
@@ -291,7 +292,14 @@ pub trait Check: Send + Sync {
 pub type Checks = Vec<Box<dyn Check>>;
 
 /// Where checks come from, in the order in which they run and are listed.
-const GROUPS: &[fn() -> Checks] = &[litmus::checks, zoo::checks, mutants::checks];
+const GROUPS: &[fn() -> Checks] = &[
+    litmus::checks,
+    zoo::checks,
+    mutants::checks,
+    scenes::random,
+    scenes::exhaustive,
+    scenes::soak,
+];
 
 /// Every check.
 #[must_use]

@@ -85,9 +85,7 @@ impl Cpu {
         let leaves = self.translations.retain(|translation, marks| {
             !what.covers(rules, translation) || lingers(rules, marks, own)
         });
-        let steps = self
-            .partials
-            .retain(|partial, marks| !what.covers_partial(partial) || survives(rules, marks));
+        let steps = self.partials.retain(|partial, _| !what.covers_partial(partial));
         leaves || steps
     }
 
@@ -109,8 +107,9 @@ pub(super) fn lingers(rules: &Rules, marks: &mut Marks, own: bool) -> bool {
     false
 }
 
-/// The erratum: the first removal marks, the second removes.
-pub(super) fn survives(rules: &Rules, marks: &mut Marks) -> bool {
+/// The erratum: the first removal marks, the second removes. Leaves only: what is walked from a non-leaf
+/// entry that had survived would be new, and survive the second removal.
+fn survives(rules: &Rules, marks: &mut Marks) -> bool {
     if rules.errata.survives_once && !marks.survived && !marks.ahead {
         marks.survived = true;
         return true;

@@ -14,7 +14,7 @@
 
 use super::cpu::Cpu;
 use super::held::{Entry, Held, Marks};
-use super::invalidate::{Invalidation, lingers, survives};
+use super::invalidate::{Invalidation, lingers};
 use super::rules::Rules;
 use super::{HostileError, Partial, Translation};
 
@@ -63,20 +63,16 @@ impl Outstanding {
         Ok(())
     }
 
-    /// The sync of a CPU: the CPUs (one bit each) on which something went.
-    pub fn sync(&mut self, rules: &Rules, cpus: &mut [Cpu], issuer: u8) -> u16 {
+    /// The sync of a CPU.
+    pub fn sync(&mut self, rules: &Rules, cpus: &mut [Cpu], issuer: u8) {
         let own = self.of(issuer);
         if own == 0 {
-            return 0;
+            return;
         }
-        let mut gone = 0;
         for (target, cpu) in cpus.iter_mut().enumerate() {
-            if cpu.complete(rules, own, target == usize::from(issuer)) {
-                gone |= 1 << target;
-            }
+            cpu.complete(rules, own, target == usize::from(issuer));
         }
         self.settle(cpus);
-        gone
     }
 
     /// I1: forgets the removals that doom nothing.
@@ -154,8 +150,8 @@ impl Cpu {
         });
     }
 
-    /// Removes what the removals `own` have doomed; whether anything went.
-    fn complete(&mut self, rules: &Rules, own: u32, issuer: bool) -> bool {
+    /// Removes what the removals `own` have doomed.
+    fn complete(&mut self, rules: &Rules, own: u32, issuer: bool) {
         let due = |marks: &mut Marks| {
             let doomed = marks.doomed & own;
             if doomed == 0 {
@@ -170,9 +166,7 @@ impl Cpu {
             marks.again &= !own;
             true
         };
-        let leaves =
-            self.translations.retain(|_, marks| !due(marks) || lingers(rules, marks, issuer));
-        let steps = self.partials.retain(|_, marks| !due(marks) || survives(rules, marks));
-        leaves || steps
+        self.translations.retain(|_, marks| !due(marks) || lingers(rules, marks, issuer));
+        self.partials.retain(|_, marks| !due(marks));
     }
 }

@@ -93,7 +93,7 @@ pub enum WalkCache {
 pub struct Errata {
     /// An invalidation of single pages spares global entries (Intel Alder Lake and others).
     pub page_spares_globals: bool,
-    /// An entry survives the first invalidation that covers it.
+    /// A leaf survives the first invalidation that covers it.
     pub survives_once: bool,
     /// A sync completes one step early: only the second one finds the removal done (Arm 1286807).
     pub early_sync: bool,

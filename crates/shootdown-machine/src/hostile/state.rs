@@ -221,23 +221,9 @@ impl Hostile {
     }
 
     /// `cpu` waits until the removals it issued are complete, on every CPU.
-    ///
-    /// # Errors
-    /// [`HostileError::Full`].
-    pub fn sync<M: TableMemory + ?Sized>(
-        &mut self,
-        mem: &M,
-        cpu: usize,
-    ) -> Result<(), HostileError> {
-        let gone = self.outstanding.sync(&self.rules, &mut self.cpus, cpu as u8);
-        // What is gone could not be walked any more, or it would not have been doomed; unless a step to
-        // it has survived.
-        if !self.rules.errata.survives_once {
-            return Ok(());
-        }
-        (0..self.cpus.len())
-            .filter(|target| gone & 1 << target != 0)
-            .try_for_each(|target| self.close(mem, target))
+    pub fn sync(&mut self, cpu: usize) {
+        // What is gone could not be walked any more, or it would not have been doomed.
+        self.outstanding.sync(&self.rules, &mut self.cpus, cpu as u8);
     }
 
     /// `cpu` drops what it has translated ahead.

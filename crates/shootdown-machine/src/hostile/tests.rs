@@ -71,7 +71,7 @@ impl World {
     }
 
     pub fn sync(&mut self, cpu: usize) {
-        self.hw.sync(&self.mem, cpu).unwrap();
+        self.hw.sync(cpu);
     }
 
     pub fn context_sync(&mut self, cpu: usize) {

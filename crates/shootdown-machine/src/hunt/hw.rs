@@ -458,7 +458,8 @@ pub fn invalidate(target: Target) {
     });
 }
 
-/// Waits until the removals issued by this CPU are complete.
+/// Waits until the removals issued by this CPU are complete, and forgets what it translated ahead
+/// (AArch64: DSB, then ISB).
 pub fn sync() {
     own_step();
     with(|h| {

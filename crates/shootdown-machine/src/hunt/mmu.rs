@@ -382,7 +382,8 @@ impl Mmu {
         self.hash = None;
         let Self { hostile, entries, .. } = self;
         let tables = Tables { memory, entries, shape: hostile.rules().shape };
-        hostile.sync(&tables, usize::from(cpu)).unwrap_or_else(|e| panic!("{e}"));
+        hostile.sync(usize::from(cpu));
+        hostile.context_sync(&tables, usize::from(cpu)).unwrap_or_else(|e| panic!("{e}"));
     }
 
     /// Every translation this CPU could use now, against every promise.

@@ -49,7 +49,7 @@ pub enum Power {
     LateInvalidation,
     /// A virtual CPU may stand still for a long time, interrupts and all.
     Preemption,
-    /// Defect: an entry may survive one invalidation of its page.
+    /// Defect: a leaf may survive one invalidation of its page.
     SurvivesOnce,
     /// Defect: a wait for an invalidation may end before the invalidation is complete.
     EarlySync,

@@ -402,6 +402,8 @@ mutants! {
 
     /// A kick in the middle of a switch is answered there.
     ServesWhileSwitching "serves-while-switching" Row "serve.rs serve" Master;
+    /// A kick that finds its CPU leaving a space, interrupts on, is to be repeated by the port.
+    UnloadingAsksAgain "unloading-asks-again" Row "serve.rs serve" Progress;
     /// A handler that finds its CPU serving leaves nothing behind for it.
     NestedForgotten "nested-forgotten" Ack "serve.rs exclusively" Progress;
     /// A handler that finds its CPU serving serves as well.

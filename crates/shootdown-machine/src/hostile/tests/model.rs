@@ -347,7 +347,7 @@ proptest! {
                     naive.invalidate(cpu, what, broadcast);
                 }
                 Op::Sync(cpu) => {
-                    hw.sync(&mem, cpu).unwrap();
+                    hw.sync(cpu);
                     naive.sync(cpu);
                 }
                 Op::Fault(cpu, page) => {

@@ -320,6 +320,9 @@ impl<P: Port> Cpu<P> {
         if let Some((root, _)) = kernel_half {
             hw::load_root(root, entry.tag, entry.keep);
             if !entry.keep {
+                if self.k.config.defects {
+                    hw::load_root(root, entry.tag, false);
+                }
                 hw::witness("user-half-flushed");
             }
         }
@@ -530,7 +533,8 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
         Served::Done => {}
         Served::Again if cpu.breaks(KernelMutant::SwitchWithInterrupts) => {}
         Served::Again => {
-            let _ = hw::kick(id);
+            let details = format!("a maskable kick is not answered on {id}");
+            hw::breach(Invariant::Progress, details);
         }
     }
     if was_user {

@@ -297,27 +297,34 @@ impl<P: Port> Cpu<P> {
         let page = u32::from(at.page);
         /// A stale entry of the TLB, one of the walk that replaced it, and one more to be generous.
         const SPURIOUS: u32 = 3;
-        let mut real = false;
-        for _ in 0..=SPURIOUS {
-            if hw::user_store(page) {
-                return;
-            }
+        let (mut seen, mut spurious) = (None, 0);
+        while !hw::user_store(page) {
+            let mut allowed = None;
             self.in_space(space, |used| {
                 self.lock(used);
-                let leaf = self.leaf(used, page).map(hw::read_entry);
+                let writable = |word: &Word| {
+                    let leaf = hw::read_entry(*word);
+                    leaf.present() && leaf.has(Descriptor::WRITE)
+                };
+                allowed = self.leaf(used, page).filter(writable).map(hw::latest);
                 used.room.lock.unlock();
-                real = !leaf.is_some_and(|l| l.present() && l.has(Descriptor::WRITE));
-                if !real {
+                if allowed.is_some() {
                     hw::witness("spurious-fault");
                     self.forget_here(page);
                 }
             });
-            if real {
+            if allowed.is_none() {
                 return;
             }
+            // Each time that somebody changes the page in between, the bound begins anew.
+            spurious = if seen == allowed { spurious + 1 } else { 1 };
+            seen = allowed;
+            if spurious > SPURIOUS {
+                let details =
+                    format!("page {page} may be written, but the store faults again and again");
+                hw::breach(Invariant::UpgradeSoundness, details);
+            }
         }
-        let details = format!("page {page} may be written, but the store faults again and again");
-        hw::breach(Invariant::UpgradeSoundness, details);
     }
 
     /// The table is more generous than what this CPU has cached: forgets that.

@@ -1,0 +1,283 @@
+//! What is hunted by default: the scenes of the random and the exhaustive checks.
+//!
+//! Both run the library's own code under the model kernel ([`shootdown_machine::hunt::kernel`]). A random
+//! scene makes its programs from the seed; an exhaustive one has a program, written as one line.
+
+use shootdown::policy::Policy;
+use shootdown_machine::hunt::hw::Architecture;
+use shootdown_machine::hunt::kernel::{Program, Split};
+use shootdown_machine::hunt::{Memory, Power, Powers, World};
+
+use super::Checks;
+use super::exhaustive::Exhaustive;
+use super::hunted::Scene;
+use super::random::Random;
+use super::soak::Soak;
+
+/// Programs by chance.
+#[derive(Clone, Debug)]
+pub struct Chance {
+    name: &'static str,
+    /// Whose rules the MMUs follow.
+    architecture: Architecture,
+    /// The hardware has defects, and the port works around them.
+    defects: bool,
+    powers: Powers,
+    witnesses: &'static [&'static str],
+}
+
+/// Operations of each CPU. Short programs: what is rare in a long one is found sooner in many short ones.
+const SIZE: usize = 6;
+
+impl Chance {
+    fn program(&self, seed: u64, policy: Option<Policy>) -> Program {
+        let mut program = Program::random(seed, SIZE);
+        let config = &mut program.config;
+        config.architecture = self.architecture;
+        config.defects = self.defects;
+        if self.architecture != Architecture::X86_64 {
+            // Split tables with tags of their own are x86's.
+            config.split = Split::Off;
+        }
+        config.policy = policy.unwrap_or(config.policy);
+        program
+    }
+}
+
+impl Scene for Chance {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World> {
+        Box::new(self.program(seed, policy))
+    }
+
+    fn describe(&self, seed: u64, policy: Option<Policy>) -> Option<String> {
+        Some(self.program(seed, policy).to_string())
+    }
+
+    fn powers(&self) -> Powers {
+        self.powers
+    }
+
+    fn witnesses(&self) -> &[&'static str] {
+        self.witnesses
+    }
+}
+
+/// One program.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    name: &'static str,
+    text: &'static str,
+    powers: Powers,
+    witnesses: &'static [&'static str],
+}
+
+impl Fixed {
+    fn program(&self, policy: Option<Policy>) -> Program {
+        let mut program: Program =
+            self.text.parse().unwrap_or_else(|e| panic!("the program of {}: {e}", self.name));
+        if let Some(policy) = policy {
+            program.config.policy = policy;
+        }
+        program
+    }
+}
+
+impl Scene for Fixed {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self, _: u64, policy: Option<Policy>) -> Box<dyn World> {
+        Box::new(self.program(policy))
+    }
+
+    fn describe(&self, _: u64, policy: Option<Policy>) -> Option<String> {
+        Some(self.program(policy).to_string())
+    }
+
+    fn powers(&self) -> Powers {
+        self.powers
+    }
+
+    fn witnesses(&self) -> &[&'static str] {
+        self.witnesses
+    }
+}
+
+/// What every hunt by chance must have seen.
+const USUAL: &[&str] = &["table-page-freed", "spurious-fault"];
+
+/// The scenes in which programs are made by chance.
+fn by_chance() -> Vec<(Chance, &'static str)> {
+    let x86 = |name, powers| Chance {
+        name,
+        architecture: Architecture::X86_64,
+        defects: false,
+        powers,
+        witnesses: USUAL,
+    };
+    let hostile = Powers::HOSTILE;
+    let tso = hostile.memory(Memory::Tso);
+    let moody = tso.with(Power::FailingKicks).with(Power::Preemption);
+    // An entry that survives, on hardware that syncs early, would need three removals: no processor is
+    // known to have both, and ports do everything twice.
+    let survivors = tso.with(Power::SurvivesOnce).with(Power::PageSparesGlobals);
+    let early = tso.with(Power::EarlySync);
+    vec![
+        (x86("random/sc", hostile.memory(Memory::Sc)), "x86-64, stores seen at once"),
+        (x86("random/tso", tso), "x86-64 with store buffers"),
+        (
+            x86("random/weak", hostile),
+            "x86-64's MMU under the language's memory model: unfenced stores in any order",
+        ),
+        (
+            Chance { architecture: Architecture::Aarch64, ..x86("random/arm", hostile) },
+            "AArch64's MMU, weak memory",
+        ),
+        (
+            Chance { architecture: Architecture::RiscV64, ..x86("random/riscv", hostile) },
+            "RISC-V's MMU, weak memory",
+        ),
+        (
+            x86("random/unreliable", moody),
+            "interrupts that can't be raised, virtual CPUs that stand still",
+        ),
+        (
+            Chance { defects: true, ..x86("random/survivors", survivors) },
+            "entries that survive a removal, globals that survive a page's; the port works around both",
+        ),
+        (
+            Chance { defects: true, ..x86("random/early-sync", early) },
+            "removals that are not over when hardware says so; the port works around it",
+        ),
+    ]
+}
+
+/// Runs of a random check in the default set: some seconds each.
+const RUNS: u64 = 20_000;
+
+/// A world, all schedules of which are explored.
+struct Small {
+    name: &'static str,
+    line: &'static str,
+    text: &'static str,
+    memory: Memory,
+    witnesses: &'static [&'static str],
+    /// Takes seconds: in the default set.
+    quick: bool,
+}
+
+/// Small worlds. The same program may come twice: under a memory model that takes seconds, and under a
+/// weaker one that takes minutes.
+const SMALL: &[Small] = &[
+    Small {
+        name: "exhaustive/unmap",
+        line: "a page is unmapped while another CPU uses it",
+        text: "; switch a | unmap a0; switch a | user",
+        memory: Memory::Weak,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/switch",
+        line: "a page is unmapped while another CPU comes to its space (D1)",
+        text: "tags=on; switch a | unmap a0; switch a, leave | switch a, user",
+        memory: Memory::Tso,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/switch-weak",
+        line: "the same under weak memory",
+        text: "tags=on; switch a | unmap a0; switch a, leave | switch a, user",
+        memory: Memory::Weak,
+        witnesses: &[],
+        quick: false,
+    },
+    Small {
+        name: "exhaustive/lazy",
+        line: "a page is unmapped while another CPU wakes from lazy mode (D2)",
+        text: "; switch a | unmap a0; switch a, lazy | switch a, user",
+        memory: Memory::Tso,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/lazy-weak",
+        line: "the same under weak memory",
+        text: "; switch a | unmap a0; switch a, lazy | switch a, user",
+        memory: Memory::Weak,
+        witnesses: &[],
+        quick: false,
+    },
+    Small {
+        name: "exhaustive/freed",
+        line: "a table is freed while another CPU wakes from lazy mode",
+        text: "; switch a | free-table a0; switch a, lazy | switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["table-page-freed"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/crossed",
+        line: "two CPUs flush each other",
+        text: "pages=2; switch a | unmap a0; switch a | unmap a1",
+        memory: Memory::Sc,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/evicted",
+        line: "a slot changes its space while the old one is flushed",
+        text: "tags=on spaces=2 slots=1; switch a | unmap b0; switch b | switch a, user, switch b, user",
+        memory: Memory::Sc,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/three",
+        line: "a page is unmapped while two CPUs use it",
+        text: "; switch a | unmap a0; switch a | user; switch a | user",
+        memory: Memory::Sc,
+        witnesses: &[],
+        quick: true,
+    },
+];
+
+/// The random checks.
+#[must_use]
+pub fn random() -> Checks {
+    by_chance()
+        .into_iter()
+        .map(|(scene, line)| -> Box<dyn super::Check> {
+            Box::new(Random { scene, line: line.to_owned(), runs: RUNS })
+        })
+        .collect()
+}
+
+/// The exhaustive checks.
+#[must_use]
+pub fn exhaustive() -> Checks {
+    SMALL
+        .iter()
+        .map(|small| -> Box<dyn super::Check> {
+            let Small { name, line, text, memory, witnesses, quick } = *small;
+            let powers = Powers::HOSTILE.memory(memory);
+            let bounds = format!("{text} ({})", super::adversary::write(powers));
+            let scene = Fixed { name, text, powers, witnesses };
+            Box::new(Exhaustive { scene, line: line.to_owned(), bounds, small: quick })
+        })
+        .collect()
+}
+
+/// The soak over all random scenes.
+#[must_use]
+pub fn soak() -> Checks {
+    let scenes =
+        by_chance().into_iter().map(|(scene, _)| -> Box<dyn Scene> { Box::new(scene) }).collect();
+    vec![Box::new(Soak { scenes })]
+}
