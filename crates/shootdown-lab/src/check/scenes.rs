@@ -186,7 +186,7 @@ const SMALL: &[Small] = &[
         name: "exhaustive/switch",
         line: "a page is unmapped while another CPU comes to its space (D1)",
         text: "tags=on; switch a | unmap a0; switch a, leave | switch a, user",
-        memory: Memory::Tso,
+        memory: Memory::Sc,
         witnesses: &[],
         quick: true,
     },
@@ -202,7 +202,7 @@ const SMALL: &[Small] = &[
         name: "exhaustive/lazy",
         line: "a page is unmapped while another CPU wakes from lazy mode (D2)",
         text: "; switch a | unmap a0; switch a, lazy | switch a, user",
-        memory: Memory::Tso,
+        memory: Memory::Sc,
         witnesses: &[],
         quick: true,
     },
@@ -228,7 +228,7 @@ const SMALL: &[Small] = &[
         text: "pages=2; switch a | unmap a0; switch a | unmap a1",
         memory: Memory::Sc,
         witnesses: &[],
-        quick: true,
+        quick: false,
     },
     Small {
         name: "exhaustive/evicted",
@@ -236,7 +236,7 @@ const SMALL: &[Small] = &[
         text: "tags=on spaces=2 slots=1; switch a | unmap b0; switch b | switch a, user, switch b, user",
         memory: Memory::Sc,
         witnesses: &[],
-        quick: true,
+        quick: false,
     },
     Small {
         name: "exhaustive/three",
@@ -244,7 +244,7 @@ const SMALL: &[Small] = &[
         text: "; switch a | unmap a0; switch a | user; switch a | user",
         memory: Memory::Sc,
         witnesses: &[],
-        quick: true,
+        quick: false,
     },
 ];
 
