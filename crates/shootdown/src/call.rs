@@ -274,6 +274,9 @@ pub(crate) unsafe fn post<P: Platform>(
 impl<P: Platform> Posted<P> {
     /// Takes back what no target has begun; [`wait`](Self::wait) is then short.
     pub fn cancel(&self, me: &PerCpu<P>) {
+        if without!(CancelForgotten) {
+            return;
+        }
         for (w, bits) in self.targets.words().iter().enumerate() {
             self.take_back(me, w, *bits);
         }

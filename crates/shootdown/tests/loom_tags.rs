@@ -3,8 +3,13 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown --release --test loom_tags`
 #![cfg(loom)]
 
-use loom::sync::Arc;
+mod loom_support;
+
+use std::sync::Arc;
+
 use loom::thread;
+use loom_support::holds;
+use shootdown::mutant::Mutant;
 use shootdown::tags::generations::{Activated, CpuTag, Generations, SpaceTag};
 use shootdown::{CpuId, Tag};
 
@@ -41,29 +46,23 @@ impl World {
     }
 }
 
-fn explore(name: &str, f: impl Fn() + Sync + Send + 'static) {
-    let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let count = std::sync::Arc::clone(&executions);
-    loom::model(move || {
-        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        f();
-    });
-    println!("{name}: {} executions", executions.load(std::sync::atomic::Ordering::Relaxed));
-}
-
 #[test]
 fn a_switch_and_a_rollover_agree_on_who_runs_under_which_tag() {
-    explore("fast switch against rollover", || {
+    use Mutant::*;
+    let mutants =
+        [FastPathIgnoresRollover, RolloverNotFlushed, ActiveNotReserved, KeepIgnoresOwner];
+    holds("fast switch against rollover", None, &mutants, || {
         let world = Arc::new(World::new());
-        // Both CPUs have flushed for the first generation; spaces 0, 1 and 2 have its three tags.
+        // Both CPUs have flushed for the first generation; spaces 0, 1 and 2 have its three tags, and CPU 1
+        // is about to run under the one that a new generation gives out first.
         let (mut tlb0, mut tlb1) = (Tlb::default(), Tlb::default());
-        let _ = world.switch(0, 2, &mut tlb0);
-        let _ = world.switch(1, 1, &mut tlb1);
         let _ = world.switch(1, 0, &mut tlb1);
+        let _ = world.switch(1, 1, &mut tlb1);
+        let _ = world.switch(0, 2, &mut tlb0);
         let other = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let done = world.switch(1, 1, &mut tlb1);
+                let done = world.switch(1, 0, &mut tlb1);
                 (done.tag, tlb1)
             })
         };
@@ -73,7 +72,7 @@ fn a_switch_and_a_rollover_agree_on_who_runs_under_which_tag() {
         let (theirs, mut tlb1): (Tag, Tlb) = other.join().unwrap();
         assert_ne!(mine.tag, theirs, "two running spaces have one tag");
         assert_eq!(
-            world.tags.tag_of(&world.spaces[1]),
+            world.tags.tag_of(&world.spaces[0]),
             Some(theirs),
             "a running space lost its tag"
         );
@@ -85,7 +84,9 @@ fn a_switch_and_a_rollover_agree_on_who_runs_under_which_tag() {
 
 #[test]
 fn two_cpus_that_renew_at_once_get_different_tags() {
-    explore("renewal against renewal", || {
+    use Mutant::*;
+    let mutants = [TagLockIgnored, TagLockRelaxed, TagUnlockRelaxed];
+    holds("renewal against renewal", None, &mutants, || {
         let world = Arc::new(World::new());
         let (mut tlb0, mut tlb1) = (Tlb::default(), Tlb::default());
         let other = {

@@ -205,11 +205,6 @@ impl Check for Missing {
         self.mutant.sentence()
     }
 
-    /// Not yet: some steps have no scene that misses them.
-    fn by_default(&self) -> bool {
-        false
-    }
-
     fn scene(&self) -> Option<&dyn hunted::Scene> {
         self.scenes.first().map(|stage| stage as &dyn hunted::Scene)
     }

@@ -326,6 +326,10 @@ impl SharedMemory {
     /// A read-modify-write: the newest value, and what was written over it, if anything. The own buffer
     /// was drained before.
     pub fn rmw(&mut self, cpu: u8, location: Location, new: Option<u64>, order: Ordering) {
+        if new.is_none() {
+            // It failed, and was a load: of a lock, perhaps, that is waited for.
+            self.watch(cpu, location, self.history(location).writes);
+        }
         match self.model {
             Memory::Sc | Memory::Tso => {
                 if let Some(new) = new {

@@ -118,7 +118,8 @@ impl Asked {
                 break;
             }
             // It may have said something else in between, and now says the answer: then it must not sleep.
-            if state.published() == before && !self.is_answered_by(before) {
+            let same = state.published() == before || without!(SleepUnchecked);
+            if same && (!self.is_answered_by(before) || without!(SleepOnAnswer)) {
                 if P::relax(pin).is_err() {
                     return if without!(StallForgotten) {
                         Ok(())

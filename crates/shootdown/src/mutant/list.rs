@@ -263,6 +263,10 @@ mutants! {
     TreeErrorForgotten "tree-error-forgotten" Ack "flush.rs tell_and_wait" Errors;
     /// A flush that gave up waiting reports success.
     StallForgotten "stall-forgotten" Ack "flush/answer.rs wait_for" Errors;
+    /// A waiter sleeps although the state it looked at has changed since.
+    SleepUnchecked "sleep-unchecked" Wait "flush/answer.rs wait_for" Progress;
+    /// A waiter sleeps on a state that is the answer.
+    SleepOnAnswer "sleep-on-answer" Wait "flush/answer.rs wait_for" Progress;
     /// A pushed request is executed without looking whose it is.
     PushIgnoresSpace "push-ignores-space" Row "flush/remote.rs push" Master;
     /// A CPU leaves a set when asked to, although it uses the space.
@@ -314,6 +318,8 @@ mutants! {
     CallErrorForgotten "call-error-forgotten" Ack "call.rs call_on" Errors;
     /// A call that was given up reports success.
     CallStallForgotten "call-stall-forgotten" Ack "call.rs wait" Errors;
+    /// A call whose kick failed waits for those that were not kicked.
+    CancelForgotten "cancel-forgotten" Wait "call.rs cancel" Progress;
 
     // ---- tree.rs: large calls
 
@@ -373,6 +379,8 @@ mutants! {
     TreeForwardsByAbsent "tree-forwards-by-absent" Row "tree.rs kick" Progress;
     /// A large call that was given up reports success.
     TreeStallForgotten "tree-stall-forgotten" Ack "tree.rs wait" Errors;
+    /// A large call whose kick failed waits for those that were not kicked.
+    TreeNotTakenBack "tree-not-taken-back" Wait "tree.rs take_back" Progress;
 
     // ---- cpu.rs: hot-plug
 
@@ -492,4 +500,43 @@ mutants! {
     GatherErrorForgotten "gather-error-forgotten" Quarantine "gather.rs finish" Errors;
     /// A deferred gather hands back its frames without asking its ticket.
     DeferredIgnoresTicket "deferred-ignores-ticket" Quarantine "gather.rs poll" Revocation;
+
+    // ---- tags/generations.rs: versioned tags
+
+    /// The fast path publishes its id without looking whether a rollover took the old one away (V1, V2).
+    FastPathIgnoresRollover "fast-path-ignores-rollover" Reference "tags/generations.rs activate" Reuse;
+    /// The fast path is taken on a CPU that has not flushed for the generation.
+    FastPathIgnoresFlush "fast-path-ignores-flush" Quarantine "tags/generations.rs activate" Reuse;
+    /// A CPU does not flush when it comes to a new generation.
+    RolloverNotFlushed "rollover-not-flushed" Quarantine "tags/generations.rs activate_locked" Reuse;
+    /// A rollover does not begin a new generation.
+    RolloverNotCounted "rollover-not-counted" Bump "tags/generations.rs roll_over" Reuse;
+    /// A rollover does not reserve the tags that CPUs run under.
+    ActiveNotReserved "active-not-reserved" Quarantine "tags/generations.rs roll_over" Reuse;
+    /// A second rollover forgets the tag of a CPU that has not switched since the first.
+    ReservedForgotten "reserved-forgotten" Quarantine "tags/generations.rs roll_over" Reuse;
+    /// Reserved tags count as free.
+    ReservedNotTaken "reserved-not-taken" Quarantine "tags/generations.rs roll_over" Reuse;
+    /// A space keeps its old number although another space runs under it.
+    KeepIgnoresOwner "keep-ignores-owner" Reference "tags/generations.rs keep" Reuse;
+    /// A renewed id is not written into the reserved table.
+    ReservedNotRenewed "reserved-not-renewed" Reference "tags/generations.rs keep" Reuse;
+    /// A space keeps its old number although another space has it now.
+    KeepIgnoresTaken "keep-ignores-taken" Reference "tags/generations.rs keep" Reuse;
+    /// A number that is kept counts as free.
+    KeptNotTaken "kept-not-taken" Quarantine "tags/generations.rs keep" Reuse;
+    /// A number that is given out counts as free.
+    FreeNotTaken "free-not-taken" Quarantine "tags/generations.rs take_free" Reuse;
+    /// A pinned number is not noted as pinned.
+    PinNotNoted "pin-not-noted" Quarantine "tags/generations.rs pin" Reuse;
+    /// A rollover gives pinned tags to others.
+    PinnedForgotten "pinned-forgotten" Quarantine "tags/generations.rs roll_over" Reuse;
+    /// So many tags may be pinned that too few are left for the CPUs.
+    PinsUnbounded "pins-unbounded" Row "tags/generations.rs pin" Errors;
+    /// The lock is not waited for.
+    TagLockIgnored "tag-lock-ignored" Wait "tags/generations.rs locked" Reuse;
+    /// The lock is taken without Acquire (V3).
+    TagLockRelaxed "tag-lock-relaxed" Ordering "tags/generations.rs locked" Reuse;
+    /// The lock is given back without Release (V4).
+    TagUnlockRelaxed "tag-unlock-relaxed" Ordering "tags/generations.rs locked" Reuse;
 }

@@ -195,6 +195,15 @@ impl CpuTag {
         }
     }
 
+    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2]
+    fn replace_active(&self, from: u64, to: u64) -> bool {
+        if without!(FastPathIgnoresRollover) {
+            self.active.store(to, Ordering::Relaxed);
+            return true;
+        }
+        self.active.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
     /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
     /// more.
@@ -291,14 +300,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let me = cpus.of(cpu).expect("a CPU that switches has a state");
         let active = me.active.load(Ordering::Relaxed);
         let (id, generation) = (space.id(), self.generation());
+        let flushed = || me.flushed.load(Ordering::Relaxed) == generation;
         if active != 0
             && generation_of(id) == generation
-            && me.flushed.load(Ordering::Relaxed) == generation
-            // [V2]
-            && me
-                .active
-                .compare_exchange(active, id, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
+            && (flushed() || without!(FastPathIgnoresFlush))
+            && me.replace_active(active, id)
         {
             return Activated { tag: self.tag(id), flush: false, rolled_over: false };
         }
@@ -307,12 +313,15 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     fn locked<R>(&self, mut wait: impl FnMut(), f: impl FnOnce() -> R) -> R {
         // [V3]
-        while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
-        {
+        let order = order!(TagLockRelaxed, Acquire);
+        while self.lock.compare_exchange(false, true, order, Ordering::Relaxed).is_err() {
+            if without!(TagLockIgnored) {
+                break;
+            }
             wait();
         }
         let result = f();
-        self.lock.store(false, Ordering::Release); // [V4]
+        self.lock.store(false, order!(TagUnlockRelaxed, Release)); // [V4]
         result
     }
 
@@ -325,7 +334,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let before = self.generation();
         let id = self.renew(space, cpus);
         let generation = self.generation();
-        let flush = me.flushed.load(Ordering::Relaxed) != generation;
+        let flushed = me.flushed.load(Ordering::Relaxed) == generation;
+        let flush = !flushed && !without!(RolloverNotFlushed);
         me.flushed.store(generation, Ordering::Relaxed);
         me.active.store(id, Ordering::Relaxed);
         Activated { tag: self.tag(id), flush, rolled_over: generation != before }
@@ -358,21 +368,25 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let (word, bit) = (number / WORD, 1 << (number % WORD));
         if let Some(at) = self.find_reserved(number) {
             // Someone runs under the number: is it this space?
-            if self.reserved[at].load(Ordering::Relaxed) != id {
+            if self.reserved[at].load(Ordering::Relaxed) != id && !without!(KeepIgnoresOwner) {
                 return None;
             }
             let renewed = self.generation() << NUMBER_BITS | number as u64;
-            self.reserved[at].store(renewed, Ordering::Relaxed);
+            if !without!(ReservedNotRenewed) {
+                self.reserved[at].store(renewed, Ordering::Relaxed);
+            }
             return Some(number);
         }
         if space.pins.load(Ordering::Relaxed) != 0 {
             return Some(number);
         }
         let taken = self.map[word].load(Ordering::Relaxed);
-        if taken & bit != 0 {
+        if taken & bit != 0 && !without!(KeepIgnoresTaken) {
             return None;
         }
-        self.map[word].store(taken | bit, Ordering::Relaxed);
+        if !without!(KeptNotTaken) {
+            self.map[word].store(taken | bit, Ordering::Relaxed);
+        }
         Some(number)
     }
 
@@ -395,7 +409,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let (next, numbers) = (self.next.load(Ordering::Relaxed) as usize, self.numbers as usize);
         let number = self.free_from(next, numbers).or_else(|| self.free_from(1, next))?;
         let word = &self.map[number / WORD];
-        word.store(word.load(Ordering::Relaxed) | 1 << (number % WORD), Ordering::Relaxed);
+        let bit = if without!(FreeNotTaken) { 0 } else { 1 << (number % WORD) };
+        word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation)] // at most 2^16
         self.next.store((number + 1) as u32, Ordering::Relaxed);
         Some(number)
@@ -416,9 +431,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
     fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C) {
-        self.generation.store(self.generation() + 1, Ordering::Relaxed);
+        let next = self.generation() + u64::from(!without!(RolloverNotCounted));
+        self.generation.store(next, Ordering::Relaxed);
         for (word, pinned) in self.map.iter().zip(&self.pinned) {
-            word.store(pinned.load(Ordering::Relaxed), Ordering::Relaxed);
+            let pinned = pinned.load(Ordering::Relaxed);
+            word.store(if without!(PinnedForgotten) { 0 } else { pinned }, Ordering::Relaxed);
         }
         self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         let states = || (0..self.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
@@ -427,10 +444,13 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
                 // Rolled over before, and it has not switched since: it runs under what was reserved
                 // then, which its space may have renewed.
                 0 => match self.find_reserved(number_of(cpu.reserved.load(Ordering::Relaxed))) {
-                    Some(at) => self.reserved[at].load(Ordering::Relaxed),
-                    None => 0,
+                    Some(at) if !without!(ReservedForgotten) => {
+                        self.reserved[at].load(Ordering::Relaxed)
+                    }
+                    _ => 0,
                 },
                 INACTIVE => 0,
+                _ if without!(ActiveNotReserved) => 0,
                 id => id, // [V1]
             };
             cpu.reserved.store(id, Ordering::Relaxed);
@@ -440,6 +460,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             let id = cpu.reserved.load(Ordering::Relaxed);
             if id != 0 {
                 let (word, bit) = (&self.map[number_of(id) / WORD], 1 << (number_of(id) % WORD));
+                let bit = if without!(ReservedNotTaken) { 0 } else { bit };
                 word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
                 self.reserved[len].store(id, Ordering::Relaxed);
                 len += 1;
@@ -470,14 +491,15 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
                 // One number is never given out; one must be left when all CPUs and pins have theirs.
-                if self.numbers - 1 <= self.cpus + pinned + 1 {
+                if self.numbers - 1 <= self.cpus + pinned + 1 && !without!(PinsUnbounded) {
                     return Err(TagsError::NoPinLeft);
                 }
                 self.pins.store(pinned + 1, Ordering::Relaxed);
             }
             let number = number_of(self.renew(space, cpus));
             let word = &self.pinned[number / WORD];
-            word.store(word.load(Ordering::Relaxed) | 1 << (number % WORD), Ordering::Relaxed);
+            let bit = if without!(PinNotNoted) { 0 } else { 1 << (number % WORD) };
+            word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
             space.pins.store(pins.checked_add(1).expect("fewer than 2^32 pins"), Ordering::Relaxed);
             Ok(self.tag(space.id()))
         })

@@ -23,6 +23,8 @@ pub struct Scene {
     pub runs: u64,
     /// Steps after which a run is cut. Where nothing waits asleep this is the only sign of a deadlock.
     pub steps: u64,
+    /// What there is besides the kit, before the programs run.
+    pub setup: fn(),
     /// The program of each CPU.
     pub program: fn(u8),
     /// The handler of the kick's interrupt.
@@ -42,6 +44,7 @@ impl Scene {
             powers: Powers::HOSTILE,
             runs: 20_000,
             steps: 20_000,
+            setup: || {},
             program,
             interrupt: |_| port::answer(),
             kills: &[],
@@ -61,6 +64,11 @@ impl Scene {
     /// With other powers.
     pub const fn powers(self, powers: Powers) -> Self {
         Self { powers, ..self }
+    }
+
+    /// With more than the kit.
+    pub const fn setup(self, setup: fn()) -> Self {
+        Self { setup, ..self }
     }
 
     /// With another handler.
@@ -99,6 +107,7 @@ impl World for Stage {
 
     fn boot(&self) {
         kit::boot(self.scene.cpus, self.scene.rules);
+        (self.scene.setup)();
     }
 
     fn program(&self, cpu: CpuId) {

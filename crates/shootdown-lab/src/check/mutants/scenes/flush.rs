@@ -24,6 +24,23 @@ const fn policy(policy: &'static Policy) -> Rules {
 
 const NOTES: Rules = Rules { notes: true, ..Rules::USUAL };
 
+/// CPU 1 goes to and fro between other spaces while CPU 0 waits for it: it says the answer, something else,
+/// and the answer again.
+fn to_and_fro(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        tree(0).unmap(0).expect("CPU 0 may wait");
+        return;
+    }
+    enter(0);
+    user();
+    meet(2);
+    for space in [1, 2, 1, 2, 1, 2, 1] {
+        enter(space);
+    }
+}
+
 /// CPUs 1 and 2 use a space; CPU 0 takes two pages away.
 fn taken(cpu: u8) {
     port::come_online();
@@ -411,12 +428,15 @@ pub static SCENES: &[Scene] = &[
         NoLocalWork,
         NoWait,
         WaitsForLastOnly,
+        SleepUnchecked,
         SettleWithoutSync,
         InsertMarkForgotten,
     ]),
     Scene::new("taken-push", "the same with posted requests", 3, taken)
         .rules(policy(&Policy::LINUX_5_13))
         .kills(&[HintTrusts]),
+    Scene::new("to-and-fro", "a CPU that is waited for goes to and fro", 2, to_and_fro)
+        .kills(&[SleepOnAnswer]),
     Scene::new("two-take", "two CPUs take a page away each", 3, two_take)
         .kills(&[FilterTrustsOvertaken]),
     Scene::new("two-take-push", "the same with posted requests", 3, two_take)

@@ -5,6 +5,7 @@ mod flush;
 mod handlers;
 mod owed;
 mod switch;
+mod tags;
 mod trees;
 
 use shootdown::sync::Ordering;
@@ -15,9 +16,17 @@ use super::scene::Scene;
 
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Scene> {
-    [switch::SCENES, flush::SCENES, owed::SCENES, calls::SCENES, trees::SCENES, handlers::SCENES]
-        .into_iter()
-        .flatten()
+    [
+        switch::SCENES,
+        flush::SCENES,
+        owed::SCENES,
+        calls::SCENES,
+        trees::SCENES,
+        handlers::SCENES,
+        tags::SCENES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// A called function has run on this CPU.

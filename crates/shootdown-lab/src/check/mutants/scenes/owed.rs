@@ -193,7 +193,11 @@ pub static SCENES: &[Scene] = &[
         .kills(&[GatherErrorForgotten]),
     Scene::new("kick-fails-call", "a call can't raise an interrupt", 3, call)
         .powers(FAILS)
-        .kills(&[CallErrorForgotten]),
+        .kills(&[CallErrorForgotten, CancelForgotten]),
+    Scene::new("kick-fails-large-call", "a large call can't raise an interrupt", 3, call)
+        .rules(policy(&TREE))
+        .powers(FAILS)
+        .kills(&[TreeNotTakenBack]),
     Scene::new("gives-up", "a flush gives up waiting", 3, taken)
         .rules(GIVES_UP)
         .kills(&[StallForgotten]),
