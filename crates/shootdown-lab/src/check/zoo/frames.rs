@@ -23,7 +23,7 @@ pub const ALL: &[Scenario] = &[
         year: 2022,
         wrong: "mremap moved a whole page table without the lock of what it holds, so reclaim cleared an entry through the old address and flushed only that",
         step: Step::Kernel(KernelMutant::MoveTableUnlocked),
-        program: "bits=2; move-table a0 a4; unmap a0; switch a | user, user",
+        program: "bits=2; switch a | move-table a0 a4; switch a | unmap a0, user",
         seen: &["stale-elsewhere", "table-moved"],
         ..Scenario::USUAL
     },

@@ -25,6 +25,17 @@ pub const ALL: &[Scenario] = &[
         ..Scenario::USUAL
     },
     Scenario {
+        name: "broadcast-ends-early",
+        source: "Arm CVE-2025-10263",
+        year: 2025,
+        wrong: "the same for broadcasts; to repeat the invalidation helps only behind the barrier of the first",
+        step: Step::Kernel(KernelMutant::SyncOnce),
+        program: "defects=on; unmap a0; switch a | user, user",
+        powers: Powers::HOSTILE.with(Power::EarlySync),
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
         name: "entry-survives-once",
         source: "NVIDIA Tegra264 erratum T264-SMMU-3, as a CPU's",
         year: 2025,
@@ -67,6 +78,28 @@ pub const ALL: &[Scenario] = &[
         program: "kernel=1; kernel-page 0; switch a | kernel, kernel",
         breaks: STALE,
         seen: &["stale-elsewhere", "kernel-page-flushed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z23-sync-elsewhere",
+        source: "FreeBSD D22622 (arm64)",
+        year: 2019,
+        wrong: "a thread moved to another CPU between the invalidation and the barrier, which completed nothing there",
+        step: Step::Kernel(KernelMutant::NoSync),
+        program: "; switch a | unmap a0, user; switch a | user, user",
+        powers: Powers::HOSTILE,
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z44-sync-ends-early",
+        source: "Arm Cortex-A76 and Neoverse-N1 erratum 1286807",
+        year: 2018,
+        wrong: "the barrier behind an invalidation ended before all accesses through the old entry had, unless both were repeated",
+        step: Step::Kernel(KernelMutant::InvalidateOnce),
+        program: "defects=on; unmap a0; switch a | user, user",
+        powers: Powers::HOSTILE.with(Power::EarlySync),
+        breaks: STALE,
         ..Scenario::USUAL
     },
 ];

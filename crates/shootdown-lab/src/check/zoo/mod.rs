@@ -55,7 +55,13 @@ pub fn all() -> impl Iterator<Item = &'static Scenario> {
 /// A check for each.
 #[must_use]
 pub fn checks() -> Checks {
-    all().map(|scenario| -> Box<dyn Check> { Box::new(Bug::new(scenario)) }).collect()
+    all().map(one).collect()
+}
+
+/// The check of a scenario.
+#[must_use]
+pub fn one(scenario: &'static Scenario) -> Box<dyn Check> {
+    Box::new(Bug::new(scenario))
 }
 
 /// The most schedules with the step broken: what takes longer is too well hidden in its program.

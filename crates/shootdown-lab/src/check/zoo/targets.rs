@@ -160,4 +160,35 @@ pub const ALL: &[Scenario] = &[
         whole: Whole::All,
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "tgoskits-unpublished",
+        source: "tgoskits #2008",
+        year: 2026,
+        wrong: "nothing made the table stores visible to walkers before the invalidation (no `dsb ishst`), so the old entry was cached again",
+        step: Step::Kernel(KernelMutant::NoPublish),
+        program: "; unmap a0; switch a | user, user",
+        powers: Powers::HOSTILE,
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "part-over-missed-whole",
+        source: "Zero-OS/Nilix (review)",
+        year: 2026,
+        wrong: "a handler invalidated only the range of the request at hand, and acknowledged all requests up to it",
+        step: Step::Library(Mutant::PartialOverMissedStep),
+        program: "pages=2 policy=linux-5.13; discard a0; discard a1; switch a | user, user",
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "replays-newest-only",
+        source: "OpenVMM #990",
+        year: 2025,
+        wrong: "requests were taken from a shared list in a race, and what lay between the last one done and the newest was lost",
+        step: Step::Library(Mutant::ReplayOnlyNewest),
+        program: "pages=2; discard a0; discard a1; switch a | user, user",
+        breaks: STALE,
+        ..Scenario::USUAL
+    },
 ];

@@ -69,4 +69,20 @@ pub const ALL: &[Scenario] = &[
         seen: &["space-reborn"],
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "resume-with-old-state",
+        source: "Linux 72c0098d92ce",
+        year: 2017,
+        wrong: "a CPU that came back went on with the TLB state that it had when it left",
+        step: Step::Library(Mutant::OnlineKeeps),
+        program: "kernel=1; kernel-page 0; switch a | kernel, offline, online, kernel",
+        breaks: &[
+            Invariant::Revocation,
+            Invariant::MasterInvariant,
+            Invariant::FrameReuse,
+            Invariant::TagReuse,
+        ],
+        seen: &["went-offline", "came-back-online"],
+        ..Scenario::USUAL
+    },
 ];

@@ -71,7 +71,7 @@ pub enum KernelMutant {
     NoSync,
     /// Port: loading a root never empties its tag.
     LoadKeeps,
-    /// Port: the hardware's sync ends early, and is not repeated.
+    /// Port: an invalidation is repeated without waiting for the first.
     SyncOnce,
     /// Port: entries survive one invalidation, and it is not repeated.
     InvalidateOnce,

@@ -229,7 +229,9 @@ unsafe impl Regime for HuntRegime {
         hw::invalidate(target);
         if state().config.defects && !breaks(KernelMutant::InvalidateOnce) {
             // The first must be over before the second can do better.
-            hw::sync();
+            if !breaks(KernelMutant::SyncOnce) {
+                hw::sync();
+            }
             hw::invalidate(target);
         }
         nmi();
@@ -237,7 +239,7 @@ unsafe impl Regime for HuntRegime {
 
     fn sync(_: Reach) {
         if !breaks(KernelMutant::NoSync) {
-            thoroughly(KernelMutant::SyncOnce, hw::sync);
+            hw::sync();
         }
     }
 }
