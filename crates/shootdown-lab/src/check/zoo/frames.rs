@@ -44,6 +44,7 @@ pub const ALL: &[Scenario] = &[
         wrong: "the backported fix looked at the first area of several and flushed for that one only",
         step: Step::Kernel(KernelMutant::FlushesFirstOnly),
         program: "pages=2; unmap-many a0 2; switch a | user, user",
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -117,6 +118,7 @@ pub const ALL: &[Scenario] = &[
         wrong: "a long removal yielded its lock, and when it went on it overwrote the note that it still owed a flush",
         step: Step::Kernel(KernelMutant::YieldForgets),
         program: "pages=2; unmap-many a0 2; switch a | user, user",
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -157,6 +159,7 @@ pub const ALL: &[Scenario] = &[
         wrong: "another frame was mapped in a page's place without a flush, so writes went to the old one",
         step: Step::Kernel(KernelMutant::ReplaceWithoutFlush),
         program: "; replace a0; switch a | user, user",
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -177,6 +180,7 @@ pub const ALL: &[Scenario] = &[
         step: Step::Library(Mutant::DeferredIgnoresTicket),
         program: "; defer a0; switch a | user",
         seen: &["stale-elsewhere", "deferred-gather-waits", "deferred-gather-done"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {

@@ -4,7 +4,7 @@ use shootdown_machine::hunt::kernel::KernelMutant;
 use shootdown_machine::hunt::{Power, Powers};
 use shootdown_machine::oracle::Invariant;
 
-use super::scenario::{Scenario, Step, TSO};
+use super::scenario::{Scenario, Step, TSO, Whole};
 
 /// An old translation is used.
 const STALE: &[Invariant] =
@@ -22,6 +22,7 @@ pub const ALL: &[Scenario] = &[
         powers: TSO.with(Power::PageSparesGlobals),
         breaks: STALE,
         seen: &["stale-elsewhere", "kernel-page-flushed"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -33,6 +34,7 @@ pub const ALL: &[Scenario] = &[
         program: "defects=on; unmap a0; switch a | user, user",
         powers: Powers::HOSTILE.with(Power::EarlySync),
         breaks: STALE,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -44,6 +46,7 @@ pub const ALL: &[Scenario] = &[
         program: "defects=on; unmap a0; switch a | user, user",
         powers: TSO.with(Power::SurvivesOnce),
         breaks: STALE,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -56,6 +59,7 @@ pub const ALL: &[Scenario] = &[
         powers: Powers::HOSTILE,
         breaks: &[Invariant::UpgradeSoundness],
         seen: &["spurious-fault"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -67,6 +71,7 @@ pub const ALL: &[Scenario] = &[
         program: "kernel=1; kernel-page 0; kernel, kernel",
         breaks: STALE,
         seen: &["stale-elsewhere", "kernel-page-flushed"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -78,6 +83,7 @@ pub const ALL: &[Scenario] = &[
         program: "kernel=1; kernel-page 0; switch a | kernel, kernel",
         breaks: STALE,
         seen: &["stale-elsewhere", "kernel-page-flushed"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -89,6 +95,7 @@ pub const ALL: &[Scenario] = &[
         program: "; switch a | unmap a0, user; switch a | user, user",
         powers: Powers::HOSTILE,
         breaks: STALE,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -100,6 +107,7 @@ pub const ALL: &[Scenario] = &[
         program: "defects=on; unmap a0; switch a | user, user",
         powers: Powers::HOSTILE.with(Power::EarlySync),
         breaks: STALE,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
 ];

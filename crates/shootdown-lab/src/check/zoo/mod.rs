@@ -42,7 +42,7 @@ use shootdown_machine::hunt::{End, Outcome, Power};
 
 use self::scenario::{Scenario, Stage, Whole};
 use super::hunted::{Hunt, Planted, Scene, Seen, named};
-use super::{Check, CheckResult, Checks, Kind, Settings, Verdict, seed_for};
+use super::{Check, CheckResult, Checks, Failure, Kind, Settings, Verdict, adversary, seed_for};
 use crate::progress::Progress;
 
 /// Every scenario.
@@ -73,7 +73,7 @@ const TURN: u64 = 16;
 /// Changes of priority plus one: most of these bugs need two or three steps in one order.
 const DEPTH: u32 = 3;
 /// The most runs of an exploration of every schedule.
-const RUNS: u64 = 2_000_000;
+const RUNS: u64 = 200_000;
 
 /// One scenario, both ways.
 struct Bug {
@@ -166,50 +166,43 @@ fn of_all(hunt: &Hunt<'_>) -> Searched {
     all
 }
 
+/// A bug that was found.
+struct Found {
+    /// The search, which ended with it.
+    searched: Searched,
+    how: End,
+    /// Steps of the schedule that broke the promise.
+    steps: u64,
+    took: Duration,
+    example: Failure,
+}
+
 impl Bug {
     /// Searches with the step broken.
-    fn hunt_broken(
-        &self,
-        settings: &Settings,
-        seed: u64,
-    ) -> (Result<Searched, CheckResult>, Duration) {
+    fn hunt_broken(&self, settings: &Settings, seed: u64) -> Result<Found, CheckResult> {
         let _planted = Planted::new(self.scenario.step.of_library());
         let hunt = Hunt::new(&self.broken, settings, None);
+        let most = settings.runs.unwrap_or(MOST);
         let begun = Instant::now();
-        let searched = by_chance(&hunt, seed, settings.runs.unwrap_or(MOST));
+        let mut searched = by_chance(&hunt, seed, most);
         let took = begun.elapsed();
-        let fail = |observed: String, verdict| {
-            let mut result = CheckResult::new(self.expected(), observed, verdict);
-            result.runs = searched.runs;
-            result.steps = Some(searched.steps);
-            result
+        let Some(outcome) = searched.found.take() else {
+            let without = self.scenario.step.name();
+            let observed = format!("nothing broken in {} schedules with {without}", searched.runs);
+            let verdict = if most < MOST { Verdict::Unknown } else { Verdict::Fail };
+            return Err(self.result(&searched, observed, verdict));
         };
-        let result = match &searched.found {
-            None => {
-                let without = self.scenario.step.name();
-                let tried = searched.runs;
-                Err(fail(
-                    format!("nothing broken in {tried} schedules with {without}"),
-                    Verdict::Fail,
-                ))
-            }
-            Some(found) if !self.breaks_as_expected(&found.end) => {
-                let mut result = fail(named(&found.end), Verdict::Fail);
-                result.failure = Some(hunt.failure(found));
-                Err(result)
-            }
-            Some(_) => Ok(searched),
-        };
-        (result, took)
+        let example = hunt.failure(&outcome);
+        if !self.breaks_as_expected(&outcome.end) {
+            let mut result = self.result(&searched, named(&outcome.end), Verdict::Fail);
+            result.failure = Some(example);
+            return Err(result);
+        }
+        Ok(Found { searched, steps: outcome.steps, how: outcome.end, took, example })
     }
 
     /// Searches with the step whole.
-    fn hunt_whole(
-        &self,
-        settings: &Settings,
-        seed: u64,
-        found_after: u64,
-    ) -> (Searched, CheckResult) {
+    fn hunt_whole(&self, settings: &Settings, seed: u64, found_after: u64) -> CheckResult {
         let hunt = Hunt::new(&self.whole, settings, None);
         let searched = match self.scenario.whole {
             Whole::All => of_all(&hunt),
@@ -227,9 +220,39 @@ impl Bug {
             }
             (None, None) => (format!("whole clean in {} schedules", searched.runs), Verdict::Pass),
         };
-        let mut result = CheckResult::new(self.expected(), observed, verdict);
+        let mut result = self.result(&searched, observed, verdict);
         result.failure = searched.found.as_ref().map(|found| hunt.failure(found));
-        (searched, result)
+        if let Some((states, depth, _)) = searched.explored {
+            result.states = Some(states);
+            result.depth = Some(depth);
+        }
+        result.requiring(searched.seen.of(self.scenario.seen))
+    }
+
+    fn result(&self, searched: &Searched, observed: String, verdict: Verdict) -> CheckResult {
+        let mut result = CheckResult::new(self.expected(), observed, verdict);
+        result.runs = searched.runs;
+        result.steps = Some(searched.steps);
+        result
+    }
+
+    fn both_ways(&self, settings: &Settings) -> CheckResult {
+        let seed = seed_for(settings.seed, &self.name);
+        let found = match self.hunt_broken(settings, seed) {
+            Ok(found) => found,
+            Err(result) => return result,
+        };
+        let Found { searched, how, steps, took, example } = found;
+        let mut result = self.hunt_whole(settings, seed, searched.runs);
+        let schedules = if searched.runs == 1 { "schedule" } else { "schedules" };
+        let (how, after) = (named(&how), searched.runs);
+        result.observed =
+            format!("{how} after {after} {schedules}, in {steps} steps; {}", result.observed);
+        result.runs += searched.runs;
+        result.steps = result.steps.map(|whole| whole + searched.steps);
+        result.found_in = Some(took);
+        result.example = Some(example);
+        result
     }
 }
 
@@ -255,39 +278,11 @@ impl Check for Bug {
     }
 
     fn run(&self, settings: &Settings, _: &Progress) -> CheckResult {
-        let seed = seed_for(settings.seed, &self.name);
-        let bounds = format!(
-            "{} ({})",
-            self.scenario.program,
-            super::adversary::write(self.scenario.powers)
-        );
-        let (found, took) = self.hunt_broken(settings, seed);
-        let found = match found {
-            Ok(found) => found,
-            Err(mut result) => {
-                result.bounds = Some(bounds);
-                result.seed = Some(settings.seed);
-                return result;
-            }
-        };
-        let (whole, mut result) = self.hunt_whole(settings, seed, found.runs);
-        let outcome = found.found.as_ref().expect("a search that failed has returned");
-        let many = if found.runs == 1 { "schedule" } else { "schedules" };
-        result.observed = format!(
-            "{} after {} {many}, in {} steps; {}",
-            named(&outcome.end),
-            found.runs,
-            outcome.steps,
-            result.observed
-        );
-        result.runs = found.runs + whole.runs;
-        result.steps = Some(found.steps + whole.steps);
-        result.states = whole.explored.as_ref().map(|(states, _, _)| *states);
-        result.depth = whole.explored.as_ref().map(|(_, depth, _)| *depth);
-        result.bounds = Some(bounds);
+        let mut result = self.both_ways(settings);
+        let powers = settings.adversary.applied_to(self.scenario.powers);
+        result.bounds = Some(format!("{} ({})", self.scenario.program, adversary::write(powers)));
         result.seed = Some(settings.seed);
-        result.found_in = Some(took);
-        result.requiring(whole.seen.of(self.scenario.seen))
+        result
     }
 }
 

@@ -83,6 +83,7 @@ pub const ALL: &[Scenario] = &[
         program: "; free-table a0; switch a | user, user",
         breaks: TABLES,
         seen: &["stale-elsewhere", "table-page-freed"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -94,6 +95,7 @@ pub const ALL: &[Scenario] = &[
         program: "bits=2 large=on; split a4; switch a | user, user",
         breaks: &[Invariant::OneSize],
         seen: &["stale-elsewhere", "large-page-split"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -105,6 +107,7 @@ pub const ALL: &[Scenario] = &[
         program: "bits=2 large=on; split a4 | merge a4; switch a | user, user",
         breaks: &[Invariant::OneSize],
         seen: &["stale-elsewhere", "pages-merged"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {

@@ -4,7 +4,7 @@ use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::kernel::KernelMutant;
 use shootdown_machine::oracle::Invariant;
 
-use super::scenario::{Scenario, Step};
+use super::scenario::{Scenario, Step, Whole};
 
 /// Entries of other tables, or older than the tag.
 const TAG: &[Invariant] = &[
@@ -38,6 +38,7 @@ pub const ALL: &[Scenario] = &[
         program: "tags=on spaces=2; switch a, user, switch b, leave | switch a, user; retire a",
         breaks: TAG,
         seen: &["space-reborn"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {

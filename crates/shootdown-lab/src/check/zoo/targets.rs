@@ -169,6 +169,7 @@ pub const ALL: &[Scenario] = &[
         program: "; unmap a0; switch a | user, user",
         powers: Powers::HOSTILE,
         breaks: STALE,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {

@@ -1,5 +1,8 @@
 use std::collections::BTreeSet;
 
+use shootdown_machine::hunt::kernel::KernelMutant;
+
+use super::scenario::Step;
 use super::*;
 
 #[test]
@@ -16,4 +19,19 @@ fn scenarios_are_told_apart_and_say_what_they_are() {
         assert_eq!(text.parse(), Ok(program), "{}: {text}", s.name);
     }
     assert!(names.len() >= 30, "{} scenarios", names.len());
+}
+
+#[test]
+fn every_step_of_the_model_kernel_and_of_its_port_is_somebodys_bug() {
+    for mutant in KernelMutant::ALL {
+        let used = all().any(|s| s.step == Step::Kernel(mutant));
+        assert!(used, "no scenario breaks {}", mutant.name());
+    }
+}
+
+#[test]
+fn steps_of_the_library_are_ones_that_matter() {
+    for mutant in all().filter_map(|s| s.step.of_library()) {
+        assert_eq!(mutant.equivalent(), None, "{}", mutant.name());
+    }
 }

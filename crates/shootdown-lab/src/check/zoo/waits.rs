@@ -4,7 +4,7 @@ use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::kernel::KernelMutant;
 use shootdown_machine::oracle::Invariant;
 
-use super::scenario::{Scenario, Step};
+use super::scenario::{Scenario, Step, Whole};
 
 /// Somebody waits for ever.
 const STUCK: &[Invariant] = &[Invariant::Progress];
@@ -29,6 +29,7 @@ pub const ALL: &[Scenario] = &[
         step: Step::Kernel(KernelMutant::DeafHandler),
         program: "; switch a | unmap a0; switch a | user, user",
         breaks: STUCK,
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -40,6 +41,7 @@ pub const ALL: &[Scenario] = &[
         program: "; call; offline",
         breaks: STUCK,
         seen: &["went-offline"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
@@ -67,6 +69,7 @@ pub const ALL: &[Scenario] = &[
         program: "; retire a; switch a, lazy | kernel",
         breaks: &[Invariant::TableReuse],
         seen: &["space-reborn"],
+        whole: Whole::All,
         ..Scenario::USUAL
     },
     Scenario {
