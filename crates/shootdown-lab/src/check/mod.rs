@@ -15,6 +15,7 @@
 //! | [`random`], [`exhaustive`], [`soak`] | the ways of hunting |
 //! | [`litmus`] | litmus tests, built in and from a folder |
 //! | [`zoo`] | historical bugs, found with their step broken and not with it whole |
+//! | [`breakers`] | for every invariant the steps without which it breaks |
 //! | [`adversary`] | which powers the adversary has |
 //! | [`code`], [`replay`] | the line that shows a failure again |
 //! | [`select`] | which checks the names on the command line mean |
@@ -22,6 +23,7 @@
 //! | [`report`] | the lines, the JSON document and the summary |
 
 pub mod adversary;
+pub mod breakers;
 pub mod code;
 pub mod exhaustive;
 pub mod hunted;
@@ -39,8 +41,7 @@ pub mod zoo;
 use std::fmt;
 use std::time::Duration;
 
-use shootdown::mutant::{Mutant, Promise};
-use shootdown_machine::oracle::Invariant;
+use shootdown::mutant::Mutant;
 
 use self::adversary::Adversary;
 use self::hunted::Scene;
@@ -305,20 +306,6 @@ const GROUPS: &[fn() -> Checks] = &[
 #[must_use]
 pub fn all() -> Checks {
     GROUPS.iter().flat_map(|group| group()).collect()
-}
-
-/// The steps of the library without which a promise breaks.
-pub fn mutants_of(invariant: Invariant) -> impl Iterator<Item = Mutant> {
-    let promise = match invariant {
-        Invariant::MasterInvariant => Promise::Master,
-        Invariant::Progress => Promise::Progress,
-        Invariant::FrameReuse
-        | Invariant::TableReuse
-        | Invariant::TagReuse
-        | Invariant::WalkCacheReuse => Promise::Reuse,
-        _ => Promise::Revocation,
-    };
-    Mutant::ALL.iter().copied().filter(move |m| m.promise() == promise && m.equivalent().is_none())
 }
 
 /// A seed for one use out of the run's seed and a name: what one check draws does not depend on which

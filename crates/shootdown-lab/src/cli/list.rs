@@ -7,7 +7,7 @@ use serde::Serialize;
 use shootdown_machine::oracle::Invariant;
 
 use super::Shared;
-use crate::check;
+use crate::check::{self, breakers};
 use crate::experiments::EXPERIMENTS;
 use crate::names::{POLICIES, unknown};
 use crate::output::{Format, emit};
@@ -87,8 +87,7 @@ fn invariant(invariant: Invariant) -> Entry {
     let mut entry = Entry::new("invariants", invariant.name(), invariant.sentence());
     entry.facts.insert("checked", invariant.checked_by().to_owned());
     entry.facts.insert("upheld", invariant.upheld_by().to_owned());
-    let mutants: Vec<&str> = check::mutants_of(invariant).map(|m| m.name()).collect();
-    entry.facts.insert("mutants", mutants.join(", "));
+    entry.facts.insert("mutants", breakers::of(invariant).join(", "));
     entry
 }
 
