@@ -1,10 +1,11 @@
 //! Pages that were freed, moved, copied or written back while an old translation lived.
 
 use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::Power;
 use shootdown_machine::hunt::kernel::KernelMutant;
 use shootdown_machine::oracle::Invariant;
 
-use super::scenario::{Scenario, Step, Whole};
+use super::scenario::{Scenario, Step, TSO, Whole};
 
 /// The scenarios.
 pub const ALL: &[Scenario] = &[
@@ -102,7 +103,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "z37-judges-new-entry",
-        source: "CVE-2022-33745, Xen XSA-408",
+        source: "CVE-2022-33745, Xen XSA-408; likewise pKVM-IA #18",
         year: 2022,
         wrong: "after code was moved, the need of a flush was computed from a variable that by then held the new entry",
         step: Step::Kernel(KernelMutant::ProtectJudgesNew),
@@ -123,8 +124,8 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "arceos-free-in-cursor",
-        source: "ArceOS axmm unmap_alloc",
-        year: 2025,
+        source: "ArceOS axmm unmap_alloc; likewise Quark #639",
+        year: 2026,
         wrong: "the flush was left to the drop of a temporary that outlived the freeing of the frame",
         step: Step::Kernel(KernelMutant::FreeFrameBeforeFlush),
         program: "; unmap a0; switch a | user",
@@ -166,7 +167,7 @@ pub const ALL: &[Scenario] = &[
         name: "asterinas-cannot-wait",
         source: "Asterinas #1961",
         year: 2025,
-        wrong: "a fault handler with interrupts off could not wait for other CPUs, and went on as if they had answered",
+        wrong: "a fault handler that flushes may run with interrupts off, where it can't wait for other CPUs; it must not go on as if they had answered",
         step: Step::Kernel(KernelMutant::IgnoresFlushError),
         program: "; unmap-atomic a0; switch a | user, user",
         seen: &["stale-elsewhere", "flush-refused", "flush-repeated"],
@@ -175,7 +176,7 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "asterinas-deferred-resource",
         source: "Asterinas #2849",
-        year: 2025,
+        year: 2026,
         wrong: "what a pending flush should have kept was dropped without asking whether the flush was done",
         step: Step::Library(Mutant::DeferredIgnoresTicket),
         program: "; defer a0; switch a | user",
@@ -186,11 +187,33 @@ pub const ALL: &[Scenario] = &[
     Scenario {
         name: "litebox-free-unflushed",
         source: "litebox #848",
-        year: 2025,
-        wrong: "pages were handed back to the allocator without the flush that should have come first",
+        year: 2026,
+        wrong: "frames were handed back to the allocator first and flushed after",
         step: Step::Library(Mutant::GatherWithoutFlush),
         program: "; unmap a0; switch a | user",
         whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "asterinas-wrong-target",
+        source: "Asterinas #3920",
+        year: 2026,
+        wrong: "the interrupt went to another processor than the one to be told, and nobody noticed",
+        step: Step::Kernel(KernelMutant::IgnoresFlushError),
+        program: "; unmap a0; switch a | user, user",
+        powers: TSO.with(Power::FailingKicks),
+        seen: &["stale-elsewhere", "flush-refused", "flush-repeated", "quarantined"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "z26-error-dropped",
+        source: "the shape of CVE-2018-19965 (Xen)",
+        year: 2018,
+        wrong: "an invalidation can fail, there on an operand that it does not take and here on its way to the other CPU, and what has failed is not done",
+        step: Step::Library(Mutant::GatherErrorForgotten),
+        program: "; unmap a0; switch a | user, user",
+        powers: TSO.with(Power::FailingKicks),
+        seen: &["stale-elsewhere", "flush-refused", "flush-repeated"],
         ..Scenario::USUAL
     },
 ];

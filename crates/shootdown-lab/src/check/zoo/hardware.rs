@@ -39,9 +39,9 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "entry-survives-once",
-        source: "NVIDIA Tegra264 erratum T264-SMMU-3, as a CPU's",
-        year: 2025,
-        wrong: "an entry in use could survive one invalidation of its page",
+        source: "Arm Cortex-A57 erratum 813419; likewise NVIDIA T264-SMMU-3",
+        year: 2017,
+        wrong: "an invalidation did not always have its effect, unless it was repeated",
         step: Step::Kernel(KernelMutant::InvalidateOnce),
         program: "defects=on; unmap a0; switch a | user, user",
         powers: TSO.with(Power::SurvivesOnce),

@@ -56,7 +56,7 @@ pub struct Scenario {
     pub name: &'static str,
     /// Where it is known from: CVE, commit, advisory or issue.
     pub source: &'static str,
-    /// When it was mended, or reported.
+    /// When it was mended, or reported; for what was found by reading code, when that was.
     pub year: u16,
     /// What was wrong, in one sentence.
     pub wrong: &'static str,

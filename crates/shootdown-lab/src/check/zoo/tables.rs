@@ -121,4 +121,28 @@ pub const ALL: &[Scenario] = &[
         seen: &["stale-elsewhere", "kernel-table-freed"],
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "nanvix-cached-uppers",
+        source: "nanvix #2244",
+        year: 2026,
+        wrong: "the entry that led to a page table was cleared, and a cached copy of it still led walks into the freed page",
+        step: Step::Library(Mutant::LeafOnlyFreed),
+        program: "; free-table a0; switch a | user, user",
+        breaks: TABLES,
+        seen: &["stale-elsewhere", "table-page-freed"],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "s390-tables-still-loaded",
+        source: "Linux 02a8f3abb708 (s390)",
+        year: 2014,
+        wrong: "a CPU that did not use a space at the moment still had its tables loaded, which is all that speculation needs, and counted as done with them",
+        step: Step::Library(Mutant::LazyAnswersFreed),
+        program: "; free-table a0; switch a, lazy | kernel",
+        breaks: TABLES,
+        seen: &["stale-elsewhere", "table-page-freed"],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
 ];

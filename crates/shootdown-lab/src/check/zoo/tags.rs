@@ -54,7 +54,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "user-half-forgotten",
-        source: "Linux user_pcid_flush_mask with broadcast tags",
+        source: "Linux user_pcid_flush_mask with broadcast tags; likewise OpenVMM #911",
         year: 2025,
         wrong: "the note that a user half must be flushed had no room for the tag, and user mode was entered with the old entries",
         step: Step::Library(Mutant::UserHalfForgotten),
@@ -72,6 +72,17 @@ pub const ALL: &[Scenario] = &[
         program: "tags=on split=owed; switch a | unmap a0; switch a | user, user",
         breaks: TAG,
         seen: &["stale-elsewhere", "user-half-flushed", "interrupted-user-code"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "kernel-range-of-other-tags",
+        source: "Linux 6fd166aae78c (the rule)",
+        year: 2017,
+        wrong: "with split tables kernel entries are not global, and a kernel page was invalidated under the loaded tag only",
+        step: Step::Library(Mutant::OtherTagsForgotten),
+        program: "kernel=1 split=owed tags=on spaces=2; kernel-page 0; switch a, switch b | switch a, kernel",
+        breaks: TAG,
+        seen: &["switch-kept", "switch-flushed", "kernel-page-flushed"],
         ..Scenario::USUAL
     },
 ];

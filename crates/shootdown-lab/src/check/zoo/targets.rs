@@ -192,4 +192,27 @@ pub const ALL: &[Scenario] = &[
         breaks: STALE,
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "sel4-skips-without-tags",
+        source: "seL4 #107",
+        year: 2018,
+        wrong: "on processors without tags the flush of an unmapped page skipped the other cores",
+        step: Step::Library(Mutant::FilterSkipsActive),
+        program: "; unmap a0; switch a | user",
+        breaks: STALE,
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "serenity-kernel-page",
+        source: "SerenityOS #3902",
+        year: 2020,
+        wrong: "a kernel mapping was changed by one CPU, and another went on with what it had cached of it",
+        step: Step::Library(Mutant::EverywhereInvalidatesNothing),
+        program: "kernel=1; kernel-page 0; switch a | kernel, kernel",
+        breaks: STALE,
+        seen: &["stale-elsewhere", "kernel-page-flushed"],
+        whole: Whole::All,
+        ..Scenario::USUAL
+    },
 ];

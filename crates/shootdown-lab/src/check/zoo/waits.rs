@@ -13,7 +13,7 @@ const STUCK: &[Invariant] = &[Invariant::Progress];
 pub const ALL: &[Scenario] = &[
     Scenario {
         name: "redox-deaf-spin",
-        source: "Redox 1f8d7bc6, 7d42e8d9",
+        source: "Redox 1f8d7bc6, 7d42e8d9; likewise Twizzler #150, Uros #317",
         year: 2026,
         wrong: "a CPU that waited for a lock with interrupts off did not look at flush requests, and the lock's holder waited for its answer",
         step: Step::Kernel(KernelMutant::DeafSpin),
@@ -46,7 +46,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "nmi-during-switch",
-        source: "Linux 4012e77a903d",
+        source: "Linux 4.19, nmi_uaccess_okay",
         year: 2018,
         wrong: "a non-maskable handler read user memory in the middle of a switch, when the loaded tables were not the task's",
         step: Step::Kernel(KernelMutant::UncheckedNmi),
@@ -74,7 +74,7 @@ pub const ALL: &[Scenario] = &[
     },
     Scenario {
         name: "resume-with-old-state",
-        source: "Linux 72c0098d92ce",
+        source: "Linux 4.14, TLB state on hotplug and resume",
         year: 2017,
         wrong: "a CPU that came back went on with the TLB state that it had when it left",
         step: Step::Library(Mutant::OnlineKeeps),
@@ -86,6 +86,22 @@ pub const ALL: &[Scenario] = &[
             Invariant::TagReuse,
         ],
         seen: &["went-offline", "came-back-online"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "freebsd-nmi-stale-root",
+        source: "FreeBSD 8362c96b5d67",
+        year: 2018,
+        wrong: "a non-maskable handler worked with a remembered root that was not the one in use",
+        step: Step::Library(Mutant::UserAccessElsewhere),
+        program: "tags=on spaces=2 nmi=on; unmap a0; switch a, switch b | switch a, user",
+        breaks: &[
+            Invariant::Revocation,
+            Invariant::MasterInvariant,
+            Invariant::FrameReuse,
+            Invariant::TagReuse,
+        ],
+        seen: &["nmi-refused"],
         ..Scenario::USUAL
     },
 ];
