@@ -104,18 +104,30 @@ impl Promise {
 
 std::thread_local! {
     static ACTIVE: Cell<Option<Mutant>> = const { Cell::new(None) };
+    static REACHED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Is the mutant on in this thread?
 #[inline]
 #[must_use]
 pub fn active(mutant: Mutant) -> bool {
-    ACTIVE.get() == Some(mutant)
+    let active = ACTIVE.get() == Some(mutant);
+    if active {
+        REACHED.set(true);
+    }
+    active
 }
 
 /// Turns one mutant on in this thread (or all off).
 pub fn set(mutant: Option<Mutant>) {
     ACTIVE.set(mutant);
+    REACHED.set(false);
+}
+
+/// Was the step that is missing come by in this thread since it was taken out?
+#[must_use]
+pub fn reached() -> bool {
+    REACHED.get()
 }
 
 /// The mutant that is on in this thread.

@@ -197,6 +197,9 @@ fn run(checks: &[&dyn Check], settings: &Settings, format: Format) -> Vec<Entry>
         Format::Json => emit(&report::json(&results)),
         Format::Table => {
             report::failures(&results);
+            if let Some(words) = check::mutants::summary(&results) {
+                emit(&format!("\n{words}"));
+            }
             let words = Tally::of(&results).sentence();
             emit(&format!("\n{words}, in {}", report::duration(begun.elapsed())));
         }

@@ -2,10 +2,12 @@
 
 use shootdown::CpuId;
 use shootdown::mutant::Mutant;
+use shootdown::policy::Policy;
 use shootdown_machine::hunt::{Powers, World};
 
 use super::kit::{self, kit};
 use super::port::{self, Rules};
+use crate::check::hunted;
 
 /// A small world.
 pub struct Scene {
@@ -88,11 +90,41 @@ impl Scene {
 }
 
 /// A scene as a world, for the check of this name.
+#[derive(Clone)]
 pub struct Stage {
     /// The scene.
     pub scene: &'static Scene,
-    /// The check.
-    pub check: String,
+    check: String,
+}
+
+impl Stage {
+    /// The scene on the stage of this check.
+    #[must_use]
+    pub fn new(scene: &'static Scene, check: &str) -> Self {
+        Self { scene, check: check.to_owned() }
+    }
+}
+
+impl hunted::Scene for Stage {
+    fn name(&self) -> &str {
+        &self.check
+    }
+
+    fn world(&self, _: u64, _: Option<Policy>) -> Box<dyn World> {
+        Box::new(self.clone())
+    }
+
+    fn describe(&self, _: u64, _: Option<Policy>) -> Option<String> {
+        Some(self.scene.line.to_owned())
+    }
+
+    fn powers(&self) -> Powers {
+        self.scene.powers
+    }
+
+    fn steps(&self) -> u64 {
+        self.scene.steps
+    }
 }
 
 #[allow(clippy::cast_possible_truncation)] // at most eight

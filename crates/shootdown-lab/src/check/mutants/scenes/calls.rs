@@ -8,7 +8,7 @@ use shootdown_machine::hunt::hw;
 use shootdown_machine::oracle::Invariant;
 
 use super::{all_ran, ran_here};
-use crate::check::mutants::kit::{deep_idle, enter, kit, meet, table, tree, user};
+use crate::check::mutants::kit::{enter, kit, meet, table, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -83,23 +83,6 @@ fn going_freed(cpu: u8) {
     hw::free_table(leaf);
 }
 
-/// CPU 1, long idle, goes offline; a later flush need not tell it, and knows that it left.
-fn gone_known(cpu: u8) {
-    port::come_online();
-    if cpu == 1 {
-        enter(0);
-        user();
-        hw::set_irqs(false);
-        meet(2);
-        deep_idle();
-        enter(0);
-        offline::<Rig>(&Rig::pin());
-        kit().gone[1].set(true);
-        return;
-    }
-    going_freed(0);
-}
-
 pub static SCENES: &[Scene] = &[
     Scene::new("call", "a function is called on two CPUs", 3, call).kills(&[
         AckBeforeCall,
@@ -119,5 +102,4 @@ pub static SCENES: &[Scene] = &[
     Scene::new("going-freed", "a CPU goes offline while a table is freed", 2, going_freed)
         .rules(NOTES)
         .kills(&[OfflineDoesNotLeave, CommonRelaxed]),
-    Scene::new("gone-known", "the same by way of deep idle", 2, gone_known).rules(NOTES).kills(&[]),
 ];

@@ -1,7 +1,7 @@
 //! Handlers that come at bad moments, and waits with interrupts off.
 
 use shootdown::mutant::Mutant::*;
-use shootdown::{CallError, Platform, call_on, user_access_ok};
+use shootdown::{CallError, Platform, Served, call_on, user_access_ok};
 use shootdown_machine::hunt::hw;
 
 use super::calls::set;
@@ -27,6 +27,28 @@ fn polls(cpu: u8) {
         let _ = shootdown::poll::<Rig>(&Rig::pin());
     }
     user();
+}
+
+/// CPU 1, lazy, looks for work with interrupts on, and so leaves the space a table of which is freed.
+fn leaves_while_it_polls(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        tree(0).free_table(0).expect("tasks may wait");
+        return;
+    }
+    enter(0);
+    user();
+    lazy();
+    meet(2);
+    let _ = shootdown::poll::<Rig>(&Rig::pin());
+    let _ = shootdown::poll::<Rig>(&Rig::pin());
+}
+
+/// The handler is maskable, and switches have interrupts off: nobody may ask it to come back.
+fn answers_once(_: u8) {
+    let served = shootdown::on_kick::<Rig>(&Rig::pin());
+    assert!(served == Served::Done, "progress: to be repeated, and nothing is under way");
 }
 
 /// The handler touches user memory, and then answers.
@@ -194,6 +216,14 @@ pub static SCENES: &[Scene] = &[
     )
     .interrupt(touches_first)
     .kills(&[EarlyAckInTask]),
+    Scene::new(
+        "leaves-while-it-polls",
+        "handlers come while their CPU leaves a space",
+        2,
+        leaves_while_it_polls,
+    )
+    .interrupt(answers_once)
+    .kills(&[UnloadingAsksAgain]),
     Scene::new("handler-frees", "a handler flushes while its CPU catches up", 2, handler_frees)
         .interrupt(frees_in_handler)
         .kills(&[NestedWorkForgotten]),

@@ -1,0 +1,96 @@
+use std::collections::BTreeSet;
+
+use shootdown_machine::hunt::hw;
+use shootdown_machine::oracle::Invariant;
+
+use super::scene::Scene;
+use super::*;
+
+fn run(missing: &Missing, runs: u64) -> CheckResult {
+    let settings = Settings { runs: Some(runs), ..Settings::default() };
+    missing.run(&settings, &Progress::new("test", 1))
+}
+
+fn in_scene(mutant: Mutant, scene: &'static Scene) -> Missing {
+    let home = Home::Scene(Stage::new(scene, "mutants/test"));
+    Missing { mutant, name: "mutants/test".to_owned(), home }
+}
+
+#[test]
+fn every_mutant_has_one_home() {
+    for mutant in Mutant::ALL {
+        let scenes = scenes::all().filter(|s| s.kills.contains(mutant)).count();
+        let elsewhere = usize::from(elsewhere::of(*mutant).is_some());
+        let argued = usize::from(mutant.equivalent().is_some());
+        assert_eq!(scenes + elsewhere + argued, 1, "{mutant:?}");
+    }
+}
+
+#[test]
+fn scenes_have_names_of_their_own_and_something_to_kill() {
+    let names: BTreeSet<_> = scenes::all().map(|s| s.name).collect();
+    assert_eq!(names.len(), scenes::all().count());
+    for scene in scenes::all() {
+        assert!(!scene.kills.is_empty() && !scene.line.is_empty(), "{}", scene.name);
+    }
+}
+
+#[test]
+fn a_mutant_that_is_killed_says_where_and_shows_how() {
+    let result = run(&Missing::new(Mutant::NoWait), 100);
+    assert_eq!(result.verdict, Verdict::Pass, "{}", result.observed);
+    assert!(result.observed.starts_with("killed in `taken`: revocation broken"));
+    let example = result.example.expect("shown");
+    assert!(example.timeline.contains("two CPUs use pages"), "{}", example.timeline);
+    assert!(example.replay.is_some_and(|code| code.contains("no-wait")));
+}
+
+#[test]
+fn a_survivor_fails_and_says_whether_its_step_was_reached() {
+    let scene = |name| scenes::all().find(|s| s.name == name).unwrap();
+    let vain = run(&in_scene(Mutant::TreeReadOnce, scene("names")), 3);
+    assert_eq!(vain.verdict, Verdict::Fail);
+    assert_eq!(vain.observed, "survives 3 schedules of `names`, which never come by the step");
+    // A single CPU misses no fence.
+    let reached = run(&in_scene(Mutant::SwitchWithoutFence, scene("names")), 3);
+    assert_eq!(reached.verdict, Verdict::Fail);
+    assert_eq!(reached.observed, "survives 3 schedules of `names`");
+}
+
+#[test]
+fn a_scene_that_breaks_by_itself_kills_nothing() {
+    static BROKEN: Scene =
+        Scene::new("broken", "a promise is broken whatever is missing", 1, |_| {
+            hw::breach(Invariant::Progress, "always".to_owned())
+        });
+    let result = run(&in_scene(Mutant::NoWait, &BROKEN), 3);
+    assert_eq!(result.verdict, Verdict::Fail);
+    assert_eq!(result.observed, "with nothing missing: progress broken in `broken`");
+}
+
+#[test]
+fn a_step_that_matters_is_not_believed_to_be_equivalent() {
+    let result = Missing::new(Mutant::SlotTrusts).argued("It is not.", &Settings::default());
+    assert_eq!(result.verdict, Verdict::Fail);
+    assert!(result.observed.starts_with("master-invariant broken in `"), "{}", result.observed);
+}
+
+#[test]
+fn the_summary_counts_and_names_survivors() {
+    let entry = |mutant: Mutant, verdict| {
+        let name = format!("mutants/{}", mutant.name());
+        (name, Kind::Mutant.name(), CheckResult::new("", "", verdict))
+    };
+    let results = [
+        entry(Mutant::NoWait, Verdict::Pass),
+        entry(Mutant::NoAck, Verdict::Fail),
+        entry(Mutant::TreeForwardsNothing, Verdict::Pass),
+        entry(Mutant::OwedRelaxed, Verdict::Pass),
+    ];
+    assert_eq!(
+        summary(&results).unwrap(),
+        "mutants: 2 of 3 killed, 1 of them by the model checker; 1 argued to be equivalent\n\
+         survivor: no-ack (respond.rs catch_up): The responder catches up and does not say so."
+    );
+    assert_eq!(summary(&[]), None);
+}
