@@ -8,8 +8,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use shootdown_machine::CpuId;
+use shootdown_machine::hostile::{Descriptor, Frame, TableId, Word};
+use shootdown_machine::hunt::hw::{Architecture, Setup, Target};
 use shootdown_machine::hunt::schedule::{Ended, Limits, Reduction, Report, Rng, exhaustive};
 use shootdown_machine::hunt::{Bounds, Memory, Power, Powers, World, hw, run};
+use shootdown_machine::shootdown::Tag;
 use shootdown_machine::shootdown::sync::{AtomicU64, fence};
 
 #[derive(Clone, Copy, Debug)]
@@ -21,12 +24,43 @@ enum Op {
     Kick(u32),
     Irqs(bool),
     Wait(usize),
+    /// Writes the page's entry: absent, read-only, or writable.
+    Entry(u8),
+    /// Swaps it.
+    Swap(u8),
+    ReadEntry,
+    Publish,
+    Invalidate(Target),
+    Sync,
+    /// Loads the root, with the tag's entries kept or not.
+    Reload(bool),
+    /// A store of user code, which may fault.
+    UserStore,
+    /// The entry's last change is said to be flushed, whether it is or not.
+    Revoke,
+    /// Any translation may be used: a breach if a revoked one can be.
+    UserCode,
+}
+
+const TAG: Tag = Tag(1);
+const ROOT: TableId = TableId(0);
+const LEAVES: TableId = TableId(1);
+const ENTRY: Word = Word::new(LEAVES, 0);
+const PAGE: Target = Target::Pages { tag: TAG, first: 0, last: 0, leaf_only: true };
+
+fn entry(choice: u8) -> Descriptor {
+    match choice {
+        0 => Descriptor::ABSENT,
+        1 => Descriptor::user_ro(Frame(0)),
+        _ => Descriptor::user_rw(Frame(1)),
+    }
 }
 
 type Seen = Vec<u64>;
 
 /// Programs over two words; what they read is what they show.
 struct Programs {
+    architecture: Architecture,
     programs: Vec<Vec<Op>>,
     words: Cell<Option<NonNull<[AtomicU64; 2]>>>,
     seen: RefCell<Vec<Seen>>,
@@ -50,6 +84,20 @@ impl World for Programs {
     }
 
     fn boot(&self) {
+        hw::setup(Setup {
+            levels: 2,
+            index_bits: 1,
+            tables: 2,
+            frames: 2,
+            architecture: self.architecture,
+        });
+        assert_eq!((hw::new_table(), hw::new_table()), (ROOT, LEAVES));
+        assert_eq!((hw::new_frame(), hw::new_frame()), (Frame(0), Frame(1)));
+        let _ = hw::write_entry(ENTRY, entry(2));
+        let _ = hw::write_entry(Word::new(ROOT, 0), Descriptor::table(LEAVES));
+        for cpu in 0..self.programs.len() as u32 {
+            hw::boot_as(CpuId(cpu), || hw::load_root(ROOT, TAG, false));
+        }
         self.words.set(Some(hw::place([const { AtomicU64::new(0) }; 2])));
         *self.seen.borrow_mut() = vec![Seen::new(); self.programs.len()];
     }
@@ -74,6 +122,24 @@ impl World for Programs {
                 Op::Irqs(on) => {
                     hw::set_irqs(on);
                 }
+                Op::Entry(to) => {
+                    let _ = hw::write_entry(ENTRY, entry(to));
+                }
+                Op::Swap(to) => {
+                    let (old, _) = hw::swap_entry(ENTRY, entry(to));
+                    self.see(cpu, old.bits());
+                }
+                Op::ReadEntry => self.see(cpu, hw::read_entry(ENTRY).bits()),
+                Op::Publish => hw::publish(),
+                Op::Invalidate(target) => hw::invalidate(target),
+                Op::Sync => hw::sync(),
+                Op::Reload(keep) => hw::load_root(ROOT, TAG, keep),
+                Op::UserStore => {
+                    let stored = hw::user_store(0);
+                    self.see(cpu, 3000 + u64::from(stored));
+                }
+                Op::Revoke => hw::revoked(&[hw::latest(ENTRY)]),
+                Op::UserCode => hw::user_code(),
                 Op::Wait(w) => {
                     while self.words()[w].load(Ordering::Acquire) == 0 {
                         hw::relax();
@@ -123,12 +189,26 @@ fn op(rng: &mut Rng, kinds: &[u8]) -> Op {
         3 => Op::Fence(one_of(rng, &[Acquire, Release, SeqCst])),
         4 => Op::Kick(rng.below(3) as u32),
         5 => Op::Irqs(rng.below(2) == 0),
-        _ => Op::Wait(w),
+        6 => Op::Wait(w),
+        7 => Op::Entry(rng.below(3) as u8),
+        8 => Op::Swap(rng.below(3) as u8),
+        9 => Op::ReadEntry,
+        10 => Op::Publish,
+        11 => Op::Invalidate(one_of(rng, &[PAGE, Target::Tag(TAG), Target::Everything])),
+        12 => Op::Sync,
+        13 => Op::Reload(rng.below(2) == 0),
+        14 => Op::UserStore,
+        15 => Op::Revoke,
+        _ => Op::UserCode,
     }
 }
 
 /// Programs of these kinds of operations, with these powers.
 fn compare(seed: u64, kinds: &[u8], powers: Powers) {
+    compare_on(Architecture::X86_64, seed, kinds, powers);
+}
+
+fn compare_on(architecture: Architecture, seed: u64, kinds: &[u8], powers: Powers) {
     let mut compared = 0;
     for number in 0..std::env::var("SHOOTDOWN_RUNS").map_or(25, |n| n.parse().unwrap()) {
         let mut rng = Rng::of_run(seed, number);
@@ -138,6 +218,7 @@ fn compare(seed: u64, kinds: &[u8], powers: Powers) {
             .map(|_| (0..1 + rng.below(longest)).map(|_| op(&mut rng, kinds)).collect())
             .collect();
         let world = Programs {
+            architecture,
             programs,
             words: Cell::new(None),
             seen: RefCell::default(),
@@ -191,5 +272,18 @@ fn interrupts() {
 fn waits() {
     for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
         compare(4, &[0, 1, 1, 4, 6], Powers::NONE.memory(memory).with(Power::LateInterrupts));
+    }
+}
+
+/// What walkers read, what MMUs keep, and what is said about it.
+#[test]
+fn page_tables() {
+    for architecture in [Architecture::X86_64, Architecture::Aarch64, Architecture::RiscV64] {
+        for memory in [Memory::Sc, Memory::Tso, Memory::Weak] {
+            let powers = Powers::HOSTILE.memory(memory);
+            compare_on(architecture, 5, &[7, 8, 9, 10, 11, 12, 14], powers);
+            compare_on(architecture, 6, &[0, 1, 7, 8, 10, 11, 12, 13, 14], powers);
+            compare_on(architecture, 7, &[8, 8, 11, 11, 12, 15, 15, 16, 16], powers);
+        }
     }
 }

@@ -9,9 +9,11 @@ use crate::oracle::Invariant;
 /// The change that made an entry what it is: to be named by who promises that nothing older is used,
 /// whoever made it.
 pub fn latest(word: Word) -> Change {
+    let location = with(|h| h.mmu.location(&mut h.memory, word));
+    step(location, false, false);
     with(|h| {
-        let location = h.mmu.location(&mut h.memory, word);
         let version = h.memory.version_of_last_store(h.current, location);
+        h.saw(u64::from(location) ^ u64::from(version) << 32 ^ 0x1a7);
         Change { word, version }
     })
 }
@@ -53,7 +55,8 @@ pub fn user_store(page: u32) -> bool {
             1 => 0,
             count => h.choose(&Point::Value { cpu: h.current, count })?,
         };
-        h.saw(0x5704e ^ (chosen as u64) << 24);
+        // What the program learns.
+        h.saw(0x5704e ^ u64::from(matches!(outcomes[chosen], Outcome::Hit { .. })) << 24);
         Some(outcomes[chosen])
     });
     match outcome {
