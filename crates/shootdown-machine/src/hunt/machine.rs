@@ -291,7 +291,7 @@ fn drive(world: *const dyn World, cpus: u8, stacks: &mut Vec<DefaultStack>) {
         h.schedule();
     });
     while let Some(cpu) = with(|h| {
-        let over = h.end.is_some() || h.cpus.iter().all(|c| c.status == Status::Ended);
+        let over = h.end.is_some() || h.is_over();
         h.executing = h.current;
         (!over).then_some(h.current)
     }) {
@@ -305,10 +305,7 @@ fn drive(world: *const dyn World, cpus: u8, stacks: &mut Vec<DefaultStack>) {
         debug_assert!(matches!(result, CoroutineResult::Yield(())), "CPUs never return");
     }
     if with(|h| h.end.is_none()) {
-        with(|h| {
-            (0..cpus).for_each(|cpu| h.drain(cpu));
-            h.running = false;
-        });
+        with(|h| h.running = false);
         world.finish();
     }
 }
@@ -514,7 +511,7 @@ impl Hunt {
                 self.end = Some(End::Limit);
                 return Go::Away;
             }
-            if self.cpus.iter().all(|c| c.status == Status::Ended) {
+            if self.is_over() {
                 return Go::Away;
             }
             self.list_candidates();
@@ -557,6 +554,14 @@ impl Hunt {
             self.current = cpu;
             return Go::Away;
         }
+    }
+
+    /// All programs have ended, all interrupts were taken, and all stores are visible: what is left to happen
+    /// when the last program ends is in no other order for it.
+    fn is_over(&self) -> bool {
+        let quiet = |c: &CpuState| c.status == Status::Ended && !c.pending;
+        self.cpus.iter().all(quiet)
+            && (0..).zip(&self.cpus).all(|(cpu, _)| self.memory.buffered(cpu) == 0)
     }
 
     fn list_candidates(&mut self) {
