@@ -27,6 +27,7 @@ for target in "${targets[@]}"; do
         [ -d "$seeds" ] && arguments+=("$seeds")
     done
     [ "$target" = profile_text ] && arguments+=(profiles)
+    [ "$target" = litmus_text ] && arguments+=(litmus/*)
     [ -f "fuzz/dictionaries/$target.dict" ] && arguments+=("-dict=fuzz/dictionaries/$target.dict")
     log=target/fuzz/$target.log
     if "fuzz/target/$host/release/$target" "${arguments[@]}" -artifact_prefix="$artifacts/" \

@@ -14,7 +14,9 @@
 
 mod arguments;
 mod bytes;
+mod hunts;
 mod imports;
+mod litmus;
 mod operands;
 mod plans;
 mod profile;
@@ -38,6 +40,10 @@ pub const TARGETS: &[Target] = &[
     ("operands", operands::operands),
     ("plans", plans::plans),
     ("sets", sets::sets),
+    ("litmus_text", litmus::text),
+    ("litmus_herd", litmus::herd),
+    ("schedule_code", hunts::schedule),
+    ("hunt_program", hunts::program),
 ];
 
 /// The target of that name.

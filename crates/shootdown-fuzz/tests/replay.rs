@@ -67,9 +67,12 @@ fn seeds(name: &str) -> Vec<(PathBuf, Vec<u8>)> {
     let root = repository();
     let mut all = files(&root.join("fuzz/corpus").join(name));
     all.extend(files(&root.join("fuzz/regressions").join(name)));
-    if name == "profile_text" {
-        all.extend(files(&root.join("profiles")));
-    }
+    let more: &[&str] = match name {
+        "profile_text" => &["profiles"],
+        "litmus_text" => &["litmus/aarch64", "litmus/riscv", "litmus/x86-64"],
+        _ => &[],
+    };
+    all.extend(more.iter().flat_map(|folder| files(&root.join(folder))));
     all
 }
 
@@ -113,5 +116,5 @@ macro_rules! targets {
 
 targets! {
     recording_file recording_frames import_perf import_strace profile_text profile_figures arguments
-    operands plans sets
+    operands plans sets litmus_text litmus_herd schedule_code hunt_program
 }

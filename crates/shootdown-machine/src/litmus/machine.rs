@@ -55,9 +55,14 @@ pub struct Options {
     pub max_states: usize,
 }
 
+impl Options {
+    /// A machine that is not broken, and states enough for every test of ours.
+    pub const WHOLE: Self = Self { breakage: Breakage::None, max_states: 4_000_000 };
+}
+
 impl Default for Options {
     fn default() -> Self {
-        Self { breakage: Breakage::None, max_states: 4_000_000 }
+        Self::WHOLE
     }
 }
 

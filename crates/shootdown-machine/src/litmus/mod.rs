@@ -63,7 +63,7 @@ mod window;
 pub use embedded::{Embedded, embedded};
 pub use error::{ParseError, RunError};
 pub use explore::{Explored, explore};
-pub use herd::{DirectoryError, check_directory};
+pub use herd::{DirectoryError, check_directory, check_herd};
 pub use machine::{Breakage, Options};
 pub use test::{Arch, Case, Expectation, Faults, Features, Test};
 pub use value::Value;

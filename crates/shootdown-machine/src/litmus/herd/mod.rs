@@ -36,17 +36,22 @@ use super::verdict::{Outcome, Verdict, run};
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Skip(String);
 
+/// What is quoted from a file may have been several lines.
+fn one_line(what: &str) -> String {
+    what.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 impl Skip {
     fn syntax(what: &str) -> Self {
-        Self(format!("not understood: {what}"))
+        Self(format!("not understood: {}", one_line(what)))
     }
 
     fn feature(what: &str) -> Self {
-        Self(format!("our machine has no {what}"))
+        Self(format!("our machine has no {}", one_line(what)))
     }
 
     fn mnemonic(what: &str) -> Self {
-        Self(format!("our machine has no instruction {what}"))
+        Self(format!("our machine has no instruction {}", one_line(what)))
     }
 }
 
@@ -74,6 +79,13 @@ pub fn check_directory(path: &Path, options: &Options) -> Result<Vec<Verdict>, D
         verdicts.push(folder.check(file, &text, options));
     }
     Ok(verdicts)
+}
+
+/// Runs one `.litmus` test, as [`check_directory`] does, with the text of a kinds file.
+#[must_use]
+pub fn check_herd(file: &str, text: &str, kinds: &str, options: &Options) -> Verdict {
+    let kinds = (PathBuf::from("kinds.txt"), Features::default(), Kinds::parse(kinds));
+    Folder { tests: Vec::new(), kinds: vec![kinds] }.check(Path::new(file), text, options)
 }
 
 fn failed(path: &Path) -> impl FnOnce(std::io::Error) -> DirectoryError {

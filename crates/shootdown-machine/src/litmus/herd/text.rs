@@ -35,6 +35,10 @@ const REMARKS: [&str; 13] = [
 
 impl Outline {
     pub fn of(text: &str) -> Result<Self, Skip> {
+        // Names and words of the file are shown to the user.
+        if text.contains(|c: char| c.is_control() && !c.is_ascii_whitespace()) {
+            return Err(Skip::syntax("a control character"));
+        }
         let text = without_comments(text)?;
         let open = text.find('{').ok_or_else(|| Skip::syntax("no initial state in braces"))?;
         let (head, rest) = text.split_at(open);

@@ -30,6 +30,11 @@ impl Test {
     pub fn parse(file: &str, text: &str) -> Result<Self, ParseError> {
         let mut reader = Reader::default();
         for (at, line) in text.lines().enumerate() {
+            // Names and words of the file are shown to the user.
+            if line.contains(|c: char| c.is_control() && c != '\t') {
+                let problem = Problem::new("a control character", "take it out: a test is text");
+                return Err(problem.at(file, at + 1));
+            }
             let line = line.split('#').next().unwrap_or_default().trim();
             if !line.is_empty() {
                 reader.line(line, at + 1).map_err(|(line, problem)| problem.at(file, line))?;
