@@ -179,7 +179,7 @@ struct Found {
 
 impl Bug {
     /// Searches with the step broken.
-    fn hunt_broken(&self, settings: &Settings, seed: u64) -> Result<Found, CheckResult> {
+    fn hunt_broken(&self, settings: &Settings, seed: u64) -> Result<Found, Box<CheckResult>> {
         let _planted = Planted::new(self.scenario.step.of_library());
         let hunt = Hunt::new(&self.broken, settings, None);
         let most = settings.runs.unwrap_or(MOST);
@@ -190,13 +190,13 @@ impl Bug {
             let without = self.scenario.step.name();
             let observed = format!("nothing broken in {} schedules with {without}", searched.runs);
             let verdict = if most < MOST { Verdict::Unknown } else { Verdict::Fail };
-            return Err(self.result(&searched, observed, verdict));
+            return Err(Box::new(self.result(&searched, observed, verdict)));
         };
         let example = hunt.failure(&outcome);
         if !self.breaks_as_expected(&outcome.end) {
             let mut result = self.result(&searched, named(&outcome.end), Verdict::Fail);
             result.failure = Some(example);
-            return Err(result);
+            return Err(Box::new(result));
         }
         Ok(Found { searched, steps: outcome.steps, how: outcome.end, took, example })
     }
@@ -240,7 +240,7 @@ impl Bug {
         let seed = seed_for(settings.seed, &self.name);
         let found = match self.hunt_broken(settings, seed) {
             Ok(found) => found,
-            Err(result) => return result,
+            Err(result) => return *result,
         };
         let Found { searched, how, steps, took, example } = found;
         let mut result = self.hunt_whole(settings, seed, searched.runs);

@@ -60,6 +60,9 @@ pub struct Scenario {
     pub year: u16,
     /// What was wrong, in one sentence.
     pub wrong: &'static str,
+    /// What keeps it out of kernels that use the library: the library itself, or, after `contract:`, what
+    /// it asks of the kernel or of the port.
+    pub kept_out: &'static str,
     /// The step that was wrong.
     pub step: Step,
     /// The world ([`Program`]).
@@ -83,6 +86,7 @@ impl Scenario {
         source: "",
         year: 0,
         wrong: "",
+        kept_out: "",
         step: Step::Kernel(KernelMutant::FreeFrameBeforeFlush),
         program: "",
         powers: TSO,
