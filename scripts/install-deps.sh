@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# What `shootdown record` and the examples in recordings/ need on Debian 12. Building, testing and
-# replaying need none of this: only rustup, a stable toolchain and a C linker.
+# What parts of the project need on Debian 12. Building, testing and replaying need none of this: only
+# rustup, a stable toolchain and a C linker.
+#
+#   scripts/install-deps.sh [record|tlc]...     all of them by default
+#
+# record: `shootdown record` and the examples in recordings/. tlc: scripts/tlc.sh.
 set -euo pipefail
 
-packages=(
+record=(
     linux-perf # records scheduling, system calls, faults and flushes from the kernel's tracepoints
     strace     # the fallback where perf is missing or not permitted
     sysbench   # recordings: random writes to a mapped file
@@ -12,11 +16,29 @@ packages=(
     golang-go  # recordings: a garbage-collected runtime
 )
 
+tlc=(
+    openjdk-17-jre-headless # runs TLC
+    maven                   # fetches TLC from Maven Central
+)
+
+packages=()
+[ $# -gt 0 ] || set -- record tlc
+for part in "$@"; do
+    case $part in
+    record) packages+=("${record[@]}") ;;
+    tlc) packages+=("${tlc[@]}") ;;
+    *)
+        printf "unknown part '%s': give record, tlc or nothing\n" "$part" >&2
+        exit 2
+        ;;
+    esac
+done
+
 sudo=
 [ "$(id -u)" -eq 0 ] || sudo=sudo
 $sudo apt-get update
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${packages[@]}"
 
 # Tracepoints are for root, or for everyone after this:
-printf 'To record as an ordinary user: sysctl kernel.perf_event_paranoid=-1 and mount -o remount,mode=755 %s\n' \
+[[ " $* " != *' record '* ]] || printf 'To record as an ordinary user: sysctl kernel.perf_event_paranoid=-1 and mount -o remount,mode=755 %s\n' \
     /sys/kernel/tracing

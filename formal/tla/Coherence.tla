@@ -410,10 +410,15 @@ Types ==
     /\ gen <= count
 
 ---------------------------------------------------------------------------
-(* What scripts/tlc.sh runs with one change: the witnesses that need no second one, and the mutants that  *)
-(* are known to be caught.                                                                                *)
-(* witnesses: NeverStaleWhenFlushed NeverTableReused NeverKickInSwitch NeverReplayed NeverLazySkipped NeverAckedEarly *)
-(* mutants: SwitchWithoutFence SwitchDoesNotJoin NoGenerationBump SlotTrusts LazyAdvances LazyExitTrusts FilterSkipsSwitching FilterSkipsLazyFreed LazyStaysFreed LazyAnswersFreed EarlyAckFreed LeafOnlyFreed NoWait *)
+(* What scripts/tlc.sh runs (as in Tags.tla): the witnesses that need no second change, and the mutants     *)
+(* that are known to be caught.                                                                           *)
+(* invariants: Revocation TableReuse Master Types *)
+(* small: change Cpus=2 Changes=1 *)
+(* witnesses: change NeverStaleWhenFlushed NeverTableReused NeverKickInSwitch NeverReplayed NeverLazySkipped NeverAckedEarly *)
+(* mutants: change SwitchWithoutFence=TableReuse SwitchDoesNotJoin=TableReuse NoGenerationBump=Revocation SlotTrusts=Master *)
+(* mutants: change LazyAdvances=Master LazyExitTrusts=Revocation FilterSkipsSwitching=TableReuse FilterSkipsLazyFreed=TableReuse *)
+(* mutants: change LazyStaysFreed=TableReuse LazyAnswersFreed=TableReuse EarlyAckFreed=Master LeafOnlyFreed=Master NoWait=TableReuse *)
+(* only-mutants: SwitchJoin *)
 
 ---------------------------------------------------------------------------
 (* Witnesses: what must be reachable, or nothing above means much. Each is run as an invariant that says *)
