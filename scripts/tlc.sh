@@ -163,6 +163,32 @@ if [ "$SIZE" = --large ]; then
     exit $failed
 fi
 
+# Are runs of the real allocator behaviours of its specification, and false ones not?
+traces() { # RESULT NAME ARGUMENT...
+    local expected=$1 folder=$OUT/traces-$2
+    shift 2
+    rm -rf "$folder" && mkdir -p "$folder" && cp "$TLA/"*.tla "$folder/"
+    cargo run -q --locked -p shootdown-machine --example tag_traces -- "$@" >"$folder/TagsRuns.tla"
+    printf '%s\n' 'SPECIFICATION TraceSpec' 'CHECK_DEADLOCK FALSE' 'INVARIANTS Rejected' 'CONSTANTS' \
+        '  Cpus = {"cpu0", "cpu1"}' '  Spaces = {"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"}' \
+        '  Numbers = {"n1", "n2", "n3", "n4", "n5", "n6", "n7"}' '  Generations <- TraceGenerations' \
+        '  Pins = 100' '  Changes = 0' '  Mutant = "none"' >"$folder/TagsTrace.cfg"
+    tlc "$folder" TagsTrace
+    # A run is accepted when the claim that it is rejected is violated.
+    case $verdict in Rejected) verdict=accepted ;; none) verdict=rejected ;; esac
+    report "traces: tag_traces $*" "$expected"
+}
+
+traces accepted whole 6
+for kind in 0 1 2 3; do
+    traces rejected "wrong-$kind" 1 --wrong "$kind"
+done
+[ "$SIZE" = --small ] || while read -r -a words; do
+    for mutant in "${words[@]}"; do
+        traces rejected "$mutant" 6 --mutant "$mutant"
+    done
+done < <(told TagsTrace mutants)
+
 specification Tags whole
 specification Coherence "$([ "$SIZE" = --small ] && echo protocol || echo whole)"
 exit $failed
