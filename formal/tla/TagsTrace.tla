@@ -14,10 +14,13 @@ VARIABLES
 
 traceVars == <<vars, run, at, rolled>>
 
-Due(a) ==
-    LET events == {i \in at..Len(Runs[run]) : Runs[run][i][1] = a} IN
-    IF events = {} THEN <<a, "end", "none", "none", FALSE>>
-    ELSE Runs[run][CHOOSE i \in events : \A j \in events : i <= j]
+RECURSIVE From(_, _)
+From(a, i) ==
+    IF i > Len(Runs[run]) THEN <<a, "end", "none", "none", FALSE>>
+    ELSE IF Runs[run][i][1] = a THEN Runs[run][i] ELSE From(a, i + 1)
+
+(* The next event of a CPU, or of the pinner. *)
+Due(a) == From(a, at)
 
 (* What the steps that nobody sees have done so far does not contradict what the caller will see. *)
 Fits(c) ==
@@ -81,4 +84,7 @@ TraceSpec == TraceInit /\ [][TraceNext]_traceVars
 Rejected == run <= Len(Runs)
 
 TraceGenerations == MostGenerations
+
+(* Steps of the allocator without which runs are no behaviours of Tags.tla:                               *)
+(* mutants: fast-path-ignores-rollover rollover-not-flushed rollover-not-counted active-not-reserved reserved-not-taken *)
 ============================================================================
