@@ -168,7 +168,7 @@ traces() { # RESULT NAME ARGUMENT...
     local expected=$1 folder=$OUT/traces-$2
     shift 2
     rm -rf "$folder" && mkdir -p "$folder" && cp "$TLA/"*.tla "$folder/"
-    cargo run -q --locked -p shootdown-machine --example tag_traces -- "$@" >"$folder/TagsRuns.tla"
+    "$TRACES" "$@" >"$folder/TagsRuns.tla"
     printf '%s\n' 'SPECIFICATION TraceSpec' 'CHECK_DEADLOCK FALSE' 'INVARIANTS Rejected' 'CONSTANTS' \
         '  Cpus = {"cpu0", "cpu1"}' '  Spaces = {"s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"}' \
         '  Numbers = {"n1", "n2", "n3", "n4", "n5", "n6", "n7"}' '  Generations <- TraceGenerations' \
@@ -179,9 +179,11 @@ traces() { # RESULT NAME ARGUMENT...
     report "traces: tag_traces $*" "$expected"
 }
 
+cargo build -q --locked -p shootdown-machine --example tag_traces
+readonly TRACES=${CARGO_TARGET_DIR:-target}/debug/examples/tag_traces
 traces accepted whole "$([ "$SIZE" = --small ] && echo 3 || echo 6)"
 for kind in 0 1 2 3; do
-    traces rejected "wrong-$kind" 1 --wrong "$kind"
+    [ "$SIZE" = --small ] && [ "$kind" -gt 1 ] || traces rejected "wrong-$kind" 1 --wrong "$kind"
 done
 [ "$SIZE" = --small ] || while read -r -a words; do
     for mutant in "${words[@]}"; do

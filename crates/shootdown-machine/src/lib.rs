@@ -10,6 +10,7 @@
 //! depends on host addresses or on the host's allocator.
 
 mod breach;
+pub mod casemate;
 mod config;
 mod cpu;
 mod engine;
