@@ -84,7 +84,7 @@ const fn size_of_val_of_log<P: Platform>() -> usize {
 
 /// The parts of a [`System`].
 #[must_use]
-pub fn system<P: Platform>() -> [Part; 5] {
+pub fn system<P: Platform>() -> [Part; 7] {
     [
         part(System::<P>::ONLINE, size_of::<P::Mask>(), "online CPUs"),
         part(offset_of!(System<P>, active_trees), 8, "trees in flight"),
@@ -95,5 +95,7 @@ pub fn system<P: Platform>() -> [Part; 5] {
         ),
         part(offset_of!(System<P>, tickets), 8, "tree tickets"),
         part(System::<P>::LAST_ID, 8, "last id"),
+        part(System::<P>::FAILED, 8, "failed flushes of everything"),
+        part(System::<P>::PAID, 8, "paid flushes of everything"),
     ]
 }

@@ -15,6 +15,17 @@ pub struct System<P: Platform> {
     pub(crate) trees: [TreeCall<P>; TREES],
     pub(crate) tickets: Line<AtomicU64>,
     last_id: Line<AtomicU64>,
+    debt: Line<Debt>,
+}
+
+/// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of a kernel
+/// range must not pass for one that reaches it. Both only grow, so a payment never covers a later failure.
+#[derive(Debug)]
+#[repr(C)]
+struct Debt {
+    failed: AtomicU64,
+    /// How many of them had failed when a flush of everything began that did not fail.
+    paid: AtomicU64,
 }
 
 /// A value alone on its cache line.
@@ -26,6 +37,8 @@ pub(crate) struct Line<T>(pub T);
 impl<P: Platform> System<P> {
     pub(crate) const ONLINE: usize = core::mem::offset_of!(Self, online);
     pub(crate) const LAST_ID: usize = core::mem::offset_of!(Self, last_id);
+    pub(crate) const FAILED: usize = core::mem::offset_of!(Self, debt);
+    pub(crate) const PAID: usize = Self::FAILED + core::mem::offset_of!(Debt, paid);
 }
 
 impl<P: Platform> System<P> {
@@ -39,6 +52,7 @@ impl<P: Platform> System<P> {
             trees: [const { TreeCall::new() }; TREES],
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
+            debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
         }
     }
 
@@ -52,6 +66,7 @@ impl<P: Platform> System<P> {
             trees: core::array::from_fn(|_| TreeCall::new()),
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
+            debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
         }
     }
 
@@ -71,6 +86,33 @@ impl<P: Platform> System<P> {
             self.online.insert(cpu);
         } else {
             self.online.remove(cpu);
+        }
+    }
+
+    /// Flushes of everything that have failed until now.
+    ///
+    /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended was told
+    /// of it by whoever called it, and numbers are all there is. A payment's number was read before its
+    /// flush's fence (D4), so it names flushes whose tables were published before.
+    pub(crate) fn failed_flushes(&self) -> u64 {
+        self.debt.0.failed.load(Ordering::Relaxed)
+    }
+
+    /// Must the next flush of a kernel range be one of everything?
+    pub(crate) fn owes_everything(&self) -> bool {
+        self.debt.0.paid.load(Ordering::Relaxed) < self.failed_flushes()
+            && !without!(KernelDebtIgnored)
+    }
+
+    /// A flush of everything is over that began when `failed` had failed.
+    pub(crate) fn settle_everything(&self, failed: u64, done: bool) {
+        if done {
+            let failed = if without!(KernelDebtPaidTwice) { self.failed_flushes() } else { failed };
+            if failed != 0 {
+                self.debt.0.paid.fetch_max(failed, Ordering::Relaxed);
+            }
+        } else if !without!(KernelDebtForgotten) {
+            self.debt.0.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -16,6 +16,9 @@ use crate::tags::slots;
 /// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
 /// that are not loaded.
 ///
+/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded: what was
+/// unlinked is still in walk caches, and its leaves may map the range.
+///
 /// # Errors
 /// See [`FlushError`].
 pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
@@ -23,6 +26,8 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     me.stats.requests_kernel.inc();
     let what = if range.count() > u64::from(P::Regime::facts().ceiling) {
         me.stats.over_ceiling.inc();
+        Invalidate::Everything
+    } else if P::system().owes_everything() {
         Invalidate::Everything
     } else {
         Invalidate::Kernel(range)
@@ -33,13 +38,23 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
 /// Makes every CPU forget everything, global entries included.
 ///
 /// # Errors
-/// See [`FlushError`].
+/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map, until
+/// a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
     everywhere::<P>(pin, Invalidate::Everything)
 }
 
 fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
+    let failed = P::system().failed_flushes();
+    let result = reach_all::<P>(pin, what);
+    if what == Invalidate::Everything {
+        P::system().settle_everything(failed, result.is_ok());
+    }
+    result
+}
+
+fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
     if !without!(EverywhereWithoutPublish) {
         P::Regime::publish();
     }

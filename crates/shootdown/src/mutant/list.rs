@@ -251,6 +251,12 @@ mutants! {
     OwedPaidTwice "owed-paid-twice" Quarantine "space.rs paid_tables" Reuse;
     /// What is owed counts as paid although the flush failed.
     OwedPaidByFailure "owed-paid-by-failure" Quarantine "flush.rs flush" Reuse;
+    /// A flush of everything that failed is not remembered.
+    KernelDebtForgotten "kernel-debt-forgotten" Quarantine "system.rs settle_everything" Reuse;
+    /// A flush of a kernel range after a failed one of everything reaches the range only.
+    KernelDebtIgnored "kernel-debt-ignored" Quarantine "system.rs owes_everything" Reuse;
+    /// A flush of everything pays for those that failed after it began.
+    KernelDebtPaidTwice "kernel-debt-paid-twice" Quarantine "system.rs settle_everything" Reuse;
     /// What is owed is noted without ordering.
     OwedRelaxed "owed-relaxed" Ordering "space.rs owe_tables" Reuse
         unless "The word carries a number and nothing else is read on its account. A flush that sees it counts its own change after, on the same word as the failed one, so its generation is higher, and that chain of counts carries the failed flush's tables along.";

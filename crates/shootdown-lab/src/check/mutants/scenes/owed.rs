@@ -6,7 +6,9 @@ use shootdown::{Platform, Policy, Stride, VaRange};
 use shootdown_machine::hostile::Descriptor;
 use shootdown_machine::hunt::{Power, Powers, hw};
 
-use crate::check::mutants::kit::{enter, hear, kit, lazy, meet, page, table, tell, tree, user};
+use crate::check::mutants::kit::{
+    enter, hear, kit, lazy, meet, page, table, tell, tree, unmap_kernel, user,
+};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -141,6 +143,48 @@ fn owed_by_two(cpu: u8) {
     }
 }
 
+/// A table is unhooked and everything is flushed. When that fails, a flush of the kernel's page, if it succeeds,
+/// reaches the table too.
+fn kernel_owes() {
+    let pin = Rig::pin();
+    let (change, leaf) = tree(0).unhook_table(0);
+    let done = shootdown::flush_everything::<Rig>(&pin).is_ok() || unmap_kernel().is_ok();
+    if done {
+        hw::revoked(&[change]);
+        hw::free_table(leaf);
+    }
+}
+
+/// A flush of everything fails, and the next of the kernel's page does not.
+fn kernel_owed(cpu: u8) {
+    port::come_online();
+    if cpu != 0 {
+        enter(0);
+        user();
+    }
+    meet(2);
+    if cpu == 0 {
+        kernel_owes();
+    }
+}
+
+/// Between the two, another CPU's flush of everything is over, which had begun before.
+fn kernel_owed_by_two(cpu: u8) {
+    port::come_online();
+    if cpu == 1 {
+        enter(0);
+        user();
+    }
+    meet(3);
+    match cpu {
+        0 => kernel_owes(),
+        1 => {}
+        _ => {
+            let _ = shootdown::flush_everything::<Rig>(&Rig::pin());
+        }
+    }
+}
+
 /// CPU 0 goes on with its flush when CPU 2 has tried its own.
 fn lets_the_other_owe(cpu: u8) {
     if cpu == 0 && kit().cells[0].replace(1) == 0 {
@@ -220,4 +264,20 @@ pub static SCENES: &[Scene] = &[
         .rules(GIVES_UP)
         .interrupt(lets_the_other_owe)
         .kills(&[OwedPaidTwice]),
+    Scene::new(
+        "kernel-owed",
+        "what a failed flush of everything owes is paid by the next",
+        2,
+        kernel_owed,
+    )
+    .powers(FAILS)
+    .kills(&[KernelDebtForgotten, KernelDebtIgnored]),
+    Scene::new(
+        "kernel-owed-by-two",
+        "a flush of everything pays for what failed before it",
+        3,
+        kernel_owed_by_two,
+    )
+    .powers(FAILS)
+    .kills(&[KernelDebtPaidTwice]),
 ];
