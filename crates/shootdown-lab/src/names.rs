@@ -102,6 +102,14 @@ pub fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a s
     let near: Vec<&str> =
         scored.iter().filter(|(s, _)| *s >= ALIKE).map(|(_, c)| *c).take(3).collect();
     if near.is_empty() {
+        /// More is no answer that fits a terminal.
+        const MOST: usize = 24;
+        if scored.len() > MOST {
+            return LabError::bad(format!(
+                "there is no {kind} named `{name}`; `shootdown list` shows the {} there are",
+                scored.len()
+            ));
+        }
         let mut all: Vec<&str> = scored.iter().map(|(_, c)| *c).collect();
         all.sort_unstable();
         LabError::bad(format!("there is no {kind} named `{name}`; known are {}", all.join(", ")))
@@ -129,6 +137,16 @@ mod tests {
         let said = policy("zzz").unwrap_err().to_string();
         assert!(said.contains("known are") && said.contains("omniscient"), "{said}");
         assert!(policies(&[]).is_err());
+    }
+
+    #[test]
+    fn where_there_are_many_names_they_are_not_all_printed() {
+        let many: Vec<String> = (0..100).map(|i| format!("zoo/{i}")).collect();
+        let said = unknown("check", "", many.iter().map(String::as_str)).to_string();
+        assert!(
+            said.contains("shootdown list") && said.contains("100") && said.len() < 100,
+            "{said}"
+        );
     }
 
     #[test]

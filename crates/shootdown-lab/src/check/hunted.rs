@@ -160,7 +160,11 @@ const SHRINKING: u64 = 4_000;
 pub fn named(end: &End) -> String {
     match end {
         End::Breach(breach) => format!("{} broken", breach.invariant),
-        End::Panic(text) => format!("panic: {text}"),
+        End::Panic(text) => {
+            // A failed assertion has several lines, a result one.
+            let words: Vec<&str> = text.split_whitespace().collect();
+            format!("panic: {}", words.join(" "))
+        }
         End::Finished => "finished".to_owned(),
         End::Abandoned => "abandoned".to_owned(),
         End::Limit => "cut at its limit of steps".to_owned(),

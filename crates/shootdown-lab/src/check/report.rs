@@ -95,7 +95,8 @@ impl Lines {
     #[must_use]
     pub fn line(&self, name: &str, timed: &Timed) -> String {
         let r = &timed.result;
-        let seen = if r.verdict == Verdict::Pass && r.observed.starts_with(&r.expected) {
+        let as_expected = r.verdict == Verdict::Pass && r.observed.starts_with(&r.expected);
+        let seen = if as_expected || r.expected.is_empty() {
             r.observed.clone()
         } else {
             format!("expected {}, observed {}", r.expected, r.observed)

@@ -1,7 +1,7 @@
 //! Which checks the names on the command line mean.
 //!
-//! A name is a kind (`zoo`), a check (`zoo/z18-mask-before-generation`, or without the kind), the
-//! beginning of one (`z18`), or a pattern with `*` and `?` (`litmus/arm-*`).
+//! A name is a kind (`zoo`), a check (`zoo/z01-move-page`, or without the kind), the beginning of one
+//! (`z01`), or a pattern with `*` and `?` (`litmus/riscv/*`).
 
 use super::{Check, Kind};
 use crate::LabError;

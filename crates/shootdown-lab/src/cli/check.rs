@@ -29,7 +29,7 @@ use crate::progress::Progress;
     after_long_help = "Examples:\n  \
         shootdown check                            the default set\n  \
         shootdown check zoo                        every historical bug, found and not found\n  \
-        shootdown check 'litmus/arm-*' mutants     checks by pattern and by kind\n  \
+        shootdown check 'litmus/riscv/*' mutants   checks by pattern and by kind\n  \
         shootdown check random --seed 7 --format json\n  \
         shootdown check random --mutant no-wait    see it fail\n  \
         shootdown check soak --hours 8\n\n\

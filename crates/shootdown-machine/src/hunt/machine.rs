@@ -621,7 +621,8 @@ impl Hunt {
             })
             .collect();
         let first = self.cpus.iter().position(|c| c.status != Status::Ended).unwrap_or(0);
-        let details = format!("{} wait for ever", waiting.join(" and "));
+        let wait = if waiting.len() == 1 { "waits" } else { "wait" };
+        let details = format!("{} {wait} for ever", waiting.join(" and "));
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
         self.broken(Invariant::Progress, first as u8, details);
     }
