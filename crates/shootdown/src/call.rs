@@ -385,7 +385,10 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
             ack.fire();
         }
         #[cfg(any(shootdown_traced, loom))]
-        assert!(!func.is_null(), "calls: a descriptor is seen before it is written (C1, C2)");
+        assert!(
+            !func.is_null() && !data.is_null(),
+            "calls: a descriptor is seen before it is written (C1, C2)"
+        );
         // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave its
         // set; `post` stored a `Func<P>` there and vouched for running it with `data`.
         unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };

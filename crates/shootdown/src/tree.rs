@@ -346,7 +346,10 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
         }
         let mut ack = Ack::to_tree(cpu, early, call, ticket);
         #[cfg(any(shootdown_traced, loom))]
-        assert!(!func.is_null(), "calls: a large call is seen before it is written (T1, T2)");
+        assert!(
+            !func.is_null() && !data.is_null(),
+            "calls: a large call is seen before it is written (T1, T2)"
+        );
         // SAFETY: `begin` stored a `Func<P>` and its caller vouched for running it with `data` on this
         // target, which has not acknowledged yet.
         unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
