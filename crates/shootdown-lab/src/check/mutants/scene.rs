@@ -44,7 +44,7 @@ impl Scene {
             cpus,
             rules: Rules::USUAL,
             powers: Powers::HOSTILE,
-            runs: 20_000,
+            runs: 100_000,
             steps: 20_000,
             setup: || {},
             program,

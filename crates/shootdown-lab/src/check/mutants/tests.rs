@@ -75,6 +75,24 @@ fn a_step_that_matters_is_not_believed_to_be_equivalent() {
     assert!(result.observed.starts_with("master-invariant broken in `"), "{}", result.observed);
 }
 
+/// The book has a row for each scene and for each argument. What is missing is what to write there.
+#[test]
+fn the_book_lists_the_scenes_and_the_arguments() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/model-checking.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let scenes = scenes::all().map(|s| {
+        let kills: Vec<_> = s.kills.iter().map(|m| m.name()).collect();
+        format!("| `{}` | {} | {} |", s.name, s.line, kills.join(", "))
+    });
+    let arguments = Mutant::ALL.iter().filter_map(|m| {
+        let because = m.equivalent()?;
+        Some(format!("| `{}` | {because} |", m.name()))
+    });
+    let missing: Vec<_> =
+        scenes.chain(arguments).filter(|row| !page.lines().any(|l| l == row)).collect();
+    assert!(missing.is_empty(), "rows that the book lacks:\n{}", missing.join("\n"));
+}
+
 #[test]
 fn the_summary_counts_and_names_survivors() {
     let entry = |mutant: Mutant, verdict| {
