@@ -8,8 +8,8 @@ const L2: u64 = 0x10_2000;
 const L3: u64 = 0x10_3000;
 /// The entry that is changed: page 2.
 const ENTRY: u64 = L3 + 2 * 8;
-const OLD: u64 = 0xdead_000 | 0x403;
-const NEW: u64 = 0xbeef_000 | 0x403;
+const OLD: u64 = 0x0dea_d403;
+const NEW: u64 = 0x0bee_f403;
 
 fn by(thread: u32, step: Step) -> Record {
     Record { thread, step, source: "tests.rs:1".to_owned() }
