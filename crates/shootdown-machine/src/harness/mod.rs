@@ -9,7 +9,7 @@
 //! A [`Port`]: your [`Platform`] and [`Regime`], over [`hw`] where the kernel has its instructions and its
 //! interrupt controller, and one function that sets it up. All of the decisions (what to invalidate for
 //! which request, whom to interrupt, what the handler does) stay your own code. Its names come from
-//! [`shootdown`](crate::shootdown), which is the library's source with traced atomics; what your port shares
+//! [`crate::shootdown`], which is the library's source with traced atomics; what your port shares
 //! between CPUs has to be an atomic of [`sync`](crate::shootdown::sync), placed with [`hw::place`].
 //!
 //! # What happens
