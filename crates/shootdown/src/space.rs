@@ -245,7 +245,9 @@ impl<P: Platform> AddressSpace<P> {
             let here = PerCpu::<P>::here(pin);
             // A handler that comes in between waits with its work until the root is loaded.
             let unload = || switch::unload::<P>(here, me);
-            if !without!(RetireIgnoresItself) && !serve::exclusively(me, here, unload) {
+            if without!(RetireLeavesOpenly) {
+                unload();
+            } else if !without!(RetireIgnoresItself) && !serve::exclusively(me, here, unload) {
                 return Err(RetireError::WouldWait);
             }
             lazy.remove(me);

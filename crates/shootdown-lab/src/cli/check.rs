@@ -21,7 +21,7 @@ use crate::progress::Progress;
 #[command(
     long_about = "Hunt for broken promises: litmus tests, bug zoo, mutants, random and exhaustive schedules.\n\n\
         Without names the default set runs, a few minutes on two cores. A name is a kind (litmus, zoo, \
-        mutants, random, exhaustive, models), a check, the beginning of a check's name, or a pattern \
+        mutants, random, exhaustive, soak), a check, the beginning of a check's name, or a pattern \
         with * and ?; `shootdown list checks` shows them all.\n\n\
         Each check prints one line: what was observed (and what was expected, where that differs), and \
         how much was looked at. A check that stopped at a limit says UNKNOWN and counts as failed; so \

@@ -441,6 +441,8 @@ mutants! {
     RetireIgnoresLazy "retire-ignores-lazy" Quarantine "space.rs retire" Reuse;
     /// A space is retired while the retiring CPU has it loaded lazily.
     RetireIgnoresItself "retire-ignores-itself" Quarantine "space.rs retire" Reuse;
+    /// A CPU that retires the space it has loaded leaves it without keeping handlers waiting.
+    RetireLeavesOpenly "retire-leaves-openly" Row "space.rs retire" Progress;
     /// A space is retired while a CPU runs in it.
     RetireIgnoresActive "retire-ignores-active" Quarantine "space.rs retire" Errors;
     /// A space gets the name of one that was dropped.

@@ -6,7 +6,9 @@ use shootdown_machine::hunt::hw;
 
 use super::calls::set;
 use super::ran_here;
-use crate::check::mutants::kit::{enter, enter_now, kit, lazy, meet, page, table, tree, user};
+use crate::check::mutants::kit::{
+    enter, enter_now, kit, lazy, meet, page, retire, table, tree, user,
+};
 use crate::check::mutants::port::{self, Rig, Rules, Waits};
 use crate::check::mutants::scene::Scene;
 
@@ -43,6 +45,21 @@ fn leaves_while_it_polls(cpu: u8) {
     meet(2);
     let _ = shootdown::poll::<Rig>(&Rig::pin());
     let _ = shootdown::poll::<Rig>(&Rig::pin());
+}
+
+/// CPU 1 retires the space that it has loaded lazily, interrupts on, while it is asked for something else.
+fn retires_while_called(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        call_on::<Rig, _>(&Rig::pin(), &set(&[1]), &|_| ran_here()).expect("tasks may wait");
+        return;
+    }
+    enter(0);
+    user();
+    lazy();
+    meet(2);
+    retire(0).expect("nobody else has it loaded");
 }
 
 /// The handler is maskable, and switches have interrupts off: nobody may ask it to come back.
@@ -224,6 +241,14 @@ pub static SCENES: &[Scene] = &[
     )
     .interrupt(answers_once)
     .kills(&[UnloadingAsksAgain]),
+    Scene::new(
+        "retires-while-called",
+        "a handler comes while its CPU leaves the space that it retires",
+        2,
+        retires_while_called,
+    )
+    .interrupt(answers_once)
+    .kills(&[RetireLeavesOpenly]),
     Scene::new("handler-frees", "a handler flushes while its CPU catches up", 2, handler_frees)
         .interrupt(frees_in_handler)
         .kills(&[NestedWorkForgotten]),
