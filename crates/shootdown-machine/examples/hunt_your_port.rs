@@ -182,6 +182,7 @@ unsafe impl Platform for Mine {
     type Regime = Mmu;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<4>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(cpu::this(), std::marker::PhantomData)

@@ -9,6 +9,7 @@
 //! | private | 1 | this CPU, on every switch | this CPU |
 //! | shared | 1 | this CPU: switch, lazy, acknowledgement | initiators |
 //! | rare | 1 | this CPU, in handlers | this CPU |
+//! | tag | 1 | this CPU, on a switch under machine-wide tags; whoever begins a new generation of them | both |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
 //! | counters | 5 | this CPU | whoever asks |
@@ -22,6 +23,7 @@ use core::fmt;
 
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu_set::Bits;
+use crate::facts::{SplitTables, TagScope};
 use crate::ids::Generation;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::Lazy;
@@ -31,7 +33,9 @@ use crate::space::AddressSpace;
 use crate::stats::{Snapshot, Stats};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use crate::tags::generations::CpuTag;
 use crate::tags::slots::{self, Order, Slot, TagSlots};
+use crate::tags::versioned::Versioned;
 
 /// The state of one CPU.
 #[repr(C, align(128))]
@@ -41,6 +45,7 @@ pub struct PerCpu<P: Platform> {
     // must not bring the private one along.
     pub(crate) rare: Rare,
     pub(crate) shared: Shared<P>,
+    pub(crate) tag: CpuTag,
     pub(crate) mailbox: Mailbox<P>,
     pub(crate) call: Descriptor<P>,
     pub(crate) stats: Stats,
@@ -117,6 +122,10 @@ pub enum OnlineError {
     Loaded,
     /// The port's facts contradict each other.
     Facts(crate::facts::FactsError),
+    /// The policy can't serve this hardware.
+    Policy(crate::policy::PolicyError),
+    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and this CPU.
+    NoTags,
 }
 
 impl fmt::Display for OnlineError {
@@ -130,6 +139,10 @@ impl fmt::Display for OnlineError {
                 f.write_str("Platform::slot returned None for the CPU that comes online")
             }
             Self::Facts(e) => e.fmt(f),
+            Self::Policy(e) => e.fmt(f),
+            Self::NoTags => f.write_str(
+                "tags are machine-wide: make an allocator (tags::generations) for the declared width and all CPUs, and return it from Platform::tags",
+            ),
         }
     }
 }
@@ -157,6 +170,7 @@ impl<P: Platform> PerCpu<P> {
                 again: AtomicBool::new(false),
                 user_half_owed: AtomicU32::new(0),
             },
+            tag: CpuTag::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -183,6 +197,7 @@ impl<P: Platform> PerCpu<P> {
                 again: AtomicBool::new(false),
                 user_half_owed: AtomicU32::new(0),
             },
+            tag: CpuTag::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -291,7 +306,16 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
         return Err(OnlineError::TooMany);
     }
     let me = P::slot(cpu).ok_or(OnlineError::NoSlot)?;
-    P::Regime::facts().check().map_err(OnlineError::Facts)?;
+    let facts = P::Regime::facts();
+    facts.check().map_err(OnlineError::Facts)?;
+    P::policy().check(facts).map_err(OnlineError::Policy)?;
+    if facts.tag_scope == TagScope::System {
+        let pairs = matches!(facts.split_tables, SplitTables::Yes { .. });
+        let fit = P::tags().is_some_and(|tags| tags.serves(facts.tag_bits, pairs, cpu));
+        if !fit {
+            return Err(OnlineError::NoTags);
+        }
+    }
     if me.loaded() != Loaded::KERNEL {
         return Err(OnlineError::Loaded);
     }

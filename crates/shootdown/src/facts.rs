@@ -70,8 +70,7 @@ pub struct Facts {
     pub tag_scope: TagScope,
     /// Width of a tag in bits (12 for PCID, 8 or 16 for ASID); 0 without tags.
     pub tag_bits: u8,
-    /// Remote invalidation in hardware. Declared for ports and reports; this version's engines interrupt
-    /// CPUs instead, which is correct everywhere.
+    /// Remote invalidation in hardware.
     pub broadcast: Broadcast,
     /// Invalidation instructions order later translations after themselves (x86: yes). Where not, the
     /// responder fences.
@@ -99,6 +98,8 @@ pub enum FactsError {
     TagWidth,
     /// A mechanism this version has no engine for.
     Unsupported,
+    /// Hardware broadcasts by tag, and a tag does not mean the same on every CPU.
+    BroadcastScope,
     /// `page_spares_globals` with tags on.
     TagsForbiddenByErratum,
     /// A ceiling of 0 would make every flush full; declare at least 1.
@@ -109,10 +110,13 @@ impl fmt::Display for FactsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TagWidth => {
-                "tag_scope and tag_bits disagree; give both (at least 4 bits per CPU tag, 5 with split tables) or neither"
+                "tag_scope and tag_bits disagree; give both (4 to 16 bits for a CPU's own tags, 2 to 16 for machine-wide ones, one more with split tables) or neither"
             }
             Self::Unsupported => {
-                "system-wide tags, untagged walk caches, repeat_sync and survives_once need engines that this version lacks"
+                "untagged walk caches, repeat_sync and survives_once need engines that this version lacks"
+            }
+            Self::BroadcastScope => {
+                "Broadcast::Tlbi names a tag on every CPU at once: declare TagScope::System, or Broadcast::None"
             }
             Self::TagsForbiddenByErratum => {
                 "page_spares_globals is set: declare TagScope::None and tag_bits 0"
@@ -144,21 +148,25 @@ impl Facts {
     /// # Errors
     /// The first contradiction found.
     pub const fn check(&self) -> Result<(), FactsError> {
+        let split = matches!(self.split_tables, SplitTables::Yes { .. });
         match self.tag_scope {
             TagScope::None if self.tag_bits != 0 => return Err(FactsError::TagWidth),
             TagScope::PerCpu if self.tag_bits < 4 || self.tag_bits > 16 => {
                 return Err(FactsError::TagWidth);
             }
-            TagScope::System => return Err(FactsError::Unsupported),
-            TagScope::PerCpu
-                if matches!(self.split_tables, SplitTables::Yes { .. }) && self.tag_bits < 5 =>
-            {
+            TagScope::System if self.tag_bits < 2 || self.tag_bits > 16 => {
                 return Err(FactsError::TagWidth);
             }
-            TagScope::PerCpu if self.errata.page_spares_globals => {
+            TagScope::PerCpu if split && self.tag_bits < 5 => return Err(FactsError::TagWidth),
+            TagScope::System if split && self.tag_bits < 3 => return Err(FactsError::TagWidth),
+            TagScope::PerCpu | TagScope::System if self.errata.page_spares_globals => {
                 return Err(FactsError::TagsForbiddenByErratum);
             }
             _ => {}
+        }
+        let machine_wide = matches!(self.tag_scope, TagScope::System);
+        if matches!(self.broadcast, Broadcast::Tlbi { .. }) && !machine_wide {
+            return Err(FactsError::BroadcastScope);
         }
         if !self.walk_cache_tagged || self.errata.repeat_sync || self.errata.survives_once {
             return Err(FactsError::Unsupported);
@@ -185,7 +193,13 @@ mod tests {
         let errata = Errata { page_spares_globals: true, ..Errata::default() };
         assert_eq!(Facts { errata, ..pcid }.check(), Err(FactsError::TagsForbiddenByErratum));
         assert_eq!(Facts { ceiling: 0, ..ok }.check(), Err(FactsError::Ceiling));
-        let arm = Facts { tag_scope: TagScope::System, tag_bits: 16, ..ok };
-        assert_eq!(arm.check(), Err(FactsError::Unsupported));
+        let broadcast = Broadcast::Tlbi { ranges: false };
+        let arm = Facts { tag_scope: TagScope::System, tag_bits: 16, broadcast, ..ok };
+        assert_eq!(arm.check(), Ok(()));
+        assert_eq!(Facts { tag_bits: 1, ..arm }.check(), Err(FactsError::TagWidth));
+        assert_eq!(Facts { tag_bits: 17, ..arm }.check(), Err(FactsError::TagWidth));
+        let split_tables = SplitTables::Yes { invalidate_other_tag: true };
+        assert_eq!(Facts { split_tables, tag_bits: 2, ..arm }.check(), Err(FactsError::TagWidth));
+        assert_eq!(Facts { broadcast, ..pcid }.check(), Err(FactsError::BroadcastScope));
     }
 }

@@ -8,6 +8,7 @@ use crate::cpu::{PerCpu, Private, Rare, Shared};
 use crate::platform::Platform;
 use crate::space::AddressSpace;
 use crate::system::System;
+use crate::tags::generations::{CpuTag, SpaceTag};
 
 /// A part of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +33,7 @@ const fn part(offset: usize, len: usize, name: &'static str) -> Part {
 /// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the CPU's
 /// own.
 #[must_use]
-pub fn per_cpu<P: Platform>() -> [Part; 13] {
+pub fn per_cpu<P: Platform>() -> [Part; 14] {
     let private = offset_of!(PerCpu<P>, private);
     let shared = offset_of!(PerCpu<P>, shared);
     let rare = offset_of!(PerCpu<P>, rare);
@@ -52,6 +53,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 13] {
             size_of::<P::Slots>(),
             "generation of a slot",
         ),
+        part(offset_of!(PerCpu<P>, tag), size_of::<CpuTag>(), "versioned tag"),
         part(mailbox, size_of::<Mailbox<P>>(), "mailbox"),
         part(mailbox + Mailbox::<P>::DEFERRED, 1, "mailbox, deferred flush"),
         part(mailbox + Mailbox::<P>::SUMMARY, 8, "mailbox, summary"),
@@ -68,10 +70,11 @@ pub fn per_cpu<P: Platform>() -> [Part; 13] {
 
 /// The parts of an [`AddressSpace`].
 #[must_use]
-pub fn space<P: Platform>() -> [Part; 5] {
+pub fn space<P: Platform>() -> [Part; 6] {
     [
         part(AddressSpace::<P>::GENERATION, 8, "generation"),
         part(AddressSpace::<P>::OWED, 8, "owed tables"),
+        part(AddressSpace::<P>::TAG, size_of::<SpaceTag>(), "versioned tag of the space"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
         part(offset_of!(AddressSpace<P>, cpus), size_of::<P::Mask>(), "CPU set"),
         part(AddressSpace::<P>::COLD, 64, "retired flag and stale count"),

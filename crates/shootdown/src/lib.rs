@@ -55,6 +55,7 @@
 //!     type Regime = Hardware;
 //!     type Mask = AtomicCpuSet<1>;                           // up to 64 CPUs
 //!     type Slots = Slots<6>;                                 // tag slots per CPU
+//!     type Tags = NoTags;                                    // no tags that mean the same everywhere
 //!     fn pin() -> NoPreemption { NoPreemption(core::marker::PhantomData) }
 //!     fn system() -> &'static System<Self> { &SYSTEM }
 //!     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> { CPUS.get(cpu.index()) }
@@ -119,6 +120,7 @@ pub mod layout;
 pub mod mutant;
 pub mod platform;
 pub mod policy;
+pub mod presence;
 mod range_log;
 pub mod regime;
 mod respond;
@@ -138,10 +140,12 @@ pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, fl
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
 pub use platform::{KickError, Pinned, Platform, Stalled};
-pub use policy::Policy;
+pub use policy::{Policy, PolicyError};
+pub use presence::Strategy;
 pub use regime::{Invalidate, Reach, Regime};
 pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};
 pub use switch::{Switched, UserEntry, enter_lazy, leave, return_to_user, switch_to};
 pub use system::System;
 pub use tags::slots::Slots;
+pub use tags::versioned::NoTags;

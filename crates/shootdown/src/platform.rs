@@ -13,6 +13,7 @@ use crate::policy::Policy;
 use crate::regime::Regime;
 use crate::system::System;
 use crate::tags::slots::TagSlots;
+use crate::tags::versioned::Versioned;
 
 /// The set-of-CPUs value type of a platform.
 pub type CpuSetOf<P> = <<P as Platform>::Mask as Mask>::Set;
@@ -65,7 +66,7 @@ impl core::error::Error for KickError {}
 ///    kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
 ///    kicking CPU wrote before is visible to the kicked one then.
 /// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
-/// 4. [`Platform::system`] and [`Platform::policy`] return the same reference always.
+/// 4. [`Platform::system`], [`Platform::policy`] and [`Platform::tags`] return the same reference always.
 /// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
 ///    [`crate::Served::Again`], it is called again before the CPU runs user code (a self-interrupt that
 ///    is maskable does it).
@@ -78,6 +79,9 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     type Mask: Mask;
     /// The tag slots of a CPU; `Slots<6>` unless measured otherwise.
     type Slots: TagSlots;
+    /// The allocator of machine-wide tags: [`Generations`](crate::tags::generations::Generations) of a fitting
+    /// size where a tag means the same on every CPU, [`NoTags`](crate::NoTags) elsewhere.
+    type Tags: Versioned;
 
     /// Stays on this CPU until the result is dropped.
     fn pin() -> Self::Pin;
@@ -112,6 +116,12 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The mechanisms in force; constant for the life of the kernel.
     fn policy() -> &'static Policy {
         &Policy::SHOOTDOWN
+    }
+
+    /// The one allocator of machine-wide tags, made for this machine's tag width and CPUs. `None` where tags
+    /// are each CPU's own, or there are none.
+    fn tags() -> Option<&'static Self::Tags> {
+        None
     }
 
     /// A cheap monotonic count for the wait histogram; 0 where there is none.

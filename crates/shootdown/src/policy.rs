@@ -4,6 +4,11 @@
 //! [`Policy::SHOOTDOWN`]; the others exist so that what each mechanism gains can be measured, and carry
 //! the name of the system whose choices they repeat.
 
+use core::fmt;
+
+use crate::facts::{Broadcast, Facts};
+use crate::presence::Strategy;
+
 /// Which tag slot makes room for a new space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -78,7 +83,31 @@ pub struct Policy {
     /// The lazy flag shares a line with what others read (`true`) or sits with the private state, so
     /// that reading it from afar takes the private line away (`false`, as before Linux 5.13).
     pub split_lazy_line: bool,
+    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided that it need
+    /// not. `None` interrupts the CPUs concerned, there as elsewhere.
+    pub broadcast: Option<Strategy>,
 }
+
+/// A policy that this hardware can't serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by deciding for one.
+    LocalUpgraded(Strategy),
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LocalUpgraded(strategy) => write!(
+                f,
+                "the hypervisor makes every local invalidation a broadcast: strategy {strategy:?} gains nothing; set broadcast to Strategy::Always"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
 
 impl Policy {
     /// Everything this project has. The default.
@@ -96,6 +125,7 @@ impl Policy {
         tree_above: 32,
         leave: Leave::Lazily,
         split_lazy_line: true,
+        broadcast: Some(Strategy::Sticky),
     };
 
     /// No tags, everyone interrupted, full flushes, one after the other.
@@ -113,6 +143,7 @@ impl Policy {
         tree_above: 0,
         leave: Leave::AtSwitch,
         split_lazy_line: true,
+        broadcast: None,
     };
 
     /// Generations and lazy mode, local before remote, no tags.
@@ -130,10 +161,53 @@ impl Policy {
     /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
     pub const LINUX_5_13: Self =
         Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
+
+    /// Machine-wide tags, and every invalidation broadcast by the hardware.
+    pub const ARM64_MAINLINE: Self = Self { broadcast: Some(Strategy::Always), ..Self::LINUX_5_13 };
+
+    /// Checks that the policy can serve hardware with these facts.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub const fn check(&self, facts: &Facts) -> Result<(), PolicyError> {
+        match (facts.broadcast, self.broadcast) {
+            (Broadcast::Tlbi { .. }, Some(Strategy::Always) | None) => Ok(()),
+            (Broadcast::Tlbi { .. }, Some(strategy)) if facts.hypervisor_may_upgrade => {
+                Err(PolicyError::LocalUpgraded(strategy))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for Policy {
     fn default() -> Self {
         Self::SHOOTDOWN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::TagScope;
+
+    #[test]
+    fn local_invalidations_that_a_hypervisor_upgrades_are_refused_as_a_strategy() {
+        let arm = Facts {
+            tag_scope: TagScope::System,
+            tag_bits: 16,
+            broadcast: Broadcast::Tlbi { ranges: true },
+            ..Facts::X86_64_MINIMUM
+        };
+        let guest = Facts { hypervisor_may_upgrade: true, ..arm };
+        for strategy in [Strategy::Sticky, Strategy::Active, Strategy::Trim] {
+            let policy = Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN };
+            assert_eq!(policy.check(&arm), Ok(()));
+            assert_eq!(policy.check(&guest), Err(PolicyError::LocalUpgraded(strategy)));
+        }
+        assert_eq!(Policy::ARM64_MAINLINE.check(&guest), Ok(()));
+        assert_eq!(Policy { broadcast: None, ..Policy::SHOOTDOWN }.check(&guest), Ok(()));
+        let x86 = Facts { hypervisor_may_upgrade: true, ..Facts::X86_64_MINIMUM };
+        assert_eq!(Policy::SHOOTDOWN.check(&x86), Ok(()));
     }
 }

@@ -17,13 +17,15 @@ use core::fmt;
 use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::{Bits, Mask};
-use crate::ids::{CpuId, Generation, SpaceId};
+use crate::ids::{CpuId, Generation, SpaceId, Tag};
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, prefetch, prefetch_write};
+use crate::tags::generations::SpaceTag;
+use crate::tags::versioned::Versioned;
 
 /// An address space, as far as coherence is concerned. The kernel keeps it beside its page tables.
 ///
@@ -44,6 +46,8 @@ struct Hot<P: Platform> {
     owed: AtomicU64,
     id: SpaceId,
     root: <P::Regime as Regime>::Root,
+    /// The machine-wide tag, where tags are such.
+    tag: SpaceTag,
 }
 
 #[derive(Debug)]
@@ -94,6 +98,8 @@ impl<P: Platform> AddressSpace<P> {
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, generation);
     pub(crate) const OWED: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, owed);
+    pub(crate) const TAG: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
     pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
 }
 
@@ -110,6 +116,7 @@ impl<P: Platform> AddressSpace<P> {
                 owed: AtomicU64::new(0),
                 id: P::system().next_id(),
                 root,
+                tag: SpaceTag::new(),
             },
             log: RangeLog::new(),
             #[cfg(not(loom))]
@@ -130,6 +137,12 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn root(&self) -> <P::Regime as Regime>::Root {
         self.hot.root
+    }
+
+    /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are not such.
+    #[must_use]
+    pub fn tag(&self) -> Option<Tag> {
+        P::tags()?.tag_of(&self.hot.tag)
     }
 
     /// How many revoking changes were flushed or are being flushed.

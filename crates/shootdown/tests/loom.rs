@@ -73,6 +73,7 @@ unsafe impl Platform for Model {
     type Regime = Model;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<2>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(CpuId(me()))

@@ -68,6 +68,7 @@ unsafe impl Platform for Model {
     type Regime = Model;
     type Mask = AtomicCpuSet<2>;
     type Slots = Slots<2>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(CpuId(NUMBERS[me()]))

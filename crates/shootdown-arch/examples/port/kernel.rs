@@ -28,6 +28,7 @@ unsafe impl Platform for Kernel {
     type Regime = Regime; // the hardware: see below
     type Mask = AtomicCpuSet<1>; // up to 64 CPUs
     type Slots = Slots<6>;
+    type Tags = NoTags;
 
     fn pin() -> Pin {
         Pin(yours::NoPreemption::enter(), PhantomData)

@@ -33,6 +33,7 @@ unsafe impl Platform for Bare {
     type Regime = Self;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
+    type Tags = shootdown_core::NoTags;
 
     fn pin() -> Pin {
         Pin(PhantomData)

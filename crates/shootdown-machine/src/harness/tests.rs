@@ -185,6 +185,7 @@ mod unsplit {
         type Regime = Mmu;
         type Mask = AtomicCpuSet<1>;
         type Slots = Slots<1>;
+        type Tags = shootdown::NoTags;
 
         fn pin() -> HuntPin {
             unreachable!()

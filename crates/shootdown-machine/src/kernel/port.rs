@@ -46,6 +46,7 @@ unsafe impl<const W: usize> Platform for Port<W> {
     type Regime = Hardware;
     type Mask = AtomicCpuSet<W>;
     type Slots = Slots<6>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(CpuId(here()), PhantomData)

@@ -162,6 +162,14 @@ pub struct Generations<const WORDS: usize, const CPUS: usize> {
 
 impl SpaceTag {
     /// No tag yet.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
+    }
+
+    /// No tag yet.
+    #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
         Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
@@ -186,6 +194,18 @@ impl Default for SpaceTag {
 
 impl CpuTag {
     /// A CPU that runs under no tag and has flushed for no generation.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            active: AtomicU64::new(INACTIVE),
+            reserved: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+        }
+    }
+
+    /// A CPU that runs under no tag and has flushed for no generation.
+    #[cfg(loom)]
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -262,6 +282,13 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         };
         this.map[0].store(1, Ordering::Relaxed);
         Ok(this)
+    }
+
+    /// Was it made for tags of `bits` bits, in pairs or not, and for this CPU?
+    #[must_use]
+    pub fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool {
+        let pair = u8::from(pairs);
+        pair == self.shift && self.numbers == 1 << (bits - pair) && cpu.0 < self.cpus
     }
 
     fn generation(&self) -> u64 {

@@ -2,3 +2,4 @@
 
 pub mod generations;
 pub mod slots;
+pub mod versioned;

@@ -107,6 +107,7 @@ unsafe impl Platform for Mock {
     type Regime = Mock;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(CpuId(world().current.get()), core::marker::PhantomData)

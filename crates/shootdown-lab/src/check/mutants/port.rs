@@ -219,6 +219,7 @@ unsafe impl Platform for Rig {
     type Regime = Rig;
     type Mask = AtomicCpuSet<2>;
     type Slots = Slots<2>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> Pin {
         Pin(number(me()), PhantomData)

@@ -106,6 +106,7 @@ unsafe impl Platform for HuntPort {
     type Regime = HuntRegime;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
+    type Tags = shootdown::NoTags;
 
     fn pin() -> HuntPin {
         HuntPin(hw::this_cpu(), PhantomData)

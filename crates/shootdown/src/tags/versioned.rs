@@ -1,0 +1,73 @@
+//! What the library asks of a machine-wide allocator of tags.
+//!
+//! A port whose tags mean the same on every CPU ([`TagScope::System`](crate::facts::TagScope::System))
+//! has one [`Generations`] for its spaces and returns it from [`Platform::tags`](crate::Platform::tags).
+//! How many words and CPUs it has room for is the port's choice, made here a type that the rest of the
+//! library need not know. Other ports name [`NoTags`].
+
+use core::convert::Infallible;
+
+use crate::ids::{CpuId, Tag};
+use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag};
+
+/// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`].
+pub trait Versioned: Send + Sync + 'static {
+    /// See [`Generations::activate`].
+    fn activate<C: CpuTags + ?Sized>(
+        &self,
+        cpu: CpuId,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Activated;
+
+    /// See [`Generations::tag_of`].
+    fn tag_of(&self, space: &SpaceTag) -> Option<Tag>;
+
+    /// Was it made for tags of so many bits, in pairs or not, and for this CPU?
+    fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool;
+}
+
+impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPUS> {
+    fn activate<C: CpuTags + ?Sized>(
+        &self,
+        cpu: CpuId,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Activated {
+        Self::activate(self, cpu, space, cpus, wait)
+    }
+
+    fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
+        Self::tag_of(self, space)
+    }
+
+    fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool {
+        Self::serves(self, bits, pairs, cpu)
+    }
+}
+
+/// For ports without machine-wide tags. There is none of it.
+#[derive(Clone, Copy, Debug)]
+pub struct NoTags(Infallible);
+
+impl Versioned for NoTags {
+    fn activate<C: CpuTags + ?Sized>(
+        &self,
+        _: CpuId,
+        _: &SpaceTag,
+        _: &C,
+        _: impl FnMut(),
+    ) -> Activated {
+        match self.0 {}
+    }
+
+    fn tag_of(&self, _: &SpaceTag) -> Option<Tag> {
+        match self.0 {}
+    }
+
+    fn serves(&self, _: u8, _: bool, _: CpuId) -> bool {
+        match self.0 {}
+    }
+}
