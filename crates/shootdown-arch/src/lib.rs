@@ -25,13 +25,15 @@
 //!   instruction that would fault on it: a flush that faults is a flush not done.
 //!
 //! Sections are cited from the Intel Software Developer's Manual ("SDM", volume 3A section 4.10
-//! unless another is given) and the AMD64 Architecture Programmer's Manual ("APM").
+//! unless another is given), the AMD64 Architecture Programmer's Manual ("APM"), the Arm Architecture
+//! Reference Manual ("Arm ARM") and the RISC-V Privileged Architecture ("Privileged").
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
 pub mod aarch64;
+pub mod riscv64;
 pub mod x86_64;
 
 #[cfg(all(doctest, target_arch = "x86_64"))]
