@@ -35,7 +35,7 @@ pub use engine::Footprint;
 pub use kernel::{Kernel, Space};
 pub use machine::Machine;
 pub use outcome::{
-    CpuOutcome, Interrupts, Invalidations, LineCounts, Outcome, TimeSplit, TlbCounts,
+    CpuOutcome, FabricUse, Interrupts, Invalidations, LineCounts, Outcome, TimeSplit, TlbCounts,
 };
 pub use profile::{Profile, ProfileError};
 pub use shootdown;

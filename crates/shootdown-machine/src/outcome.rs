@@ -97,6 +97,8 @@ counts! {
         kernel_pages,
         /// Everything, global entries included.
         everything,
+        /// Operations that invalidate on every CPU.
+        broadcast,
         /// Roots loaded with their tag's entries kept.
         loads_kept,
         /// Roots loaded with their tag's entries dropped.
@@ -136,6 +138,37 @@ counts! {
     }
 }
 
+/// What one CPU had to do with the fabric that invalidates everywhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FabricUse {
+    /// Operations that it issued.
+    pub operations: u64,
+    /// How long it waited for them; part of [`TimeSplit::waiting`].
+    pub waited: Time,
+    /// What the operations of others took from it while it ran; part of the time of whatever it did.
+    pub taxed: Time,
+}
+
+impl AddAssign for FabricUse {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.waited += other.waited;
+        self.taxed += other.taxed;
+    }
+}
+
+impl Sub for FabricUse {
+    type Output = Self;
+    /// What came since `earlier`.
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            operations: self.operations - earlier.operations,
+            waited: self.waited - earlier.waited,
+            taxed: self.taxed - earlier.taxed,
+        }
+    }
+}
+
 /// What one CPU did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CpuOutcome {
@@ -151,6 +184,8 @@ pub struct CpuOutcome {
     pub interrupts: Interrupts,
     /// Cache lines.
     pub lines: LineCounts,
+    /// Broadcasts.
+    pub fabric: FabricUse,
     /// System calls.
     pub syscalls: u64,
     /// The library's own counters.
@@ -178,6 +213,7 @@ impl Outcome {
             invalidations: now.invalidations - then.invalidations,
             interrupts: now.interrupts - then.interrupts,
             lines: now.lines - then.lines,
+            fabric: now.fabric - then.fabric,
             syscalls: now.syscalls - then.syscalls,
             library: now.library - then.library,
         };
@@ -195,6 +231,7 @@ impl Outcome {
             total.invalidations += cpu.invalidations;
             total.interrupts += cpu.interrupts;
             total.lines += cpu.lines;
+            total.fabric += cpu.fabric;
             total.syscalls += cpu.syscalls;
             total.library += cpu.library;
         }

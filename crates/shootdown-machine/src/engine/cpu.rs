@@ -2,7 +2,7 @@
 
 use corosensei::Yielder;
 
-use crate::outcome::{Interrupts, LineCounts, TimeSplit};
+use crate::outcome::{FabricUse, Interrupts, LineCounts, TimeSplit};
 use crate::time::Time;
 
 /// Where the time of a CPU goes just now.
@@ -67,6 +67,16 @@ pub struct CpuState {
     pub split: [u64; 5],
     pub lines: LineCounts,
     pub interrupts: Interrupts,
+    /// When what this CPU handed to the fabric is complete.
+    pub broadcast_done: u64,
+    /// When the fabric is done with the last of it.
+    pub broadcast_served: u64,
+    pub broadcast_waited: u64,
+    pub broadcasts: u64,
+    /// Busy time of the fabric that this CPU has paid for, or need not.
+    pub fabric_seen: u64,
+    /// What it paid.
+    pub taxed: u64,
     /// The coroutine's way out; set when it first runs.
     pub yielder: Option<*const Yielder<(), ()>>,
 }
@@ -91,6 +101,12 @@ impl CpuState {
             split: [0; 5],
             lines: LineCounts::default(),
             interrupts: Interrupts::default(),
+            broadcast_done: 0,
+            broadcast_served: 0,
+            broadcast_waited: 0,
+            broadcasts: 0,
+            fabric_seen: 0,
+            taxed: 0,
             yielder: None,
         }
     }
@@ -151,6 +167,15 @@ impl CpuState {
             self.watched.push((line as u32, version));
         } else {
             self.overflowed = true;
+        }
+    }
+
+    /// What this CPU had to do with the fabric.
+    pub fn fabric(&self) -> FabricUse {
+        FabricUse {
+            operations: self.broadcasts,
+            waited: Time::from_ps(self.broadcast_waited),
+            taxed: Time::from_ps(self.taxed),
         }
     }
 

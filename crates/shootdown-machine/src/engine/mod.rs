@@ -26,6 +26,7 @@
 
 mod arena;
 mod cpu;
+mod fabric;
 pub(crate) mod hooks;
 mod interrupt;
 mod lines;
@@ -45,6 +46,8 @@ use std::ptr::{self, NonNull};
 use arena::Arena;
 use cpu::{CpuState, NEVER};
 pub(crate) use cpu::{Mode, Vector};
+use fabric::Fabric;
+pub(crate) use fabric::{await_broadcast, broadcast, drain};
 pub(crate) use interrupt::{irqs, irqs_are_on, send, wake_self};
 use lines::{Distances, Line, Sharers};
 pub(crate) use park::{idle_until, relax};
@@ -93,6 +96,8 @@ pub(crate) struct Engine {
     waiters: Vec<Vec<(u32, u32)>>,
     sharers: Sharers,
     cpus: Vec<CpuState>,
+    /// `None` where no hardware invalidates everywhere.
+    fabric: Option<Fabric>,
     /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or waits.
     due: Vec<u64>,
     /// An entry of each CPU that no longer counts but is still in the queue; NEVER when none is known.
@@ -122,6 +127,7 @@ impl Engine {
     pub(crate) fn new(topology: Topology, costs: Costs, memory: usize, seed: u64) -> Box<Self> {
         Box::new(Self {
             distances: Distances::new(topology, &costs),
+            fabric: costs.broadcast.map(Fabric::new),
             costs,
             arena: Arena::new(memory),
             lines: Vec::new(),
@@ -193,6 +199,7 @@ impl Engine {
                 time: cpu.time_split(),
                 interrupts: cpu.interrupts,
                 lines: cpu.lines,
+                fabric: cpu.fabric(),
                 ..CpuOutcome::default()
             })
             .collect()
@@ -336,7 +343,10 @@ fn suspend() {
 #[inline]
 pub(crate) fn step() {
     loop {
-        let (in_order, due) = with(|e| (e.in_order(), e.me().is_due()));
+        let (in_order, due) = with(|e| {
+            e.settle();
+            (e.in_order(), e.me().is_due())
+        });
         if due {
             interrupt::take();
         } else if in_order {
@@ -362,7 +372,10 @@ fn take_due() {
 /// Time that passes without touching anything shared, and without a chance for interrupts.
 #[inline]
 pub(crate) fn charge(time: Time) {
-    with(|e| e.me().spend(time.ps()));
+    with(|e| {
+        e.me().spend(time.ps());
+        e.settle();
+    });
 }
 
 /// As [`charge`], and others and interrupts get their turn once the CPU has run ahead far enough.
@@ -370,8 +383,9 @@ pub(crate) fn charge(time: Time) {
 pub(crate) fn charge_private(time: Time) {
     let turn = with(|e| {
         let head = e.head >> CPU_BITS;
+        e.me().spend(time.ps());
+        e.settle();
         let me = e.me();
-        me.spend(time.ps());
         me.time > head.saturating_add(LOOKAHEAD) || me.is_due()
     });
     if turn {
@@ -379,7 +393,8 @@ pub(crate) fn charge_private(time: Time) {
     }
 }
 
-/// A computation of this length; interrupts are taken when they arrive, and come on top.
+/// A computation of this length; interrupts are taken when they arrive, and come on top, and so does what
+/// the fabric takes ([`fabric`]).
 pub(crate) fn compute(length: Time) {
     let mut left = length.ps();
     take_due();
@@ -392,6 +407,7 @@ pub(crate) fn compute(length: Time) {
             if Engine::key(end, cpu) <= head {
                 left -= end - me.time;
                 me.spend_until(end);
+                left += e.owed();
                 return true;
             }
             me.interruptible = true;
@@ -405,6 +421,7 @@ pub(crate) fn compute(length: Time) {
                 let me = e.me();
                 me.interruptible = false;
                 left -= me.time - before;
+                left += e.owed();
             });
         }
         take_due();

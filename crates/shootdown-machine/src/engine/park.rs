@@ -21,6 +21,7 @@ const SWEEP: usize = 8;
 pub(crate) fn relax() {
     take_due();
     let park = with(|e| {
+        e.settle();
         let cpu = e.current;
         let news = e.me().overflowed
             || e.cpus[cpu as usize]
@@ -44,6 +45,7 @@ pub(crate) fn relax() {
         suspend();
     }
     with(|e| {
+        e.forgive();
         let me = e.me();
         me.interruptible = false;
         me.mode = mode;
@@ -57,6 +59,7 @@ pub(crate) fn relax() {
 /// Does nothing until `until`, or until woken. Returns whether it was woken.
 pub(crate) fn idle_until(until: Time) -> bool {
     let until = until.ps();
+    with(Engine::settle);
     let mode = super::mode(Mode::Idle);
     loop {
         take_due();
@@ -80,7 +83,10 @@ pub(crate) fn idle_until(until: Time) -> bool {
             break;
         }
         suspend();
-        with(|e| e.me().interruptible = false);
+        with(|e| {
+            e.me().interruptible = false;
+            e.forgive();
+        });
     }
     super::mode(mode);
     with(|e| std::mem::take(&mut e.me().woken))

@@ -116,6 +116,7 @@ fn spawn(cpu: u32, job: Option<Job>) -> Cpu {
         with(|e| {
             e.me().yielder = Some(yielder);
             e.me().interruptible = false;
+            e.forgive();
         });
         if let Some(job) = job {
             job();

@@ -1,5 +1,7 @@
 //! The engine against arithmetic: small programs whose times are known in advance.
 
+mod fabric;
+
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

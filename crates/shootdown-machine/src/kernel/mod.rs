@@ -22,6 +22,8 @@ mod memory;
 mod port;
 mod shared;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use shootdown::ids::CpuId;
 use shootdown::{Flushed, Switched};

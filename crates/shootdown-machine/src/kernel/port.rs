@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
-use shootdown::facts::Facts;
+use shootdown::facts::{Facts, TagScope};
 use shootdown::flush::{FlushError, Flushed, Request};
 use shootdown::gather::{Gather, Keep};
 use shootdown::ids::{CpuId, Tag, VaRange};
@@ -19,9 +19,9 @@ use shootdown::space::{AddressSpace, RetireError};
 use shootdown::stats::Snapshot;
 use shootdown::{CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
 
-use super::state::{here, with};
+use super::state::{State, here, with};
 use crate::engine::{self, Vector};
-use crate::mmu::{Root, TablePage, Unmapped};
+use crate::mmu::{CpuMmu, Root, TablePage, Unmapped};
 use crate::oracle::{self, Event};
 use crate::time::Time;
 
@@ -93,8 +93,9 @@ unsafe impl<const W: usize> Platform for Port<W> {
 /// The MMU of the executing CPU.
 pub(super) struct Hardware;
 
-// SAFETY: (1, 2) the MMU forgets at once what it is told to; walks are instantaneous. (3) Facts come from
-// the configuration. (4) Nothing waits.
+// SAFETY: (1, 2) the MMU forgets at once what it is told to, and every MMU before `sync` returns from a
+// broadcast; walks are instantaneous. (3) Facts come from the configuration. (4) Only `sync` of a broadcast
+// waits. (7) Both MMU and fabric take any tag.
 unsafe impl Regime for Hardware {
     type Root = Root;
 
@@ -115,52 +116,108 @@ unsafe impl Regime for Hardware {
         with(|s| s.mine().loaded = None);
     }
 
-    fn publish() {}
+    fn publish() {
+        if engine::is_running() && with(|s| s.facts.tag_scope == TagScope::System) {
+            engine::drain();
+        }
+    }
 
-    fn invalidate(what: Invalidate, _: Reach) {
-        let cost = with(|s| {
-            let cpu = s.executing() as usize;
-            let (mmu, costs, counts) = (&mut s.mmus[cpu], &s.costs, &mut s.cpus[cpu].invalidations);
-            match what {
-                Invalidate::Range { tag, range, leaf_only } => {
-                    let loaded = mmu.loaded().1 == tag;
-                    mmu.invalidate_range(tag, range, leaf_only);
-                    if loaded {
-                        counts.pages += range.count();
-                        costs.page * range.count()
-                    } else {
-                        counts.pages_other_tag += range.count();
-                        costs.page_other_tag * range.count()
-                    }
-                }
-                Invalidate::Tag(tag) => {
-                    let loaded = mmu.loaded().1 == tag;
-                    mmu.invalidate_tag(tag);
-                    counts.tags += 1;
-                    if loaded { costs.load_flush } else { costs.tag }
-                }
-                Invalidate::Kernel(range) => {
-                    mmu.invalidate_kernel(range);
-                    counts.kernel_pages += range.count();
-                    costs.page * range.count()
-                }
-                Invalidate::Everything => {
-                    mmu.invalidate_everything();
-                    counts.everything += 1;
-                    costs.everything
-                }
-            }
-        });
+    fn invalidate(what: Invalidate, reach: Reach) {
         note(match what {
             Invalidate::Range { tag, range, .. } => Event::InvalidateRange { tag, range },
             Invalidate::Tag(tag) => Event::InvalidateTag(tag),
             Invalidate::Kernel(range) => Event::InvalidateKernel(range),
             Invalidate::Everything => Event::InvalidateEverything,
         });
-        spend(cost);
+        match reach {
+            Reach::Local => spend(with(|s| s.invalidate_here(what))),
+            Reach::Broadcast => broadcast(what),
+        }
     }
 
-    fn sync(_: Reach) {}
+    fn sync(reach: Reach) {
+        match reach {
+            Reach::Local => spend(with(|s| s.costs.sync)),
+            Reach::Broadcast => {
+                if engine::is_running() {
+                    engine::await_broadcast();
+                }
+                with(State::complete_broadcasts);
+            }
+        }
+    }
+}
+
+/// Hands an invalidation to the fabric. The MMUs forget when the sync finds it complete, which is as late as
+/// they may.
+fn broadcast(what: Invalidate) {
+    let operations = with(|s| {
+        let strides = match what {
+            Invalidate::Range { range, .. } | Invalidate::Kernel(range) => range.count(),
+            Invalidate::Tag(_) | Invalidate::Everything => 1,
+        };
+        s.costs.broadcast.map_or(1, |costs| costs.instructions(strides))
+    });
+    if engine::is_running() {
+        engine::broadcast(operations);
+    }
+    with(|s| {
+        let me = s.mine();
+        me.invalidations.broadcast += operations;
+        me.broadcasts.push(what);
+    });
+}
+
+impl State {
+    /// The executing CPU forgets; what that costs.
+    fn invalidate_here(&mut self, what: Invalidate) -> Time {
+        let cpu = self.executing() as usize;
+        let system = self.facts.tag_scope == TagScope::System;
+        let (mmu, costs, counts) =
+            (&mut self.mmus[cpu], &self.costs, &mut self.cpus[cpu].invalidations);
+        forget(mmu, what);
+        match what {
+            Invalidate::Range { tag, range, .. } if mmu.loaded().1 == tag => {
+                counts.pages += range.count();
+                costs.page * range.count()
+            }
+            Invalidate::Range { range, .. } => {
+                counts.pages_other_tag += range.count();
+                costs.page_other_tag * range.count()
+            }
+            Invalidate::Tag(tag) => {
+                counts.tags += 1;
+                // Without an operation that names a tag, loading the root again is the cheaper way.
+                if mmu.loaded().1 == tag && !system { costs.load_flush } else { costs.tag }
+            }
+            Invalidate::Kernel(range) => {
+                counts.kernel_pages += range.count();
+                costs.page * range.count()
+            }
+            Invalidate::Everything => {
+                counts.everything += 1;
+                costs.everything
+            }
+        }
+    }
+
+    /// Every MMU forgets what the executing CPU had broadcast.
+    fn complete_broadcasts(&mut self) {
+        for what in std::mem::take(&mut self.mine().broadcasts) {
+            for mmu in &mut self.mmus {
+                forget(mmu, what);
+            }
+        }
+    }
+}
+
+fn forget(mmu: &mut CpuMmu, what: Invalidate) {
+    match what {
+        Invalidate::Range { tag, range, leaf_only } => mmu.invalidate_range(tag, range, leaf_only),
+        Invalidate::Tag(tag) => mmu.invalidate_tag(tag),
+        Invalidate::Kernel(range) => mmu.invalidate_kernel(range),
+        Invalidate::Everything => mmu.invalidate_everything(),
+    }
 }
 
 /// Loads a root on the executing CPU, and charges for it.

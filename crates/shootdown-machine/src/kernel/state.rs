@@ -7,6 +7,7 @@ use std::ptr::{self, NonNull};
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 use shootdown::ids::{CpuId, Tag};
 use shootdown::policy::Policy;
+use shootdown::regime::Invalidate;
 
 use super::Space;
 use super::areas::Areas;
@@ -62,6 +63,8 @@ pub(crate) struct CpuKernel {
     /// What is loaded on behalf of the kernel half.
     pub loaded: Option<(Root, Tag)>,
     pub invalidations: Invalidations,
+    /// Broadcast and not yet synced.
+    pub broadcasts: Vec<Invalidate>,
     pub syscalls: u64,
 }
 
@@ -218,12 +221,13 @@ pub(crate) fn here() -> u32 {
 fn facts(config: &Config) -> Facts {
     let spec = &config.profile.facts;
     let is = |n: &crate::profile::Number| n.count() != 0;
-    let tags = config.tags && is(&spec.tag_bits);
+    // The library has no engine for system-wide tags yet: such machines run without tags.
+    let tags = config.tags && is(&spec.tag_bits) && !config.profile.has_system_tags();
     let split = config.mitigations && is(&spec.split_when_mitigated);
     Facts {
         tag_scope: if tags { TagScope::PerCpu } else { TagScope::None },
         tag_bits: if tags { u8::try_from(spec.tag_bits.count()).unwrap_or(u8::MAX) } else { 0 },
-        broadcast: Broadcast::None,
+        broadcast: broadcast(config, tags),
         invalidate_serializes: true,
         walk_cache_tagged: true,
         hypervisor_may_upgrade: is(&spec.hypervisor),
@@ -235,5 +239,15 @@ fn facts(config: &Config) -> Facts {
         ceiling: spec.ceiling.count(),
         kick_all: is(&spec.kick_all),
         errata: Errata::default(),
+    }
+}
+
+fn broadcast(config: &Config, tags: bool) -> Broadcast {
+    match &config.profile.broadcast {
+        Some(b) if tags && b.kind == "tlbi" => Broadcast::Tlbi { ranges: b.ranges.count() != 0 },
+        Some(b) if tags => {
+            Broadcast::Invlpgb { max_pages: u16::try_from(b.strides.count()).unwrap_or(u16::MAX) }
+        }
+        _ => Broadcast::None,
     }
 }

@@ -1,6 +1,6 @@
 //! A profile in the engine's units.
 
-use super::Profile;
+use super::{BroadcastSpec, Profile};
 use crate::time::Time;
 
 /// Last-level caches that fit the set kept per line.
@@ -95,6 +95,8 @@ pub struct Costs {
     pub everything: Time,
     pub load_keep: Time,
     pub load_flush: Time,
+    pub sync: Time,
+    pub broadcast: Option<BroadcastCosts>,
     pub dependent: Time,
     pub independent: Time,
     pub l2_hit: Time,
@@ -103,6 +105,55 @@ pub struct Costs {
     pub walk_typical: Time,
     pub walk_far: Time,
     pub walk_overlapped: Time,
+}
+
+/// Invalidation everywhere, in the engine's units. Fields as in [`BroadcastSpec`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // named as in `BroadcastSpec`, which documents them
+pub struct BroadcastCosts {
+    pub issue: Time,
+    pub latency: Time,
+    pub service: Time,
+    /// In millionths.
+    pub tax: u32,
+    pub strides: u64,
+    pub ranges: bool,
+}
+
+impl BroadcastCosts {
+    /// Instructions that name `strides` strides.
+    ///
+    /// A range instruction names up to 32 pairs of strides, of 1, 32, 1024 or 32768 pairs each: one for each
+    /// digit to the base 32 that is not 0, and one for the stride that is left over (Arm ARM, `TLBI R*`).
+    #[must_use]
+    pub const fn instructions(&self, strides: u64) -> u64 {
+        if !self.ranges {
+            return strides.div_ceil(self.strides);
+        }
+        let mut pairs = strides / 2;
+        let mut instructions = strides % 2 + (pairs >> 20);
+        let mut digit = 0;
+        while digit < 4 {
+            instructions += !pairs.is_multiple_of(32) as u64;
+            pairs /= 32;
+            digit += 1;
+        }
+        instructions
+    }
+}
+
+impl BroadcastSpec {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // checked to be within 0 and 1
+    fn costs(&self, ghz: f64) -> BroadcastCosts {
+        BroadcastCosts {
+            issue: self.issue.time(ghz),
+            latency: self.latency.time(ghz),
+            service: self.service.time(ghz),
+            tax: (self.tax.plain() * 1e6).round() as u32,
+            strides: u64::from(self.strides.count()),
+            ranges: self.ranges.count() != 0,
+        }
+    }
 }
 
 impl Profile {
@@ -165,6 +216,8 @@ impl Profile {
             everything: self.invalidate.everything.time(ghz),
             load_keep: self.invalidate.load_keep.time(ghz),
             load_flush: self.invalidate.load_flush.time(ghz),
+            sync: self.invalidate.sync.as_ref().map_or(Time::ZERO, |sync| sync.time(ghz)),
+            broadcast: self.broadcast.as_ref().map(|spec| spec.costs(ghz)),
             dependent: self.access.dependent.time(ghz),
             independent: self.access.independent.time(ghz),
             l2_hit: self.walk.l2_hit.time(ghz),
@@ -190,6 +243,20 @@ mod tests {
         let z = Profile::named("zen4").unwrap().topology(96);
         assert_eq!(z.core(0), z.core(48));
         assert_eq!((z.cache(7), z.cache(8), z.cache(48)), (0, 1, 0));
+    }
+
+    #[test]
+    fn instructions_name_all_strides() {
+        let one_by_one = Profile::named("ampere-emag-32").unwrap().costs(false).broadcast.unwrap();
+        assert_eq!([1, 2, 512].map(|n| one_by_one.instructions(n)), [1, 2, 512]);
+        let eight = Profile::named("zen3-milan-36").unwrap().costs(false).broadcast.unwrap();
+        assert_eq!([1, 8, 9, 33].map(|n| eight.instructions(n)), [1, 1, 2, 5]);
+        let ranges = BroadcastCosts { ranges: true, ..one_by_one };
+        assert_eq!(
+            [1, 2, 3, 64, 66, 67, 512].map(|n| ranges.instructions(n)),
+            [1, 1, 2, 1, 2, 3, 1]
+        );
+        assert!(Profile::named("riscv-64").unwrap().costs(false).broadcast.is_none());
     }
 
     #[test]

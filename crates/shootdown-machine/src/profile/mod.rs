@@ -2,7 +2,7 @@
 //!
 //! A profile is a TOML file. Lengths of time are nanoseconds (`value`) or clock cycles (`cycles`). Every
 //! figure is `{ value = 90, source = "…" }` or `{ value = 90, assumed = "why" }`; nothing is defaulted, so
-//! that a profile states a whole machine. The five profiles of the tree are built in
+//! that a profile states a whole machine. The nine profiles of the tree are built in
 //! ([`Profile::named`]); others are read from files ([`Profile::load`]).
 //!
 //! [`Costs`] is the same in the engine's units, with the mitigations chosen.
@@ -14,7 +14,7 @@ mod spec;
 use std::path::Path;
 
 use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
-pub use costs::{Costs, Topology};
+pub use costs::{BroadcastCosts, Costs, Topology};
 pub use number::{Number, Origin, Pair};
 use shootdown::ids::Stride;
 pub use spec::*;
@@ -61,11 +61,15 @@ pub enum ProfileError {
     },
 }
 
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 9] = [
     ("haswell-ep-48", include_str!("../../../../profiles/haswell-ep-48.toml")),
     ("skylake-laptop", include_str!("../../../../profiles/skylake-laptop.toml")),
     ("zen4", include_str!("../../../../profiles/zen4.toml")),
     ("zen4-vm", include_str!("../../../../profiles/zen4-vm.toml")),
+    ("zen3-milan-36", include_str!("../../../../profiles/zen3-milan-36.toml")),
+    ("ampere-emag-32", include_str!("../../../../profiles/ampere-emag-32.toml")),
+    ("altra-80", include_str!("../../../../profiles/altra-80.toml")),
+    ("riscv-64", include_str!("../../../../profiles/riscv-64.toml")),
     ("generic-4096", include_str!("../../../../profiles/generic-4096.toml")),
 ];
 
@@ -151,12 +155,24 @@ impl Profile {
             l1: level(&self.tlb.l1),
             l2: level(&self.tlb.l2),
             walk_cache: [small(&caches.top), small(&caches.upper), small(&caches.lower)],
-            upper_levels: UpperLevels::default(),
+            upper_levels: self.upper_levels(),
             near_lines: NEAR_LINES,
             typical_lines: TYPICAL_LINES,
         };
         geometry.check()?;
         Ok(geometry)
+    }
+
+    /// What a single-page invalidation does to the walk caches: where tags are system-wide, that of Arm and
+    /// RISC-V; else that of x86.
+    fn upper_levels(&self) -> UpperLevels {
+        if self.has_system_tags() { UpperLevels::PathUnlessLeafOnly } else { UpperLevels::AllOfTag }
+    }
+
+    /// A tag means the same space on every CPU.
+    #[must_use]
+    pub fn has_system_tags(&self) -> bool {
+        self.facts.system_tags.as_ref().is_some_and(|n| n.count() != 0)
     }
 
     /// Every figure with its name, in the order of the file: for checks and for tables of sources.
@@ -196,6 +212,18 @@ impl Profile {
             load_keep,
             load_flush
         );
+        let mut optional = |name: &str, number| {
+            if let Some(number) = number {
+                all.push((name.to_owned(), number));
+            }
+        };
+        optional("invalidate.sync", self.invalidate.sync.as_ref());
+        optional("facts.system_tags", self.facts.system_tags.as_ref());
+        optional("facts.repeat_sync", self.facts.repeat_sync.as_ref());
+        optional("facts.survives_once", self.facts.survives_once.as_ref());
+        if let Some(b) = &self.broadcast {
+            push!("broadcast.", b, issue, latency, service, tax, strides, ranges);
+        }
         push!("access.", self.access, dependent, independent);
         for (level, arrays) in [("l1", &self.tlb.l1), ("l2", &self.tlb.l2)] {
             for (i, array) in arrays.iter().enumerate() {
@@ -237,6 +265,9 @@ impl Profile {
                 return Err((field, "must be at least 1"));
             }
         }
+        if let Some(b) = &self.broadcast {
+            check_broadcast(b)?;
+        }
         if t.cpus.count() > crate::MAX_CPUS {
             return Err(("topology.cpus", "is above 4096"));
         }
@@ -263,6 +294,22 @@ impl Profile {
         }
         Ok(())
     }
+}
+
+fn check_broadcast(b: &BroadcastSpec) -> Result<(), (&'static str, &'static str)> {
+    if !["tlbi", "invlpgb"].contains(&b.kind.as_str()) {
+        return Err(("broadcast.kind", "is neither tlbi nor invlpgb"));
+    }
+    if b.strides.count() == 0 {
+        return Err(("broadcast.strides", "must be at least 1"));
+    }
+    if b.tax.plain() >= 1.0 {
+        return Err(("broadcast.tax", "must be below 1"));
+    }
+    if b.kind == "invlpgb" && b.ranges.count() != 0 {
+        return Err(("broadcast.ranges", "goes with tlbi only"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -302,6 +349,21 @@ mod tests {
         let text = figure(&figure(BUILT_IN[0].1, "sockets", "65536"), "smt", "65536");
         let error = Profile::parse("p.toml", &text).unwrap_err().to_string();
         assert!(error.contains("sockets times threads"), "{error}");
+    }
+
+    #[test]
+    fn an_impossible_fabric_is_refused_by_name() {
+        let emag = include_str!("../../../../profiles/ampere-emag-32.toml");
+        for (from, to, field) in [
+            ("kind = \"tlbi\"", "kind = \"ipi\"", "broadcast.kind"),
+            ("strides = { value = 1,", "strides = { value = 0,", "broadcast.strides"),
+            ("tax = { value = 0.2,", "tax = { value = 1,", "broadcast.tax"),
+        ] {
+            let text = emag.replacen(from, to, 1);
+            assert_ne!(text, emag, "{from}");
+            let error = Profile::parse("p.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub struct Profile {
     pub kernel: KernelSpec,
     /// Instructions that invalidate and load translations.
     pub invalidate: InvalidateSpec,
+    /// Invalidation everywhere by hardware; without this part there is none.
+    pub broadcast: Option<BroadcastSpec>,
     /// Memory accesses of user code, translation apart.
     pub access: AccessSpec,
     /// TLBs.
@@ -141,6 +143,29 @@ pub struct InvalidateSpec {
     pub load_keep: Number,
     /// Loading a root and dropping them.
     pub load_flush: Number,
+    /// Waiting for invalidations on this CPU; 0 when left out, as where they serialize by themselves.
+    pub sync: Option<Number>,
+}
+
+/// Invalidation everywhere by hardware. One fabric serves the whole machine, one operation at a time, in
+/// the order in which they were issued.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BroadcastSpec {
+    /// `tlbi` or `invlpgb`.
+    pub kind: String,
+    /// One instruction, on the CPU that issues it; it does not wait.
+    pub issue: Number,
+    /// From when the fabric begins with an operation until it is complete on every CPU.
+    pub latency: Number,
+    /// From when the fabric begins with an operation until it can begin with the next.
+    pub service: Number,
+    /// The share of its throughput that a running CPU loses while the fabric serves another one.
+    pub tax: Number,
+    /// Strides that one instruction names.
+    pub strides: Number,
+    /// 1 when range instructions exist (`FEAT_TLBIRANGE`).
+    pub ranges: Number,
 }
 
 /// Memory accesses of user code, translation apart.
@@ -211,6 +236,8 @@ pub struct WalkSpec {
 pub struct FactsSpec {
     /// Width of a tag; 0 for none.
     pub tag_bits: Number,
+    /// 1 when a tag means the same space on every CPU; when left out, it is a CPU's own.
+    pub system_tags: Option<Number>,
     /// 1 when single pages can be invalidated under a tag that is not loaded.
     pub other_tag: Number,
     /// 1 when the mitigations split user and kernel tables.
@@ -221,4 +248,8 @@ pub struct FactsSpec {
     pub ceiling: Number,
     /// 1 when a hypervisor may turn local invalidations into wider ones.
     pub hypervisor: Number,
+    /// 1 when an invalidation and its sync have to be issued twice.
+    pub repeat_sync: Option<Number>,
+    /// 1 when an entry may survive one invalidation.
+    pub survives_once: Option<Number>,
 }
