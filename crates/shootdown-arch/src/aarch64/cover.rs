@@ -27,7 +27,7 @@
 //! other exact cover has fewer operations. (Tests: exhaustively against sets and against a search of all
 //! covers.)
 
-use super::granule::{Granule, Level};
+use super::granule::{Depth, Granule, Level};
 use super::span::{LPA2_SHIFT, MAX_COUNT, MAX_SCALE, SCALE_SHIFT, Span};
 use super::tlbi::Page;
 
@@ -56,7 +56,7 @@ pub enum Piece {
 pub struct Cover {
     shape: Shape,
     level: Level,
-    hint: bool,
+    depth: Depth,
     start: u64,
     /// Steps before the first border, one by one.
     singles: u64,
@@ -155,19 +155,22 @@ impl Sizes {
 
 impl Shape {
     /// The operations that cover `count` steps from `start` on. A step is a leaf of `level`; `start` is a
-    /// multiple of one. With `hint`, every leaf that may be cached for the range is at that level.
+    /// multiple of one. A hint of another level than the step's is left out.
     ///
     /// # Panics
     /// In debug builds, when `start` is not a multiple of a step.
     #[must_use]
-    pub fn cover(&self, start: u64, count: u64, level: Level, hint: bool) -> Cover {
+    pub fn cover(&self, start: u64, count: u64, level: Level, depth: Depth) -> Cover {
         let shift = self.granule.leaf_shift(level);
         debug_assert!(start & ((1 << shift) - 1) == 0, "{start:#x} is not a multiple of a step");
-        let hint = hint && !(matches!(self.granule, Granule::K16) && matches!(level, Level::One));
+        let depth = match depth {
+            Depth::LeavesAt(_) if depth.hint(self.granule) != Some(level) => Depth::Leaves,
+            depth => depth,
+        };
         let mut cover = Cover {
             shape: *self,
             level,
-            hint,
+            depth,
             start,
             singles: count,
             full: 0,
@@ -213,15 +216,10 @@ impl Cover {
         let shift = granule.leaf_shift(self.level);
         let address = self.start.wrapping_add(first << shift);
         if size == 1 {
-            return Some(Piece::Page(if self.hint {
-                Page::hinted(address, granule, self.level)
-            } else {
-                Page::new(address)
-            }));
+            return Some(Piece::Page(Page::new(address, granule, self.depth)));
         }
         let pages = size << (shift - granule.shift());
-        let level = self.hint.then_some(self.level);
-        Span::new(address, granule, pages, level, self.shape.lpa2).ok().map(Piece::Span)
+        Span::new(address, granule, pages, self.depth, self.shape.lpa2).ok().map(Piece::Span)
     }
 }
 

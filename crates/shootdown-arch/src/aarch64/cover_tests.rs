@@ -26,9 +26,9 @@ fn interval(shape: &Shape, level: Level, piece: Piece) -> (u64, u64) {
 }
 
 /// Checks I1 and I2 and returns the number of operations.
-fn check(shape: &Shape, level: Level, first: u64, count: u64, hint: bool) -> u64 {
+fn check(shape: &Shape, level: Level, first: u64, count: u64, depth: Depth) -> u64 {
     let shift = shape.granule.leaf_shift(level);
-    let cover = shape.cover(first << shift, count, level, hint);
+    let cover = shape.cover(first << shift, count, level, depth);
     let announced = cover.operations();
     let mut intervals: Vec<_> = cover.map(|piece| interval(shape, level, piece)).collect();
     assert_eq!(intervals.len() as u64, announced, "every operation could be encoded");
@@ -62,8 +62,8 @@ fn every_small_range_is_covered_exactly() {
             for first in 0..17 {
                 for count in (1..=300).chain([2047, 2048, 2049, 2111, 2112, 2113, 4095, 4096, 4097])
                 {
-                    for hint in [false, true] {
-                        let operations = check(&shape, level, first, count, hint);
+                    for depth in [Depth::Tables, Depth::Leaves, Depth::LeavesAt(level)] {
+                        let operations = check(&shape, level, first, count, depth);
                         if !shape.ranges {
                             assert_eq!(operations, count);
                         }
@@ -82,7 +82,7 @@ fn every_page_is_in_and_no_other() {
         for first in 0..16u64 {
             for count in 1..=200u64 {
                 let mut set = [false; 256];
-                for piece in shape.cover(first << 12, count, Level::Three, false) {
+                for piece in shape.cover(first << 12, count, Level::Three, Depth::Leaves) {
                     let (start, size) = interval(&shape, Level::Three, piece);
                     (start..start + size).for_each(|page| set[page as usize] = true);
                 }
@@ -141,7 +141,7 @@ fn no_cover_has_fewer_operations() {
         for first in [0, 1, 5, border - 1] {
             for count in (1..=160).chain([193, 207, 258, 270]) {
                 let best = fewest(first, count, border, &sizes);
-                let ours = check(&shape, Level::Three, first, count, false);
+                let ours = check(&shape, Level::Three, first, count, Depth::Leaves);
                 assert_eq!(ours, best, "{granule:?} lpa2 {lpa2}: {first}+{count}");
             }
         }
@@ -153,11 +153,11 @@ fn no_cover_has_fewer_operations() {
 fn two_operations_are_enough() {
     let shape = Shape { granule: Granule::K4, lpa2: false, ranges: true };
     for count in 1..=70_000 {
-        assert!(check(&shape, Level::Three, 3, count, false) <= 2, "{count}");
+        assert!(check(&shape, Level::Three, 3, count, Depth::Leaves) <= 2, "{count}");
     }
     for size in sizes() {
         for count in size.saturating_sub(3).max(1)..=(size + 3).min(Span::MAX_PAGES) {
-            let operations = check(&shape, Level::Three, 7, count, false);
+            let operations = check(&shape, Level::Three, 7, count, Depth::Leaves);
             assert!(operations <= 2, "{count}");
             assert!(count != size || operations == 1);
         }
@@ -192,7 +192,9 @@ fn large_ranges_are_covered_exactly_with_few_operations() {
                 if max == 1 && count > 5000 {
                     continue;
                 }
-                let operations = check(&shape, level, first, count, random.below(2) == 0);
+                let depth =
+                    if random.below(2) == 0 { Depth::LeavesAt(level) } else { Depth::Tables };
+                let operations = check(&shape, level, first, count, depth);
                 let limit = if max == 1 { count } else { 15 + count / max + 4 };
                 assert!(operations <= limit, "{shape:?} {level:?} {first}+{count}: {operations}");
                 if max > 1 && !shape.lpa2 {

@@ -34,6 +34,37 @@ pub enum Level {
     Three,
 }
 
+/// Which levels of the tables an operation concerns, and how much is known of its leaves.
+///
+/// A level hint is part of "leaves only" and of nothing else: where table pages were freed, entries of other
+/// levels must go too, and a hint could keep them. There is no value of this type that says both.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Depth {
+    /// Cached entries of every level: table pages may have been freed.
+    Tables,
+    /// Leaf entries, at whatever level they are.
+    Leaves,
+    /// Leaf entries, and every one that may be cached is at this level. (FEAT_TTL; other CPUs ignore it.)
+    LeavesAt(Level),
+}
+
+impl Depth {
+    /// Cached non-leaf entries may stay.
+    #[must_use]
+    pub const fn leaf_only(self) -> bool {
+        !matches!(self, Self::Tables)
+    }
+
+    /// The level to hint. Level 1 of the 16 KiB granule has no leaf without FEAT_LPA2 and its number is
+    /// reserved there: no hint is what is always right.
+    pub(super) const fn hint(self, granule: Granule) -> Option<Level> {
+        match (self, granule) {
+            (Self::LeavesAt(Level::One), Granule::K16) | (Self::Tables | Self::Leaves, _) => None,
+            (Self::LeavesAt(level), _) => Some(level),
+        }
+    }
+}
+
 impl Granule {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];

@@ -4,16 +4,33 @@
 //! where `target_arch = "aarch64"`.
 
 mod asid;
+mod barrier;
 mod cover;
+mod features;
 mod granule;
+mod plan;
+mod port;
+#[cfg(target_arch = "aarch64")]
+mod regime;
 mod span;
 mod tlbi;
+mod ttbr;
 
 pub use asid::{Asid, AsidError, AsidWidth};
+pub use barrier::{Barrier, Completing, Completion};
 pub use cover::{Cover, Piece, Shape};
-pub use granule::{Granule, Level};
+pub use features::Features;
+pub use granule::{Depth, Granule, Level};
+pub use plan::Steps;
+pub use port::{Options, Port};
 pub use span::{Span, SpanError};
 pub use tlbi::{Domain, Operation, Page, Sys, Tlbi};
+pub use ttbr::{RootError, RootFrame, Ttbr};
 
 #[cfg(target_arch = "aarch64")]
-pub use tlbi::tlbi;
+pub use {
+    barrier::barrier,
+    regime::{ArmRegime, Boot},
+    tlbi::tlbi,
+    ttbr::{read_ttbr0, write_ttbr0},
+};

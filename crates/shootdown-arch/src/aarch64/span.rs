@@ -17,7 +17,7 @@
 
 use core::fmt;
 
-use super::granule::{Granule, Level};
+use super::granule::{Depth, Granule, Level};
 
 /// Values of NUM + 1.
 pub(super) const MAX_COUNT: u64 = 32;
@@ -39,7 +39,7 @@ pub struct Span {
     base: u64,
     pages: u64,
     granule: Granule,
-    level: Option<Level>,
+    depth: Depth,
     lpa2: bool,
 }
 
@@ -102,8 +102,7 @@ impl Span {
     /// The most pages one operation covers.
     pub const MAX_PAGES: u64 = MAX_COUNT * unit(MAX_SCALE);
 
-    /// The range of `pages` pages from `address` on. `level`: every leaf that may be cached in it is at
-    /// that level. `lpa2`: 52-bit addresses (`TCR_EL1.DS`).
+    /// The range of `pages` pages from `address` on. `lpa2`: 52-bit addresses (`TCR_EL1.DS`).
     ///
     /// # Errors
     /// [`SpanError`] when the operand can't say that.
@@ -111,16 +110,18 @@ impl Span {
         address: u64,
         granule: Granule,
         pages: u64,
-        level: Option<Level>,
+        depth: Depth,
         lpa2: bool,
     ) -> Result<Self, SpanError> {
         if scale_num(pages).is_none() {
             return Err(SpanError::Pages(pages));
         }
-        let mut shift = match level {
-            Some(Level::One) if matches!(granule, Granule::K16) => return Err(SpanError::Level),
-            Some(level) => granule.leaf_shift(level),
-            None => granule.shift(),
+        let mut shift = match depth {
+            Depth::LeavesAt(Level::One) if matches!(granule, Granule::K16) => {
+                return Err(SpanError::Level);
+            }
+            Depth::LeavesAt(level) => granule.leaf_shift(level),
+            Depth::Leaves | Depth::Tables => granule.shift(),
         };
         if lpa2 && shift < LPA2_SHIFT {
             shift = LPA2_SHIFT;
@@ -128,7 +129,7 @@ impl Span {
         if address & ((1 << shift) - 1) != 0 {
             return Err(SpanError::Misaligned { address, shift });
         }
-        Ok(Self { base: address, pages, granule, level, lpa2 })
+        Ok(Self { base: address, pages, granule, depth, lpa2 })
     }
 
     /// The first address.
@@ -149,13 +150,19 @@ impl Span {
         self.granule
     }
 
+    /// Cached non-leaf entries may stay.
+    #[must_use]
+    pub const fn leaf_only(self) -> bool {
+        self.depth.leaf_only()
+    }
+
     /// The operand without an ASID.
     #[must_use]
     pub const fn operand(self) -> u64 {
         let Some((scale, num)) = scale_num(self.pages) else {
             unreachable!();
         };
-        let ttl = match self.level {
+        let ttl = match self.depth.hint(self.granule) {
             Some(level) => level.number() as u64,
             None => 0,
         };
@@ -180,19 +187,19 @@ mod tests {
         for scale in 0..4u64 {
             for num in 0..32u64 {
                 let pages = (num + 1) << (5 * scale + 1);
-                let span = Span::new(0x1000, Granule::K4, pages, None, false).unwrap();
+                let span = Span::new(0x1000, Granule::K4, pages, Depth::Leaves, false).unwrap();
                 assert_eq!(pages_of(span.operand()), pages);
                 assert_eq!(span.operand() & ((1 << 37) - 1), 1);
                 for wrong in [pages - 1, pages + 1] {
-                    let got = Span::new(0, Granule::K4, wrong, None, false);
+                    let got = Span::new(0, Granule::K4, wrong, Depth::Leaves, false);
                     assert_eq!(got, Err(SpanError::Pages(wrong)));
                 }
             }
         }
         assert_eq!(Span::MAX_PAGES, 1 << 21);
-        assert!(Span::new(0, Granule::K4, 0, None, false).is_err());
-        assert!(Span::new(0, Granule::K4, 66, None, false).is_err());
-        assert!(Span::new(0, Granule::K4, Span::MAX_PAGES * 2, None, false).is_err());
+        assert!(Span::new(0, Granule::K4, 0, Depth::Leaves, false).is_err());
+        assert!(Span::new(0, Granule::K4, 66, Depth::Leaves, false).is_err());
+        assert!(Span::new(0, Granule::K4, Span::MAX_PAGES * 2, Depth::Leaves, false).is_err());
     }
 
     #[test]
@@ -200,15 +207,26 @@ mod tests {
         let high = 0xffff_8000_4000_0000;
         for (granule, tg) in [(Granule::K4, 1), (Granule::K16, 2), (Granule::K64, 3)] {
             for lpa2 in [false, true] {
-                let operand = Span::new(high, granule, 2, None, lpa2).unwrap().operand();
+                let operand = Span::new(high, granule, 2, Depth::Leaves, lpa2).unwrap().operand();
                 let shift = if lpa2 { 16 } else { granule.shift() };
                 assert_eq!(operand & ((1 << 37) - 1), high >> shift & ((1 << 37) - 1));
                 assert_eq!((operand >> 46, operand >> 37 & 3), (tg, 0));
             }
         }
         for (level, ttl) in [(Level::One, 1), (Level::Two, 2), (Level::Three, 3)] {
-            let operand = Span::new(high, Granule::K4, 2, Some(level), false).unwrap().operand();
+            let operand =
+                Span::new(high, Granule::K4, 2, Depth::LeavesAt(level), false).unwrap().operand();
             assert_eq!(operand >> 37 & 3, ttl);
+        }
+    }
+
+    #[test]
+    fn a_hint_is_never_given_where_tables_were_freed() {
+        for granule in Granule::ALL {
+            for (depth, leaf_only) in [(Depth::Tables, false), (Depth::Leaves, true)] {
+                let span = Span::new(0, granule, 2, depth, false).unwrap();
+                assert_eq!((span.leaf_only(), span.operand() >> 37 & 3), (leaf_only, 0));
+            }
         }
     }
 
@@ -224,19 +242,19 @@ mod tests {
         ];
         for (granule, level, forbidden) in bits {
             for bit in granule.shift()..48 {
-                let got = Span::new(1 << bit, *granule, 2, Some(*level), false);
+                let got = Span::new(1 << bit, *granule, 2, Depth::LeavesAt(*level), false);
                 assert_eq!(got.is_err(), forbidden.contains(&bit), "{granule:?} {level:?} {bit}");
             }
         }
         for granule in Granule::ALL {
             for bit in 0..48 {
-                let plain = Span::new(1 << bit, granule, 2, None, false);
+                let plain = Span::new(1 << bit, granule, 2, Depth::Leaves, false);
                 assert_eq!(plain.is_err(), bit < granule.shift());
-                let wide = Span::new(1 << bit, granule, 2, None, true);
+                let wide = Span::new(1 << bit, granule, 2, Depth::Leaves, true);
                 assert_eq!(wide.is_err(), bit < 16);
             }
         }
-        let got = Span::new(0, Granule::K16, 2, Some(Level::One), false);
+        let got = Span::new(0, Granule::K16, 2, Depth::LeavesAt(Level::One), false);
         assert_eq!(got, Err(SpanError::Level));
     }
 }

@@ -11,8 +11,8 @@
 //! | RVAE1, RVALE1, RVAAE1, RVAALE1 | see [`Span`] | | |
 //!
 //! *L* is "last level": leaf entries only; *A* is every ASID. TTL is a hint: bits 47:46 are the granule,
-//! bits 45:44 the level of the leaf; 0 is "any level". A wrong hint may invalidate **nothing**, so a hint
-//! is given only by who knows every leaf ([`Page::hinted`]).
+//! bits 45:44 the level of the leaf; 0 is "any level". A wrong hint may invalidate **nothing**. So it is given
+//! only by who knows every leaf, and can't be given where tables were freed ([`Depth`]).
 //!
 //! # Encodings
 //! A TLBI is `SYS #op1, Cn, Cm, #op2, Xt`, that is `1101_0101_0000_1` op1 Cn Cm op2 Rt (Arm ARM C6.2, SYS).
@@ -29,7 +29,7 @@
 //! At EL2 of a host with `HCR_EL2.{E2H,TGE}` = {1,1} the same instructions act on the EL2&0 regime (C5.5).
 
 use super::asid::Asid;
-use super::granule::{Granule, Level};
+use super::granule::{Depth, Granule};
 use super::span::Span;
 
 /// Which CPUs an operation reaches.
@@ -43,38 +43,37 @@ pub enum Domain {
     Outer,
 }
 
-/// The operand of a single-page operation: an address, and maybe at which level its leaf is.
+/// The operand of a single-page operation: an address, and what is known of its leaf.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Page {
     va: u64,
     ttl: u64,
+    leaf_only: bool,
 }
 
 impl Page {
-    /// The page of an address, whatever the size of its leaf. The top byte is ignored.
+    /// The page of an address. The top byte is ignored.
     #[must_use]
-    pub const fn new(address: u64) -> Self {
-        Self { va: address, ttl: 0 }
-    }
-
-    /// The page of an address whose leaf, and every leaf that may be cached for it, is at this level.
-    /// (FEAT_TTL; other CPUs ignore the hint.)
-    #[must_use]
-    pub const fn hinted(address: u64, granule: Granule, level: Level) -> Self {
-        // Level 1 of the 16 KiB granule has no leaf without FEAT_LPA2 and its number is reserved there:
-        // no hint is what is always right.
-        let ttl = match (granule, level) {
-            (Granule::K16, Level::One) => 0,
-            _ => granule.field() | (level.number() as u64) << 44,
+    pub const fn new(address: u64, granule: Granule, depth: Depth) -> Self {
+        let ttl = match depth.hint(granule) {
+            None => 0,
+            Some(level) => granule.field() | (level.number() as u64) << 44,
         };
         // The operand holds VA[55:12]; bits below the granule are zero.
-        Self { va: address >> granule.shift() << granule.shift(), ttl }
+        let va = address >> granule.shift() << granule.shift();
+        Self { va, ttl, leaf_only: depth.leaf_only() }
     }
 
     /// The address, as far as the operand holds it: bits 55:12.
     #[must_use]
     pub const fn address(self) -> u64 {
         self.va & 0x00ff_ffff_ffff_f000
+    }
+
+    /// Cached non-leaf entries may stay.
+    #[must_use]
+    pub const fn leaf_only(self) -> bool {
+        self.leaf_only
     }
 
     const fn operand(self) -> u64 {
@@ -95,8 +94,6 @@ pub enum Operation {
         asid: Option<Asid>,
         /// The address.
         page: Page,
-        /// Cached non-leaf entries may stay.
-        leaf_only: bool,
     },
     /// What translates a range of addresses (FEAT_TLBIRANGE: RVAE1, RVALE1, RVAAE1, RVAALE1).
     Range {
@@ -104,8 +101,6 @@ pub enum Operation {
         asid: Option<Asid>,
         /// The range.
         span: Span,
-        /// Cached non-leaf entries may stay.
-        leaf_only: bool,
     },
 }
 
@@ -210,7 +205,10 @@ impl Tlbi {
     /// The operation that repairs errata whose sync completes too early is a dummy of this form: VALE1IS
     /// with a zero operand.
     pub const DUMMY: Self = Self {
-        operation: Operation::Page { asid: Some(Asid::ZERO), page: Page::new(0), leaf_only: true },
+        operation: Operation::Page {
+            asid: Some(Asid::ZERO),
+            page: Page::new(0, Granule::K4, Depth::Leaves),
+        },
         domain: Domain::Inner,
     };
 
@@ -218,14 +216,18 @@ impl Tlbi {
         match self.operation {
             Operation::All => Kind::Vmalle1,
             Operation::Asid(_) => Kind::Aside1,
-            Operation::Page { asid: Some(_), leaf_only: false, .. } => Kind::Vae1,
-            Operation::Page { asid: Some(_), leaf_only: true, .. } => Kind::Vale1,
-            Operation::Page { asid: None, leaf_only: false, .. } => Kind::Vaae1,
-            Operation::Page { asid: None, leaf_only: true, .. } => Kind::Vaale1,
-            Operation::Range { asid: Some(_), leaf_only: false, .. } => Kind::Rvae1,
-            Operation::Range { asid: Some(_), leaf_only: true, .. } => Kind::Rvale1,
-            Operation::Range { asid: None, leaf_only: false, .. } => Kind::Rvaae1,
-            Operation::Range { asid: None, leaf_only: true, .. } => Kind::Rvaale1,
+            Operation::Page { asid, page } => match (asid, page.leaf_only()) {
+                (Some(_), false) => Kind::Vae1,
+                (Some(_), true) => Kind::Vale1,
+                (None, false) => Kind::Vaae1,
+                (None, true) => Kind::Vaale1,
+            },
+            Operation::Range { asid, span } => match (asid, span.leaf_only()) {
+                (Some(_), false) => Kind::Rvae1,
+                (Some(_), true) => Kind::Rvale1,
+                (None, false) => Kind::Rvaae1,
+                (None, true) => Kind::Rvaale1,
+            },
         }
     }
 

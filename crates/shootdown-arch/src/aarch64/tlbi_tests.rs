@@ -2,18 +2,20 @@
 //! manual's bit positions.
 
 use super::super::asid::AsidWidth;
+use super::super::granule::Level;
 use super::*;
 
-fn span() -> Span {
-    Span::new(0x40_0000, Granule::K4, 4, None, false).unwrap()
-}
-
 fn all(asid: Asid) -> [(Operation, [u32; 3]); 10] {
-    let page = Page::new(0x1000);
-    let span = span();
+    let depth = |leaf_only| if leaf_only { Depth::Leaves } else { Depth::Tables };
     let of = |operation, words| (operation, words);
-    let one = |asid, leaf_only| Operation::Page { asid, page, leaf_only };
-    let many = |asid, leaf_only| Operation::Range { asid, span, leaf_only };
+    let one = |asid, leaf_only| {
+        let page = Page::new(0x1000, Granule::K4, depth(leaf_only));
+        Operation::Page { asid, page }
+    };
+    let many = |asid, leaf_only| {
+        let span = Span::new(0x40_0000, Granule::K4, 4, depth(leaf_only), false).unwrap();
+        Operation::Range { asid, span }
+    };
     [
         // local, inner, outer; register x0 (XZR for VMALLE1)
         of(Operation::All, [0xd508_871f, 0xd508_831f, 0xd508_811f]),
@@ -69,16 +71,16 @@ fn only_what_names_an_asid_carries_one() {
 #[test]
 fn a_page_operand_is_the_address_shifted_and_the_hint() {
     for bit in 0..64 {
-        let page = Page::new(1 << bit);
         let expected = if (12..56).contains(&bit) { 1u64 << (bit - 12) } else { 0 };
-        assert_eq!(page.operand(), expected, "bit {bit}");
         for granule in Granule::ALL {
-            let page = Page::hinted(1 << bit, granule, Level::Three);
-            let kept = (granule.shift()..56).contains(&bit);
-            assert_eq!(page.operand() & ((1 << 44) - 1), if kept { expected } else { 0 });
+            for depth in [Depth::Tables, Depth::Leaves, Depth::LeavesAt(Level::Three)] {
+                let page = Page::new(1 << bit, granule, depth);
+                let kept = (granule.shift()..56).contains(&bit);
+                assert_eq!(page.operand() & ((1 << 44) - 1), if kept { expected } else { 0 });
+            }
         }
     }
-    let ttl = |granule, level| Page::hinted(0, granule, level).operand() >> 44;
+    let ttl = |granule, level| Page::new(0, granule, Depth::LeavesAt(level)).operand() >> 44;
     assert_eq!(ttl(Granule::K4, Level::One), 0b0101);
     assert_eq!(ttl(Granule::K4, Level::Two), 0b0110);
     assert_eq!(ttl(Granule::K4, Level::Three), 0b0111);
@@ -88,6 +90,16 @@ fn a_page_operand_is_the_address_shifted_and_the_hint() {
     assert_eq!(ttl(Granule::K64, Level::One), 0b1101);
     assert_eq!(ttl(Granule::K64, Level::Two), 0b1110);
     assert_eq!(ttl(Granule::K64, Level::Three), 0b1111);
+}
+
+#[test]
+fn a_page_has_no_hint_where_tables_were_freed() {
+    for granule in Granule::ALL {
+        for (depth, leaf_only) in [(Depth::Tables, false), (Depth::Leaves, true)] {
+            let page = Page::new(0, granule, depth);
+            assert_eq!((page.leaf_only(), page.operand() >> 44), (leaf_only, 0));
+        }
+    }
 }
 
 #[test]
