@@ -16,6 +16,8 @@ pub struct Config {
     pub mitigations: bool,
     /// Tags, where the profile has them (`false` is `nopcid`).
     pub tags: bool,
+    /// Width of a tag, where the machine has them; the profile's own when `None`.
+    pub tag_bits: Option<u8>,
     /// The mechanisms in force.
     pub policy: Policy,
     /// Names the run; where a program wants chance it derives it from this.
@@ -33,6 +35,7 @@ impl Config {
             cpus: None,
             mitigations: false,
             tags: true,
+            tag_bits: None,
             policy: Policy::SHOOTDOWN,
             seed: 1,
             frames: 1 << 18,
@@ -64,6 +67,12 @@ pub enum MachineError {
     /// Facts that contradict each other.
     #[error("the profile's facts: {0}")]
     Facts(shootdown::facts::FactsError),
+    /// A policy that the machine can't serve.
+    #[error("the policy: {0}")]
+    Policy(shootdown::PolicyError),
+    /// Tags that can't work so.
+    #[error("the machine's tags: {0}")]
+    Tags(shootdown::tags::generations::TagsError),
     /// A program for a CPU that is not there.
     #[error("there is no {cpu}: the machine has {cpus} CPUs, numbered from 0")]
     NoSuchCpu {

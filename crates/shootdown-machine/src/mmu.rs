@@ -61,7 +61,7 @@ mod walker;
 
 pub use addr::{Frame, KERNEL_BASE, KERNEL_BYTES, Root, SlotId, TableId, USER_END};
 pub use counters::MmuCounters;
-pub use cpu::CpuMmu;
+pub use cpu::{CpuMmu, Registers};
 pub use geometry::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
 pub use memory::Memory;
 pub use pte::{Perms, Pte};

@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use shootdown_machine::shootdown::mutant::{self, Mutant};
 use shootdown_machine::shootdown::policy::{Delivery, Lazy, Leave, Victim};
+use shootdown_machine::shootdown::presence::Strategy;
 use shootdown_machine::{
     Config, Cpu, CpuId, Kernel, Machine, Policy, Profile, Space, Stride, Time,
 };
@@ -37,18 +38,34 @@ impl Random {
     }
 }
 
+const STRATEGIES: [Option<Strategy>; 5] = [
+    None,
+    Some(Strategy::Always),
+    Some(Strategy::Sticky),
+    Some(Strategy::Active),
+    Some(Strategy::Trim),
+];
+
+/// A few machine-wide tags more than CPUs: generations pass often.
+fn narrow_tags(profile: &Profile, cpus: u32) -> Option<u8> {
+    let bits = (2..=16u8).find(|bits| (1u32 << bits) - 1 > cpus);
+    bits.filter(|_| profile.has_system_tags())
+}
+
 fn policy(r: &mut Random) -> Policy {
     let named = [
         Policy::NAIVE,
         Policy::LINUX_4_13,
         Policy::LINUX_4_14,
         Policy::LINUX_5_13,
+        Policy::ARM64_MAINLINE,
         Policy::SHOOTDOWN,
+        Policy { broadcast: r.of(&STRATEGIES), ..Policy::SHOOTDOWN },
     ];
     let mut p = r.of(&named);
     // Up to four mechanisms chosen apart from the rest.
     for _ in 0..r.below(5) {
-        match r.below(12) {
+        match r.below(13) {
             0 => p.tags = r.coin(),
             1 => p.slots = r.of(&[1, 2, 3, 6]),
             2 => p.victim = r.of(&[Victim::RoundRobin, Victim::LeastRecent]),
@@ -60,6 +77,7 @@ fn policy(r: &mut Random) -> Policy {
             8 => p.range_log = r.coin(),
             9 => p.early_ack = r.coin(),
             10 => p.tree_above = r.of(&[0, 1, 3, 32]),
+            11 => p.broadcast = r.of(&STRATEGIES),
             _ => {
                 p.leave = r.of(&[Leave::AtSwitch, Leave::Lazily]);
                 p.split_lazy_line = r.coin();
@@ -197,15 +215,18 @@ fn run(seed: u64) -> Result<(), String> {
     let profile = Profile::named(r.of(&names)).unwrap();
     let cpus = r.of(&[1, 2, 2, 3, 3, 4, 6, 9, 40]);
     let policy = policy(&mut r);
+    let tag_bits = narrow_tags(&profile, cpus).filter(|_| r.coin());
     let config = Config {
         cpus: Some(cpus),
+        tag_bits,
         mitigations: r.coin(),
         tags: r.below(4) != 0,
         policy,
         seed,
         ..Config::new(profile)
     };
-    let what = format!("{} CPUs of {}, {policy:?}", cpus, config.profile.name);
+    let what =
+        format!("{} CPUs of {}, tag bits {tag_bits:?}, {policy:?}", cpus, config.profile.name);
     let mut machine = Machine::new(config).unwrap();
     let spaces: Vec<_> = (0..1 + r.below(9)).map(|_| machine.new_space()).collect();
     let steps = 5 + r.below(60);

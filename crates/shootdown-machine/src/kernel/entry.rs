@@ -44,7 +44,7 @@ fn load_kernel_half() {
         if let Some((root, tag)) = s.cpus[cpu].loaded {
             let keep = s.facts.tag_bits != 0;
             // Never a breach: with `keep`, the tag is the one that this root was loaded under.
-            let loaded = s.mmus[cpu].load(&s.memory, root, tag, keep);
+            let loaded = s.mmus.of(cpu).load(&s.memory, root, tag, keep);
             debug_assert!(loaded.is_ok());
         }
     });
@@ -62,7 +62,7 @@ fn load_user_half() {
         // The price of a load that keeps is part of the exit's.
         with(|s| {
             let cpu = s.executing() as usize;
-            s.mmus[cpu].load(&s.memory, root, entry.tag, true)
+            s.mmus.of(cpu).load(&s.memory, root, entry.tag, true)
         })
         .unwrap_or_else(|breach| engine::fail(&breach));
     } else {

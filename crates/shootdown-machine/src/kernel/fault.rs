@@ -29,7 +29,7 @@ pub(crate) fn access(va: u64, kind: Access, pace: Pace) -> bool {
                 s.cpus[cpu].current.is_some(),
                 "cpu{cpu} runs no space; switch to one first"
             );
-            let got = s.mmus[cpu].translate(&mut s.memory, va, kind)?;
+            let got = s.mmus.of(cpu).translate(&mut s.memory, va, kind)?;
             Ok(price(s, got.found, pace))
         });
         match result {

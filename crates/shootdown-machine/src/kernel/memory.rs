@@ -298,14 +298,16 @@ const LOOKS: usize = 4096;
 fn look_around(root: Option<Root>, pages: &[u64]) {
     let found = with(|s| {
         let mut looks = 0;
-        for (cpu, (kernel, mmu)) in (0..).zip(s.cpus.iter().zip(&s.mmus)) {
+        for cpu in 0..s.cpus.len() {
             // A kernel thread counts as user mode here, but has no user addresses.
-            let Some(space) = kernel.current else { continue };
+            let Some(space) = s.cpus[cpu].current else { continue };
             let concerned =
                 root.is_none_or(|r| r == Root::KERNEL || r == s.spaces[space.0 as usize].root);
-            if !concerned || !engine::with(|e| e.is_in_user_mode(cpu)) {
+            let number = u32::try_from(cpu).expect("at most 4096 CPUs");
+            if !concerned || !engine::with(|e| e.is_in_user_mode(number)) {
                 continue;
             }
+            let mmu = s.mmus.of(cpu);
             for va in pages {
                 mmu.check(&s.memory, *va)?;
                 looks += 1;

@@ -19,6 +19,7 @@ mod areas;
 mod entry;
 mod fault;
 mod memory;
+mod mmus;
 mod port;
 mod shared;
 mod state;

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
-use shootdown::facts::{Facts, TagScope};
+use shootdown::facts::{Facts, SplitTables, TagScope};
 use shootdown::flush::{FlushError, Flushed, Request};
 use shootdown::gather::{Gather, Keep};
 use shootdown::ids::{CpuId, Tag, VaRange};
@@ -17,6 +17,7 @@ use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::space::{AddressSpace, RetireError};
 use shootdown::stats::Snapshot;
+use shootdown::tags::generations::{Generations, TagsError};
 use shootdown::{CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
 
 use super::state::{State, here, with};
@@ -24,6 +25,9 @@ use crate::engine::{self, Vector};
 use crate::mmu::{CpuMmu, Root, TablePage, Unmapped};
 use crate::oracle::{self, Event};
 use crate::time::Time;
+
+/// The allocator of machine-wide tags: of up to 16 bits, for as many CPUs as a machine can have.
+pub(super) type Tags = Generations<1024, { crate::MAX_CPUS as usize }>;
 
 /// Simulated hardware under a kernel for up to `64 * W` CPUs.
 pub(super) struct Port<const W: usize>;
@@ -46,7 +50,7 @@ unsafe impl<const W: usize> Platform for Port<W> {
     type Regime = Hardware;
     type Mask = AtomicCpuSet<W>;
     type Slots = Slots<6>;
-    type Tags = shootdown::NoTags;
+    type Tags = Tags;
 
     fn pin() -> Pin {
         Pin(CpuId(here()), PhantomData)
@@ -83,6 +87,12 @@ unsafe impl<const W: usize> Platform for Port<W> {
         let policy = with(|s| &raw const s.policy);
         // SAFETY: the state outlives the run, and its policy never changes.
         unsafe { &*policy }
+    }
+
+    fn tags() -> Option<&'static Tags> {
+        let tags = with(|s| s.tags)?;
+        // SAFETY: `create` made an allocator there; the arena outlives the run.
+        Some(unsafe { tags.cast().as_ref() })
     }
 
     fn ticks() -> u64 {
@@ -174,7 +184,7 @@ impl State {
         let cpu = self.executing() as usize;
         let system = self.facts.tag_scope == TagScope::System;
         let (mmu, costs, counts) =
-            (&mut self.mmus[cpu], &self.costs, &mut self.cpus[cpu].invalidations);
+            (self.mmus.of(cpu), &self.costs, &mut self.cpus[cpu].invalidations);
         forget(mmu, what);
         match what {
             Invalidate::Range { tag, range, .. } if mmu.loaded().1 == tag => {
@@ -204,7 +214,7 @@ impl State {
     /// Every MMU forgets what the executing CPU had broadcast.
     fn complete_broadcasts(&mut self) {
         for what in std::mem::take(&mut self.mine().broadcasts) {
-            for mmu in &mut self.mmus {
+            for mmu in self.mmus.all() {
                 forget(mmu, what);
             }
         }
@@ -232,7 +242,7 @@ pub(super) fn load(root: Root, tag: Tag, keep: bool) {
             counts.loads_flushed += 1;
             s.costs.load_flush
         };
-        (s.mmus[cpu].load(&s.memory, root, tag, keep), cost)
+        (s.mmus.of(cpu).load(&s.memory, root, tag, keep), cost)
     });
     note(Event::Load { root, tag, keep });
     checked(result);
@@ -285,11 +295,21 @@ impl Keep for Kept {
     }
 }
 
+/// Makes the allocator of machine-wide tags in its block.
+pub(super) fn create_tags(block: NonNull<u8>, facts: &Facts, cpus: u32) -> Result<(), TagsError> {
+    let pairs = facts.split_tables != SplitTables::No;
+    let tags = Tags::new(facts.tag_bits, pairs, cpus)?;
+    // SAFETY: the block was allocated with this layout, and nothing refers to it yet.
+    unsafe { block.cast::<Tags>().write(tags) };
+    Ok(())
+}
+
 /// Sizes of the library's objects.
 pub(crate) struct Layouts {
     pub system: Layout,
     pub slot: Layout,
     pub space: Layout,
+    pub tags: Layout,
 }
 
 /// The library as the kernel calls it, whatever the width of its sets.
@@ -339,6 +359,7 @@ impl<const W: usize> Library for Port<W> {
             system: Layout::new::<System<Self>>(),
             slot: Layout::new::<PerCpu<Self>>(),
             space: Layout::new::<AddressSpace<Self>>(),
+            tags: Layout::new::<Tags>(),
         }
     }
 

@@ -61,7 +61,7 @@ impl Kernel {
             engine::step();
             let (result, cost) = with(|s| {
                 let cpu = s.executing() as usize;
-                let result = s.mmus[cpu].translate(&mut s.memory, va + page * PAGE, kind);
+                let result = s.mmus.of(cpu).translate(&mut s.memory, va + page * PAGE, kind);
                 (result, s.costs.dependent)
             });
             match result {
@@ -91,7 +91,7 @@ impl Kernel {
         engine::step();
         checked(with(|s| {
             let cpu = s.executing() as usize;
-            s.mmus[cpu].speculate(&mut s.memory, va)
+            s.mmus.of(cpu).speculate(&mut s.memory, va)
         }))
     }
 }

@@ -11,7 +11,8 @@ use shootdown::regime::Invalidate;
 
 use super::Space;
 use super::areas::Areas;
-use super::port::{Library, library_for};
+use super::mmus::Mmus;
+use super::port::{Library, create_tags, library_for};
 use crate::config::{Config, MachineError};
 use crate::engine::{self, Engine};
 use crate::mmu::{CpuMmu, Memory, Root};
@@ -27,7 +28,7 @@ thread_local! {
 /// The kernel of one machine, and the hardware it drives.
 pub(crate) struct State {
     pub memory: Memory,
-    pub mmus: Vec<CpuMmu>,
+    pub mmus: Mmus,
     pub spaces: Vec<SpaceState>,
     pub cpus: Vec<CpuKernel>,
     pub facts: Facts,
@@ -37,6 +38,8 @@ pub(crate) struct State {
     pub library: &'static dyn Library,
     /// The library's `System`, of the type that `library` knows.
     pub system: NonNull<u8>,
+    /// The allocator of machine-wide tags, where tags are such.
+    pub tags: Option<NonNull<u8>>,
     /// The library's `PerCpu`, by CPU, of the type that `library` knows.
     pub slots: Vec<NonNull<u8>>,
     /// Bytes of the kernel's window that have been mapped so far.
@@ -84,18 +87,24 @@ impl State {
         let geometry = config.profile.geometry().map_err(MachineError::Geometry)?;
         let facts = facts(config);
         facts.check().map_err(MachineError::Facts)?;
+        config.policy.check(&facts).map_err(MachineError::Policy)?;
         let library = library_for(cpus);
-        let mut mmus = Vec::new();
-        for cpu in 0..cpus {
-            mmus.push(CpuMmu::new(CpuId(cpu), &geometry).map_err(MachineError::Geometry)?);
-        }
+        let mut mmus =
+            Mmus::new(cpus, sharing(config, &facts), &geometry).map_err(MachineError::Geometry)?;
         let system = engine.alloc(library.layouts().system);
+        let mut tags = None;
+        if facts.tag_scope == TagScope::System {
+            let block = engine.alloc(library.layouts().tags);
+            create_tags(block, &facts, cpus).map_err(MachineError::Tags)?;
+            tags = Some(block);
+        }
         let slots: Vec<_> = (0..cpus).map(|_| engine.alloc(library.layouts().slot)).collect();
         let slot_bytes = library.layouts().slot.size();
-        for ((cpu, slot), mmu) in (0..).zip(&slots).zip(&mmus) {
+        for (cpu, slot) in (0..).zip(&slots) {
             // The library's `PerCpu`: what it reads first is in front, its counters are at the end.
             let slot = slot.as_ptr() as usize;
             let counters = slot + slot_bytes.saturating_sub(COUNTERS);
+            let mmu = mmus.of(cpu as usize);
             let mmu = (std::ptr::from_ref(mmu) as usize, size_of::<CpuMmu>().min(MMU_HEAD));
             engine.will_want(cpu, [(slot, SLOT_HEAD), (counters, COUNTERS), mmu]);
         }
@@ -109,6 +118,7 @@ impl State {
             costs: engine.costs,
             library,
             system,
+            tags,
             slots,
             kernel_used: 0,
             booting: 0,
@@ -156,7 +166,7 @@ impl State {
     /// Adds what the kernel and the MMUs counted.
     pub fn complete(&self, outcomes: &mut [CpuOutcome]) {
         for (i, outcome) in outcomes.iter_mut().enumerate() {
-            let c = self.mmus[i].counters();
+            let c = self.mmus.counters(i);
             outcome.tlb = TlbCounts {
                 accesses: c.l1_hits + c.l2_hits + c.walks + c.assists,
                 l1_hits: c.l1_hits,
@@ -221,14 +231,21 @@ pub(crate) fn here() -> u32 {
 fn facts(config: &Config) -> Facts {
     let spec = &config.profile.facts;
     let is = |n: &crate::profile::Number| n.count() != 0;
-    // The library has no engine for system-wide tags yet: such machines run without tags.
-    let tags = config.tags && is(&spec.tag_bits) && !config.profile.has_system_tags();
+    let is_some = |n: &Option<crate::profile::Number>| n.as_ref().is_some_and(is);
+    let tags = config.tags && is(&spec.tag_bits);
+    let system = config.profile.has_system_tags();
     let split = config.mitigations && is(&spec.split_when_mitigated);
+    let own_bits = u8::try_from(spec.tag_bits.count()).unwrap_or(u8::MAX);
     Facts {
-        tag_scope: if tags { TagScope::PerCpu } else { TagScope::None },
-        tag_bits: if tags { u8::try_from(spec.tag_bits.count()).unwrap_or(u8::MAX) } else { 0 },
+        tag_scope: match (tags, system) {
+            (false, _) => TagScope::None,
+            (true, false) => TagScope::PerCpu,
+            (true, true) => TagScope::System,
+        },
+        tag_bits: if tags { config.tag_bits.unwrap_or(own_bits) } else { 0 },
         broadcast: broadcast(config, tags),
-        invalidate_serializes: true,
+        // x86 does; Arm's take a barrier, RISC-V's order only what they name.
+        invalidate_serializes: !system,
         walk_cache_tagged: true,
         hypervisor_may_upgrade: is(&spec.hypervisor),
         split_tables: if split {
@@ -238,8 +255,18 @@ fn facts(config: &Config) -> Facts {
         },
         ceiling: spec.ceiling.count(),
         kick_all: is(&spec.kick_all),
-        errata: Errata::default(),
+        errata: Errata {
+            repeat_sync: is_some(&spec.repeat_sync),
+            survives_once: is_some(&spec.survives_once),
+            ..Errata::default()
+        },
     }
+}
+
+/// CPUs that share an MMU. They may only where a tag means the same on all of them, and is used.
+fn sharing(config: &Config, facts: &Facts) -> u32 {
+    let stated = config.profile.tlb.shared_by.as_ref().map_or(1, crate::profile::Number::count);
+    if facts.tag_scope == TagScope::System && config.policy.tags { stated } else { 1 }
 }
 
 fn broadcast(config: &Config, tags: bool) -> Broadcast {

@@ -24,7 +24,7 @@ fn unmap_by_broadcast(sync: bool) -> Result<Outcome, Box<Breach>> {
             c.compute(Time::from_us(20));
             c.kernel(|_| {
                 let (token, tag) = with(|s| {
-                    let (root, tag) = s.mmus[1].loaded();
+                    let (root, tag) = s.mmus.of(1).loaded();
                     s.spaces[0].areas.remove(VA, VA + 4096);
                     assert!(s.memory.unmap(root, VA).is_some());
                     (s.memory.flush_begins(root, None, false), tag)
@@ -35,7 +35,7 @@ fn unmap_by_broadcast(sync: bool) -> Result<Outcome, Box<Breach>> {
                     Invalidate::Range { tag, range, leaf_only: true },
                     Reach::Broadcast,
                 );
-                let cached = || with(|s| s.mmus[1].cached(tag));
+                let cached = || with(|s| s.mmus.of(1).cached(tag));
                 assert_ne!(cached(), 0, "it is not complete before the sync");
                 if sync {
                     Hardware::sync(Reach::Broadcast);
@@ -85,10 +85,10 @@ fn local_invalidations_stay_local() {
         .spawn(CpuId(0), move |c| {
             c.compute(Time::from_us(20));
             c.kernel(|_| {
-                let tag = with(|s| s.mmus[1].loaded().1);
+                let tag = with(|s| s.mmus.of(1).loaded().1);
                 Hardware::invalidate(Invalidate::Tag(tag), Reach::Local);
                 Hardware::sync(Reach::Local);
-                assert_ne!(with(|s| s.mmus[1].cached(tag)), 0);
+                assert_ne!(with(|s| s.mmus.of(1).cached(tag)), 0);
             });
         })
         .expect("cpu0 is free");

@@ -35,7 +35,49 @@ pub struct CpuMmu {
     pub(crate) counters: MmuCounters,
 }
 
+/// What is a CPU's own where several share an MMU.
+#[derive(Clone, Copy, Debug)]
+pub struct Registers {
+    id: CpuId,
+    root: Root,
+    tag: Tag,
+    counters: MmuCounters,
+}
+
+impl Registers {
+    /// As after [`CpuMmu::new`].
+    #[must_use]
+    pub fn new(id: CpuId) -> Self {
+        Self { id, root: Root::KERNEL, tag: Tag(0), counters: MmuCounters::default() }
+    }
+
+    /// What the CPU counted.
+    #[must_use]
+    pub fn counters(&self) -> &MmuCounters {
+        &self.counters
+    }
+}
+
 impl CpuMmu {
+    /// Another CPU comes that shares this MMU; returns what the last one had loaded. Entries stay.
+    pub fn change_places(&mut self, next: Registers) -> Registers {
+        let (root, tag) = self.loaded();
+        let last = Registers { id: self.id, root, tag, counters: self.counters };
+        self.current = match self.tags.iter().position(|t| t.tag == next.tag) {
+            Some(i) => i,
+            None => {
+                let i = self.add_tag(next.tag);
+                self.tags[i].owner = next.root;
+                i
+            }
+        };
+        self.id = next.id;
+        self.root = next.root;
+        self.counters = next.counters;
+        self.context = self.tags[self.current].context;
+        last
+    }
+
     /// An MMU of this shape.
     ///
     /// # Errors

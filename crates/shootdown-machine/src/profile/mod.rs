@@ -218,6 +218,7 @@ impl Profile {
             }
         };
         optional("invalidate.sync", self.invalidate.sync.as_ref());
+        optional("tlb.shared_by", self.tlb.shared_by.as_ref());
         optional("facts.system_tags", self.facts.system_tags.as_ref());
         optional("facts.repeat_sync", self.facts.repeat_sync.as_ref());
         optional("facts.survives_once", self.facts.survives_once.as_ref());
@@ -247,6 +248,9 @@ impl Profile {
     }
 
     fn check_geometry(&self) -> Result<(), (&'static str, &'static str)> {
+        if self.tlb.shared_by.as_ref().is_some_and(|n| n.count() == 0) {
+            return Err(("tlb.shared_by", "must be at least 1"));
+        }
         if self.ghz.plain() <= 0.0 {
             return Err(("ghz", "must be above 0"));
         }

@@ -198,6 +198,9 @@ pub struct TlbSpec {
     pub l1: Vec<ArraySpec>,
     /// Second level.
     pub l2: Vec<ArraySpec>,
+    /// CPUs that share entries where tags are machine-wide (Arm's CnP), in the order of their numbers; when
+    /// left out, every CPU has its own.
+    pub shared_by: Option<Number>,
 }
 
 /// Cached non-leaf entries.
