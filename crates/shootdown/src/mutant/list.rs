@@ -547,4 +547,47 @@ mutants! {
     TagLockRelaxed "tag-lock-relaxed" Ordering "tags/generations.rs locked" Reuse;
     /// The lock is given back without Release (V4).
     TagUnlockRelaxed "tag-unlock-relaxed" Ordering "tags/generations.rs locked" Reuse;
+
+    // ---- tags/broadcast.rs: machine-wide tags beside slots
+
+    /// "None found" is taken for a number: the one beyond the last.
+    NotFoundClaimed "not-found-claimed" Reference "tags/broadcast.rs assign_locked" Reuse;
+    /// A released number is free at once, with its entries.
+    ReleasedIsFree "released-is-free" Quarantine "tags/broadcast.rs release" Reuse;
+    /// Released numbers are freed and nothing is invalidated.
+    ResetForgotten "reset-forgotten" Quarantine "tags/broadcast.rs assign_locked" Reuse;
+    /// A number that is given out counts as free.
+    AssignedNotTaken "assigned-not-taken" Reference "tags/broadcast.rs assign_locked" Reuse;
+    /// A reset frees numbers that have owners.
+    ResetFreesOwned "reset-frees-owned" Quarantine "tags/broadcast.rs free_released" Reuse;
+    /// A number stays marked as released when it gets a new owner.
+    ReleasedKept "released-kept" Quarantine "tags/broadcast.rs free_released" Reuse;
+    /// The lock is not waited for.
+    BroadcastTagsLockIgnored "broadcast-tags-lock-ignored" Wait "tags/broadcast.rs locked" Reuse;
+    /// The lock is taken without Acquire (B1).
+    BroadcastTagsLockRelaxed "broadcast-tags-lock-relaxed" Ordering "tags/broadcast.rs locked" Reuse;
+    /// The lock is given back without Release (B2).
+    BroadcastTagsUnlockRelaxed "broadcast-tags-unlock-relaxed" Ordering "tags/broadcast.rs locked" Reuse;
+
+    // ---- tags/shared.rs: from slots to a machine-wide tag
+
+    /// A flush broadcasts only, although CPUs may run the space under slots.
+    MovingCountsAsMoved "moving-counts-as-moved" Row "tags/shared.rs moved" Revocation;
+    /// A flush that has asked CPUs does not look whether the space got a tag meanwhile (S3).
+    SharedTagNotLookedAtAgain "shared-tag-not-looked-at-again" Row "tags/shared.rs after_asking" Revocation;
+    /// A space that has a tag is given another.
+    SharedTagOverwritten "shared-tag-overwritten" Reference "tags/shared.rs assign" Revocation;
+    /// What CPUs have loaded is read without the fence after the tag (S1).
+    SettleWithoutSharedFence "settle-without-shared-fence" Fence "tags/shared.rs settle" Revocation;
+    /// A CPU that is switching counts as one that has left.
+    SettleIgnoresSwitching "settle-ignores-switching" Filter "tags/shared.rs settle" Revocation;
+    /// A CPU that runs the space under a slot counts as moved.
+    SettleIgnoresSlots "settle-ignores-slots" Filter "tags/shared.rs settle" Revocation;
+    /// A tag is published without Release (S1).
+    SharedTagAssignRelaxed "shared-tag-assign-relaxed" Ordering "tags/shared.rs assign" Revocation
+        unless "Only the word itself is read on its account, and who sees it when is decided by the fences (S1, S2) and by coherence. What must come before it is the invalidation that made the tag clean, and `Regime::sync` has waited for that.";
+    /// That a space has moved is published without Release (S4).
+    MovedRelaxed "moved-relaxed" Ordering "tags/shared.rs settle" Reuse;
+    /// The tag of a space is read without Acquire (S5).
+    SharedTagRelaxed "shared-tag-relaxed" Ordering "tags/shared.rs phase" Reuse;
 }

@@ -1,0 +1,271 @@
+//! How a space goes over from per-CPU slots to one tag for all CPUs, while it runs.
+//!
+//! # The problem
+//! A flush of a space with a machine-wide tag is one broadcast. While a CPU still runs the space under a slot of
+//! its own, a broadcast by tag misses it; and a CPU that already runs it under the tag is not interrupted because
+//! of it any more. For a while, both must be told.
+//!
+//! # The protocol
+//! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. It goes only in
+//! this direction, until the space ends.
+//! - **Assign** ([`SharedTag::assign`]): slots → moving. Of two CPUs that try, one succeeds; the other gives its tag
+//!   back.
+//! - **Switch**: publish that the CPU is switching; fence (that of D1, see [`crate::switch`]); read the word
+//!   ([`SharedTag::tag`]). With a tag, load it and keep what is cached: it is current without looking at the
+//!   generation, as every flush reaches it. Without, take a slot, as ever. Then publish which.
+//! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done ([`SharedTag::moved`]). Otherwise ask
+//!   the CPUs that have the space loaded, under whatever tag, and wait for them; **then** look again, and if there
+//!   is a tag by now, broadcast as well ([`SharedTag::after_asking`]). A CPU that is asked invalidates the tag that it has loaded,
+//!   machine-wide or not: the flush may not know of the tag yet.
+//! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about to, moving → moved.
+//!   CPUs that run under a slot are told to load again; that is the caller's matter. Any flush may try.
+//!
+//! # Why no flush misses a CPU
+//! Take a CPU that has an old entry it can still use after the flush. *Under a slot:* it is loaded, for a slot
+//! that is loaded later looks at the generation. If the flush saw it (D1) it was asked. If it did not ask because
+//! it saw *moved*, a settling saw the CPU elsewhere or under the tag; by S1 and S2 the CPU's next switch sees the
+//! word. *Under the tag:* if the flush broadcast, the entry is gone. If it did not, it found no tag after it had
+//! looked at all CPUs. By D1 it saw the CPU with the space loaded, or after it left: seen loaded, the CPU was
+//! asked, and it invalidated, or it had left. Left in either case: what the flush read was stored after the CPU
+//! read the word, so the flush, which reads the word later still, finds the tag (S3).
+//!
+//! # Invariants
+//! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs the space
+//! under a slot. I3: entries under the tag agree with the tables once every flush that began has returned.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | S1 assign (or seeing the tag), then fence, then what CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling sees that it is switching |
+//! | S2 "switching", then fence (D1), then the word | fence, Acquire | S1 | |
+//! | S3 the word, after the answers of CPUs (Acquire) | Acquire | S2 | the CPU read the word before it stored what the flush reads |
+//! | S4 moving → moved | Release | S5 | accesses through slots are over: before a CPU published its new tag, before it was settled |
+//! | S5 the word (flush) | Acquire | S4, S1 | |
+
+use crate::ids::{CpuId, Tag};
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// Above the bits of a tag.
+const MOVING: u32 = 1 << 16;
+const MOVED: u32 = 1 << 17;
+
+/// The machine-wide tag of a space, if it has one. Part of the space.
+#[derive(Debug)]
+pub struct SharedTag(AtomicU32);
+
+/// What a CPU has to do with a space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Uses {
+    /// It has another space loaded, or none.
+    Nothing,
+    /// It is switching, to whatever.
+    Unknown,
+    /// It has the space loaded under a slot of its own.
+    Slot,
+    /// It has the space loaded under the machine-wide tag.
+    Shared,
+}
+
+/// Where a space is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// Every CPU runs it under a slot of its own.
+    Slots,
+    /// Some may run it under the tag, some under slots.
+    Moving(Tag),
+    /// Every CPU runs it under the tag.
+    Moved(Tag),
+}
+
+#[allow(clippy::cast_possible_truncation)] // the low half
+const fn tag_of(word: u32) -> Tag {
+    Tag(word as u16)
+}
+
+impl SharedTag {
+    /// No tag.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Where the space is now. [S2, S3, S5]
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        let word = self.0.load(order!(SharedTagRelaxed, Acquire));
+        match (word & MOVED != 0, word & MOVING != 0) {
+            (true, _) => Phase::Moved(tag_of(word)),
+            (false, true) => Phase::Moving(tag_of(word)),
+            (false, false) => Phase::Slots,
+        }
+    }
+
+    /// The tag to load or to broadcast for, if there is one.
+    #[must_use]
+    pub fn tag(&self) -> Option<Tag> {
+        match self.phase() {
+            Phase::Slots => None,
+            Phase::Moving(tag) | Phase::Moved(tag) => Some(tag),
+        }
+    }
+
+    /// The tag, if a broadcast for it reaches every CPU that runs the space. (I2)
+    #[must_use]
+    pub fn moved(&self) -> Option<Tag> {
+        match self.phase() {
+            Phase::Moving(tag) if without!(MovingCountsAsMoved) => Some(tag),
+            Phase::Slots | Phase::Moving(_) => None,
+            Phase::Moved(tag) => Some(tag),
+        }
+    }
+
+    /// The tag to broadcast for after CPUs have been asked.
+    #[must_use]
+    pub fn after_asking(&self) -> Option<Tag> {
+        if without!(SharedTagNotLookedAtAgain) { None } else { self.tag() }
+    }
+
+    /// Gives the space a tag that has no entries on any CPU ([`super::broadcast::BroadcastTags::assign`]).
+    ///
+    /// # Errors
+    /// The tag, when the space has one already.
+    pub fn assign(&self, tag: Tag) -> Result<(), Tag> {
+        let word = MOVING | u32::from(tag.0);
+        // [S1]
+        let order = order!(SharedTagAssignRelaxed, Release);
+        if without!(SharedTagOverwritten) {
+            self.0.store(word, order);
+            return Ok(());
+        }
+        match self.0.compare_exchange(0, word, order, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(tag),
+        }
+    }
+
+    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells, with Acquire,
+    /// what a CPU has loaded; `cpus` are all that may have the space loaded. Answers whether the space has moved.
+    pub fn settle(
+        &self,
+        cpus: impl IntoIterator<Item = CpuId>,
+        mut uses: impl FnMut(CpuId) -> Uses,
+    ) -> bool {
+        let tag = match self.phase() {
+            Phase::Slots => return false,
+            Phase::Moving(tag) => tag,
+            Phase::Moved(_) => return true,
+        };
+        if !without!(SettleWithoutSharedFence) {
+            // ORDERING: S1, S2. The word before what CPUs have loaded.
+            fence(Ordering::SeqCst);
+        }
+        let settled = cpus.into_iter().all(|cpu| match uses(cpu) {
+            Uses::Nothing | Uses::Shared => true,
+            Uses::Unknown => without!(SettleIgnoresSwitching),
+            Uses::Slot => without!(SettleIgnoresSlots),
+        });
+        if settled {
+            // [S4] Nobody else changes the word in another way.
+            let word = MOVED | u32::from(tag.0);
+            self.0.store(word, order!(MovedRelaxed, Release));
+        }
+        settled
+    }
+
+    /// The space ends: no CPU has it loaded, and none will. The tag goes back to its allocator.
+    #[must_use = "a tag that is not released is lost"]
+    pub fn take(&mut self) -> Option<Tag> {
+        let tag = self.tag();
+        self.0 = AtomicU32::new(0);
+        tag
+    }
+}
+
+impl Default for SharedTag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// When a space gets a machine-wide tag: a policy value.
+///
+/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better interrupted.
+/// Counting them costs a look at each, so it is done now and then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threshold {
+    /// A space that is active on more CPUs than this gets a tag.
+    pub above: u32,
+    /// It is looked at once in so many flushes; 0 means never.
+    pub every: u32,
+}
+
+impl Threshold {
+    /// Active on more than 3 CPUs, looked at in one flush of 32 (Linux 6.15).
+    pub const LINUX_6_15: Self = Self { above: 3, every: 32 };
+
+    /// Never.
+    pub const NEVER: Self = Self { above: u32::MAX, every: 0 };
+
+    /// Is the space looked at in the `nth` flush?
+    #[must_use]
+    pub const fn is_due(self, nth: u64) -> bool {
+        self.every != 0 && nth % self.every as u64 == 0
+    }
+
+    /// Is the space active on enough CPUs? Looks at no more of them than it must.
+    pub fn is_exceeded(self, active: impl IntoIterator<Item = bool>) -> bool {
+        let above = self.above as usize;
+        active.into_iter().filter(|active| *active).nth(above).is_some()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const CPUS: [CpuId; 2] = [CpuId(0), CpuId(1)];
+
+    #[test]
+    fn a_space_moves_once_and_in_one_direction() {
+        let mut space = SharedTag::new();
+        assert_eq!((space.phase(), space.tag(), space.moved()), (Phase::Slots, None, None));
+        assert!(!space.settle(CPUS, |_| Uses::Nothing), "there is no tag to move to");
+        assert_eq!(space.assign(Tag(9)), Ok(()));
+        assert_eq!(space.assign(Tag(10)), Err(Tag(10)));
+        assert_eq!((space.phase(), space.moved()), (Phase::Moving(Tag(9)), None));
+        assert!(space.settle(CPUS, |_| Uses::Shared));
+        assert_eq!((space.phase(), space.moved()), (Phase::Moved(Tag(9)), Some(Tag(9))));
+        assert_eq!(space.assign(Tag(10)), Err(Tag(10)));
+        assert_eq!(space.take(), Some(Tag(9)));
+        assert_eq!(space.phase(), Phase::Slots);
+    }
+
+    #[test]
+    fn one_cpu_under_a_slot_or_on_its_way_holds_the_move_up() {
+        for last in [Uses::Slot, Uses::Unknown] {
+            let space = SharedTag::new();
+            space.assign(Tag(0)).unwrap();
+            let uses = |cpu: CpuId| if cpu.0 == 1 { last } else { Uses::Shared };
+            assert!(!space.settle(CPUS, uses));
+            assert_eq!(space.phase(), Phase::Moving(Tag(0)));
+            assert!(space.settle(CPUS, |_| Uses::Nothing));
+        }
+    }
+
+    #[test]
+    fn the_threshold_counts_no_further_than_it_must() {
+        let threshold = Threshold::LINUX_6_15;
+        for active in 0..9 {
+            let mut looked = 0;
+            let cpus = (0..100).map(|cpu| {
+                looked += 1;
+                cpu % 2 == 0 && cpu / 2 < active
+            });
+            assert_eq!(threshold.is_exceeded(cpus), active > 3);
+            assert_eq!(looked, if active > 3 { 7 } else { 100 });
+        }
+        assert_eq!((0..320).filter(|n| threshold.is_due(*n)).count(), 10);
+        assert!(!(0..999).any(|n| Threshold::NEVER.is_due(n)));
+        assert!(Threshold { above: 0, every: 1 }.is_exceeded([false, true]));
+    }
+}
