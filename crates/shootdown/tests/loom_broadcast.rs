@@ -230,14 +230,13 @@ impl Space {
                 self.current[cpu].set(generation);
                 self.slot[cpu].set(false);
             }
-            tag if tag >= SHARED => self.shared[cpu][(tag - SHARED) as usize].set(false),
             _ => {}
         }
         self.answered[cpu].store(generation, Ordering::Release);
     }
 
-    fn uses(&self, cpu: CpuId) -> Uses {
-        match self.loaded[cpu.index()].load(Ordering::Acquire) {
+    fn uses(&self, cpu: usize) -> Uses {
+        match self.loaded[cpu].load(Ordering::Acquire) {
             ELSEWHERE => Uses::Nothing,
             SWITCHING => Uses::Unknown,
             SLOT => Uses::Slot,
@@ -246,7 +245,7 @@ impl Space {
     }
 
     fn settle(&self) -> bool {
-        self.tag.settle([CpuId(0), CpuId(1)], |cpu| self.uses(cpu))
+        self.tag.settle([CpuId(0), CpuId(1)], |cpu| self.uses(cpu.index()))
     }
 
     fn broadcast(&self, tag: Tag) {
@@ -264,14 +263,13 @@ impl Space {
             self.broadcast(tag);
         } else {
             for cpu in 0..2 {
-                if self.loaded[cpu].load(Ordering::Acquire) == ELSEWHERE {
+                let answers = || matches!(self.uses(cpu), Uses::Nothing | Uses::Shared);
+                if answers() {
                     continue;
                 }
                 self.kicked[cpu].store(true, Ordering::Release);
                 self.interrupts(me);
-                while self.answered[cpu].load(Ordering::Acquire) < generation
-                    && self.loaded[cpu].load(Ordering::Acquire) != ELSEWHERE
-                {
+                while self.answered[cpu].load(Ordering::Acquire) < generation && !answers() {
                     thread::yield_now();
                 }
             }

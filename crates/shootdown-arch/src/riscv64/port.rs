@@ -7,7 +7,7 @@
 //! | invalidation does not serialize | SFENCE.VMA orders walks, not ordinary loads (Privileged, SFENCE.VMA) |
 //! | walk caches are tagged | a fence by ASID removes entries of every level |
 
-use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
+use shootdown::facts::{Broadcast, Facts, SplitTables, TagScope};
 
 use super::asid::{Asid, AsidWidth};
 use super::satp::Mode;
@@ -60,7 +60,7 @@ impl Port {
             split_tables: SplitTables::No,
             ceiling: options.ceiling,
             kick_all: false,
-            errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
+            errata: Facts::X86_64_MINIMUM.errata, // none
         };
         Self { mode: options.mode, asids, svinval: options.svinval, facts }
     }

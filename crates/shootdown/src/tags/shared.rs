@@ -14,9 +14,9 @@
 //!   ([`SharedTag::tag`]). With a tag, load it and keep what is cached: it is current without looking at the
 //!   generation, as every flush reaches it. Without, take a slot, as ever. Then publish which.
 //! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done ([`SharedTag::moved`]). Otherwise ask
-//!   the CPUs that have the space loaded, under whatever tag, and wait for them; **then** look again, and if there
-//!   is a tag by now, broadcast as well ([`SharedTag::after_asking`]). A CPU that is asked invalidates the tag that it has loaded,
-//!   machine-wide or not: the flush may not know of the tag yet.
+//!   the CPUs that have the space loaded under a slot, or are switching, and wait for them; **then** look again, and
+//!   if there is a tag by now, broadcast as well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag
+//!   has nothing to answer: whoever sees that it does sees the tag.
 //! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about to, moving → moved.
 //!   CPUs that run under a slot are told to load again; that is the caller's matter. Any flush may try.
 //!
@@ -25,9 +25,10 @@
 //! that is loaded later looks at the generation. If the flush saw it (D1) it was asked. If it did not ask because
 //! it saw *moved*, a settling saw the CPU elsewhere or under the tag; by S1 and S2 the CPU's next switch sees the
 //! word. *Under the tag:* if the flush broadcast, the entry is gone. If it did not, it found no tag after it had
-//! looked at all CPUs. By D1 it saw the CPU with the space loaded, or after it left: seen loaded, the CPU was
-//! asked, and it invalidated, or it had left. Left in either case: what the flush read was stored after the CPU
-//! read the word, so the flush, which reads the word later still, finds the tag (S3).
+//! looked at all CPUs and they had answered. The entry is older than the table stores, so by D1 the flush saw the
+//! CPU switch to the space, or something that the CPU published later: that it runs it under the tag, an answer, that
+//! it has left. If it saw it switch, it waited for one of these. All of them the CPU stored after it had read
+//! the word, so the flush, which reads the word later still, finds the tag (S3).
 //!
 //! # Invariants
 //! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs the space
