@@ -30,6 +30,8 @@ struct Numbers {
     tags: BroadcastTags<1>,
     owned: [Cell<bool>; 8],
     cached: [Cell<bool>; 8],
+    /// What an owner does on the tag's account.
+    used: [UnsafeCell<u64>; 8],
     /// Where the checker may change threads: it does not see cells.
     step: AtomicU64,
 }
@@ -45,6 +47,7 @@ impl Numbers {
             tags: BroadcastTags::with_count(Tag(FIRST), count, 12).expect("they fit"),
             owned: std::array::from_fn(|_| Cell::new(false)),
             cached: std::array::from_fn(|_| Cell::new(false)),
+            used: std::array::from_fn(|_| UnsafeCell::new(0)),
             step: AtomicU64::new(0),
         }
     }
@@ -54,17 +57,30 @@ impl Numbers {
     }
 
     fn assign(&self) -> Option<Tag> {
-        let forget = || self.cached.iter().for_each(|cached| cached.set(false));
+        let forget = || {
+            self.step.fetch_add(1, Ordering::Relaxed);
+            self.cached.iter().for_each(|cached| cached.set(false));
+            self.step.fetch_add(1, Ordering::Relaxed);
+        };
         let tag = self.tags.assign(thread::yield_now, forget)?;
         assert!(!self.owned[Self::at(tag)].replace(true), "{tag:?} has two owners");
         assert!(!self.cached[Self::at(tag)].replace(true), "{tag:?} has entries of its last owner");
         self.step.fetch_add(1, Ordering::Relaxed);
+        self.use_it(tag);
         Some(tag)
     }
 
+    fn use_it(&self, tag: Tag) {
+        // SAFETY: a tag has one owner; `loom` objects if it has not.
+        self.used[Self::at(tag)].with_mut(|used| unsafe { *used += 1 });
+    }
+
     fn release(&self, tag: Tag) {
+        self.use_it(tag);
+        // Walked again, to the last.
+        self.cached[Self::at(tag)].set(true);
         self.owned[Self::at(tag)].set(false);
-        self.tags.release(tag, thread::yield_now);
+        self.tags.release(tag);
     }
 }
 
@@ -96,6 +112,26 @@ fn no_tag_has_two_owners_when_the_tail_is_held() {
             }
         }
         assert!(numbers.owned[3].get(), "the owner of the tail lives");
+    });
+}
+
+#[test]
+fn a_tag_that_is_released_during_a_reset_is_not_clean_after_it() {
+    use Mutant::*;
+    let mutants = [ReleasedNotedLate, TagReleaseRelaxed, TagReleaseSeenRelaxed];
+    holds("release against reset", Some(3), &mutants, || {
+        let numbers = Arc::new(Numbers::new(2));
+        let [first, second] = [(); 2].map(|()| numbers.assign().expect("two tags"));
+        let other = {
+            let numbers = Arc::clone(&numbers);
+            thread::spawn(move || numbers.release(second))
+        };
+        numbers.release(first);
+        let again = numbers.assign();
+        assert!(again.is_some());
+        let more = numbers.assign();
+        other.join().unwrap();
+        assert!(more != again);
     });
 }
 

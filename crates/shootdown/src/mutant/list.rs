@@ -562,6 +562,12 @@ mutants! {
     ResetFreesOwned "reset-frees-owned" Quarantine "tags/broadcast.rs free_released" Reuse;
     /// A number stays marked as released when it gets a new owner.
     ReleasedKept "released-kept" Quarantine "tags/broadcast.rs free_released" Reuse;
+    /// The released numbers are noted after the invalidation.
+    ReleasedNotedLate "released-noted-late" Quarantine "tags/broadcast.rs free_released" Reuse;
+    /// A number is released without Release (B3).
+    TagReleaseRelaxed "tag-release-relaxed" Ordering "tags/broadcast.rs release" Reuse;
+    /// Released numbers are noted without Acquire (B4).
+    TagReleaseSeenRelaxed "tag-release-seen-relaxed" Ordering "tags/broadcast.rs note_released" Reuse;
     /// The lock is not waited for.
     BroadcastTagsLockIgnored "broadcast-tags-lock-ignored" Wait "tags/broadcast.rs locked" Reuse;
     /// The lock is taken without Acquire (B1).

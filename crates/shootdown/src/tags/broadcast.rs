@@ -8,9 +8,9 @@
 //!
 //! # The protocol
 //! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays taken. When no
-//! free number is left, the caller makes every CPU forget everything that is not global; then the numbers
-//! released until then, and only those, are free again. So that invalidation is paid once for many spaces, and a
-//! free number never has entries anywhere.
+//! free number is left, the released ones are noted, the caller makes every CPU forget everything that is not
+//! global, and the noted ones, only those, are free again. So that invalidation is paid once for many spaces, and
+//! a free number never has entries anywhere.
 //!
 //! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the last; where spaces
 //! that live long hold the tail of the numbers, it takes that for a tag, and gives it to two spaces.)
@@ -23,11 +23,13 @@
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | B1 taking the lock | Acquire | B2 | the sets are seen as the last owner left them |
-//! | B2 giving it back | Release | B1 | the same; and what the owner of a number did is over before its release is seen |
+//! | B2 giving it back | Release | B1 | |
+//! | B3 release | Release | B4 | what was done under the tag is over before it gets another owner |
+//! | B4 noting the released numbers | Acquire | B3 | |
 //!
 //! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for hardware only.
 //! The CPU that invalidates must be the one that waits for completion, so the caller stays on its CPU meanwhile
-//! (AMD APM vol. 3, TLBSYNC).
+//! (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done anywhere.
 
 use core::fmt;
 
@@ -131,7 +133,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
     ///
     /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is left: when it
     /// returns, every CPU has forgotten everything that is not global and was cached before the call. Stay on one
-    /// CPU, with interrupts off.
+    /// CPU, and don't call it from handlers, which could wait for the lock of what they interrupt.
     pub fn assign(&self, wait: impl FnMut(), reset: impl FnOnce()) -> Option<Tag> {
         self.locked(wait, || self.assign_locked(reset))
     }
@@ -140,24 +142,29 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
     ///
     /// # Panics
     /// When the tag was not given out, or was released before.
-    pub fn release(&self, tag: Tag, wait: impl FnMut()) {
-        let number = u32::from(tag.0.wrapping_sub(self.first));
-        self.locked(wait, || {
-            let (at, bit) = place(number);
-            let word = |set: &[AtomicU64; WORDS]| set.get(at).map(|w| w.load(Ordering::Relaxed));
-            let owned = word(&self.taken).zip(word(&self.released));
-            assert!(
-                owned.is_some_and(|(taken, released)| taken & !released & bit != 0)
-                    || without!(NotFoundClaimed),
-                "{tag:?} has no owner"
-            );
-            if without!(ReleasedIsFree) {
-                change(&self.taken, at, |word| word & !bit);
-                self.hand.store(0, Ordering::Relaxed);
-            } else if at < WORDS {
-                change(&self.released, at, |word| word | bit);
-            }
-        });
+    pub fn release(&self, tag: Tag) {
+        let (at, bit) = place(u32::from(tag.0.wrapping_sub(self.first)));
+        let owned = |set: &[AtomicU64; WORDS], order| {
+            set.get(at).is_some_and(|word| word.load(order) & bit != 0)
+        };
+        assert!(
+            owned(&self.taken, Ordering::Relaxed) && !owned(&self.released, Ordering::Relaxed)
+                || without!(NotFoundClaimed),
+            "{tag:?} has no owner"
+        );
+        if without!(ReleasedIsFree) {
+            self.taken[at].fetch_and(!bit, Ordering::AcqRel);
+            self.hand.store(0, Ordering::Relaxed);
+        } else if let Some(word) = self.released.get(at) {
+            word.fetch_or(bit, order!(TagReleaseRelaxed, Release)); // [B3]
+        }
+    }
+
+    /// May these tags be used beside those up to `slots`, at this width?
+    #[must_use]
+    pub fn fit(&self, slots: Tag, bits: u8) -> bool {
+        let last = u32::from(self.first) + self.count - 1;
+        self.first > slots.0 && last < 1 << bits.min(16)
     }
 
     /// How many tags have an owner now.
@@ -193,10 +200,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
             None if self.nothing_released() => return None,
             None if without!(NotFoundClaimed) && self.hand() < self.count => self.count,
             None => {
-                if !without!(ResetForgotten) {
-                    reset();
-                }
-                self.free_released();
+                self.free_released(reset);
                 self.find()?
             }
         };
@@ -229,16 +233,31 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         self.released.iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
-    fn free_released(&self) {
-        for at in 0..WORDS {
-            let released = self.released[at].load(Ordering::Relaxed);
+    fn free_released(&self, reset: impl FnOnce()) {
+        // Before the invalidation: who releases a number meanwhile may cache something until then.
+        let early = !without!(ReleasedNotedLate);
+        let mut released = [0; WORDS];
+        if early {
+            self.note_released(&mut released);
+        }
+        if !without!(ResetForgotten) {
+            reset();
+        }
+        if !early {
+            self.note_released(&mut released);
+        }
+        for (at, released) in released.into_iter().enumerate() {
             let free = if without!(ResetFreesOwned) { u64::MAX } else { released };
             change(&self.taken, at, |word| word & !free);
-            if !without!(ReleasedKept) {
-                change(&self.released, at, |_| 0);
-            }
         }
         self.hand.store(0, Ordering::Relaxed);
+    }
+
+    fn note_released(&self, noted: &mut [u64; WORDS]) {
+        for (noted, word) in noted.iter_mut().zip(&self.released) {
+            let order = order!(TagReleaseSeenRelaxed, Acquire);
+            *noted = if without!(ReleasedKept) { word.load(order) } else { word.swap(0, order) }; // [B4]
+        }
     }
 }
 
@@ -271,7 +290,7 @@ mod tests {
         let given: Vec<_> = (0..3).map(|_| assign(&tags)).collect();
         assert_eq!(given, [7, 8, 9].map(|t| (Some(Tag(t)), false)));
         assert_eq!(assign(&tags), (None, false), "all have owners, and a reset would not help");
-        tags.release(Tag(8), || ());
+        tags.release(Tag(8));
         assert_eq!(tags.owned(|| ()), 2);
         assert_eq!(assign(&tags), (Some(Tag(8)), true));
         assert_eq!(assign(&tags), (None, false));
@@ -282,7 +301,7 @@ mod tests {
         let tags = BroadcastTags::<2>::new(Tag(28), 7).unwrap();
         let resets = |n| (0..n).filter(|_| assign(&tags).1).count();
         assert_eq!(resets(100), 0);
-        (28..128).for_each(|t| tags.release(Tag(t), || ()));
+        (28..128).for_each(|t| tags.release(Tag(t)));
         assert_eq!(resets(100), 1);
     }
 
@@ -291,14 +310,14 @@ mod tests {
     fn a_tag_is_not_released_twice() {
         let tags = BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap();
         let tag = assign(&tags).0.unwrap();
-        tags.release(tag, || ());
-        tags.release(tag, || ());
+        tags.release(tag);
+        tags.release(tag);
     }
 
     #[test]
     #[should_panic(expected = "has no owner")]
     fn the_tag_of_a_slot_is_not_taken_for_one() {
-        BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap().release(Tag(6), || ());
+        BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap().release(Tag(6));
     }
 
     #[test]
@@ -312,7 +331,8 @@ mod tests {
         assert_eq!(refused(65535, 2, 16), BroadcastTagsError::Width { last: 65536, bits: 16 });
         let none = BroadcastTags::<1>::new(Tag(16), 4).map(|_| ());
         assert_eq!(none, Err(BroadcastTagsError::Empty));
-        assert!(BroadcastTags::<64>::new(Tag(7), 12).is_ok());
+        let all = BroadcastTags::<64>::new(Tag(7), 12).unwrap();
+        assert!(all.fit(Tag(6), 12) && !all.fit(Tag(7), 12) && !all.fit(Tag(6), 11));
     }
 
     /// Owners that live long hold the tail of the numbers, others come and go: the state in which "none found"
@@ -324,7 +344,7 @@ mod tests {
             let all: Vec<Tag> = (0..count).map(|_| assign(&tags).0.unwrap()).collect();
             let (front, tail) = all.split_at(all.len() / 2);
             let mut owned: BTreeSet<Tag> = tail.iter().copied().collect();
-            front.iter().for_each(|tag| tags.release(*tag, || ()));
+            front.iter().for_each(|tag| tags.release(*tag));
             let mut resets = 0;
             for step in 0..2000u32 {
                 let (tag, reset) = assign(&tags);
@@ -332,7 +352,7 @@ mod tests {
                 let Some(tag) = tag else {
                     let oldest = *owned.first().unwrap();
                     owned.remove(&oldest);
-                    tags.release(oldest, || ());
+                    tags.release(oldest);
                     continue;
                 };
                 assert!((7..7 + count).contains(&u32::from(tag.0)), "{tag:?} is no tag");
@@ -340,7 +360,7 @@ mod tests {
                 // The owners of the tail stay.
                 if step % 3 != 0 {
                     owned.remove(&tag);
-                    tags.release(tag, || ());
+                    tags.release(tag);
                 }
             }
             assert!(resets > 10);

@@ -175,9 +175,9 @@ impl SharedTag {
 
     /// The space ends: no CPU has it loaded, and none will. The tag goes back to its allocator.
     #[must_use = "a tag that is not released is lost"]
-    pub fn take(&mut self) -> Option<Tag> {
+    pub fn take(&self) -> Option<Tag> {
         let tag = self.tag();
-        self.0 = AtomicU32::new(0);
+        self.0.store(0, Ordering::Relaxed);
         tag
     }
 }
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_space_moves_once_and_in_one_direction() {
-        let mut space = SharedTag::new();
+        let space = SharedTag::new();
         assert_eq!((space.phase(), space.tag(), space.moved()), (Phase::Slots, None, None));
         assert!(!space.settle(CPUS, |_| Uses::Nothing), "there is no tag to move to");
         assert_eq!(space.assign(Tag(9)), Ok(()));

@@ -40,6 +40,11 @@ const ALL: &[Elsewhere] = &[
     },
     Elsewhere {
         file: "loom_broadcast.rs",
+        test: "a_tag_that_is_released_during_a_reset_is_not_clean_after_it",
+        kills: &[ReleasedNotedLate, TagReleaseRelaxed, TagReleaseSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom_broadcast.rs",
         test: "two_cpus_that_assign_at_once_get_different_clean_tags",
         kills: &[BroadcastTagsLockIgnored, BroadcastTagsLockRelaxed, BroadcastTagsUnlockRelaxed],
     },
