@@ -62,23 +62,14 @@ pub enum Kind {
     Random,
     /// Every schedule of a small world.
     Exhaustive,
-    /// A model beside the shipped code: the two must agree.
-    Model,
     /// Chance again, for as long as asked.
     Soak,
 }
 
 impl Kind {
     /// All of them, in the order in which they run.
-    pub const ALL: [Self; 7] = [
-        Self::Litmus,
-        Self::Zoo,
-        Self::Mutant,
-        Self::Random,
-        Self::Exhaustive,
-        Self::Model,
-        Self::Soak,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Litmus, Self::Zoo, Self::Mutant, Self::Random, Self::Exhaustive, Self::Soak];
 
     /// As JSON has it.
     #[must_use]
@@ -89,7 +80,6 @@ impl Kind {
             Self::Mutant => "mutant",
             Self::Random => "random",
             Self::Exhaustive => "exhaustive",
-            Self::Model => "model",
             Self::Soak => "soak",
         }
     }
@@ -99,7 +89,6 @@ impl Kind {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Mutant => "mutants",
-            Self::Model => "models",
             other => other.name(),
         }
     }

@@ -258,7 +258,8 @@ pub fn relax() {
 
 // ---------------------------------------------------------------- memory management
 
-/// A table page, empty.
+/// A table page, with what it was left with. It was given back under the allocator's lock, and the lock was
+/// taken since: this CPU knows what those knew who gave pages back.
 ///
 /// # Panics
 /// When all are in use.
@@ -266,6 +267,7 @@ pub fn relax() {
 pub fn new_table() -> TableId {
     step(0, false, true);
     with(|h| {
+        h.memory.acquire_page(h.current);
         let table = h.mmu.new_table();
         h.saw(0x7ab1e ^ u64::from(table.0) << 24);
         table
@@ -276,6 +278,8 @@ pub fn new_table() -> TableId {
 pub fn free_table(table: TableId) {
     step(0, false, true);
     check(|h| {
+        h.drain(h.current);
+        h.memory.release_page(h.current);
         h.note(|| format!("frees {table}"));
         h.mmu.free_table(&h.memory, table)
     });
@@ -289,6 +293,7 @@ pub fn free_table(table: TableId) {
 pub fn new_frame() -> Frame {
     step(0, false, true);
     with(|h| {
+        h.memory.acquire_page(h.current);
         let frame = h.mmu.new_frame();
         h.saw(0xf4a3e ^ u64::from(frame.0) << 24);
         frame
@@ -299,6 +304,8 @@ pub fn new_frame() -> Frame {
 pub fn free_frame(frame: Frame) {
     step(0, false, true);
     with(|h| {
+        h.drain(h.current);
+        h.memory.release_page(h.current);
         h.mmu.free_frame(frame);
         h.note(|| format!("frees {frame}"));
     });

@@ -115,6 +115,9 @@ pub struct SharedMemory {
     observers: Vec<Observer>,
     fenced: View,
     fences: u64,
+    /// What a CPU learns that is given a page: all that those knew who gave pages back.
+    freed: View,
+    frees: u64,
     pool: Vec<u32>,
     /// Hash of the values that memory holds.
     content: u64,
@@ -130,6 +133,8 @@ impl SharedMemory {
             observers: (0..MAX_CPUS).map(|_| Observer::default()).collect(),
             fenced: View::new(),
             fences: 0,
+            freed: View::new(),
+            frees: 0,
             pool: Vec::new(),
             content: 0,
         }
@@ -156,6 +161,8 @@ impl SharedMemory {
         }
         self.fenced.clear();
         self.fences = 0;
+        self.freed.clear();
+        self.frees = 0;
         self.pool.clear();
         self.content = 0;
     }
@@ -460,6 +467,21 @@ impl SharedMemory {
         join(&mut self.observers[cpu as usize].now, knowledge);
     }
 
+    /// The CPU gives a page back: the allocator's lock is released with what the CPU knows. Its buffer is
+    /// empty (the lock's store comes after all that it holds).
+    pub fn release_page(&mut self, cpu: u8) {
+        if self.model == Memory::Weak {
+            join(&mut self.freed, &self.observers[cpu as usize].now);
+            self.frees = mix(self.frees ^ (u64::from(cpu) + 1));
+        }
+    }
+
+    /// The CPU is given a page: the allocator's lock was taken for it.
+    pub fn acquire_page(&mut self, cpu: u8) {
+        let Self { observers, freed, .. } = self;
+        join(&mut observers[cpu as usize].now, freed);
+    }
+
     /// A turn of a wait loop is over: stores that it waits for become visible in the end.
     pub fn catch_up(&mut self, cpu: u8) {
         let Self { observers, histories, model, .. } = self;
@@ -489,7 +511,7 @@ impl SharedMemory {
                 h ^ mix(mix(cpu << 32 ^ u64::from(*l)) ^ u64::from(newer))
             })
         });
-        self.content ^ buffers ^ news ^ self.fences.rotate_left(17)
+        self.content ^ buffers ^ news ^ self.fences.rotate_left(17) ^ self.frees.rotate_left(41)
     }
 }
 
@@ -555,6 +577,20 @@ mod tests {
             let both_miss = m.choices(0, y) == 2 && m.choices(1, x) == 2;
             assert_eq!(both_miss, !(a && b), "fences {a} {b}");
         }
+    }
+
+    #[test]
+    fn a_page_comes_with_what_its_last_owner_wrote() {
+        let (mut m, x, _) = weak();
+        m.store(0, x, 1, RLX, None);
+        m.release_page(0);
+        assert_eq!(
+            m.choices(1, x),
+            2,
+            "who was given no page may still read what was there before"
+        );
+        m.acquire_page(1);
+        assert_eq!(m.choices(1, x), 1);
     }
 
     #[test]

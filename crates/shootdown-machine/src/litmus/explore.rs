@@ -121,7 +121,7 @@ fn describe(end: &End<'_>) -> String {
 }
 
 /// Two independent hashes of a state.
-fn fingerprint(state: &State) -> u128 {
+pub(super) fn fingerprint(state: &State) -> u128 {
     let mut hasher = Lanes { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
     state.hash(&mut hasher);
     u128::from(mix(hasher.a, hasher.b)) << 64 | u128::from(mix(hasher.b, !hasher.a))

@@ -56,6 +56,7 @@ mod step;
 mod test;
 #[cfg(test)]
 mod tests;
+mod traces;
 mod value;
 mod verdict;
 mod window;
@@ -66,5 +67,6 @@ pub use explore::{Explored, explore};
 pub use herd::{DirectoryError, check_directory, check_herd};
 pub use machine::{Breakage, Options};
 pub use test::{Arch, Case, Expectation, Faults, Features, Test};
+pub use traces::traces;
 pub use value::Value;
 pub use verdict::{Outcome, Verdict, run};
