@@ -168,7 +168,8 @@ fn kernel_owed(cpu: u8) {
     }
 }
 
-/// Between the two, another CPU's flush of everything is over, which had begun before.
+/// Between the two, another CPU's flush of everything is over, which had begun before, and which CPU 1 had
+/// answered before the table was unhooked.
 fn kernel_owed_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {
@@ -176,12 +177,35 @@ fn kernel_owed_by_two(cpu: u8) {
         user();
     }
     meet(3);
+    let pin = Rig::pin();
     match cpu {
-        0 => kernel_owes(),
+        0 => {
+            let (change, leaf) = hw::without_irqs(|| {
+                hear(1);
+                let unhooked = tree(0).unhook_table(0);
+                let refused = shootdown::flush_everything::<Rig>(&pin);
+                assert!(refused.is_err(), "nobody waits with interrupts off");
+                unhooked
+            });
+            hear(2);
+            if unmap_kernel().is_ok() {
+                hw::revoked(&[change]);
+                hw::free_table(leaf);
+            }
+        }
         1 => {}
         _ => {
-            let _ = shootdown::flush_everything::<Rig>(&Rig::pin());
+            let _ = shootdown::flush_everything::<Rig>(&pin);
+            tell(2);
         }
+    }
+}
+
+/// CPU 0 is told that CPU 1 has answered.
+fn tells_of_its_answer(cpu: u8) {
+    port::answer();
+    if cpu == 1 {
+        tell(1);
     }
 }
 
@@ -278,6 +302,6 @@ pub static SCENES: &[Scene] = &[
         3,
         kernel_owed_by_two,
     )
-    .powers(FAILS)
+    .interrupt(tells_of_its_answer)
     .kills(&[KernelDebtPaidTwice]),
 ];
