@@ -6,6 +6,7 @@
 //! are in the lines only, so that the document is the same in every run.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -91,7 +92,7 @@ impl Lines {
         Self { width: names.map(str::len).max().unwrap_or(0) }
     }
 
-    /// One result.
+    /// One result. An exploration says in a second line under which bounds it was complete, and what it saw.
     #[must_use]
     pub fn line(&self, name: &str, timed: &Timed) -> String {
         let r = &timed.result;
@@ -101,12 +102,17 @@ impl Lines {
         } else {
             format!("expected {}, observed {}", r.expected, r.observed)
         };
-        format!(
-            "{:7} {name:width$}  {seen}  ({})",
-            r.verdict.word(),
-            looked_at(r, timed.took),
-            width = self.width
-        )
+        let width = self.width;
+        let looked_at = looked_at(r, timed.took);
+        let mut line = format!("{:7} {name:width$}  {seen}  ({looked_at})", r.verdict.word());
+        if let Some(bounds) = r.bounds.as_deref().filter(|_| r.states.is_some()) {
+            let _ =
+                write!(line, "\n{:7} {:width$}  under {}", "", "", bounds.trim_start_matches("; "));
+            for (i, witness) in r.witnesses.iter().filter(|w| w.seen > 0).enumerate() {
+                let _ = write!(line, "{} {}", if i == 0 { "; saw" } else { "," }, witness.name);
+            }
+        }
+        line
     }
 }
 

@@ -401,6 +401,9 @@ pub fn load_root(root: TableId, tag: Tag, keep: bool) {
     own_step();
     with(|h| {
         h.drain(h.current);
+        if h.me().pending {
+            h.witness("interrupt-crosses-switch");
+        }
         h.saw(0x1084 ^ u64::from(root.0) << 16 ^ u64::from(tag.0) << 32 ^ u64::from(keep));
         let how = if keep { "keeping its entries" } else { "empty" };
         h.note(|| format!("loads {root} under tag {}, {how}", tag.0));
@@ -518,11 +521,7 @@ pub fn breach(invariant: Invariant, details: String) -> ! {
 
 /// Something worth having seen happened: a check that never sees it proves nothing.
 pub fn witness(name: &'static str) {
-    with(|h| {
-        if !h.witnesses.contains(&name) {
-            h.witnesses.push(name);
-        }
-    });
+    with(|h| h.witness(name));
 }
 
 /// Tells the timeline, if one is recorded.

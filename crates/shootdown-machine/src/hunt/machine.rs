@@ -672,6 +672,13 @@ impl Hunt {
         Change { word, version }
     }
 
+    /// Something worth having seen happened.
+    pub fn witness(&mut self, name: &'static str) {
+        if !self.witnesses.contains(&name) {
+            self.witnesses.push(name);
+        }
+    }
+
     /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware hold.
     pub fn state(&mut self) -> u64 {
         let mut hash = self.memory.hash() ^ self.mmu.hash();
