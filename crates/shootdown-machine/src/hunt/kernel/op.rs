@@ -206,6 +206,16 @@ impl Op {
         }
     }
 
+    /// The pages that it names.
+    #[must_use]
+    pub fn pages(&self) -> [Option<u8>; 2] {
+        let to = match *self {
+            Self::Move(_, to) | Self::MoveTable(_, to) => Some(to.page),
+            _ => None,
+        };
+        [self.at().map(|at| at.page), to]
+    }
+
     /// The page it is about (the first, where there are more).
     #[must_use]
     pub const fn at(&self) -> Option<At> {

@@ -98,8 +98,18 @@ impl FromStr for Program {
             config.set(word)?;
         }
         config.check()?;
+        let pages = Tables::of(&config, || ()).kernel_page(0);
+        let read = |text: &str| -> Result<Op, String> {
+            let op: Op = text.parse()?;
+            match op.pages().into_iter().flatten().find(|page| u32::from(*page) >= pages) {
+                Some(page) => Err(format!(
+                    "`{op}`: there is no page {page}, a space has {pages} in its tables"
+                )),
+                None => Ok(op),
+            }
+        };
         let list = |text: &str| -> Result<Vec<Op>, String> {
-            text.split(',').map(str::trim).filter(|op| !op.is_empty()).map(str::parse).collect()
+            text.split(',').map(str::trim).filter(|op| !op.is_empty()).map(read).collect()
         };
         let mut cpus = Vec::new();
         for script in parts {
