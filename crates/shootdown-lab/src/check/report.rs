@@ -92,7 +92,7 @@ impl Lines {
         Self { width: names.map(str::len).max().unwrap_or(0) }
     }
 
-    /// One result. An exploration says in a second line under which bounds it was complete, and what it saw.
+    /// One result. An exploration that found nothing says in a second line under which bounds, and what it saw.
     #[must_use]
     pub fn line(&self, name: &str, timed: &Timed) -> String {
         let r = &timed.result;
@@ -105,7 +105,8 @@ impl Lines {
         let width = self.width;
         let looked_at = looked_at(r, timed.took);
         let mut line = format!("{:7} {name:width$}  {seen}  ({looked_at})", r.verdict.word());
-        if let Some(bounds) = r.bounds.as_deref().filter(|_| r.states.is_some()) {
+        let explored = r.states.is_some() && r.found_in.is_none();
+        if let Some(bounds) = r.bounds.as_deref().filter(|_| explored) {
             let _ =
                 write!(line, "\n{:7} {:width$}  under {}", "", "", bounds.trim_start_matches("; "));
             for (i, witness) in r.witnesses.iter().filter(|w| w.seen > 0).enumerate() {
