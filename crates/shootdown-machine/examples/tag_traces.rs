@@ -80,6 +80,7 @@ impl Switching {
                 self.event(cpu, "flush", space, Some(done.tag), done.rolled_over);
             }
             self.event(cpu, "load", space, Some(done.tag), done.rolled_over);
+            cpus[cpu.index()].loaded();
             loaded = true;
         }
     }

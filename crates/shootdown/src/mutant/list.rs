@@ -515,6 +515,22 @@ mutants! {
     FastPathIgnoresRollover "fast-path-ignores-rollover" Reference "tags/generations.rs activate" Reuse;
     /// The fast path is taken on a CPU that has not flushed for the generation.
     FastPathIgnoresFlush "fast-path-ignores-flush" Quarantine "tags/generations.rs activate" Reuse;
+    /// The new id is published without Release (V2, V7).
+    ReplaceActiveRelaxed "replace-active-relaxed" Ordering "tags/generations.rs replace_active" Reuse;
+    /// A rollover takes the active id without Acquire (V1, V7).
+    TakeActiveRelaxed "take-active-relaxed" Ordering "tags/generations.rs roll_over" Reuse;
+    /// A CPU does not say that it has yet to load the tables of the id it has published (V7).
+    LoadingNotSaid "loading-not-said" Quarantine "tags/generations.rs replace_active" Reuse;
+    /// The tables are said to be loaded without Release (V8).
+    TagLoadedRelaxed "tag-loaded-relaxed" Ordering "tags/generations.rs loaded" Reuse;
+    /// That the tables are loaded is read without Acquire (V8).
+    LoadedSeenRelaxed "loaded-seen-relaxed" Ordering "tags/generations.rs roll_over" Reuse;
+    /// A CPU that gives up its tag does not notice a rollover.
+    DeactivateOverlooksRollover "deactivate-overlooks-rollover" Reference "tags/generations.rs deactivate" Reuse;
+    /// A fresh id is stored without Release (V6).
+    FreshIdRelaxed "fresh-id-relaxed" Ordering "tags/generations.rs renew" Revocation;
+    /// An id is read without Acquire (V6).
+    FreshIdSeenRelaxed "fresh-id-seen-relaxed" Ordering "tags/generations.rs id" Revocation;
     /// A CPU does not flush when it comes to a new generation.
     RolloverNotFlushed "rollover-not-flushed" Quarantine "tags/generations.rs activate_locked" Reuse;
     /// A rollover does not begin a new generation.

@@ -16,8 +16,12 @@
 //! (*reserved*), if it is pinned, or if nobody has taken it yet in this generation; otherwise the next free
 //! number is taken; and when there is none, the generation rolls over.
 //!
-//! A CPU flushes everything when it activates an id of a generation it has not flushed for.
-//! ([`Activated::flush`]); a rollover therefore waits for nobody.
+//! A CPU flushes everything when it activates an id of a generation it has not flushed for
+//! ([`Activated::flush`]); a rollover therefore does not wait until all have flushed. It waits only for CPUs
+//! that have published the id they switch to and still have the tables of the space they come from
+//! ([`CpuTag::loaded`]): nothing says any more that this space is in use, and if it got a fresh tag now, an
+//! invalidation by that tag would not reach what those CPUs' walkers hold under the old one. Such a CPU has
+//! interrupts off and waits for nobody.
 //!
 //! (Algorithm: the Arm ASID allocator of Linux by Will Deacon and Catalin Marinas, as published; the
 //! sorted table of reserved ids, which makes a renewal independent of the number of CPUs, is ours.)
@@ -28,19 +32,25 @@
 //! have different tags: a tag that a CPU runs under is marked taken when a generation begins. I3: a space
 //! that is active on two CPUs has one tag on both: it keeps its number as long as one of them runs under it.
 //! I4: a pinned tag stays with its space. I5: a renewal finds a free number: there are more numbers than
-//! CPUs and pins together ([`Generations::new`], [`Generations::pin`]).
+//! CPUs and pins together ([`Generations::new`], [`Generations::pin`]). I6: when a space gets a fresh tag (one
+//! that is not the reserved one), no CPU has its tables loaded, and no CPU uses what it cached under the old
+//! tag before it flushes.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | V1 swap of an active id for 0 (rollover) | Relaxed | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, or V2 fails |
-//! | V2 replacing the active id (fast path) | Relaxed | V1 | |
+//! | V1 swap of an active id for 0 (rollover) | Acquire | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, and then sees V7; or V2 fails |
+//! | V2 replacing the active id (fast path, [`CpuTag::deactivate`]) | Release | V1 | |
 //! | V3 taking the lock | Acquire | V4 | the map, the reserved table and ids are seen as the last owner left them |
 //! | V4 giving it back | Release | V3 | |
 //! | V5 reading an id, the generation (fast path) | Relaxed | – | a stale one fails the comparison, or is still active when V1 comes, or makes V2 fail |
+//! | V6 storing a fresh id; reading it (fast path) | Release; Acquire | each other | who runs under a fresh tag sees what was reset for it ([`Generations::activate_fresh`]) |
+//! | V7 *loading* before V2 | by V2 | V1 | a rollover that finds the new id finds that the old tables may still be loaded |
+//! | V8 *loaded*; reading it (rollover) | Release; Acquire | each other | walks through the old tables are over before their space gets a fresh tag |
 //!
 //! The lock is held for one renewal, or one rollover (proportional to the CPUs and to the tags / 64); a CPU
-//! that waits for it has interrupts off and serves nobody meanwhile, and the owner waits for nobody.
+//! that waits for it has interrupts off and serves nobody meanwhile, and the owner waits for no CPU that
+//! waits for the lock.
 
 use crate::ids::{CpuId, Tag};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -72,6 +82,8 @@ pub struct CpuTag {
     reserved: AtomicU64,
     /// The generation for which it has flushed everything. Written by the CPU itself.
     flushed: AtomicU64,
+    /// `active` is the id it switches to; the tables may still be those it comes from.
+    loading: AtomicBool,
 }
 
 /// Where a [`Generations`] finds the CPUs.
@@ -176,7 +188,7 @@ impl SpaceTag {
     }
 
     fn id(&self) -> u64 {
-        self.id.load(Ordering::Relaxed) // [V5]
+        self.id.load(order!(FreshIdSeenRelaxed, Acquire)) // [V5, V6]
     }
 
     /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
@@ -201,6 +213,7 @@ impl CpuTag {
             active: AtomicU64::new(INACTIVE),
             reserved: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            loading: AtomicBool::new(false),
         }
     }
 
@@ -212,23 +225,47 @@ impl CpuTag {
             active: AtomicU64::new(INACTIVE),
             reserved: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
+            loading: AtomicBool::new(false),
         }
     }
 
-    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2]
+    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2, V7]
     fn replace_active(&self, from: u64, to: u64) -> bool {
+        self.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed);
         if without!(FastPathIgnoresRollover) {
             self.active.store(to, Ordering::Relaxed);
             return true;
         }
-        self.active.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let release = order!(ReplaceActiveRelaxed, Release);
+        let done = self.active.compare_exchange(from, to, release, Ordering::Relaxed).is_ok();
+        if !done {
+            // Or a rollover, for whose end this CPU is about to wait, would wait for it.
+            self.loading.store(false, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// The tables of the space that was activated are in force: walks through those before are over. To be
+    /// called after each [`Generations::activate`], with interrupts still off: a rollover waits for it.
+    pub fn loaded(&self) {
+        self.loading.store(false, order!(TagLoadedRelaxed, Release)); // [V8]
     }
 
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
     /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
     /// more.
     pub fn deactivate(&self) {
-        self.active.store(INACTIVE, Ordering::Relaxed);
+        // A rollover that has taken the id away must not be overlooked: it does not come again, and the
+        // generation may be read before it is seen. [V2]
+        let before = if without!(DeactivateOverlooksRollover) {
+            self.active.store(INACTIVE, Ordering::Relaxed);
+            INACTIVE
+        } else {
+            self.active.swap(INACTIVE, Ordering::Release)
+        };
+        if before == 0 {
+            self.flushed.store(0, Ordering::Relaxed);
+        }
     }
 }
 
@@ -236,6 +273,14 @@ impl Default for CpuTag {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// What a renewal gives a space.
+enum Number {
+    /// What it has: CPUs run under it.
+    InUse(usize),
+    /// One that no CPU has entries under that it would not flush first.
+    Fresh(usize),
 }
 
 fn number_of(id: u64) -> usize {
@@ -313,7 +358,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     /// The executing CPU switches to a space. `wait` is called while another CPU holds the lock.
     ///
     /// Call it with interrupts off, before the space's tables are loaded under the tag; where
-    /// [`Activated::flush`] says so, invalidate everything on this CPU first.
+    /// [`Activated::flush`] says so, invalidate everything on this CPU first. When the tables are in force, say
+    /// so: [`CpuTag::loaded`].
     ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
@@ -323,6 +369,23 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
+    ) -> Activated {
+        self.activate_fresh(cpu, space, cpus, wait, || ())
+    }
+
+    /// As [`activate`](Self::activate), and calls `fresh`, under the lock, when the space gets a fresh tag: one
+    /// under which no CPU has entries, at a moment when no CPU has the space's tables loaded. Whoever activates
+    /// the space under that tag sees what `fresh` has stored.
+    ///
+    /// # Panics
+    /// When `cpus` has no state for the CPU.
+    pub fn activate_fresh<C: CpuTags + ?Sized>(
+        &self,
+        cpu: CpuId,
+        space: &SpaceTag,
+        cpus: &C,
+        mut wait: impl FnMut(),
+        fresh: impl FnOnce(),
     ) -> Activated {
         let me = cpus.of(cpu).expect("a CPU that switches has a state");
         let active = me.active.load(Ordering::Relaxed);
@@ -335,10 +398,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         {
             return Activated { tag: self.tag(id), flush: false, rolled_over: false };
         }
-        self.locked(wait, || self.activate_locked(me, space, cpus))
+        self.locked(&mut wait, |wait| self.activate_locked(me, space, cpus, wait, fresh))
     }
 
-    fn locked<R>(&self, mut wait: impl FnMut(), f: impl FnOnce() -> R) -> R {
+    fn locked<W: FnMut(), R>(&self, mut wait: W, f: impl FnOnce(&mut W) -> R) -> R {
         // [V3]
         let order = order!(TagLockRelaxed, Acquire);
         while self.lock.compare_exchange(false, true, order, Ordering::Relaxed).is_err() {
@@ -347,7 +410,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             }
             wait();
         }
-        let result = f();
+        let result = f(&mut wait);
         self.lock.store(false, order!(TagUnlockRelaxed, Release)); // [V4]
         result
     }
@@ -357,37 +420,56 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         me: &CpuTag,
         space: &SpaceTag,
         cpus: &C,
+        wait: &mut impl FnMut(),
+        fresh: impl FnOnce(),
     ) -> Activated {
         let before = self.generation();
-        let id = self.renew(space, cpus);
+        let id = self.renew(space, cpus, wait, fresh);
         let generation = self.generation();
         let flushed = me.flushed.load(Ordering::Relaxed) == generation;
         let flush = !flushed && !without!(RolloverNotFlushed);
         me.flushed.store(generation, Ordering::Relaxed);
+        me.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed); // [V7]: by V4
         me.active.store(id, Ordering::Relaxed);
         Activated { tag: self.tag(id), flush, rolled_over: generation != before }
     }
 
     /// Makes the space's id one of the current generation. Under the lock.
-    fn renew<C: CpuTags + ?Sized>(&self, space: &SpaceTag, cpus: &C) -> u64 {
-        let id = space.id();
-        if generation_of(id) == self.generation() {
-            return id;
+    fn renew<C: CpuTags + ?Sized>(
+        &self,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: &mut impl FnMut(),
+        fresh: impl FnOnce(),
+    ) -> u64 {
+        let old = space.id();
+        if generation_of(old) == self.generation() {
+            return old;
         }
-        let number = self.keep(space, id).or_else(|| self.take_free()).unwrap_or_else(|| {
-            self.roll_over(cpus);
+        let kept = || self.keep(space, old).or_else(|| self.take_free().map(Number::Fresh));
+        let number = kept().unwrap_or_else(|| {
+            self.roll_over(cpus, wait);
             // It may run on some CPU, and then must keep its number (I3).
-            self.keep(space, id)
-                .or_else(|| self.take_free())
-                .expect("more numbers than CPUs and pins (I5)")
+            kept().expect("more numbers than CPUs and pins (I5)")
         });
-        let id = self.generation() << NUMBER_BITS | number as u64;
-        space.id.store(id, Ordering::Relaxed);
-        id
+        let id = |number: usize| self.generation() << NUMBER_BITS | number as u64;
+        match number {
+            Number::InUse(number) => {
+                let id = id(number);
+                space.id.store(id, Ordering::Relaxed);
+                id
+            }
+            Number::Fresh(number) => {
+                let id = id(number);
+                fresh();
+                space.id.store(id, order!(FreshIdRelaxed, Release)); // [V6]
+                id
+            }
+        }
     }
 
     /// The number of an old id, if the space may keep it.
-    fn keep(&self, space: &SpaceTag, id: u64) -> Option<usize> {
+    fn keep(&self, space: &SpaceTag, id: u64) -> Option<Number> {
         if id == 0 {
             return None;
         }
@@ -402,10 +484,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             if !without!(ReservedNotRenewed) {
                 self.reserved[at].store(renewed, Ordering::Relaxed);
             }
-            return Some(number);
+            return Some(Number::InUse(number));
         }
         if space.pins.load(Ordering::Relaxed) != 0 {
-            return Some(number);
+            return Some(Number::Fresh(number));
         }
         let taken = self.map[word].load(Ordering::Relaxed);
         if taken & bit != 0 && !without!(KeepIgnoresTaken) {
@@ -414,7 +496,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         if !without!(KeptNotTaken) {
             self.map[word].store(taken | bit, Ordering::Relaxed);
         }
-        Some(number)
+        Some(Number::Fresh(number))
     }
 
     /// The place of a number in the reserved table.
@@ -457,7 +539,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     }
 
     /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
-    fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C) {
+    fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C, wait: &mut impl FnMut()) {
         let next = self.generation() + u64::from(!without!(RolloverNotCounted));
         self.generation.store(next, Ordering::Relaxed);
         for (word, pinned) in self.map.iter().zip(&self.pinned) {
@@ -467,7 +549,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         let states = || (0..self.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
-            let id = match cpu.active.swap(0, Ordering::Relaxed) {
+            let id = match cpu.active.swap(0, order!(TakeActiveRelaxed, Acquire)) {
                 // Rolled over before, and it has not switched since: it runs under what was reserved
                 // then, which its space may have renewed.
                 0 => match self.find_reserved(number_of(cpu.reserved.load(Ordering::Relaxed))) {
@@ -481,6 +563,9 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
                 id => id, // [V1]
             };
             cpu.reserved.store(id, Ordering::Relaxed);
+            while cpu.loading.load(order!(LoadedSeenRelaxed, Acquire)) {
+                wait(); // [V8]
+            }
         }
         let mut len = 0;
         for cpu in states() {
@@ -513,7 +598,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         cpus: &C,
         wait: impl FnMut(),
     ) -> Result<Tag, TagsError> {
-        self.locked(wait, || {
+        self.locked(wait, |wait| {
             let pins = space.pins.load(Ordering::Relaxed);
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
@@ -523,7 +608,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
                 }
                 self.pins.store(pinned + 1, Ordering::Relaxed);
             }
-            let number = number_of(self.renew(space, cpus));
+            let number = number_of(self.renew(space, cpus, wait, || ()));
             let word = &self.pinned[number / WORD];
             let bit = if without!(PinNotNoted) { 0 } else { 1 << (number % WORD) };
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
@@ -534,7 +619,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     /// Takes one pin back. A space that is not pinned stays as it is.
     pub fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
-        self.locked(wait, || {
+        self.locked(wait, |_| {
             let pins = space.pins.load(Ordering::Relaxed);
             let Some(left) = pins.checked_sub(1) else { return };
             space.pins.store(left, Ordering::Relaxed);
@@ -608,7 +693,10 @@ mod tests {
     }
 
     fn activate(g: &Generations<1, 4>, cpu: u32, space: &SpaceTag, cpus: &[CpuTag]) -> Activated {
-        g.activate(CpuId(cpu), space, cpus, || unreachable!("nobody holds the lock"))
+        let done =
+            g.activate(CpuId(cpu), space, cpus, || unreachable!("nobody is to be waited for"));
+        cpus[cpu as usize].loaded();
+        done
     }
 
     #[test]
@@ -648,9 +736,9 @@ mod tests {
         let other = (1..).find(|i| activate(&g, 0, &spaces[i % 7 + 1], &cpus).tag == old).unwrap();
         let runs = &spaces[other % 7 + 1];
         while generation_of(runs.id()) == g.generation() {
-            g.locked(|| (), || g.roll_over(&cpus[..]));
+            g.locked(|| (), |wait| g.roll_over(&cpus[..], wait));
         }
-        g.locked(|| (), || g.renew(&spaces[0], &cpus[..]));
+        g.locked(|| (), |wait| g.renew(&spaces[0], &cpus[..], wait, || ()));
         assert_ne!(g.tag_of(&spaces[0]), g.tag_of(runs));
     }
 

@@ -12,13 +12,14 @@ use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag};
 
 /// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`].
 pub trait Versioned: Send + Sync + 'static {
-    /// See [`Generations::activate`].
+    /// See [`Generations::activate_fresh`].
     fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
+        fresh: impl FnOnce(),
     ) -> Activated;
 
     /// See [`Generations::tag_of`].
@@ -35,8 +36,9 @@ impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPU
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
+        fresh: impl FnOnce(),
     ) -> Activated {
-        Self::activate(self, cpu, space, cpus, wait)
+        self.activate_fresh(cpu, space, cpus, wait, fresh)
     }
 
     fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
@@ -59,6 +61,7 @@ impl Versioned for NoTags {
         _: &SpaceTag,
         _: &C,
         _: impl FnMut(),
+        _: impl FnOnce(),
     ) -> Activated {
         match self.0 {}
     }

@@ -88,6 +88,7 @@ fn run(space: usize) {
         hw::sync();
     }
     hw::load_root(w.roots[space], done.tag, true);
+    w.cpus[cpu.index()].loaded();
     hw::user_code();
 }
 
