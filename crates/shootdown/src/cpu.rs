@@ -28,6 +28,7 @@ use crate::ids::Generation;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::Lazy;
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::sandwich;
 use crate::serve;
 use crate::space::AddressSpace;
 use crate::stats::{Snapshot, Stats};
@@ -332,7 +333,7 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
     }
     P::Regime::load_kernel();
     if !without!(OnlineKeeps) {
-        P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+        sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
         if !without!(OnlineWithoutSync) {
             P::Regime::sync(Reach::Local);
         }

@@ -58,6 +58,9 @@ pub struct Errata {
     pub repeat_sync: bool,
     /// An entry may survive one invalidation; invalidate twice.
     pub survives_once: bool,
+    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt of the CPUs
+    /// concerned ends (Arm 4193714).
+    pub completes_early: bool,
     /// A single-page invalidation spares global entries while tags are on (Intel Alder Lake and
     /// others): tags must stay off.
     pub page_spares_globals: bool,
@@ -113,7 +116,7 @@ impl fmt::Display for FactsError {
                 "tag_scope and tag_bits disagree; give both (4 to 16 bits for a CPU's own tags, 2 to 16 for machine-wide ones, one more with split tables) or neither"
             }
             Self::Unsupported => {
-                "untagged walk caches, repeat_sync and survives_once need engines that this version lacks"
+                "untagged walk caches need an engine that this version lacks; repeat_sync, survives_once and completes_early need Broadcast::Tlbi"
             }
             Self::BroadcastScope => {
                 "Broadcast::Tlbi names a tag on every CPU at once: declare TagScope::System, or Broadcast::None"
@@ -140,7 +143,12 @@ impl Facts {
         split_tables: SplitTables::No,
         ceiling: 33,
         kick_all: false,
-        errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
+        errata: Errata {
+            repeat_sync: false,
+            survives_once: false,
+            completes_early: false,
+            page_spares_globals: false,
+        },
     };
 
     /// Checks that the facts can be true together.
@@ -168,7 +176,10 @@ impl Facts {
         if matches!(self.broadcast, Broadcast::Tlbi { .. }) && !machine_wide {
             return Err(FactsError::BroadcastScope);
         }
-        if !self.walk_cache_tagged || self.errata.repeat_sync || self.errata.survives_once {
+        let Errata { repeat_sync, survives_once, completes_early, .. } = self.errata;
+        let broken = repeat_sync || survives_once || completes_early;
+        let broadcast = matches!(self.broadcast, Broadcast::Tlbi { .. });
+        if !self.walk_cache_tagged || broken && !broadcast {
             return Err(FactsError::Unsupported);
         }
         if self.ceiling == 0 {

@@ -28,6 +28,7 @@
 //! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while waiting.
 
 mod answer;
+mod broadcast;
 mod everywhere;
 mod remote;
 mod request;
@@ -43,6 +44,7 @@ use crate::respond::{self, Hint};
 use crate::serve;
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, fence, prefetch};
+use crate::tags::current;
 use crate::tree::{self, READ_AHEAD};
 
 use answer::is_done;
@@ -77,7 +79,7 @@ impl<P: Platform> AddressSpace<P> {
         let owed = self.owed_tables();
         let whole = owed.is_some() && !without!(OwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, trim } = self.start(pin.cpu(), me, request);
+        let Started { hint, targets, trim } = self.start(pin, me, request);
         let done = self.tell_and_wait(pin, me, hint, targets, trim);
         request.count(me);
         match done {
@@ -231,7 +233,7 @@ impl<P: Platform> AddressSpace<P> {
         let me = PerCpu::<P>::here(pin);
         let whole = self.owed_tables().is_some() && !without!(BeginOwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, .. } = self.start(cpu, me, request);
+        let Started { hint, targets, .. } = self.start(pin, me, request);
         if targets.is_empty() {
             me.stats.flushes_local.inc();
         } else {
@@ -253,14 +255,22 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Steps 1 to 4 of the path.
-    fn start(&self, cpu: CpuId, me: &PerCpu<P>, request: Request) -> Started<P> {
-        let policy = P::policy();
+    fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> Started<P> {
+        let (cpu, policy) = (pin.cpu(), P::policy());
         let step = request.step(P::Regime::facts().ceiling);
-        self.expect_to_tell(cpu);
+        let strategy = current::strategy::<P>();
+        if strategy.is_none() {
+            self.expect_to_tell(cpu);
+        }
         if !without!(FlushWithoutPublish) {
             P::Regime::publish();
         }
         let generation = if without!(NoGenerationBump) { self.generation() } else { self.bump() };
+        if let Some(strategy) = strategy {
+            let targets = self.broadcast(pin, me, strategy, request);
+            let hint = Hint { generation, step };
+            return Started { hint, targets, trim: CpuSetOf::<P>::EMPTY };
+        }
         if policy.range_log && !without!(RecordForgotten) {
             self.log.record(generation, step);
         }
@@ -354,7 +364,7 @@ impl<P: Platform> AddressSpace<P> {
                     me.stats.avoided_elsewhere.inc();
                     stale.insert(cpu);
                     if without!(RemoteRemoval) {
-                        crate::cpu_set::Mask::remove(&self.cpus, cpu);
+                        crate::cpu_set::Mask::remove(&self.presence.cpus, cpu);
                     }
                     false
                 }
@@ -373,6 +383,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Step 6.
     fn local_work(&self, cpu: CpuId, me: &PerCpu<P>, hint: Hint) {
+        if current::strategy::<P>().is_some() {
+            return; // hardware has done it
+        }
         if respond::is_switching(me) && !without!(UnloadingWorkForgotten) {
             // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
             // the old root still loaded.

@@ -6,6 +6,7 @@ use core::mem::{offset_of, size_of};
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu::{PerCpu, Private, Rare, Shared};
 use crate::platform::Platform;
+use crate::presence::Presence;
 use crate::space::AddressSpace;
 use crate::system::System;
 use crate::tags::generations::{CpuTag, SpaceTag};
@@ -76,13 +77,13 @@ pub fn space<P: Platform>() -> [Part; 6] {
         part(AddressSpace::<P>::OWED, 8, "owed tables"),
         part(AddressSpace::<P>::TAG, size_of::<SpaceTag>(), "versioned tag of the space"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
-        part(offset_of!(AddressSpace<P>, cpus), size_of::<P::Mask>(), "CPU set"),
+        part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),
         part(AddressSpace::<P>::COLD, 64, "retired flag and stale count"),
     ]
 }
 
 const fn size_of_val_of_log<P: Platform>() -> usize {
-    offset_of!(AddressSpace<P>, cpus) - offset_of!(AddressSpace<P>, log)
+    offset_of!(AddressSpace<P>, presence) - offset_of!(AddressSpace<P>, log)
 }
 
 /// The parts of a [`System`].

@@ -124,6 +124,7 @@ pub mod presence;
 mod range_log;
 pub mod regime;
 mod respond;
+mod sandwich;
 mod serve;
 pub mod space;
 pub mod stats;

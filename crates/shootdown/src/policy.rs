@@ -94,6 +94,8 @@ pub struct Policy {
 pub enum PolicyError {
     /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by deciding for one.
     LocalUpgraded(Strategy),
+    /// An entry may survive an invalidation, and only flushes by broadcast invalidate twice.
+    SurvivesOnce,
 }
 
 impl fmt::Display for PolicyError {
@@ -102,6 +104,9 @@ impl fmt::Display for PolicyError {
             Self::LocalUpgraded(strategy) => write!(
                 f,
                 "the hypervisor makes every local invalidation a broadcast: strategy {strategy:?} gains nothing; set broadcast to Strategy::Always"
+            ),
+            Self::SurvivesOnce => f.write_str(
+                "survives_once is set: only flushes by broadcast invalidate twice; turn tags on and set broadcast to a strategy",
             ),
         }
     }
@@ -170,6 +175,9 @@ impl Policy {
     /// # Errors
     /// See [`PolicyError`].
     pub const fn check(&self, facts: &Facts) -> Result<(), PolicyError> {
+        if facts.errata.survives_once && (self.broadcast.is_none() || !self.tags) {
+            return Err(PolicyError::SurvivesOnce);
+        }
         match (facts.broadcast, self.broadcast) {
             (Broadcast::Tlbi { .. }, Some(Strategy::Always) | None) => Ok(()),
             (Broadcast::Tlbi { .. }, Some(strategy)) if facts.hypervisor_may_upgrade => {

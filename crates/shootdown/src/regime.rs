@@ -31,7 +31,8 @@ pub enum Invalidate {
     },
     /// Every non-global entry under the tag, cached non-leaf entries included.
     Tag(Tag),
-    /// The leaf entries of a kernel range, global ones included, under the loaded tag. Not necessarily
+    /// The leaf entries of a kernel range, global ones included, under the loaded tag; with
+    /// [`Reach::Broadcast`], under every tag. Not necessarily
     /// non-leaf entries cached under other tags: tables of the kernel's own half are freed only after
     /// [`Invalidate::Everything`].
     Kernel(VaRange),

@@ -37,6 +37,8 @@ use crate::range_log::{Step, Steps};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
 use crate::switch;
+use crate::sync::Ordering;
+use crate::tags::current::{self, loaded_tag, tags_on, user_tag};
 use crate::tags::slots::Slot;
 
 /// What a request says about the change it is about.
@@ -90,12 +92,22 @@ pub(crate) fn catch_up<P: Platform>(
     let order = me.order();
     let slot = order.current();
     let have = me.generation_of(slot);
-    if hint.is_some_and(|h| h.generation.0 <= have.0 + u64::from(without!(HintTrusts))) {
+    let broadcast = current::strategy::<P>().is_some();
+    if !broadcast
+        && hint.is_some_and(|h| h.generation.0 <= have.0 + u64::from(without!(HintTrusts)))
+    {
         ack();
         return Response::Current;
     }
     let policy = P::policy();
     let want = space.generation();
+    if broadcast {
+        // Hardware has invalidated here; to have been interrupted is all that was missing.
+        // ORDERING: Release, with the Acquire in `flush::answer::is_done`
+        me.shared.acked.store(want.0, Ordering::Release);
+        ack();
+        return Response::Current;
+    }
     if want == have || without!(CurrentTrusts) && want.0 == have.0 + 1 {
         ack();
         return Response::Current;
@@ -214,13 +226,13 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
         invalidate_tag(me, slot);
         return;
     };
-    let tag = slot.tag(switch::tags_on::<P>());
+    let tag = loaded_tag(me, slot);
     let leaf_only = !step.freed_tables || without!(LeafOnlyFreed);
     P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
     match P::Regime::facts().split_tables {
         SplitTables::No => {}
-        SplitTables::Yes { invalidate_other_tag: true } if switch::tags_on::<P>() => {
-            let tag = switch::user_tag::<P>(tag);
+        SplitTables::Yes { invalidate_other_tag: true } if tags_on::<P>() => {
+            let tag = user_tag::<P>(tag);
             if !without!(OtherTagRangeForgotten) {
                 P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
             }
@@ -234,7 +246,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
 
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
     if !without!(TagForgotten) {
-        P::Regime::invalidate(Invalidate::Tag(slot.tag(switch::tags_on::<P>())), Reach::Local);
+        P::Regime::invalidate(Invalidate::Tag(loaded_tag(me, slot)), Reach::Local);
     }
     let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
     if split && !without!(TagOwesNothing) {

@@ -19,11 +19,13 @@ use crate::cpu::{PerCpu, View};
 use crate::cpu_set::{Bits, Mask};
 use crate::ids::{CpuId, Generation, SpaceId, Tag};
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
+use crate::presence::Presence;
 use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, prefetch, prefetch_write};
+use crate::tags::current;
 use crate::tags::generations::SpaceTag;
 use crate::tags::versioned::Versioned;
 
@@ -34,7 +36,7 @@ use crate::tags::versioned::Versioned;
 pub struct AddressSpace<P: Platform> {
     hot: Hot<P>,
     pub(crate) log: RangeLog,
-    pub(crate) cpus: P::Mask,
+    pub(crate) presence: Presence<P::Mask>,
     cold: Cold,
 }
 
@@ -119,10 +121,7 @@ impl<P: Platform> AddressSpace<P> {
                 tag: SpaceTag::new(),
             },
             log: RangeLog::new(),
-            #[cfg(not(loom))]
-            cpus: P::Mask::EMPTY,
-            #[cfg(loom)]
-            cpus: P::Mask::empty(),
+            presence: Presence::new(),
             cold: Cold { retired: AtomicBool::new(false), stale: AtomicU64::new(0) },
         }
     }
@@ -137,6 +136,10 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn root(&self) -> <P::Regime as Regime>::Root {
         self.hot.root
+    }
+
+    pub(crate) fn space_tag(&self) -> &SpaceTag {
+        &self.hot.tag
     }
 
     /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are not such.
@@ -155,7 +158,7 @@ impl<P: Platform> AddressSpace<P> {
     /// CPUs that may have the space loaded. Over-approximates.
     #[must_use]
     pub fn cpus(&self) -> CpuSetOf<P> {
-        self.cpus.snapshot()
+        self.presence.cpus.snapshot()
     }
 
     /// The line with the generation, and the log, will be written soon.
@@ -216,8 +219,12 @@ impl<P: Platform> AddressSpace<P> {
     /// may do this (I3), with interrupts off.
     pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
         if me.loaded().id() != self.id().get() || without!(LeaveUnchecked) {
+            if current::strategy::<P>().is_some() {
+                self.trim_here(cpu);
+                return;
+            }
             switch::forget_membership(me, self);
-            self.cpus.remove(cpu); // the last touch, as in `switch::unload`
+            self.presence.cpus.remove(cpu); // the last touch, as in `switch::unload`
         }
     }
 

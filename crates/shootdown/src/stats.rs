@@ -152,6 +152,18 @@ counters! {
     trims,
     /// Waits that were given up.
     stalls,
+    /// Invalidations that hardware need not make: no CPU can use an entry before it flushes.
+    invalidations_none,
+    /// Invalidations on this CPU alone, although hardware could broadcast.
+    invalidations_local,
+    /// Invalidations broadcast by hardware.
+    invalidations_broadcast,
+    /// Generations of machine-wide tags begun.
+    rollovers,
+    /// Everything flushed because a new generation of tags had begun.
+    rollover_flushes,
+    /// Tags flushed on a switch because they were stale.
+    stale_flushes,
 }
 
 /// One counter, written by one CPU.

@@ -19,11 +19,19 @@
 //!
 //! # Costs
 //! A switch to a remembered, current space touches three lines (this CPU's private and shared line,
-//! the space's first line), makes one full fence, and loads the root.
+//! the space's first line), makes one full fence, and loads the root. Under machine-wide tags it touches the
+//! CPU's tag line too.
+//!
+//! # Other switches
+//! [`wide`]: the tag comes from a machine-wide allocator. [`broadcast`]: hardware invalidates on every CPU, and
+//! there is nothing to catch up with.
+
+mod broadcast;
+mod wide;
 
 use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
-use crate::facts::{SplitTables, TagScope};
+use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation, Tag};
 use crate::platform::{Pinned, Platform};
 use crate::policy::{Lazy, Leave};
@@ -32,6 +40,7 @@ use crate::regime::{Reach, Regime};
 use crate::respond;
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, compiler_fence, fence};
+use crate::tags::current::{self, loaded_tag, machine_wide, tags_on, user_tag};
 use crate::tags::slots::{self, Remembered, Slot};
 
 /// What a switch did to the TLB.
@@ -60,12 +69,6 @@ pub struct UserEntry {
     pub keep: bool,
 }
 
-/// Are hardware tags in use?
-#[inline]
-pub(crate) fn tags_on<P: Platform>() -> bool {
-    P::policy().tags && P::Regime::facts().tag_scope == TagScope::PerCpu
-}
-
 #[inline]
 fn slots_in_use<P: Platform>(ids: &[crate::sync::AtomicU64]) -> u8 {
     if !tags_on::<P>() {
@@ -73,17 +76,6 @@ fn slots_in_use<P: Platform>(ids: &[crate::sync::AtomicU64]) -> u8 {
     }
     #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
     P::policy().slots.clamp(1, ids.len() as u8)
-}
-
-/// The tag of the user half that goes with a kernel-half tag: the highest bit of the tag space.
-#[must_use]
-pub(crate) fn user_tag<P: Platform>(tag: Tag) -> Tag {
-    match P::Regime::facts().split_tables {
-        SplitTables::Yes { .. } if tags_on::<P>() => {
-            Tag(tag.0 | 1 << (P::Regime::facts().tag_bits - 1))
-        }
-        _ => tag,
-    }
 }
 
 #[allow(clippy::large_enum_variant)] // lives on the stack for the length of one switch
@@ -119,6 +111,10 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         }
     }
 
+    if let Some(strategy) = current::strategy::<P>() {
+        // SAFETY: this function's contract.
+        return unsafe { broadcast::switch_to(pin, me, next, strategy) };
+    }
     let policy = P::policy();
     let ids = me.private.ids.as_ref();
     let n = slots_in_use::<P>(ids);
@@ -131,17 +127,20 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     // A non-maskable kick that comes before may take this CPU out of a set: look at the slots after.
     compiler_fence(Ordering::SeqCst);
+    let wide = machine_wide::<P>();
+    // Before the fence: who looks up the space's tag after it changed the tables finds this one, or is seen.
+    let tag = if wide { wide::activate(pin, me, next, || ()) } else { Tag(0) };
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
     if joins && !without!(SwitchJoinsLate) && !without!(SwitchDoesNotJoin) {
-        next.cpus.insert(cpu);
+        next.presence.cpus.insert(cpu);
     }
     if !without!(SwitchWithoutFence) {
         fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
     }
     let want = early.unwrap_or_else(|| next.generation());
     if joins && without!(SwitchJoinsLate) {
-        next.cpus.insert(cpu);
+        next.presence.cpus.insert(cpu);
     }
 
     let tags_on = tags_on::<P>();
@@ -163,13 +162,17 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         slots::write(ids, slot, remembered);
     }
 
-    let tag = slot.tag(tags_on);
+    let tag = if wide { tag } else { slot.tag(tags_on) };
     let keep = !matches!(plan, Plan::Flush);
     // SAFETY: the tables are valid (this function's contract 2). With `keep`, the slot's entries are
     // current to the generation just read, or are invalidated below before this function returns;
     // interrupts are off, so no access through them comes between. `plan_for` keeps no tag of a space
     // that freed tables in the meantime.
     unsafe { P::Regime::load(next.root(), tag, keep) };
+    if wide {
+        me.tag.set_tag(tag);
+        me.tag.loaded();
+    }
     let outcome = match plan {
         Plan::Keep => Switched::Kept,
         Plan::Replay(steps) => {
@@ -263,7 +266,9 @@ fn leave_lazy<P: Platform>(
         fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
     }
     let slot = me.order().current();
-    let current = without!(LazyExitTrusts) || me.generation_of(slot) == next.generation();
+    let broadcast = current::strategy::<P>().is_some();
+    let current =
+        broadcast || without!(LazyExitTrusts) || me.generation_of(slot) == next.generation();
     if current {
         me.stats.lazy_exits_current.inc();
     } else {
@@ -316,7 +321,14 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
         P::Regime::load_kernel();
     }
     me.set_order(me.order().with_lazy(false));
-    leave_set(me, cpu);
+    match current::strategy::<P>() {
+        Some(strategy) => broadcast::left(me, strategy),
+        None => leave_set(me, cpu),
+    }
+    if machine_wide::<P>() {
+        me.tag.set_tag(Tag(0));
+        me.tag.deactivate();
+    }
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
     // through the old one is in flight: contract of `load_kernel`)
@@ -330,7 +342,7 @@ fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
         if !without!(LeaveStaysInSet) {
-            prev.cpus.remove(cpu);
+            prev.presence.cpus.remove(cpu);
         }
     }
 }
@@ -353,7 +365,7 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let me = PerCpu::<P>::here(pin);
     let slot = me.order().current();
-    let tag = user_tag::<P>(slot.tag(tags_on::<P>()));
+    let tag = user_tag::<P>(loaded_tag(me, slot));
     let SplitTables::Yes { .. } = P::Regime::facts().split_tables else {
         return UserEntry { tag, keep: true };
     };

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use mock::*;
 use proptest::prelude::*;
+use shootdown::facts::Errata;
 use shootdown::{
     AddressSpace, Facts, Policy, Request, Stride, Ticket, VaRange, enter_lazy, flush_everything,
     leave,
@@ -72,7 +73,12 @@ impl Legal {
         let (Some(root), false) = (root, lazy) else { return Ok(()) };
         for page in 0..PAGES {
             let read = on_cpu(cpu, |_| access(page)).expect("all pages are mapped");
-            prop_assert!(self.0[&(root, page)].contains(&read), "cpu{cpu} page {page}: {read}");
+            prop_assert!(
+                self.0[&(root, page)].contains(&read),
+                "cpu{cpu} page {page}: {read}, {:?}, {:?}",
+                world().policy.get().broadcast,
+                world().facts.get().errata
+            );
         }
         Ok(())
     }
@@ -173,6 +179,20 @@ static SPLIT_WITH_INVPCID: Facts = Facts {
 static UNSPLIT_LAZY: Policy = Policy { split_lazy_line: false, ..Policy::SHOOTDOWN };
 static TREES: Policy = Policy { tree_above: 1, ..Policy::SHOOTDOWN };
 
+const fn by(strategy: shootdown::Strategy) -> Policy {
+    Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN }
+}
+
+static INTERRUPTS: Policy = Policy { broadcast: None, ..Policy::SHOOTDOWN };
+static STICKY: Policy = by(shootdown::Strategy::Sticky);
+static ACTIVE: Policy = by(shootdown::Strategy::Active);
+static TRIM: Policy = by(shootdown::Strategy::Trim);
+static SPLIT_ARM: Facts =
+    Facts { tag_bits: 4, split_tables: SPLIT_WITH_INVPCID.split_tables, ..ARM };
+static REPEATS: Facts =
+    Facts { errata: Errata { repeat_sync: true, survives_once: true, ..ARM.errata }, ..ARM };
+static EARLY: Facts = Facts { errata: Errata { completes_early: true, ..ARM.errata }, ..ARM };
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
@@ -188,6 +208,31 @@ proptest! {
             &TREES,
         ] {
             for facts in [&Facts::X86_64_MINIMUM, &PCID, &PTI, &SPLIT_WITH_INVPCID] {
+                let ops = ops.clone();
+                std::thread::scope(|s| s.spawn(move || run(policy, facts, &ops)).join().unwrap())?;
+            }
+        }
+    }
+
+    #[test]
+    fn machine_wide_tags_that_run_out_are_never_read_under_again(
+        ops in prop::collection::vec(op(), 1..300),
+    ) {
+        for policy in [&Policy::NAIVE, &Policy::LINUX_5_13, &INTERRUPTS, &STICKY, &TREES] {
+            let ops = ops.clone();
+            std::thread::scope(|s| s.spawn(move || run(policy, &RISCV, &ops)).join().unwrap())?;
+        }
+    }
+
+    #[test]
+    fn what_a_broadcast_covered_is_never_read_again(
+        ops in prop::collection::vec(op(), 1..300),
+    ) {
+        for policy in [&Policy::ARM64_MAINLINE, &STICKY, &ACTIVE, &TRIM, &INTERRUPTS] {
+            for facts in [&ARM, &SPLIT_ARM, &EARLY, &REPEATS] {
+                if policy.check(facts).is_err() {
+                    continue;
+                }
                 let ops = ops.clone();
                 std::thread::scope(|s| s.spawn(move || run(policy, facts, &ops)).join().unwrap())?;
             }

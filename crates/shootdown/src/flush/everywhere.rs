@@ -8,8 +8,10 @@ use crate::flush::FlushError;
 use crate::ids::VaRange;
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::sandwich;
 use crate::switch;
 use crate::sync::{Ordering, fence};
+use crate::tags::current;
 use crate::tags::slots;
 
 /// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
@@ -63,6 +65,18 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
     }
     let mut targets = P::system().online();
     targets.insert(pin.cpu());
+    if current::strategy::<P>().is_some() {
+        PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
+        sandwich::invalidate::<P>(what, Reach::Broadcast);
+        if !without!(KernelBroadcastWithoutSync) {
+            sandwich::sync_everywhere::<P>(what);
+        }
+        if P::Regime::facts().errata.completes_early && !without!(KernelCompletionTrusted) {
+            // To be interrupted is all that is missing.
+            call::call_on::<P, _>(pin, &targets, &|_| ())?;
+        }
+        return Ok(());
+    }
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
         if !without!(EverywhereInvalidatesNothing) {

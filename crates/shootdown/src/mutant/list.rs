@@ -509,6 +509,68 @@ mutants! {
     /// A deferred gather hands back its frames without asking its ticket.
     DeferredIgnoresTicket "deferred-ignores-ticket" Quarantine "gather.rs poll" Revocation;
 
+    // ---- switch/wide.rs, switch/broadcast.rs, flush/broadcast.rs, sandwich.rs: machine-wide tags
+
+    /// A CPU does not flush everything although the allocator says so.
+    GenerationNotFlushed "generation-not-flushed" Quarantine "switch/wide.rs activate" Reuse;
+    /// A fresh tag does not reset who may hold entries.
+    PresenceNotRenewed "presence-not-renewed" Row "switch/broadcast.rs switch_to" Revocation;
+    /// What must be broadcast is invalidated on this CPU.
+    BroadcastStaysLocal "broadcast-stays-local" Filter "flush/broadcast.rs broadcast" Revocation;
+    /// A broadcast is not waited for.
+    BroadcastWithoutSync "broadcast-without-sync" Wait "flush/broadcast.rs broadcast" Revocation;
+    /// A broadcast for freed tables spares walk caches.
+    BroadcastLeafOnly "broadcast-leaf-only" Row "flush/broadcast.rs invalidate" Reuse;
+    /// The user half of a pair of tags is not invalidated.
+    BroadcastUserHalfForgotten "broadcast-user-half-forgotten" Row "flush/broadcast.rs invalidate" Revocation;
+    /// Hardware that completes early is believed.
+    EarlyCompletionTrusted "early-completion-trusted" Filter "flush/broadcast.rs broadcast" Revocation;
+    /// A CPU leaves the set of a space without having flushed the tag.
+    TrimWithoutFlush "trim-without-flush" Quarantine "flush/broadcast.rs trim_here" Revocation;
+    /// A broadcast of a kernel range is not waited for.
+    KernelBroadcastWithoutSync "kernel-broadcast-without-sync" Wait "flush/everywhere.rs reach_all" Revocation;
+    /// Hardware that completes early is believed about kernel ranges.
+    KernelCompletionTrusted "kernel-completion-trusted" Filter "flush/everywhere.rs reach_all" Revocation;
+    /// What may survive one invalidation is invalidated once.
+    SurvivorForgotten "survivor-forgotten" Row "sandwich.rs invalidate" Revocation;
+    /// A sync that may leave accesses in flight is not repeated.
+    SyncNotRepeated "sync-not-repeated" Wait "sandwich.rs sync_everywhere" Revocation;
+
+    // ---- presence.rs: how far an invalidation must reach
+
+    /// A CPU takes a space over without the fence before it loads the tables (P1).
+    OwnWithoutFence "own-without-fence" Fence "presence.rs own" Revocation;
+    /// A second CPU does not make the space shared.
+    OwnerNeverShared "owner-never-shared" Row "presence.rs own" Revocation;
+    /// A space is called shared before the fence that lets others do without one (P1).
+    SharedBeforeFence "shared-before-fence" Ordering "presence.rs own" Revocation;
+    /// A space is called shared without Release (P1).
+    SharedRelaxed "shared-relaxed" Ordering "presence.rs own" Revocation;
+    /// That a space is shared is read without Acquire (P1).
+    OwnerSeenRelaxed "owner-seen-relaxed" Ordering "presence.rs own" Revocation;
+    /// A CPU loads the tables without the fence after it has read the tag (P1).
+    EnterWithoutFence "enter-without-fence" Fence "presence.rs enter" Revocation;
+    /// A CPU joins the set without the fence before it loads the tables (P1).
+    JoinWithoutFence "join-without-fence" Fence "presence.rs enter" Revocation;
+    /// Where a space is, and its tag, are read without the fence after the table stores (P1).
+    PresenceWithoutFence "presence-without-fence" Fence "presence.rs extent" Revocation;
+    /// A CPU is not counted as active.
+    ActiveNotCounted "active-not-counted" Row "presence.rs enter" Revocation;
+    /// A CPU counts itself and looks at the stale set without a fence between (P2).
+    ActiveWithoutFence "active-without-fence" Fence "presence.rs enter" Revocation;
+    /// A CPU does not flush its stale tag.
+    StaleTagTrusted "stale-tag-trusted" Quarantine "presence.rs enter" Revocation;
+    /// CPUs that are not active are not noted as stale.
+    StaleNotNoted "stale-not-noted" Quarantine "presence.rs extent_active" Revocation;
+    /// The stale set is written and the count read without a fence between (P2).
+    StaleWithoutFence "stale-without-fence" Fence "presence.rs extent_active" Revocation;
+    /// The count that was read before the stale set was written is trusted.
+    ActiveOnceIsEnough "active-once-is-enough" Row "presence.rs extent_active" Revocation;
+    /// Freed tables are not broadcast when nobody else is active.
+    ActiveIgnoresFreed "active-ignores-freed" Row "presence.rs extent_active" Reuse;
+    /// The count goes down without Release (P3).
+    LeftRelaxed "left-relaxed" Ordering "presence.rs left" Reuse;
+
     // ---- tags/generations.rs: versioned tags
 
     /// The fast path publishes its id without looking whether a rollover took the old one away (V1, V2).

@@ -84,6 +84,8 @@ pub struct CpuTag {
     flushed: AtomicU64,
     /// `active` is the id it switches to; the tables may still be those it comes from.
     loading: AtomicBool,
+    /// The tag of the loaded tables, for the CPU itself.
+    tag: AtomicU32,
 }
 
 /// Where a [`Generations`] finds the CPUs.
@@ -214,6 +216,7 @@ impl CpuTag {
             reserved: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             loading: AtomicBool::new(false),
+            tag: AtomicU32::new(0),
         }
     }
 
@@ -226,6 +229,7 @@ impl CpuTag {
             reserved: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             loading: AtomicBool::new(false),
+            tag: AtomicU32::new(0),
         }
     }
 
@@ -243,6 +247,17 @@ impl CpuTag {
             self.loading.store(false, Ordering::Relaxed);
         }
         done
+    }
+
+    /// The tag of the loaded tables; 0 for the kernel's own.
+    pub(crate) fn tag(&self) -> Tag {
+        #[allow(clippy::cast_possible_truncation)] // a `Tag` was stored
+        Tag(self.tag.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Tables were loaded under this tag.
+    pub(crate) fn set_tag(&self, tag: Tag) {
+        self.tag.store(u32::from(tag.0), Ordering::Relaxed);
     }
 
     /// The tables of the space that was activated are in force: walks through those before are over. To be

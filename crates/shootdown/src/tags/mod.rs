@@ -1,6 +1,7 @@
 //! Hardware tags: which space's entries a CPU keeps apart under which number.
 
 pub mod broadcast;
+pub(crate) mod current;
 pub mod generations;
 pub mod shared;
 pub mod slots;

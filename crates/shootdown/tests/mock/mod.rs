@@ -4,7 +4,8 @@
 // which uses a part of it.
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
-use shootdown::facts::{Errata, SplitTables, TagScope};
+use shootdown::facts::{Broadcast, Errata, SplitTables, TagScope};
+use shootdown::tags::generations::Generations;
 use shootdown::{
     AddressSpace, CpuId, Facts, Invalidate, KickError, PerCpu, Pinned, Platform, Policy, Reach,
     Regime, Served, Slots, Stalled, System, Tag,
@@ -18,12 +19,23 @@ pub const PCID: Facts = Facts {
     tag_scope: TagScope::PerCpu,
     tag_bits: 12,
     split_tables: SplitTables::No,
-    errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
+    errata: Errata {
+        repeat_sync: false,
+        survives_once: false,
+        completes_early: false,
+        page_spares_globals: false,
+    },
     ..Facts::X86_64_MINIMUM
 };
 
 pub const PTI: Facts =
     Facts { split_tables: SplitTables::Yes { invalidate_other_tag: false }, ..PCID };
+
+/// Machine-wide tags, few of them, and interrupts.
+pub const RISCV: Facts = Facts { tag_scope: TagScope::System, tag_bits: 3, ..PCID };
+
+/// The same, and hardware that broadcasts.
+pub const ARM: Facts = Facts { broadcast: Broadcast::Tlbi { ranges: true }, ..RISCV };
 
 /// What one CPU's hardware holds.
 #[derive(Default)]
@@ -49,6 +61,14 @@ pub struct World {
     pub patience: Cell<u32>,
     pub policy: Cell<&'static Policy>,
     pub facts: Cell<&'static Facts>,
+    pub tags: std::cell::OnceCell<Generations<1, CPUS>>,
+    /// Broadcasts issued and not synced, with the issuing CPU.
+    pub broadcasts: RefCell<Vec<(u32, Invalidate)>>,
+    /// Broadcasts that a CPU completes only when it is interrupted.
+    pub unfinished: RefCell<Vec<(u32, Invalidate)>>,
+    /// Entries that have survived an invalidation: CPU, tag, page.
+    pub survivors: RefCell<BTreeMap<(u32, u16, u64), ()>>,
+    pub syncs: Cell<u32>,
     pub invalidations: RefCell<Vec<(u32, Invalidate)>>,
     /// Runs once inside the next invalidation: what an interrupt there would do.
     pub during_invalidation: Hook,
@@ -79,6 +99,11 @@ std::thread_local! {
         patience: Cell::new(1000),
         policy: Cell::new(&Policy::SHOOTDOWN),
         facts: Cell::new(&PCID),
+        tags: std::cell::OnceCell::new(),
+        broadcasts: RefCell::default(),
+        unfinished: RefCell::default(),
+        survivors: RefCell::default(),
+        syncs: Cell::new(0),
         invalidations: RefCell::default(),
         during_invalidation: RefCell::default(),
         during_wait: RefCell::default(),
@@ -107,7 +132,7 @@ unsafe impl Platform for Mock {
     type Regime = Mock;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
-    type Tags = shootdown::NoTags;
+    type Tags = Generations<1, CPUS>;
 
     fn pin() -> Pin {
         Pin(CpuId(world().current.get()), core::marker::PhantomData)
@@ -115,6 +140,10 @@ unsafe impl Platform for Mock {
 
     fn system() -> &'static System<Self> {
         &world().system
+    }
+
+    fn tags() -> Option<&'static Self::Tags> {
+        world().tags.get()
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
@@ -130,7 +159,7 @@ unsafe impl Platform for Mock {
             if world().masked.get() & 1 << cpu.0 != 0 {
                 world().waiting.set(world().waiting.get() | 1 << cpu.0);
             } else {
-                on_cpu(cpu.0, |pin| assert_eq!(shootdown::on_kick::<Mock>(pin), Served::Done));
+                interrupt(cpu.0);
             }
         }
         Ok(())
@@ -161,6 +190,7 @@ unsafe impl Regime for Mock {
     }
 
     unsafe fn load(root: u64, tag: Tag, keep: bool) {
+        finish();
         with_hw(|hw| {
             hw.root = Some(root);
             hw.tag = tag;
@@ -171,6 +201,7 @@ unsafe impl Regime for Mock {
     }
 
     fn load_kernel() {
+        finish();
         with_hw(|hw| {
             hw.root = None;
             hw.tag = Tag(0);
@@ -180,27 +211,83 @@ unsafe impl Regime for Mock {
     fn publish() {}
 
     fn invalidate(what: Invalidate, reach: Reach) {
-        assert_eq!(reach, Reach::Local);
         happen(&world().during_invalidation);
-        world().invalidations.borrow_mut().push((world().current.get(), what));
-        with_hw(|hw| match what {
-            Invalidate::Range { tag, range, .. } => {
-                hw.tlb.retain(|(t, page), _| {
-                    *t != tag.0 || page << 12 < range.start() || page << 12 > range.last()
-                });
-            }
-            Invalidate::Tag(tag) => hw.tlb.retain(|(t, _), _| *t != tag.0),
-            Invalidate::Kernel(range) => {
-                let loaded = hw.tag.0;
-                hw.tlb.retain(|(t, page), _| {
-                    *t != loaded || page << 12 < range.start() || page << 12 > range.last()
-                });
-            }
-            Invalidate::Everything => hw.tlb.clear(),
-        });
+        let me = world().current.get();
+        world().invalidations.borrow_mut().push((me, what));
+        if reach == Reach::Local {
+            forget(me, what);
+        } else {
+            assert_ne!(Mock::facts().broadcast, Broadcast::None);
+            world().broadcasts.borrow_mut().push((me, what));
+        }
     }
 
-    fn sync(_: Reach) {}
+    fn sync(reach: Reach) {
+        if reach == Reach::Local {
+            return;
+        }
+        // The first of two syncs completes nothing, where that is so.
+        let syncs = world().syncs.replace(world().syncs.get() + 1);
+        if Mock::facts().errata.repeat_sync && syncs % 2 == 0 {
+            return;
+        }
+        let me = world().current.get();
+        for (from, what) in world().broadcasts.take() {
+            assert_eq!(from, me, "issued and synced on one CPU");
+            for cpu in 0..CPUS as u32 {
+                let loaded = world().hw.borrow()[cpu as usize].root.is_some();
+                if cpu != me && loaded && Mock::facts().errata.completes_early {
+                    world().unfinished.borrow_mut().push((cpu, what));
+                } else {
+                    forget(cpu, what);
+                }
+            }
+        }
+    }
+}
+
+/// A CPU's TLB forgets; the second time only, where entries survive once.
+fn forget(cpu: u32, what: Invalidate) {
+    let hw = &mut world().hw.borrow_mut()[cpu as usize];
+    let loaded = hw.tag.0;
+    let within = |range: shootdown::VaRange, page: u64| {
+        page << 12 >= range.start() && page << 12 <= range.last()
+    };
+    let machine_wide = Mock::facts().tag_scope == TagScope::System;
+    hw.tlb.retain(|(t, page), _| {
+        let named = match what {
+            Invalidate::Range { tag, range, .. } => *t == tag.0 && within(range, *page),
+            Invalidate::Tag(tag) => *t == tag.0,
+            Invalidate::Kernel(range) => (*t == loaded || machine_wide) && within(range, *page),
+            Invalidate::Everything => true,
+        };
+        let survives = named && Mock::facts().errata.survives_once && {
+            let mut survivors = world().survivors.borrow_mut();
+            let key = (cpu, *t, *page);
+            if survivors.remove(&key).is_some() {
+                false
+            } else {
+                survivors.insert(key, ());
+                true
+            }
+        };
+        !named || survives
+    });
+}
+
+/// This CPU's accesses so far are over, and so is what the hardware had not completed here.
+fn finish() {
+    let cpu = world().current.get();
+    let all = world().unfinished.take();
+    let (mine, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(c, _)| *c == cpu);
+    *world().unfinished.borrow_mut() = others;
+    mine.into_iter().for_each(|(_, what)| forget(cpu, what));
+}
+
+/// Takes an interrupt: what the hardware had not completed on this CPU is over before the handler runs.
+fn interrupt(cpu: u32) {
+    on_cpu(cpu, |_| finish());
+    on_cpu(cpu, |pin| assert_eq!(shootdown::on_kick::<Mock>(pin), Served::Done));
 }
 
 fn with_hw<R>(f: impl FnOnce(&mut Hw) -> R) -> R {
@@ -224,7 +311,7 @@ pub fn mask(cpu: u32) {
 pub fn unmask(cpu: u32) {
     world().masked.set(world().masked.get() & !(1 << cpu));
     if world().waiting.replace(world().waiting.get() & !(1 << cpu)) & 1 << cpu != 0 {
-        on_cpu(cpu, |pin| assert_eq!(shootdown::on_kick::<Mock>(pin), Served::Done));
+        interrupt(cpu);
     }
 }
 
@@ -239,6 +326,11 @@ pub fn boot_once(pin: &Pin) {
 pub fn boot(n: u32, policy: &'static Policy, facts: &'static Facts) {
     world().policy.set(policy);
     world().facts.set(facts);
+    if facts.tag_scope == TagScope::System {
+        let pairs = facts.split_tables != SplitTables::No;
+        let tags = Generations::new(facts.tag_bits, pairs, n).expect("more tags than CPUs");
+        assert!(world().tags.set(tags).is_ok(), "booted once");
+    }
     for cpu in 0..n {
         on_cpu(cpu, boot_once);
     }

@@ -130,7 +130,7 @@ impl Config {
                 Split::Owed => SplitTables::Yes { invalidate_other_tag: false },
             },
             ceiling: self.ceiling,
-            errata: Errata { repeat_sync: false, survives_once: false, page_spares_globals: false },
+            errata: Errata::default(),
             ..Facts::X86_64_MINIMUM
         }
     }

@@ -1,0 +1,171 @@
+//! Flushes where hardware invalidates on every CPU.
+//!
+//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change; (3) decide
+//! how far the invalidation must reach ([`Presence::extent`], which fences first), and read the space's tag
+//! after that; (4) invalidate, and wait until the hardware has done it.
+//!
+//! | reach | when | what is waited for |
+//! |---|---|---|
+//! | none | no CPU can use an entry before it flushes | nothing |
+//! | local | only this CPU can | this CPU's own sync |
+//! | broadcast | otherwise | the hardware, for every CPU |
+//!
+//! Nobody is interrupted, and such a flush does not fail, except where hardware says too early that it is
+//! done: then the CPUs that have the space loaded are interrupted after the sync, which ends their accesses.
+//!
+//! The tag is read last. A space that gets another tag after that was looked at runs under it only on CPUs
+//! that see the stores (P1 in `presence.rs`); the old number may be another space's by then, which loses
+//! entries and no more.
+//!
+//! [`Presence::extent`]: crate::presence::Presence::extent
+
+use crate::call;
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::Bits;
+use crate::flush::Request;
+use crate::flush::remote::leave_set;
+use crate::ids::{CpuId, Tag};
+use crate::platform::{CpuSetOf, Pinned, Platform};
+use crate::presence::{Extent, Strategy};
+use crate::regime::{Invalidate, Reach, Regime};
+use crate::space::AddressSpace;
+use crate::tags::current::{self, user_tag};
+use crate::{sandwich, serve, switch};
+
+impl<P: Platform> AddressSpace<P> {
+    /// Steps 3 and 4. Says which CPUs are to be interrupted because the hardware completes early.
+    pub(super) fn broadcast(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        strategy: Strategy,
+        request: Request,
+    ) -> CpuSetOf<P> {
+        let cpu = pin.cpu();
+        let extent = self.extent(cpu, me, strategy, request.freed_tables);
+        // A space without a tag never ran.
+        let Some(tag) = self.tag().filter(|_| extent != Extent::None) else {
+            me.stats.invalidations_none.inc();
+            return CpuSetOf::<P>::EMPTY;
+        };
+        let reach = match extent {
+            Extent::Broadcast if !without!(BroadcastStaysLocal) => {
+                me.stats.invalidations_broadcast.inc();
+                Reach::Broadcast
+            }
+            _ => {
+                me.stats.invalidations_local.inc();
+                Reach::Local
+            }
+        };
+        let last = invalidate(me, tag, request, reach);
+        if reach == Reach::Local {
+            switch::settle::<P>();
+            return CpuSetOf::<P>::EMPTY;
+        }
+        if !without!(BroadcastWithoutSync) {
+            sandwich::sync_everywhere::<P>(last);
+        }
+        if strategy == Strategy::Trim {
+            self.trim(pin, me);
+        }
+        if P::Regime::facts().errata.completes_early && !without!(EarlyCompletionTrusted) {
+            self.runs_on(cpu)
+        } else {
+            CpuSetOf::<P>::EMPTY
+        }
+    }
+
+    fn extent(&self, cpu: CpuId, me: &PerCpu<P>, strategy: Strategy, freed_tables: bool) -> Extent {
+        let here = || me.loaded().id() == self.id().get();
+        let was_here = here();
+        let extent = self.presence.extent(strategy, cpu, was_here, freed_tables);
+        // A handler in between may have left the space, and then it was not this CPU that was counted.
+        if strategy == Strategy::Active && was_here && !here() { Extent::Broadcast } else { extent }
+    }
+
+    /// Other CPUs that have the space loaded, or are on their way.
+    fn runs_on(&self, cpu: CpuId) -> CpuSetOf<P> {
+        let mut runs = P::system().online_of(&self.cpus());
+        runs.remove(cpu);
+        for cpu in self.cpus().iter() {
+            let state = P::slot(cpu);
+            if state.is_none_or(|s| s.remote_view(self.id().get()) == View::Elsewhere) {
+                runs.remove(cpu);
+            }
+        }
+        runs
+    }
+
+    /// This CPU, which is elsewhere, flushes the space's tag and leaves the set, where that means something.
+    pub(crate) fn trim_here(&self, cpu: CpuId) {
+        if current::strategy::<P>() != Some(Strategy::Trim) {
+            return;
+        }
+        if let Some(tag) = self.tag().filter(|_| !without!(TrimWithoutFlush)) {
+            sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
+            let user = user_tag::<P>(tag);
+            if user != tag {
+                sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
+            }
+            switch::settle::<P>();
+        }
+        self.presence.trimmed(cpu);
+    }
+
+    /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A courtesy:
+    /// it fails without consequence.
+    fn trim(&self, pin: &P::Pin, me: &PerCpu<P>) {
+        if !self.note_stale(1) || !serve::may_wait(me) {
+            return;
+        }
+        let mut idle = P::system().online_of(&self.cpus());
+        for cpu in self.cpus().iter() {
+            let state = P::slot(cpu);
+            if state.is_none_or(|s| s.remote_view(self.id().get()) != View::Elsewhere) {
+                idle.remove(cpu);
+            }
+        }
+        if idle.contains(pin.cpu()) {
+            idle.remove(pin.cpu());
+            self.leave_in_vain(pin.cpu(), me);
+        }
+        if idle.is_empty() {
+            return;
+        }
+        me.stats.trims.add(u64::from(idle.len()));
+        let data = core::ptr::from_ref(self).cast();
+        // SAFETY: the space outlives the call, which is waited for here.
+        let Ok(leaving) = (unsafe { call::post(me, pin.cpu(), idle, leave_set::<P>, data) }) else {
+            return;
+        };
+        if call::kick(me, &idle).is_err() {
+            leaving.cancel(me);
+        }
+        let _ = leaving.wait(pin);
+    }
+}
+
+/// Removes what the request names; returns the last of what was removed.
+fn invalidate<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request, reach: Reach) -> Invalidate {
+    let step = request.step(P::Regime::facts().ceiling);
+    let range = step.range.filter(|_| P::policy().ranges);
+    let leaf_only = !step.freed_tables || without!(BroadcastLeafOnly);
+    let what = |tag| match range {
+        Some(range) => Invalidate::Range { tag, range, leaf_only },
+        None => Invalidate::Tag(tag),
+    };
+    match range {
+        Some(range) => {
+            me.stats.invalidated_ranges.inc();
+            me.stats.invalidated_strides.add(range.count());
+        }
+        None => me.stats.invalidated_tags.inc(),
+    }
+    sandwich::invalidate::<P>(what(tag), reach);
+    let user = user_tag::<P>(tag);
+    if user != tag && !without!(BroadcastUserHalfForgotten) {
+        sandwich::invalidate::<P>(what(user), reach);
+    }
+    what(user)
+}

@@ -1,0 +1,22 @@
+//! The middle and the end of *publish; invalidate…; sync*, on hardware as it is: with its errata.
+
+use crate::platform::Platform;
+use crate::regime::{Invalidate, Reach, Regime};
+
+/// Removes entries; twice, where an entry may survive once.
+pub(crate) fn invalidate<P: Platform>(what: Invalidate, reach: Reach) {
+    P::Regime::invalidate(what, reach);
+    if P::Regime::facts().errata.survives_once && !without!(SurvivorForgotten) {
+        P::Regime::invalidate(what, reach);
+    }
+}
+
+/// Waits until `last`, and all removed before it, is gone on every CPU: again, where a broadcast may be said
+/// to be complete with accesses still in flight.
+pub(crate) fn sync_everywhere<P: Platform>(last: Invalidate) {
+    P::Regime::sync(Reach::Broadcast);
+    if P::Regime::facts().errata.repeat_sync && !without!(SyncNotRepeated) {
+        P::Regime::invalidate(last, Reach::Broadcast);
+        P::Regime::sync(Reach::Broadcast);
+    }
+}

@@ -1,0 +1,56 @@
+//! Switching under machine-wide tags: the tag comes from the allocator, not from the slot.
+//!
+//! Slots still remember which spaces' entries a CPU has and how old they are, if CPUs are interrupted for
+//! flushes. A CPU that comes to a new generation of tags flushes everything. What its slots remember stays
+//! true: it has nothing older than they say. It flushes before it loads the space's root: an entry cached in between, under a tag that meant something
+//! else before, would survive.
+
+use core::marker::PhantomData;
+
+use crate::cpu::PerCpu;
+use crate::ids::{CpuId, Tag};
+use crate::platform::{Pinned, Platform};
+use crate::regime::{Invalidate, Reach};
+use crate::space::AddressSpace;
+use crate::tags::generations::{CpuTag, CpuTags};
+use crate::tags::versioned::Versioned;
+use crate::{sandwich, switch};
+
+/// The CPUs of the platform.
+struct Everyone<P>(PhantomData<P>);
+
+impl<P: Platform> CpuTags for Everyone<P> {
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
+        P::slot(cpu).map(|state| &state.tag)
+    }
+}
+
+/// The space's tag is this CPU's from now on, and nothing on this CPU is cached under it that is not the
+/// space's. With interrupts off. `fresh` is called as [`activate_fresh`] does.
+///
+/// [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
+///
+/// # Panics
+/// When [`Platform::tags`] is `None`, which [`crate::online`] refuses.
+pub(super) fn activate<P: Platform>(
+    pin: &P::Pin,
+    me: &PerCpu<P>,
+    next: &AddressSpace<P>,
+    fresh: impl FnOnce(),
+) -> Tag {
+    let tags = P::tags().expect("machine-wide tags have an allocator");
+    let wait = || {
+        let _ = P::relax(pin);
+    };
+    let everyone = Everyone::<P>(PhantomData);
+    let done = tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh);
+    if done.rolled_over {
+        me.stats.rollovers.inc();
+    }
+    if done.flush && !without!(GenerationNotFlushed) {
+        me.stats.rollover_flushes.inc();
+        sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
+        switch::settle::<P>();
+    }
+    done.tag
+}

@@ -1,0 +1,50 @@
+//! Which tags are in use, and which one the loaded space has.
+
+use crate::cpu::PerCpu;
+use crate::facts::{Broadcast, SplitTables, TagScope};
+use crate::ids::Tag;
+use crate::platform::Platform;
+use crate::presence::Strategy;
+use crate::regime::Regime;
+use crate::tags::slots::Slot;
+
+/// Are hardware tags in use?
+#[inline]
+pub(crate) fn tags_on<P: Platform>() -> bool {
+    P::policy().tags && P::Regime::facts().tag_scope != TagScope::None
+}
+
+/// Do they mean the same on every CPU?
+#[inline]
+pub(crate) fn machine_wide<P: Platform>() -> bool {
+    P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
+}
+
+/// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`: the CPUs
+/// concerned are interrupted.
+#[inline]
+pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
+    match P::Regime::facts().broadcast {
+        Broadcast::Tlbi { .. } if machine_wide::<P>() => P::policy().broadcast,
+        _ => None,
+    }
+}
+
+/// The tag that this CPU's loaded space, which has this slot, is loaded under.
+#[inline]
+pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
+    if machine_wide::<P>() { me.tag.tag() } else { slot.tag(tags_on::<P>()) }
+}
+
+/// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair; otherwise
+/// with the highest bit of the tag space.
+#[must_use]
+pub(crate) fn user_tag<P: Platform>(tag: Tag) -> Tag {
+    match P::Regime::facts().split_tables {
+        SplitTables::Yes { .. } if machine_wide::<P>() => Tag(tag.0 | 1),
+        SplitTables::Yes { .. } if tags_on::<P>() => {
+            Tag(tag.0 | 1 << (P::Regime::facts().tag_bits - 1))
+        }
+        _ => tag,
+    }
+}
