@@ -163,7 +163,7 @@ counters! {
     /// Everything flushed because a new generation of tags had begun.
     rollover_flushes,
     /// Tags flushed on a switch because they were stale.
-    stale_flushes,
+    stale_tag_flushes,
 }
 
 /// One counter, written by one CPU.

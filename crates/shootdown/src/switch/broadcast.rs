@@ -41,7 +41,7 @@ pub(super) unsafe fn switch_to<P: Platform>(
     });
     let stale = next.presence.enter(strategy, cpu);
     if stale {
-        me.stats.stale_flushes.inc();
+        me.stats.stale_tag_flushes.inc();
         sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
         let user = user_tag::<P>(tag);
         if user != tag {

@@ -1,5 +1,5 @@
 //! Mutants that no hunt can see, because eight CPUs are too few, or because the ports that are hunted have no
-//! machine-wide tags beside slots: the model checker `loom` kills them, on the same code. Its tests run with every
+//! machine-wide tags, beside slots or instead of them: the model checker `loom` kills them, on the same code. Its tests run with every
 //! change; here is only where they are.
 
 use shootdown::mutant::Mutant::{self, *};
@@ -72,6 +72,108 @@ const ALL: &[Elsewhere] = &[
         file: "loom_broadcast.rs",
         test: "what_was_done_under_a_slot_is_over_when_the_space_has_moved",
         kills: &[MovedRelaxed, SharedTagRelaxed],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_cpu_flushes_before_it_uses_a_tag_of_a_new_generation",
+        kills: &[GenerationNotFlushed],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_space_gets_a_fresh_tag_while_its_page_is_unmapped",
+        kills: &[PresenceNotRenewed],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_cpu_comes_while_the_page_is_unmapped_from_another",
+        kills: &[BroadcastStaysLocal, BroadcastWithoutSync],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "no_step_of_a_walk_leads_into_freed_tables",
+        kills: &[BroadcastLeafOnly, ActiveIgnoresFreed],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "both_halves_of_a_pair_are_invalidated",
+        kills: &[BroadcastUserHalfForgotten],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_cpu_that_leaves_the_set_flushes_first",
+        kills: &[TrimWithoutFlush],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "what_hardware_does_not_do_is_done_again",
+        kills: &[EarlyCompletionTrusted, SurvivorForgotten, SyncNotRepeated],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_kernel_page_is_gone_everywhere",
+        kills: &[KernelBroadcastWithoutSync, KernelCompletionTrusted],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_space_gets_its_first_tag_while_its_page_is_unmapped",
+        kills: &[EnterWithoutFence],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "sticky_owner_against_the_second_cpu",
+        kills: &[OwnWithoutFence, OwnerNeverShared, PresenceWithoutFence],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "sticky_owner_with_a_third_cpu_that_needs_no_fence",
+        kills: &[SharedBeforeFence, SharedRelaxed, OwnerSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "a_set_against_a_cpu_that_joins",
+        kills: &[JoinWithoutFence],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "active_count_against_a_cpu_that_comes",
+        kills: &[ActiveNotCounted],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "active_count_against_a_cpu_that_comes_back",
+        kills: &[
+            ActiveWithoutFence,
+            StaleTagTrusted,
+            StaleNotNoted,
+            StaleWithoutFence,
+            ActiveOnceIsEnough,
+        ],
+    },
+    Elsewhere {
+        file: "loom_presence.rs",
+        test: "active_nowhere_means_that_no_walk_is_under_way",
+        kills: &[LeftRelaxed],
+    },
+    Elsewhere {
+        file: "loom_tags.rs",
+        test: "a_space_gets_no_fresh_tag_while_a_cpu_leaves_it",
+        kills: &[
+            ReplaceActiveRelaxed,
+            TakeActiveRelaxed,
+            LoadingNotSaid,
+            TagLoadedRelaxed,
+            LoadedSeenRelaxed,
+        ],
+    },
+    Elsewhere {
+        file: "loom_tags.rs",
+        test: "a_cpu_that_gives_up_its_tag_notices_a_rollover",
+        kills: &[DeactivateOverlooksRollover],
+    },
+    Elsewhere {
+        file: "loom_tags.rs",
+        test: "who_runs_under_a_fresh_tag_sees_what_was_reset_for_it",
+        kills: &[FreshIdRelaxed, FreshIdSeenRelaxed],
     },
 ];
 

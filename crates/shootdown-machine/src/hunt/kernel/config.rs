@@ -130,7 +130,12 @@ impl Config {
                 Split::Owed => SplitTables::Yes { invalidate_other_tag: false },
             },
             ceiling: self.ceiling,
-            errata: Errata::default(),
+            errata: Errata {
+                repeat_sync: false,
+                survives_once: false,
+                completes_early: false,
+                page_spares_globals: false,
+            },
             ..Facts::X86_64_MINIMUM
         }
     }
