@@ -423,7 +423,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             if without!(TagLockIgnored) {
                 break;
             }
-            wait();
+            // Whoever waits may sleep until the line that was loaded last is written.
+            while self.lock.load(Ordering::Relaxed) {
+                wait();
+            }
         }
         let result = f(&mut wait);
         self.lock.store(false, order!(TagUnlockRelaxed, Release)); // [V4]
