@@ -34,7 +34,9 @@ use crate::space::AddressSpace;
 use crate::stats::{Snapshot, Stats};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use crate::tags::current;
 use crate::tags::generations::CpuTag;
+use crate::tags::shared::Uses;
 use crate::tags::slots::{self, Order, Slot, TagSlots};
 use crate::tags::versioned::Versioned;
 
@@ -68,10 +70,16 @@ pub(crate) struct Private<P: Platform> {
 pub(crate) struct Shared<P: Platform> {
     /// See [`Loaded`].
     pub loaded: AtomicU64,
-    /// The generation of the loaded space up to which this CPU makes no access through older entries.
+    /// The generation of the loaded space up to which this CPU makes no access through older entries;
+    /// [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
     pub acked: AtomicU64,
     /// The generations of the tag slots.
     pub generations: P::Slots,
+}
+
+impl<P: Platform> Shared<P> {
+    /// Above every generation.
+    pub const EVERY: u64 = u64::MAX;
 }
 
 /// What only this CPU touches, in handlers.
@@ -127,6 +135,8 @@ pub enum OnlineError {
     Policy(crate::policy::PolicyError),
     /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and this CPU.
     NoTags,
+    /// The tags of [`Platform::shared_tags`] are also slots', or wider than a tag.
+    SharedTags,
 }
 
 impl fmt::Display for OnlineError {
@@ -141,6 +151,9 @@ impl fmt::Display for OnlineError {
             }
             Self::Facts(e) => e.fmt(f),
             Self::Policy(e) => e.fmt(f),
+            Self::SharedTags => f.write_str(
+                "Platform::shared_tags and the tag slots overlap, or the width is too small; begin above the last slot",
+            ),
             Self::NoTags => f.write_str(
                 "tags are machine-wide: make an allocator (tags::generations) for the declared width and all CPUs, and return it from Platform::tags",
             ),
@@ -317,6 +330,13 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
             return Err(OnlineError::NoTags);
         }
     }
+    if let Some(tags) = current::shared::<P>() {
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
+        let last = Slot(me.private.ids.as_ref().len() as u8 - 1).tag(true);
+        if !tags.fit(last, facts.tag_bits) {
+            return Err(OnlineError::SharedTags);
+        }
+    }
     if me.loaded() != Loaded::KERNEL {
         return Err(OnlineError::Loaded);
     }
@@ -383,6 +403,28 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn published(&self) -> (u64, u64) {
         let Shared { loaded, acked, .. } = &self.shared;
         (loaded.load(Ordering::Relaxed), acked.load(Ordering::Relaxed))
+    }
+
+    /// This CPU's own view of whether its space is loaded under a tag for all CPUs.
+    pub(crate) fn runs_shared(&self) -> bool {
+        self.shared.acked.load(Ordering::Relaxed) == Shared::<P>::EVERY
+    }
+
+    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is concerned.
+    pub(crate) fn uses(&self, id: u64) -> Uses {
+        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published this state
+        let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
+        if loaded == Loaded::SWITCHING {
+            return Uses::Unknown;
+        }
+        if loaded.id() != id {
+            return Uses::Nothing;
+        }
+        // After the space: if it is of another stay, the CPU has left, and sees the tag when it comes back.
+        match self.shared.acked.load(Ordering::Acquire) {
+            Shared::<P>::EVERY => Uses::Shared,
+            _ => Uses::Slot,
+        }
     }
 
     /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]

@@ -32,6 +32,7 @@ mod broadcast;
 mod everywhere;
 mod remote;
 mod request;
+mod shared;
 
 use crate::call;
 use crate::cpu::{PerCpu, View};
@@ -45,6 +46,7 @@ use crate::serve;
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, fence, prefetch};
 use crate::tags::current;
+use crate::tags::shared::{Phase, Uses};
 use crate::tree::{self, READ_AHEAD};
 
 use answer::is_done;
@@ -59,6 +61,8 @@ struct Started<P: Platform> {
     hint: Hint,
     targets: CpuSetOf<P>,
     trim: CpuSetOf<P>,
+    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
+    looks_again: bool,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -79,16 +83,20 @@ impl<P: Platform> AddressSpace<P> {
         let owed = self.owed_tables();
         let whole = owed.is_some() && !without!(OwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, trim } = self.start(pin, me, request);
+        let Started { hint, targets, trim, looks_again } = self.start(pin, me, request);
         let done = self.tell_and_wait(pin, me, hint, targets, trim);
         request.count(me);
         match done {
             Ok(interrupted) => {
+                if looks_again {
+                    self.after_asking(pin, me, request, hint.generation);
+                }
                 owed.into_iter().for_each(|owed| self.paid_tables(owed));
                 Ok(Flushed { generation: hint.generation, interrupted })
             }
             Err(e) => {
-                if request.freed_tables && !without!(OwedForgotten) {
+                // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush does it.
+                if (request.freed_tables || looks_again) && !without!(OwedForgotten) {
                     self.owe_tables(hint.generation);
                 }
                 if without!(OwedPaidByFailure) {
@@ -233,7 +241,7 @@ impl<P: Platform> AddressSpace<P> {
         let me = PerCpu::<P>::here(pin);
         let whole = self.owed_tables().is_some() && !without!(BeginOwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, .. } = self.start(pin, me, request);
+        let Started { hint, targets, looks_again, .. } = self.start(pin, me, request);
         if targets.is_empty() {
             me.stats.flushes_local.inc();
         } else {
@@ -242,7 +250,8 @@ impl<P: Platform> AddressSpace<P> {
         let told = self.tell(me, &targets);
         self.local_work(cpu, me, hint);
         request.count(me);
-        if told.is_err() && request.freed_tables && !without!(BeginOwedForgotten) {
+        let owes = request.freed_tables || looks_again;
+        if told.is_err() && owes && !without!(BeginOwedForgotten) {
             self.owe_tables(hint.generation);
         }
         told?;
@@ -251,6 +260,7 @@ impl<P: Platform> AddressSpace<P> {
             generation: hint.generation,
             freed_tables: request.freed_tables,
             waiting: targets,
+            looks_again: looks_again.then_some(request),
         })
     }
 
@@ -269,7 +279,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(strategy) = strategy {
             let targets = self.broadcast(pin, me, strategy, request);
             let hint = Hint { generation, step };
-            return Started { hint, targets, trim: CpuSetOf::<P>::EMPTY };
+            return Started { hint, targets, trim: CpuSetOf::<P>::EMPTY, looks_again: false };
         }
         if policy.range_log && !without!(RecordForgotten) {
             self.log.record(generation, step);
@@ -278,6 +288,11 @@ impl<P: Platform> AddressSpace<P> {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
         let hint = Hint { generation, step };
+        let looks_again = current::shared::<P>().is_some();
+        if looks_again && self.broadcast_if_moved(me, request) {
+            let none = CpuSetOf::<P>::EMPTY;
+            return Started { hint, targets: none, trim: none, looks_again: false };
+        }
         // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
         targets.remove(cpu);
@@ -293,7 +308,7 @@ impl<P: Platform> AddressSpace<P> {
         if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
             trim = self.filter(me, &mut targets, generation, request.freed_tables);
         }
-        Started { hint, targets, trim }
+        Started { hint, targets, trim, looks_again }
     }
 
     /// Asks for the lines that telling others will need, so that they travel together.
@@ -329,6 +344,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // Only where the space changed again since can a CPU have answered for this change already.
         let overtaken = self.generation() != generation;
+        let shared = current::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());
         let mut stale = CpuSetOf::<P>::EMPTY;
         for cpu in candidates.iter() {
             let Some(state) = P::slot(cpu) else {
@@ -337,6 +353,10 @@ impl<P: Platform> AddressSpace<P> {
             };
             let told = match state.remote_view(id) {
                 View::Switching => true,
+                // To be told to load the tag, or nothing.
+                View::Active | View::Lazy if shared != Phase::Slots => {
+                    state.uses(id) != Uses::Shared
+                }
                 View::Active => {
                     // With push delivery nobody reads acknowledged generations: the request is on its way.
                     let answered = || {

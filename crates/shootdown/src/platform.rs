@@ -12,6 +12,7 @@ use crate::ids::CpuId;
 use crate::policy::Policy;
 use crate::regime::Regime;
 use crate::system::System;
+use crate::tags::broadcast::SharedTags;
 use crate::tags::slots::TagSlots;
 use crate::tags::versioned::Versioned;
 
@@ -66,7 +67,8 @@ impl core::error::Error for KickError {}
 ///    kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
 ///    kicking CPU wrote before is visible to the kicked one then.
 /// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
-/// 4. [`Platform::system`], [`Platform::policy`] and [`Platform::tags`] return the same reference always.
+/// 4. [`Platform::system`], [`Platform::policy`], [`Platform::tags`] and [`Platform::shared_tags`] return the same
+///    reference always.
 /// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
 ///    [`crate::Served::Again`], it is called again before the CPU runs user code (a self-interrupt that
 ///    is maskable does it).
@@ -121,6 +123,13 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The one allocator of machine-wide tags, made for this machine's tag width and CPUs. `None` where tags
     /// are each CPU's own, or there are none.
     fn tags() -> Option<&'static Self::Tags> {
+        None
+    }
+
+    /// Tags for spaces that run on many CPUs, where hardware invalidates everywhere by a tag although a tag is
+    /// each CPU's own (x86 with INVLPGB): tags beyond those of the slots. `None` interrupts the CPUs concerned,
+    /// there too.
+    fn shared_tags() -> Option<&'static SharedTags> {
         None
     }
 

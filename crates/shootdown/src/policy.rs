@@ -8,6 +8,7 @@ use core::fmt;
 
 use crate::facts::{Broadcast, Facts};
 use crate::presence::Strategy;
+use crate::tags::shared::Threshold;
 
 /// Which tag slot makes room for a new space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +87,9 @@ pub struct Policy {
     /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided that it need
     /// not. `None` interrupts the CPUs concerned, there as elsewhere.
     pub broadcast: Option<Strategy>,
+    /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which spaces get a tag
+    /// for all CPUs.
+    pub shared: Threshold,
 }
 
 /// A policy that this hardware can't serve.
@@ -131,6 +135,7 @@ impl Policy {
         leave: Leave::Lazily,
         split_lazy_line: true,
         broadcast: Some(Strategy::Sticky),
+        shared: Threshold::LINUX_6_15,
     };
 
     /// No tags, everyone interrupted, full flushes, one after the other.
@@ -149,6 +154,7 @@ impl Policy {
         leave: Leave::AtSwitch,
         split_lazy_line: true,
         broadcast: None,
+        shared: Threshold::NEVER,
     };
 
     /// Generations and lazy mode, local before remote, no tags.
@@ -166,6 +172,10 @@ impl Policy {
     /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
     pub const LINUX_5_13: Self =
         Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
+
+    /// 5.13 with CPU sets that are left late, and tags for all CPUs where x86 hardware invalidates by them.
+    pub const LINUX_6_15: Self =
+        Self { leave: Leave::Lazily, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
 
     /// Machine-wide tags, and every invalidation broadcast by the hardware.
     pub const ARM64_MAINLINE: Self = Self { broadcast: Some(Strategy::Always), ..Self::LINUX_5_13 };

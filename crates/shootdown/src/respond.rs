@@ -8,6 +8,8 @@
 //! | # | condition, in order | action | slot's generation |
 //! |---|---|---|---|
 //! | 1 | nothing loaded | acknowledge | – |
+//! | 1a | the space is loaded under a tag for all CPUs | acknowledge: who asks will broadcast | – |
+//! | 1b | the space has such a tag | load it under that | – |
 //! | 2 | hint for another space | leave that space's set (`call` side), acknowledge | – |
 //! | 3 | hint's generation ≤ the slot's | acknowledge, without touching the space's line | – |
 //! | 4 | the space's generation = the slot's | acknowledge | – |
@@ -89,6 +91,17 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Nothing;
     };
+    if current::shared::<P>().is_some() {
+        if me.runs_shared() {
+            ack();
+            return Response::Current;
+        }
+        if let Some(tag) = space.shared_tag().tag() {
+            switch::move_over(me, space, tag);
+            ack();
+            return Response::CaughtUp;
+        }
+    }
     let order = me.order();
     let slot = order.current();
     let have = me.generation_of(slot);

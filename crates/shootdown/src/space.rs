@@ -27,6 +27,7 @@ use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, prefetch, prefetch_write};
 use crate::tags::current;
 use crate::tags::generations::SpaceTag;
+use crate::tags::shared::SharedTag;
 use crate::tags::versioned::Versioned;
 
 /// An address space, as far as coherence is concerned. The kernel keeps it beside its page tables.
@@ -50,6 +51,8 @@ struct Hot<P: Platform> {
     root: <P::Regime as Regime>::Root,
     /// The machine-wide tag, where tags are such.
     tag: SpaceTag,
+    /// The tag for all CPUs, where tags are each CPU's own.
+    shared: SharedTag,
 }
 
 #[derive(Debug)]
@@ -119,6 +122,7 @@ impl<P: Platform> AddressSpace<P> {
                 id: P::system().next_id(),
                 root,
                 tag: SpaceTag::new(),
+                shared: SharedTag::new(),
             },
             log: RangeLog::new(),
             presence: Presence::new(),
@@ -140,6 +144,10 @@ impl<P: Platform> AddressSpace<P> {
 
     pub(crate) fn space_tag(&self) -> &SpaceTag {
         &self.hot.tag
+    }
+
+    pub(crate) fn shared_tag(&self) -> &SharedTag {
+        &self.hot.shared
     }
 
     /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are not such.
@@ -285,6 +293,9 @@ impl<P: Platform> AddressSpace<P> {
                 call::CallError::Kick(e) => RetireError::Kick(e),
                 _ => RetireError::Stalled,
             })?;
+        }
+        if let (Some(tags), Some(tag)) = (current::shared::<P>(), self.shared_tag().take()) {
+            tags.release(tag);
         }
         self.cold.retired.store(true, Ordering::Relaxed);
         Ok(())

@@ -24,9 +24,10 @@
 //!
 //! # Other switches
 //! [`wide`]: the tag comes from a machine-wide allocator. [`broadcast`]: hardware invalidates on every CPU, and
-//! there is nothing to catch up with.
+//! there is nothing to catch up with. [`shared`]: the space has a tag for all CPUs, beside slots.
 
 mod broadcast;
+mod shared;
 mod wide;
 
 use crate::cpu::{Loaded, PerCpu};
@@ -137,6 +138,14 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     }
     if !without!(SwitchWithoutFence) {
         fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
+    }
+    if current::shared::<P>().is_some() {
+        if let Some(tag) = next.shared_tag().tag() {
+            // SAFETY: this function's contract; the fence of D1 was before the tag was read.
+            return unsafe { shared::switch_to(cpu, me, next, tag) };
+        }
+        // From here on the slot says which tag is loaded, for the steps that are replayed too.
+        me.shared.acked.store(0, Ordering::Relaxed);
     }
     let want = early.unwrap_or_else(|| next.generation());
     if joins && without!(SwitchJoinsLate) {
@@ -266,7 +275,8 @@ fn leave_lazy<P: Platform>(
         fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
     }
     let slot = me.order().current();
-    let broadcast = current::strategy::<P>().is_some();
+    let shared = current::shared::<P>().is_some() && me.runs_shared();
+    let broadcast = current::strategy::<P>().is_some() || shared;
     let current =
         broadcast || without!(LazyExitTrusts) || me.generation_of(slot) == next.generation();
     if current {
@@ -378,6 +388,8 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     me.stats.user_half_flushes.inc();
     UserEntry { tag, keep: false }
 }
+
+pub(crate) use shared::move_over;
 
 /// Invalidations issued on this CPU are over, and later translations come after them.
 pub(crate) fn settle<P: Platform>() {

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use mock::*;
 use proptest::prelude::*;
 use shootdown::facts::Errata;
+use shootdown::policy::Lazy;
+use shootdown::tags::shared::Threshold;
 use shootdown::{
     AddressSpace, Facts, Policy, Request, Stride, Ticket, VaRange, enter_lazy, flush_everything,
     leave,
@@ -193,6 +195,20 @@ static REPEATS: Facts =
     Facts { errata: Errata { repeat_sync: true, survives_once: true, ..ARM.errata }, ..ARM };
 static EARLY: Facts = Facts { errata: Errata { completes_early: true, ..ARM.errata }, ..ARM };
 
+/// Every flush looks whether its space should have a tag for all CPUs.
+const EAGER: Threshold = Threshold { above: 1, every: 1 };
+static EAGER_PULL: Policy = Policy { shared: EAGER, ..Policy::SHOOTDOWN };
+static EAGER_PUSH: Policy = Policy { shared: EAGER, ..Policy::LINUX_6_15 };
+static EAGER_TREES: Policy = Policy { shared: EAGER, ..TREES };
+static EAGER_UNSPLIT: Policy = Policy { shared: EAGER, ..UNSPLIT_LAZY };
+static EAGER_LEAVER: Policy = Policy { shared: EAGER, ..Policy::LINUX_5_13 };
+static EAGER_BUSY: Policy = Policy { shared: EAGER, lazy: Lazy::Off, ..Policy::SHOOTDOWN };
+static SELDOM: Policy = Policy {
+    shared: Threshold { above: 0, every: 3 },
+    lazy: Lazy::LeaveOnKick,
+    ..Policy::SHOOTDOWN
+};
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
@@ -236,6 +252,24 @@ proptest! {
                 let ops = ops.clone();
                 std::thread::scope(|s| s.spawn(move || run(policy, facts, &ops)).join().unwrap())?;
             }
+        }
+    }
+
+    #[test]
+    fn what_was_flushed_of_a_space_with_a_tag_for_all_cpus_is_never_read_again(
+        ops in prop::collection::vec(op(), 1..300),
+    ) {
+        for policy in [
+            &EAGER_PULL,
+            &EAGER_PUSH,
+            &EAGER_TREES,
+            &EAGER_UNSPLIT,
+            &EAGER_LEAVER,
+            &EAGER_BUSY,
+            &SELDOM,
+        ] {
+            let ops = ops.clone();
+            std::thread::scope(|s| s.spawn(move || run(policy, &INVLPGB, &ops)).join().unwrap())?;
         }
     }
 

@@ -17,6 +17,7 @@ use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::space::{AddressSpace, RetireError};
 use shootdown::stats::Snapshot;
+use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::{Generations, TagsError};
 use shootdown::{CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
 
@@ -92,6 +93,12 @@ unsafe impl<const W: usize> Platform for Port<W> {
     fn tags() -> Option<&'static Tags> {
         let tags = with(|s| s.tags)?;
         // SAFETY: `create` made an allocator there; the arena outlives the run.
+        Some(unsafe { tags.cast().as_ref() })
+    }
+
+    fn shared_tags() -> Option<&'static SharedTags> {
+        let tags = with(|s| s.shared_tags)?;
+        // SAFETY: `create_shared_tags` made an allocator there; the arena outlives the run.
         Some(unsafe { tags.cast().as_ref() })
     }
 
@@ -304,12 +311,23 @@ pub(super) fn create_tags(block: NonNull<u8>, facts: &Facts, cpus: u32) -> Resul
     Ok(())
 }
 
+/// Makes the allocator of tags for all CPUs, beside slots, in its block. `bits`: of a tag; `None` when slots leave
+/// none.
+pub(super) fn create_shared_tags(block: NonNull<u8>, bits: u8) -> Option<()> {
+    // Slots have tags 1 to 6.
+    let tags = SharedTags::new(Tag(7), bits).ok()?;
+    // SAFETY: the block was allocated with this layout, and nothing refers to it yet.
+    unsafe { block.cast::<SharedTags>().write(tags) };
+    Some(())
+}
+
 /// Sizes of the library's objects.
 pub(crate) struct Layouts {
     pub system: Layout,
     pub slot: Layout,
     pub space: Layout,
     pub tags: Layout,
+    pub shared_tags: Layout,
 }
 
 /// The library as the kernel calls it, whatever the width of its sets.
@@ -360,6 +378,7 @@ impl<const W: usize> Library for Port<W> {
             slot: Layout::new::<PerCpu<Self>>(),
             space: Layout::new::<AddressSpace<Self>>(),
             tags: Layout::new::<Tags>(),
+            shared_tags: Layout::new::<SharedTags>(),
         }
     }
 

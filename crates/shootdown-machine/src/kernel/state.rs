@@ -12,7 +12,7 @@ use shootdown::regime::Invalidate;
 use super::Space;
 use super::areas::Areas;
 use super::mmus::Mmus;
-use super::port::{Library, create_tags, library_for};
+use super::port::{Library, create_shared_tags, create_tags, library_for};
 use crate::config::{Config, MachineError};
 use crate::engine::{self, Engine};
 use crate::mmu::{CpuMmu, Memory, Root};
@@ -40,6 +40,8 @@ pub(crate) struct State {
     pub system: NonNull<u8>,
     /// The allocator of machine-wide tags, where tags are such.
     pub tags: Option<NonNull<u8>>,
+    /// The allocator of tags for all CPUs, beside slots.
+    pub shared_tags: Option<NonNull<u8>>,
     /// The library's `PerCpu`, by CPU, of the type that `library` knows.
     pub slots: Vec<NonNull<u8>>,
     /// Bytes of the kernel's window that have been mapped so far.
@@ -98,6 +100,12 @@ impl State {
             create_tags(block, &facts, cpus).map_err(MachineError::Tags)?;
             tags = Some(block);
         }
+        let mut shared_tags = None;
+        if let (Broadcast::Invlpgb { .. }, TagScope::PerCpu) = (facts.broadcast, facts.tag_scope) {
+            let block = engine.alloc(library.layouts().shared_tags);
+            let made = create_shared_tags(block, facts.tag_bits);
+            shared_tags = made.map(|()| block);
+        }
         let slots: Vec<_> = (0..cpus).map(|_| engine.alloc(library.layouts().slot)).collect();
         let slot_bytes = library.layouts().slot.size();
         for (cpu, slot) in (0..).zip(&slots) {
@@ -119,6 +127,7 @@ impl State {
             library,
             system,
             tags,
+            shared_tags,
             slots,
             kernel_used: 0,
             booting: 0,

@@ -2,7 +2,7 @@
 
 use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::{Bits, WORD};
-use crate::flush::FlushError;
+use crate::flush::{FlushError, Request};
 use crate::ids::{CpuId, Generation};
 use crate::platform::{CpuSetOf, Platform};
 use crate::policy::Lazy;
@@ -18,6 +18,8 @@ pub struct Ticket<'a, P: Platform> {
     pub(super) generation: Generation,
     pub(super) freed_tables: bool,
     pub(super) waiting: CpuSetOf<P>,
+    /// What to look for a tag for all CPUs with, when everyone has answered.
+    pub(super) looks_again: Option<Request>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -93,12 +95,11 @@ impl Asked {
     }
 
     /// Could these words ([`PerCpu::published`]) be an answer?
-    fn is_answered_by(self, (loaded, acked): (u64, u64)) -> bool {
+    fn is_answered_by<P: Platform>(self, (loaded, acked): (u64, u64)) -> bool {
         let loaded = Loaded(loaded);
+        let lazy = P::policy().lazy == Lazy::CatchUp && loaded.is_lazy();
         loaded != Loaded::SWITCHING
-            && (loaded.id() != self.id
-                || acked >= self.generation.0
-                || loaded.is_lazy() && !self.freed_tables)
+            && (loaded.id() != self.id || acked >= self.generation.0 || lazy && !self.freed_tables)
     }
 
     /// Waits for one CPU; `awake` is called when something may have happened.
@@ -119,7 +120,7 @@ impl Asked {
             }
             // It may have said something else in between, and now says the answer: then it must not sleep.
             let same = state.published() == before || without!(SleepUnchecked);
-            if same && (!self.is_answered_by(before) || without!(SleepOnAnswer)) {
+            if same && (!self.is_answered_by::<P>(before) || without!(SleepOnAnswer)) {
                 if P::relax(pin).is_err() {
                     return if without!(StallForgotten) {
                         Ok(())
@@ -190,7 +191,17 @@ impl<P: Platform> Ticket<'_, P> {
                 return true;
             }
         }
+        self.answered();
         true
+    }
+
+    /// Everyone has.
+    fn answered(&mut self) {
+        if let Some(request) = self.looks_again.take() {
+            let pin = P::pin();
+            let me = PerCpu::<P>::here(&pin);
+            self.space.after_asking(&pin, me, request, self.generation);
+        }
     }
 
     /// Waits until everyone has.
@@ -203,7 +214,10 @@ impl<P: Platform> Ticket<'_, P> {
         }
         let waiting = self.waiting;
         match self.space.wait_for_answers(pin, self.generation, self.freed_tables, &waiting) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.answered();
+                Ok(())
+            }
             Err(e) => Err((e, self)),
         }
     }

@@ -147,7 +147,12 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// Removes what the request names; returns the last of what was removed.
-fn invalidate<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request, reach: Reach) -> Invalidate {
+pub(super) fn invalidate<P: Platform>(
+    me: &PerCpu<P>,
+    tag: Tag,
+    request: Request,
+    reach: Reach,
+) -> Invalidate {
     let step = request.step(P::Regime::facts().ceiling);
     let range = step.range.filter(|_| P::policy().ranges);
     let leaf_only = !step.freed_tables || without!(BroadcastLeafOnly);

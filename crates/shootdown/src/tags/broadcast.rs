@@ -93,6 +93,9 @@ pub struct BroadcastTags<const WORDS: usize> {
     hand: AtomicU32,
 }
 
+/// With room for every tag of 12 bits, the width of an x86 PCID.
+pub type SharedTags = BroadcastTags<64>;
+
 impl<const WORDS: usize> BroadcastTags<WORDS> {
     /// Gives out the tags from `first` to the last of `bits` bits. Those below are the slots'.
     ///
@@ -187,7 +190,10 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
             if without!(BroadcastTagsLockIgnored) {
                 break;
             }
-            wait();
+            // `wait` may sleep until the line that was loaded last is written: load it.
+            while self.lock.load(Ordering::Relaxed) {
+                wait();
+            }
         }
         let result = f();
         self.lock.store(false, order!(BroadcastTagsUnlockRelaxed, Release)); // [B2]

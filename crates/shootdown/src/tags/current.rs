@@ -6,6 +6,7 @@ use crate::ids::Tag;
 use crate::platform::Platform;
 use crate::presence::Strategy;
 use crate::regime::Regime;
+use crate::tags::broadcast::SharedTags;
 use crate::tags::slots::Slot;
 
 /// Are hardware tags in use?
@@ -30,10 +31,27 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
     }
 }
 
-/// The tag that this CPU's loaded space, which has this slot, is loaded under.
+/// The tags that spaces get beside slots, where they may get one.
+#[inline]
+pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
+    let facts = P::Regime::facts();
+    match (facts.broadcast, facts.tag_scope) {
+        (Broadcast::Invlpgb { .. }, TagScope::PerCpu) if P::policy().tags => {
+            P::shared_tags().filter(|_| P::policy().shared.every != 0)
+        }
+        _ => None,
+    }
+}
+
+/// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded under.
 #[inline]
 pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
-    if machine_wide::<P>() { me.tag.tag() } else { slot.tag(tags_on::<P>()) }
+    if machine_wide::<P>() {
+        return me.tag.tag();
+    }
+    let shared = shared::<P>().filter(|_| me.runs_shared()).and_then(|_| me.space());
+    let tag = shared.and_then(|space| space.shared_tag().tag());
+    tag.unwrap_or_else(|| slot.tag(tags_on::<P>()))
 }
 
 /// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair; otherwise

@@ -5,6 +5,7 @@
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown::facts::{Broadcast, Errata, SplitTables, TagScope};
+use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{
     AddressSpace, CpuId, Facts, Invalidate, KickError, PerCpu, Pinned, Platform, Policy, Reach,
@@ -37,6 +38,10 @@ pub const RISCV: Facts = Facts { tag_scope: TagScope::System, tag_bits: 3, ..PCI
 /// The same, and hardware that broadcasts.
 pub const ARM: Facts = Facts { broadcast: Broadcast::Tlbi { ranges: true }, ..RISCV };
 
+/// Tags of each CPU's own, nine beside them that could be everyone's, and hardware that broadcasts by tag.
+pub const INVLPGB: Facts =
+    Facts { broadcast: Broadcast::Invlpgb { max_pages: 8 }, tag_bits: 4, ..PCID };
+
 /// What one CPU's hardware holds.
 #[derive(Default)]
 pub struct Hw {
@@ -62,6 +67,9 @@ pub struct World {
     pub policy: Cell<&'static Policy>,
     pub facts: Cell<&'static Facts>,
     pub tags: std::cell::OnceCell<Generations<1, CPUS>>,
+    pub shared_tags: std::cell::OnceCell<SharedTags>,
+    /// The first of them; slots have 1 to 6.
+    pub first_shared: Cell<u16>,
     /// Broadcasts issued and not synced, with the issuing CPU.
     pub broadcasts: RefCell<Vec<(u32, Invalidate)>>,
     /// Broadcasts that a CPU completes only when it is interrupted.
@@ -100,6 +108,8 @@ std::thread_local! {
         policy: Cell::new(&Policy::SHOOTDOWN),
         facts: Cell::new(&PCID),
         tags: std::cell::OnceCell::new(),
+        shared_tags: std::cell::OnceCell::new(),
+        first_shared: Cell::new(7),
         broadcasts: RefCell::default(),
         unfinished: RefCell::default(),
         survivors: RefCell::default(),
@@ -174,6 +184,15 @@ unsafe impl Platform for Mock {
 
     fn may_wait() -> bool {
         world().may_wait.get()
+    }
+
+    fn shared_tags() -> Option<&'static SharedTags> {
+        let (first, bits) = (Tag(world().first_shared.get()), Mock::facts().tag_bits);
+        Some(
+            world()
+                .shared_tags
+                .get_or_init(|| SharedTags::new(first, bits).expect("some are left")),
+        )
     }
 
     fn policy() -> &'static Policy {

@@ -1,0 +1,76 @@
+//! Flushes of spaces that have a tag for all CPUs, or get one, where other spaces have slots.
+//!
+//! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its two ends in a
+//! flush. Before CPUs are asked: has the space moved? Then a broadcast does it all. After they have answered: has it
+//! a tag by now? Then broadcast too, and see whether the move is over. If it has none, it may be given one.
+
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::Bits;
+use crate::flush::{Request, broadcast};
+use crate::ids::{Generation, Tag};
+use crate::platform::Platform;
+use crate::regime::{Invalidate, Reach, Regime};
+use crate::space::AddressSpace;
+use crate::tags::current;
+use crate::tags::shared::Uses;
+use crate::{sandwich, serve};
+
+impl<P: Platform> AddressSpace<P> {
+    /// If the space has moved: makes every CPU forget what changed, and says so.
+    pub(super) fn broadcast_if_moved(&self, me: &PerCpu<P>, request: Request) -> bool {
+        let Some(tag) = self.shared_tag().moved() else { return false };
+        broadcast_for(me, tag, request);
+        true
+    }
+
+    /// All CPUs that were asked have answered.
+    pub(super) fn after_asking(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        request: Request,
+        generation: Generation,
+    ) {
+        if let Some(tag) = self.shared_tag().after_asking() {
+            broadcast_for(me, tag, request);
+            let id = self.id().get();
+            let uses = |cpu| P::slot(cpu).map_or(Uses::Nothing, |state| state.uses(id));
+            self.shared_tag().settle(self.cpus().iter(), uses);
+        } else {
+            self.consider(pin, me, generation);
+        }
+    }
+
+    /// Now and then: is the space active on so many CPUs that it should have a tag for all of them?
+    fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
+        let threshold = P::policy().shared;
+        // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
+        if !threshold.is_due(generation.0) || !serve::may_wait(me) {
+            return;
+        }
+        let id = self.id().get();
+        let active = |cpu| P::slot(cpu).is_some_and(|state| state.remote_view(id) == View::Active);
+        if !threshold.is_exceeded(self.cpus().iter().map(active)) {
+            return;
+        }
+        let Some(tags) = current::shared::<P>() else { return };
+        let wait = || {
+            let _ = P::relax(pin);
+        };
+        let reset = || {
+            P::Regime::publish();
+            sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
+            sandwich::sync_everywhere::<P>(Invalidate::Everything);
+        };
+        if let Some(Err(tag)) = tags.assign(wait, reset).map(|tag| self.shared_tag().assign(tag)) {
+            tags.release(tag);
+        }
+    }
+}
+
+/// Every CPU forgets what changed under the tag.
+fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) {
+    me.stats.invalidations_broadcast.inc();
+    let last = broadcast::invalidate(me, tag, request, Reach::Broadcast);
+    sandwich::sync_everywhere::<P>(last);
+}
