@@ -71,11 +71,12 @@ pub fn per_cpu<P: Platform>() -> [Part; 14] {
 
 /// The parts of an [`AddressSpace`].
 #[must_use]
-pub fn space<P: Platform>() -> [Part; 6] {
+pub fn space<P: Platform>() -> [Part; 7] {
     [
         part(AddressSpace::<P>::GENERATION, 8, "generation"),
         part(AddressSpace::<P>::OWED, 8, "owed tables"),
         part(AddressSpace::<P>::TAG, size_of::<SpaceTag>(), "versioned tag of the space"),
+        part(AddressSpace::<P>::SHARED_TAG, 4, "tag of the space for all CPUs"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
         part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),
         part(AddressSpace::<P>::COLD, 64, "retired flag and stale count"),

@@ -103,6 +103,8 @@ impl<P: Platform> AddressSpace<P> {
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, generation);
     pub(crate) const OWED: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, owed);
+    pub(crate) const SHARED_TAG: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, shared);
     pub(crate) const TAG: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
     pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);

@@ -14,8 +14,8 @@
 //! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
 //! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
 //!
-//! (The original's fourth pair orders the assignment of broadcast tags, an engine this version does
-//! not have; here D4 is hot-plug.)
+//! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU. That one is S1 and
+//! S2 in [`tags::shared`](crate::tags::shared), whose switching side is the fence of D1.)
 //!
 //! # Costs
 //! A switch to a remembered, current space touches three lines (this CPU's private and shared line,
@@ -23,8 +23,8 @@
 //! CPU's tag line too.
 //!
 //! # Other switches
-//! [`wide`]: the tag comes from a machine-wide allocator. [`broadcast`]: hardware invalidates on every CPU, and
-//! there is nothing to catch up with. [`shared`]: the space has a tag for all CPUs, beside slots.
+//! `wide`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on every CPU, and
+//! there is nothing to catch up with. `shared`: the space has a tag for all CPUs, beside slots.
 
 mod broadcast;
 mod shared;
