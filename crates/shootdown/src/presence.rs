@@ -259,8 +259,29 @@ impl<M: Mask> Presence<M> {
     pub fn renew(&self) {
         self.owner.store(UNOWNED, Ordering::Relaxed);
         for set in [&self.cpus, &self.stale] {
-            set.words().iter().for_each(|word| word.store(0, Ordering::Relaxed));
-            set.summary().store(0, Ordering::Relaxed);
+            clear(set);
         }
     }
+}
+
+impl<M: Mask> Default for Presence<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Empties a set, in which CPUs neither come nor go meanwhile. What nobody was ever in is not looked at, so that a new
+/// space's set costs the same whatever its width.
+fn clear<M: Mask>(set: &M) {
+    let words = set.words();
+    let mut marks = if words.len() == 1 { 1 } else { set.summary().load(Ordering::Relaxed) };
+    if marks == 0 {
+        return;
+    }
+    while marks != 0 {
+        let first = marks.trailing_zeros() as usize;
+        marks &= marks - 1;
+        words.iter().skip(first).step_by(64).for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+    set.summary().store(0, Ordering::Relaxed);
 }

@@ -154,16 +154,24 @@ impl core::fmt::Display for TagsError {
 
 impl core::error::Error for TagsError {}
 
-/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS` CPUs.
+/// What every switch reads. On a line of its own, which only a rollover writes: who takes the lock does not take
+/// it away from those who switch without.
 #[derive(Debug)]
-pub struct Generations<const WORDS: usize, const CPUS: usize> {
+#[repr(align(64))]
+struct Read {
     generation: AtomicU64,
-    lock: AtomicBool,
     cpus: u32,
     /// Numbers, 0 included.
     numbers: u32,
     /// A tag is its number shifted so far: by 1 where user and kernel halves have one each.
     shift: u8,
+}
+
+/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS` CPUs.
+#[derive(Debug)]
+pub struct Generations<const WORDS: usize, const CPUS: usize> {
+    read: Read,
+    lock: AtomicBool,
     /// Taken in this generation.
     map: [AtomicU64; WORDS],
     pinned: [AtomicU64; WORDS],
@@ -328,11 +336,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             return Err(TagsError::TooFew { tags: numbers - 1, cpus });
         }
         let this = Self {
-            generation: AtomicU64::new(1),
+            read: Read { generation: AtomicU64::new(1), cpus, numbers, shift: u8::from(pairs) },
             lock: AtomicBool::new(false),
-            cpus,
-            numbers,
-            shift: u8::from(pairs),
             map: core::array::from_fn(|_| AtomicU64::new(0)),
             pinned: core::array::from_fn(|_| AtomicU64::new(0)),
             pins: AtomicU32::new(0),
@@ -348,11 +353,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     #[must_use]
     pub fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool {
         let pair = u8::from(pairs);
-        pair == self.shift && self.numbers == 1 << (bits - pair) && cpu.0 < self.cpus
+        pair == self.read.shift && self.read.numbers == 1 << (bits - pair) && cpu.0 < self.read.cpus
     }
 
     fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed) // [V5]
+        self.read.generation.load(Ordering::Relaxed) // [V5]
     }
 
     /// The tag that a space has now, of whatever generation: what an invalidation by tag must name.
@@ -367,7 +372,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     fn tag(&self, id: u64) -> Tag {
         #[allow(clippy::cast_possible_truncation)] // checked by `new`
-        Tag((number_of(id) << self.shift) as u16)
+        Tag((number_of(id) << self.read.shift) as u16)
     }
 
     /// The executing CPU switches to a space. `wait` is called while another CPU holds the lock.
@@ -533,7 +538,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     /// Takes the next number that nobody has.
     fn take_free(&self) -> Option<usize> {
-        let (next, numbers) = (self.next.load(Ordering::Relaxed) as usize, self.numbers as usize);
+        let (next, numbers) =
+            (self.next.load(Ordering::Relaxed) as usize, self.read.numbers as usize);
         let number = self.free_from(next, numbers).or_else(|| self.free_from(1, next))?;
         let word = &self.map[number / WORD];
         let bit = if without!(FreeNotTaken) { 0 } else { 1 << (number % WORD) };
@@ -559,13 +565,13 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
     fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C, wait: &mut impl FnMut()) {
         let next = self.generation() + u64::from(!without!(RolloverNotCounted));
-        self.generation.store(next, Ordering::Relaxed);
+        self.read.generation.store(next, Ordering::Relaxed);
         for (word, pinned) in self.map.iter().zip(&self.pinned) {
             let pinned = pinned.load(Ordering::Relaxed);
             word.store(if without!(PinnedForgotten) { 0 } else { pinned }, Ordering::Relaxed);
         }
         self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
-        let states = || (0..self.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
+        let states = || (0..self.read.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
             let id = match cpu.active.swap(0, order!(TakeActiveRelaxed, Acquire)) {
                 // Rolled over before, and it has not switched since: it runs under what was reserved
@@ -621,7 +627,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
                 // One number is never given out; one must be left when all CPUs and pins have theirs.
-                if self.numbers - 1 <= self.cpus + pinned + 1 && !without!(PinsUnbounded) {
+                if self.read.numbers - 1 <= self.read.cpus + pinned + 1 && !without!(PinsUnbounded)
+                {
                     return Err(TagsError::NoPinLeft);
                 }
                 self.pins.store(pinned + 1, Ordering::Relaxed);
