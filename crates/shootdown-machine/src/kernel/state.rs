@@ -244,6 +244,7 @@ fn facts(config: &Config) -> Facts {
     let tags = config.tags && is(&spec.tag_bits);
     let system = config.profile.has_system_tags();
     let split = config.mitigations && is(&spec.split_when_mitigated);
+    let broadcast = broadcast(config, tags);
     let own_bits = u8::try_from(spec.tag_bits.count()).unwrap_or(u8::MAX);
     Facts {
         tag_scope: match (tags, system) {
@@ -252,7 +253,7 @@ fn facts(config: &Config) -> Facts {
             (true, true) => TagScope::System,
         },
         tag_bits: if tags { config.tag_bits.unwrap_or(own_bits) } else { 0 },
-        broadcast: broadcast(config, tags),
+        broadcast,
         // x86 does; Arm's take a barrier, RISC-V's order only what they name.
         invalidate_serializes: !system,
         walk_cache_tagged: true,
@@ -264,10 +265,14 @@ fn facts(config: &Config) -> Facts {
         },
         ceiling: spec.ceiling.count(),
         kick_all: is(&spec.kick_all),
-        errata: Errata {
-            repeat_sync: is_some(&spec.repeat_sync),
-            survives_once: is_some(&spec.survives_once),
-            ..Errata::default()
+        // Those of broadcasts: nothing to work around where nothing is broadcast.
+        errata: match broadcast {
+            Broadcast::Tlbi { .. } => Errata {
+                repeat_sync: is_some(&spec.repeat_sync),
+                survives_once: is_some(&spec.survives_once),
+                ..Errata::default()
+            },
+            _ => Errata::default(),
         },
     }
 }
