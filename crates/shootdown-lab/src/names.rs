@@ -1,6 +1,7 @@
 //! Names users type, and what to say when one is unknown.
 
 use shootdown::policy::Policy;
+use shootdown::presence::Strategy;
 
 use crate::LabError;
 
@@ -23,6 +24,12 @@ pub struct Named {
     pub line: &'static str,
     /// What it is.
     pub contestant: Contestant,
+}
+
+/// The project's own policy with this strategy.
+#[must_use]
+pub const fn broadcasting(strategy: Strategy) -> Policy {
+    Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN }
 }
 
 /// Every policy, weakest first.
@@ -48,9 +55,34 @@ pub const POLICIES: &[Named] = &[
         contestant: Contestant::Policy(Policy::LINUX_5_13),
     },
     Named {
+        name: "linux-6.15",
+        line: "5.13 with CPU sets left late, and tags for all CPUs where x86 hardware invalidates by them",
+        contestant: Contestant::Policy(Policy::LINUX_6_15),
+    },
+    Named {
+        name: "arm64-mainline",
+        line: "5.13 where tags are machine-wide: the hardware broadcasts every invalidation",
+        contestant: Contestant::Policy(Policy::ARM64_MAINLINE),
+    },
+    Named {
         name: "shootdown",
         line: "everything this project has: pull delivery, range log, early and tree-wise acknowledgement",
         contestant: Contestant::Policy(Policy::SHOOTDOWN),
+    },
+    Named {
+        name: "sticky",
+        line: "shootdown; where hardware broadcasts, local for the only CPU that ever ran the space",
+        contestant: Contestant::Policy(broadcasting(Strategy::Sticky)),
+    },
+    Named {
+        name: "active",
+        line: "shootdown; where hardware broadcasts, local for the only CPU that runs the space now",
+        contestant: Contestant::Policy(broadcasting(Strategy::Active)),
+    },
+    Named {
+        name: "trim",
+        line: "shootdown; where hardware broadcasts, local for the only CPU that may hold entries",
+        contestant: Contestant::Policy(broadcasting(Strategy::Trim)),
     },
     Named {
         name: "omniscient",

@@ -91,13 +91,21 @@ fn list_has_one_line_for_each_thing() {
         "linux-4.13",
         "linux-4.14",
         "linux-5.13",
+        "linux-6.15",
+        "arm64-mainline",
         "shootdown",
+        "sticky",
+        "active",
+        "trim",
         "omniscient",
         "pcid",
         "overlap",
         "scale",
         "slots",
         "lines",
+        "broadcast",
+        "bystander",
+        "rollover",
         "hot",
     ] {
         let lines = all.lines().filter(|l| l.split_whitespace().next() == Some(name)).count();
@@ -116,7 +124,19 @@ fn list_speaks_json() {
         value.as_array().unwrap().iter().map(|e| e["name"].as_str().unwrap()).collect();
     assert_eq!(
         names,
-        ["naive", "linux-4.13", "linux-4.14", "linux-5.13", "shootdown", "omniscient"]
+        [
+            "naive",
+            "linux-4.13",
+            "linux-4.14",
+            "linux-5.13",
+            "linux-6.15",
+            "arm64-mainline",
+            "shootdown",
+            "sticky",
+            "active",
+            "trim",
+            "omniscient"
+        ]
     );
 }
 

@@ -60,6 +60,28 @@ fn lines_do_not_move_in_vain() {
 }
 
 #[test]
+fn not_broadcasting_gains_what_was_published() {
+    holds("broadcast");
+}
+
+#[test]
+fn bystanders_notice_only_what_is_broadcast() {
+    holds("bystander");
+    let findings = run("bystander");
+    let always = findings.documents[0].rows.iter().find(|row| {
+        row.policy == "arm64-mainline"
+            && row.metric == "slowdown of the bystander"
+            && row.cpus == 31
+    });
+    assert!(always.is_some_and(|row| row.value > 1.2), "{always:?}");
+}
+
+#[test]
+fn switches_do_not_grow_with_the_machine() {
+    holds("rollover");
+}
+
+#[test]
 fn hot_paths_touch_few_lines_and_fence_once() {
     holds("hot");
 }

@@ -134,7 +134,9 @@ impl Policy {
         tree_above: 32,
         leave: Leave::Lazily,
         split_lazy_line: true,
-        broadcast: Some(Strategy::Sticky),
+        // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads move, and only this
+        // one forgets where they were. It costs a broadcast whenever tables are freed.
+        broadcast: Some(Strategy::Active),
         shared: Threshold::LINUX_6_15,
     };
 

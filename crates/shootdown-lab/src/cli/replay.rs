@@ -37,7 +37,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PROFILE", default_value = "zen4-vm")]
     pub machine: String,
 
-    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-5.13, shootdown].
+    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-5.13, shootdown; on machines
+    /// that broadcast: arm64-mainline, sticky, active, trim].
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub policy: Option<Vec<String>>,
 
@@ -59,7 +60,8 @@ impl ReplayArgs {
         let policies: Vec<Named> = match &self.policy {
             Some(list) => names::policies(list)?,
             None => {
-                report::DEFAULT.iter().map(|name| names::policy(name)).collect::<Result<_, _>>()?
+                let default = report::default_for(&profile);
+                default.iter().map(|name| names::policy(name)).collect::<Result<_, _>>()?
             }
         };
         let cpus = self.cpus.map(|n| machines::check_cpus(n, 1)).transpose()?;
@@ -89,7 +91,7 @@ impl ReplayArgs {
             1 => name,
             n => format!("{name}, {n} copies"),
         };
-        let mut report = Report::new(&profile.name, &workload, cpus, shared.seed);
+        let mut report = Report::new(&profile, &workload, cpus, shared.seed);
         let progress = Progress::new("replay", policies.len() as u64 + u64::from(compare));
         let mut nearest = None;
         for named in &policies {

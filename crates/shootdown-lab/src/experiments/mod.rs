@@ -4,10 +4,13 @@
 //! policies it is run under, and the published figures its rows are held against. It reports rows and,
 //! for what it promises to reproduce, [`Target`]s that say whether it did.
 
+mod broadcast;
+mod bystander;
 mod hot;
 mod lines;
 mod overlap;
 mod pcid;
+mod rollover;
 mod run;
 mod scale;
 mod slots;
@@ -119,8 +122,17 @@ pub trait Experiment: Sync {
 }
 
 /// Every experiment.
-pub const EXPERIMENTS: &[&dyn Experiment] =
-    &[&pcid::Pcid, &overlap::Overlap, &scale::Scale, &slots::Slots, &lines::Lines, &hot::Hot];
+pub const EXPERIMENTS: &[&dyn Experiment] = &[
+    &pcid::Pcid,
+    &overlap::Overlap,
+    &scale::Scale,
+    &slots::Slots,
+    &lines::Lines,
+    &broadcast::Broadcast,
+    &bystander::Bystander,
+    &rollover::Rollover,
+    &hot::Hot,
+];
 
 /// The experiment of that name.
 ///

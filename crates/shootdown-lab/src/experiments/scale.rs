@@ -46,7 +46,6 @@ impl Experiment for Scale {
             Some(name) => vec![machines::find(name)?],
             None => vec![machines::find(SERVER)?, machines::find(LARGE)?],
         };
-        let policies = request.policies.clone().unwrap_or_else(|| POLICIES.to_vec());
         let mut findings = Findings::default();
         for profile in machines {
             let most = profile.topology.cpus.count();
@@ -54,6 +53,7 @@ impl Experiment for Scale {
                 Some(cpus) => machines::check_cpus(cpus, 2)?,
                 None => most,
             };
+            let policies = request.policies.clone().unwrap_or_else(|| all_for(&profile));
             let document = one_machine(&profile, cpus, &policies, request)?;
             findings.documents.push(document);
         }
@@ -62,6 +62,25 @@ impl Experiment for Scale {
         }
         Ok(findings)
     }
+}
+
+/// Every policy that is one of its own on this machine: where nothing broadcasts, those that differ in how they
+/// decide about it are one.
+fn all_for(profile: &Profile) -> Vec<Named> {
+    let mut all: Vec<Named> = Vec::new();
+    for named in POLICIES {
+        let known = |earlier: &Named| match (earlier.contestant, named.contestant) {
+            (Contestant::Policy(a), Contestant::Policy(b)) => {
+                profile.broadcast.is_none()
+                    && a == Policy { broadcast: a.broadcast, shared: a.shared, ..b }
+            }
+            _ => false,
+        };
+        if !all.iter().any(known) {
+            all.push(*named);
+        }
+    }
+    all
 }
 
 /// Numbers of remote CPUs tried on a machine of this many.

@@ -29,6 +29,19 @@ pub const SOURCE_WITH_THE_SPACE: &str = "as [1], less those that found a CPU wit
 /// The policies replayed when none is named.
 pub const DEFAULT: [&str; 4] = ["naive", "linux-4.14", NEAREST, "shootdown"];
 
+/// The same, on a machine whose hardware broadcasts by machine-wide tags.
+pub const DEFAULT_BROADCAST: [&str; 4] = ["arm64-mainline", "sticky", "active", "trim"];
+
+/// The policies replayed on this machine when none is named.
+#[must_use]
+pub fn default_for(profile: &Profile) -> [&'static str; 4] {
+    if broadcasts(profile) { DEFAULT_BROADCAST } else { DEFAULT }
+}
+
+fn broadcasts(profile: &Profile) -> bool {
+    profile.broadcast.is_some() && profile.has_system_tags()
+}
+
 /// The policy [`NEAREST`] names.
 ///
 /// # Panics
@@ -45,6 +58,8 @@ pub struct Report {
     pub document: Document,
     workload: String,
     cpus: u32,
+    /// The machine has hardware that broadcasts by machine-wide tags.
+    broadcasts: bool,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "figures are far below 2^52")]
@@ -55,9 +70,10 @@ const fn figure(count: u64) -> f64 {
 impl Report {
     /// For this workload on this machine.
     #[must_use]
-    pub fn new(machine: &str, workload: &str, cpus: u32, seed: u64) -> Self {
-        let document = Document::new("replay", machine, seed);
-        Self { document, workload: workload.to_owned(), cpus }
+    pub fn new(profile: &Profile, workload: &str, cpus: u32, seed: u64) -> Self {
+        let document = Document::new("replay", &profile.name, seed);
+        let broadcasts = broadcasts(profile);
+        Self { document, workload: workload.to_owned(), cpus, broadcasts }
     }
 
     fn push(&mut self, policy: &str, metric: &str, unit: &str, value: f64) {
@@ -79,6 +95,18 @@ impl Report {
         ];
         for (metric, unit, value) in counts {
             self.push(name, metric, unit, figure(value));
+        }
+        if self.broadcasts {
+            let library = total.library;
+            for (metric, value) in [
+                ("flushes that needed nothing", library.invalidations_none),
+                ("flushes that stayed local", library.invalidations_local),
+                ("flushes that were broadcast", library.invalidations_broadcast),
+            ] {
+                self.push(name, metric, "flushes", figure(value));
+            }
+            self.push(name, "broadcast operations", "operations", figure(kinds.broadcast));
+            self.push(name, "taken from bystanders", "us", total.fabric.taxed.us());
         }
         self.times(name, total.time.waiting, total.time.stolen);
         self.push(name, "total", "us", replayed.spent().us());
