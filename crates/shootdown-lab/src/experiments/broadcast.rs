@@ -95,7 +95,7 @@ impl Experiment for Broadcast {
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
         request.takes(self.name(), &[Knob::Machine, Knob::Policies, Knob::Cpus])?;
-        let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
+        let profile = machine_of(request)?;
         let own = request.is_own();
         let limit = request.cpus.map(|n| machines::check_cpus(n, 1)).transpose()?;
         let all = limit.unwrap_or(profile.topology.cpus.count());
@@ -125,6 +125,18 @@ impl Experiment for Broadcast {
         findings.documents.push(document);
         Ok(findings)
     }
+}
+
+/// The machine asked for, if its hardware broadcasts by machine-wide tags.
+pub(super) fn machine_of(request: &Request) -> Result<Profile, LabError> {
+    let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
+    if profile.has_system_tags() && profile.broadcast.is_some() {
+        return Ok(profile);
+    }
+    Err(LabError::bad(format!(
+        "`{}` does not broadcast by machine-wide tags; try ampere-emag-32 or altra-80",
+        profile.name
+    )))
 }
 
 /// Processes, what their threads do, and iterations.

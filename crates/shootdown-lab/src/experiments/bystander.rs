@@ -13,7 +13,8 @@ use shootdown::policy::Policy;
 use shootdown_machine::{Profile, Stride, Time};
 
 use super::broadcast::{
-    ALWAYS, MACHINE, PAGE, Process, Reached, Variant, begin, iteration, reached, variants,
+    ALWAYS, MACHINE, PAGE, Process, Reached, Variant, begin, iteration, machine_of, reached,
+    variants,
 };
 use super::run::{Note, Setup, finish, spawn};
 use super::{Experiment, Findings, Knob, Request, Target};
@@ -47,7 +48,7 @@ impl Experiment for Bystander {
 
     fn run(&self, request: &Request) -> Result<Findings, LabError> {
         request.takes(self.name(), &[Knob::Machine, Knob::Policies, Knob::Cpus])?;
-        let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
+        let profile = machine_of(request)?;
         let limit = request.cpus.map(|n| machines::check_cpus(n, 2)).transpose()?;
         let all = limit.unwrap_or(profile.topology.cpus.count());
         let variants = match request.runnable(self.name())? {
