@@ -4,8 +4,9 @@
 //! scene makes its programs from the seed; an exhaustive one has a program, written as one line.
 
 use shootdown::policy::Policy;
+use shootdown::presence::Strategy;
 use shootdown_machine::hunt::hw::Architecture;
-use shootdown_machine::hunt::kernel::{Program, Split};
+use shootdown_machine::hunt::kernel::{Op, Program, Split};
 use shootdown_machine::hunt::{Memory, Power, Powers, World};
 
 use super::Checks;
@@ -22,6 +23,8 @@ pub struct Chance {
     architecture: Architecture,
     /// The hardware has defects, and the port works around them.
     defects: bool,
+    /// Tags mean the same on every CPU, and hardware invalidates on every CPU by them, or not.
+    wide: Option<Option<Strategy>>,
     powers: Powers,
     witnesses: &'static [&'static str],
 }
@@ -32,6 +35,7 @@ const SIZE: usize = 6;
 impl Chance {
     fn program(&self, seed: u64, policy: Option<Policy>) -> Program {
         let mut program = Program::random(seed, SIZE);
+        let cpus = program.cpus();
         let config = &mut program.config;
         config.architecture = self.architecture;
         config.defects = self.defects;
@@ -40,6 +44,21 @@ impl Chance {
             config.split = Split::Off;
         }
         config.policy = policy.unwrap_or(config.policy);
+        if let Some(strategy) = self.wide {
+            // As few tags as the CPUs allow: they run out all the time.
+            config.wide = if cpus < 3 { 2 } else { 3 };
+            config.policy.tags = true;
+            config.broadcast = strategy.is_some();
+            config.policy.broadcast = strategy;
+            config.spaces = 4;
+            for (cpu, script) in program.cpus.iter_mut().enumerate() {
+                for (at, op) in script.run.iter_mut().enumerate().step_by(3) {
+                    #[allow(clippy::cast_possible_truncation)] // below 4
+                    let space = ((2 * cpu + at / 3) % 4) as u8;
+                    *op = Op::Switch(space);
+                }
+            }
+        }
         program
     }
 }
@@ -111,14 +130,36 @@ impl Scene for Fixed {
 /// What every hunt by chance must have seen.
 const USUAL: &[&str] = &["table-page-freed", "spurious-fault"];
 
+/// What every hunt of a strategy must have seen.
+const SAVING: &[&str] =
+    &["invalidation-none", "invalidation-local", "invalidation-broadcast", "rollover"];
+
+/// As [`SAVING`], where tags may be stale.
+const ACTIVE: &[&str] = &[
+    "invalidation-none",
+    "invalidation-local",
+    "invalidation-broadcast",
+    "stale-tag-flushed",
+    "rollover",
+];
+
 /// The scenes in which programs are made by chance.
 fn by_chance() -> Vec<(Chance, &'static str)> {
     let x86 = |name, powers| Chance {
         name,
         architecture: Architecture::X86_64,
         defects: false,
+        wide: None,
         powers,
         witnesses: USUAL,
+    };
+    let arm = |name, strategy, witnesses| Chance {
+        name,
+        architecture: Architecture::Aarch64,
+        defects: false,
+        wide: Some(Some(strategy)),
+        powers: Powers::HOSTILE,
+        witnesses,
     };
     let hostile = Powers::HOSTILE;
     let tso = hostile.memory(Memory::Tso);
@@ -141,6 +182,31 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         (
             Chance { architecture: Architecture::RiscV64, ..x86("random/riscv", hostile) },
             "RISC-V's MMU, weak memory",
+        ),
+        (
+            Chance {
+                architecture: Architecture::RiscV64,
+                wide: Some(None),
+                witnesses: &["table-page-freed", "rollover"],
+                ..x86("random/riscv-tags", hostile)
+            },
+            "RISC-V's MMU, machine-wide tags that run out, interrupts",
+        ),
+        (
+            arm("random/arm-always", Strategy::Always, &["invalidation-broadcast", "rollover"]),
+            "AArch64's MMU and broadcasts, all invalidations broadcast",
+        ),
+        (
+            arm("random/arm-sticky", Strategy::Sticky, SAVING),
+            "the same, local for the only CPU that ever ran a space",
+        ),
+        (
+            arm("random/arm-active", Strategy::Active, ACTIVE),
+            "the same, local for the only CPU that runs a space now",
+        ),
+        (
+            arm("random/arm-trim", Strategy::Trim, SAVING),
+            "the same, local for the only CPU that may hold entries of a space",
         ),
         (
             x86("random/unreliable", moody),
@@ -207,6 +273,38 @@ const SMALL: &[Small] = &[
             "interrupt-crosses-switch",
         ],
         quick: false,
+    },
+    Small {
+        name: "exhaustive/always",
+        line: "a page is unmapped by broadcast while another CPU comes to its space",
+        text: "arch=arm wide=2 broadcast=always; switch a | unmap a0; switch a, leave | switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["invalidation-broadcast"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/sticky",
+        line: "the same, local while one CPU owns the space",
+        text: "arch=arm wide=2 broadcast=sticky; switch a | unmap a0; | switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["invalidation-local", "invalidation-broadcast"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/active",
+        line: "the same, local while one CPU is active in it",
+        text: "arch=arm wide=2 broadcast=active; switch a | unmap a0; switch a, leave | switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["invalidation-local", "invalidation-broadcast", "stale-tag-flushed"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/trim",
+        line: "the same, local while one CPU is in its set",
+        text: "arch=arm wide=2 broadcast=trim; switch a | unmap a0; | switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["invalidation-local", "invalidation-broadcast"],
+        quick: true,
     },
     Small {
         name: "exhaustive/lazy",

@@ -8,7 +8,7 @@ use std::alloc::Layout;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
-use shootdown::{CpuId, Tag};
+use shootdown::{CpuId, Reach, Tag};
 
 pub use super::promises::{latest, seal, software_reads, unseal, user_store};
 
@@ -450,21 +450,44 @@ pub fn publish() {
 /// Removes entries of this CPU.
 pub fn invalidate(target: Target) {
     own_step();
+    remove(target, Reach::Local);
+}
+
+/// Removes entries of every CPU; a [`Target::Kernel`] under every tag.
+pub fn broadcast(target: Target) {
+    // What every CPU may do next depends on it.
+    step(0, false, true);
+    remove(target, Reach::Broadcast);
+}
+
+fn remove(target: Target, reach: Reach) {
     with(|h| {
         h.drain(h.current);
-        h.saw(0x1417);
-        h.note(|| match target {
-            Target::Pages { tag, first, last, leaf_only } => {
-                let what = if leaf_only { ", leaves only" } else { "" };
-                format!("invalidates pages {first} to {last} under tag {}{what}", tag.0)
-            }
-            Target::Kernel { first, last } => {
-                format!("invalidates kernel pages {first} to {last}")
-            }
-            Target::Tag(tag) => format!("invalidates tag {}", tag.0),
-            Target::Everything => "invalidates everything".to_owned(),
+        h.saw(if reach == Reach::Local { 0x1417 } else { 0x1418 });
+        h.note(|| {
+            let everywhere = if reach == Reach::Local { "" } else { " on every CPU" };
+            let what = match target {
+                Target::Pages { tag, first, last, leaf_only } => {
+                    let what = if leaf_only { ", leaves only" } else { "" };
+                    format!("pages {first} to {last} under tag {}{what}", tag.0)
+                }
+                Target::Kernel { first, last } => format!("kernel pages {first} to {last}"),
+                Target::Tag(tag) => format!("tag {}", tag.0),
+                Target::Everything => "everything".to_owned(),
+            };
+            format!("invalidates {what}{everywhere}")
         });
-        h.mmu.invalidate(&h.memory, h.current, target);
+        h.mmu.invalidate(&h.memory, h.current, target, reach);
+    });
+}
+
+/// As [`sync`], for what was [`broadcast`].
+pub fn sync_broadcast() {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0x54d);
+        h.mmu.sync(&h.memory, h.current);
     });
 }
 

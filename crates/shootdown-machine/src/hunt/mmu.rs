@@ -360,12 +360,15 @@ impl Mmu {
             .unwrap_or_else(|e| panic!("{e}"));
     }
 
-    pub fn invalidate(&mut self, memory: &SharedMemory, cpu: u8, target: Target) {
+    pub fn invalidate(&mut self, memory: &SharedMemory, cpu: u8, target: Target, reach: Reach) {
         self.hash = None;
         let loaded = self.loaded[cpu as usize].map_or(Tag(0), |l| l.tag);
         let what = match target {
             Target::Pages { tag, first, last, leaf_only } => {
                 Invalidation::range(tag, Pages { first, last }, leaf_only)
+            }
+            Target::Kernel { first, last } if reach == Reach::Broadcast => {
+                Invalidation::tlbi_va_any_last(Pages { first, last })
             }
             Target::Kernel { first, last } => Invalidation::kernel(Pages { first, last }, loaded),
             Target::Tag(tag) => Invalidation::tag(tag),
@@ -374,7 +377,7 @@ impl Mmu {
         let Self { hostile, entries, .. } = self;
         let tables = Tables { memory, entries, shape: hostile.rules().shape };
         hostile
-            .invalidate(&tables, usize::from(cpu), what, Reach::Local)
+            .invalidate(&tables, usize::from(cpu), what, reach)
             .unwrap_or_else(|e| panic!("{e}"));
     }
 

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use shootdown::facts::{Errata, Facts, SplitTables, TagScope};
+use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 use shootdown::policy::Policy;
+use shootdown::presence::Strategy;
 
 use super::KernelMutant;
 use crate::hunt::hw::{Architecture, Setup};
@@ -24,6 +25,8 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `shared` | the second table is shared by all spaces | `on`, `off` |
 /// | `policy` | mechanisms | `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13` |
 /// | `tags` | hardware tags | `on`, `off` |
+/// | `wide` | hardware tags of so many bits that mean the same on every CPU | 2 to 8; 0: no |
+/// | `broadcast` | hardware invalidates on every CPU; how it is decided that it need not | `always`, `sticky`, `active`, `trim` |
 /// | `split` | separate user and kernel tables | `off`, `on`, `owed` (other tags' pages can't be invalidated) |
 /// | `slots` | tag slots in use | 1 to 6 |
 /// | `ceiling` | pages beyond which a flush is full | from 1 |
@@ -55,6 +58,10 @@ pub struct Config {
     pub policy: Policy,
     /// Hardware tags.
     pub tags: bool,
+    /// Bits of machine-wide tags; 0: tags are each CPU's own.
+    pub wide: u8,
+    /// Hardware invalidates on every CPU (by the policy's strategy).
+    pub broadcast: bool,
     /// Separate user and kernel tables.
     pub split: Split,
     /// Pages beyond which a flush is full.
@@ -95,6 +102,8 @@ impl Default for Config {
             shared: false,
             policy: Policy::SHOOTDOWN,
             tags: false,
+            wide: 0,
+            broadcast: false,
             split: Split::Off,
             ceiling: 4,
             serializes: true,
@@ -113,6 +122,13 @@ const POLICIES: [(&str, Policy); 5] = [
     ("linux-5.13", Policy::LINUX_5_13),
 ];
 
+const STRATEGIES: [(&str, Strategy); 4] = [
+    ("always", Strategy::Always),
+    ("sticky", Strategy::Sticky),
+    ("active", Strategy::Active),
+    ("trim", Strategy::Trim),
+];
+
 impl Config {
     /// The most address spaces.
     pub const MAX_SPACES: usize = 4;
@@ -121,8 +137,20 @@ impl Config {
     #[must_use]
     pub const fn facts(&self) -> Facts {
         Facts {
-            tag_scope: if self.tags { TagScope::PerCpu } else { TagScope::None },
-            tag_bits: if self.tags { 5 } else { 0 },
+            tag_scope: match (self.wide, self.tags) {
+                (0, true) => TagScope::PerCpu,
+                (0, false) => TagScope::None,
+                _ => TagScope::System,
+            },
+            tag_bits: match (self.wide, self.tags) {
+                (0, true) => 5,
+                (bits, _) => bits,
+            },
+            broadcast: if self.broadcast {
+                Broadcast::Tlbi { ranges: true }
+            } else {
+                Broadcast::None
+            },
             invalidate_serializes: self.serializes,
             split_tables: match self.split {
                 Split::Off => SplitTables::No,
@@ -201,6 +229,12 @@ impl Config {
                 self.policy = known.ok_or_else(|| format!("there is no policy `{value}`"))?.1;
             }
             "tags" => self.tags = switch()?,
+            "wide" => self.wide = number(0, 8)? as u8,
+            "broadcast" => {
+                let known = STRATEGIES.iter().find(|(name, _)| *name == value);
+                let strategy = known.ok_or_else(|| format!("there is no strategy `{value}`"))?.1;
+                (self.broadcast, self.policy.broadcast) = (true, Some(strategy));
+            }
             "split" => {
                 self.split = match value {
                     "off" => Split::Off,
@@ -238,7 +272,8 @@ impl Config {
         if self.large && self.shared {
             return Err("the second table is large or shared, not both".to_owned());
         }
-        self.facts().check().map_err(|e| e.to_string())
+        self.facts().check().map_err(|e| e.to_string())?;
+        self.policy.check(&self.facts()).map_err(|e| e.to_string())
     }
 }
 
@@ -270,12 +305,17 @@ impl fmt::Display for Config {
         say(self.shared, "shared", &"on")?;
         // The policy is one of the named ones, with a few things changed.
         let same = |p: &Policy| {
-            let Policy { slots, tree_above, range_log, early_ack, .. } = self.policy;
-            Policy { slots, tree_above, range_log, early_ack, ..*p } == self.policy
+            let Policy { slots, tree_above, range_log, early_ack, broadcast, .. } = self.policy;
+            Policy { slots, tree_above, range_log, early_ack, broadcast, ..*p } == self.policy
         };
         let (name, base) = POLICIES.iter().find(|(_, p)| same(p)).unwrap_or(&POLICIES[0]);
         say(*base != plain.policy, "policy", name)?;
         say(self.tags, "tags", &"on")?;
+        say(self.wide != 0, "wide", &self.wide)?;
+        let strategy = STRATEGIES.iter().find(|(_, s)| Some(*s) == self.policy.broadcast);
+        if let Some((name, _)) = strategy {
+            say(self.broadcast, "broadcast", name)?;
+        }
         let split = if self.split == Split::On { "on" } else { "owed" };
         say(self.split != Split::Off, "split", &split)?;
         say(self.policy.slots != base.slots, "slots", &self.policy.slots)?;

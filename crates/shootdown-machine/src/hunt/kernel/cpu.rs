@@ -163,6 +163,23 @@ impl<P: Port> Cpu<P> {
 
     // ------------------------------------------------------------ flushing
 
+    /// Says which ways this CPU has taken under machine-wide tags.
+    fn seen(&self) {
+        if self.k.config.wide == 0 {
+            return;
+        }
+        let stats = P::slot(self.id).expect("this CPU has a slot").stats();
+        let ways = [
+            (stats.invalidations_none, "invalidation-none"),
+            (stats.invalidations_local, "invalidation-local"),
+            (stats.invalidations_broadcast, "invalidation-broadcast"),
+            (stats.stale_tag_flushes, "stale-tag-flushed"),
+            (stats.rollovers, "rollover"),
+            (stats.trims, "trimmed"),
+        ];
+        ways.iter().filter(|(times, _)| *times != 0).for_each(|(_, way)| hw::witness(way));
+    }
+
     /// Flushes and frees. What a flush that failed still owes comes back; nothing of it is free.
     #[allow(clippy::result_large_err)] // no allocation: a run that is abandoned would leak it
     pub fn finish(&self, gather: Gather<'_, P, Items>, changes: &Changes) -> Result<(), Items> {
@@ -178,6 +195,7 @@ impl<P: Port> Cpu<P> {
             }
         };
         hw::revoked(changes.as_slice());
+        self.seen();
         self.free(kept);
         Ok(())
     }
@@ -261,6 +279,7 @@ impl<P: Port> Cpu<P> {
             shootdown::Switched::Replayed => "switch-replayed",
             _ => "switch-flushed",
         });
+        self.seen();
         let left = self.mine.current.replace(Some((to, space)));
         P::task(Some(space));
         hw::set_irqs(before);

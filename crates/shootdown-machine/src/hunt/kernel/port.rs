@@ -2,15 +2,17 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ptr::NonNull;
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
 use shootdown::facts::Facts;
 use shootdown::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
+use shootdown::tags::generations::Generations;
 use shootdown::{AddressSpace, CpuId, PerCpu, Served, Slots, System, Tag, VaRange, user_access_ok};
 
-use super::{Config, KernelMutant, Library};
+use super::{Config, KernelMutant, Library, Split};
 use crate::hostile::TableId;
 use crate::hunt::MAX_CPUS;
 use crate::hunt::hw::{self, Target};
@@ -40,6 +42,7 @@ pub struct HuntPort;
 
 struct State {
     library: Cell<Option<Library<HuntPort>>>,
+    tags: Option<NonNull<Generations<4, MAX_CPUS>>>,
     config: Config,
     facts: Facts,
     kernel: TableId,
@@ -60,8 +63,14 @@ fn breaks(mutant: KernelMutant) -> bool {
 
 impl Port for HuntPort {
     fn boot(cpus: u8, config: &Config, kernel: TableId) {
+        let pairs = config.split != Split::Off;
+        let tags = (config.wide != 0).then(|| {
+            let tags = Generations::new(config.wide, pairs, cpus.into());
+            hw::place(tags.unwrap_or_else(|e| panic!("{e}")))
+        });
         let placed = hw::place(State {
             library: Cell::new(None),
+            tags,
             config: *config,
             facts: config.facts(),
             kernel,
@@ -106,7 +115,7 @@ unsafe impl Platform for HuntPort {
     type Regime = HuntRegime;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
-    type Tags = shootdown::NoTags;
+    type Tags = Generations<4, MAX_CPUS>;
 
     fn pin() -> HuntPin {
         HuntPin(hw::this_cpu(), PhantomData)
@@ -114,6 +123,11 @@ unsafe impl Platform for HuntPort {
 
     fn system() -> &'static System<Self> {
         state().library.get().expect("placed by `boot`").system()
+    }
+
+    fn tags() -> Option<&'static Self::Tags> {
+        // SAFETY: placed by `boot` of this run, and there until the run is over.
+        state().tags.map(|tags| unsafe { tags.as_ref() })
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
@@ -206,8 +220,12 @@ unsafe impl Regime for HuntRegime {
         }
     }
 
-    fn invalidate(what: Invalidate, _: Reach) {
+    fn invalidate(what: Invalidate, reach: Reach) {
         nmi();
+        let invalidate = |target| match reach {
+            Reach::Local => hw::invalidate(target),
+            Reach::Broadcast => hw::broadcast(target),
+        };
         let target = match what {
             Invalidate::Range { tag, range, leaf_only } => {
                 let (first, last) = pages(range);
@@ -227,20 +245,22 @@ unsafe impl Regime for HuntRegime {
             Invalidate::Tag(tag) => Target::Tag(tag),
             Invalidate::Kernel(_) | Invalidate::Everything => Target::Everything,
         };
-        hw::invalidate(target);
+        invalidate(target);
         if state().config.defects && !breaks(KernelMutant::InvalidateOnce) {
             // The first must be over before the second can do better.
             if !breaks(KernelMutant::SyncOnce) {
                 hw::sync();
             }
-            hw::invalidate(target);
+            invalidate(target);
         }
         nmi();
     }
 
-    fn sync(_: Reach) {
-        if !breaks(KernelMutant::NoSync) {
-            hw::sync();
+    fn sync(reach: Reach) {
+        match reach {
+            _ if breaks(KernelMutant::NoSync) => {}
+            Reach::Local => hw::sync(),
+            Reach::Broadcast => hw::sync_broadcast(),
         }
     }
 }

@@ -5,11 +5,12 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 
 use shootdown::CpuId;
+use shootdown::tags::generations::Generations;
 
 use super::cpu::Cpu;
 use super::state::{Kernel, Traits};
 use super::tables::Tables;
-use super::{Config, HuntPort, Op, Port};
+use super::{Config, HuntPort, Op, Port, Split};
 use crate::hunt::{MAX_CPUS, World, hw};
 
 /// What one CPU does.
@@ -118,6 +119,12 @@ impl FromStr for Program {
         }
         if cpus.is_empty() || cpus.len() > MAX_CPUS {
             return Err(format!("a program has 1 to {MAX_CPUS} CPUs, each after a `;`"));
+        }
+        #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
+        let pairs = config.split != Split::Off;
+        if config.wide != 0 {
+            let tags = Generations::<4, MAX_CPUS>::new(config.wide, pairs, cpus.len() as u32);
+            tags.map_err(|e| e.to_string())?;
         }
         Ok(Self { config, cpus })
     }
