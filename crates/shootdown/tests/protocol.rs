@@ -588,3 +588,48 @@ fn user_memory_is_off_limits_to_nmis_while_a_flush_is_served() {
     on_cpu(0, enter_lazy::<Mock>);
     assert!(!shootdown::user_access_ok(&here(), space));
 }
+
+#[test]
+fn a_cpu_without_an_allocator_or_a_policy_that_fits_does_not_come_online() {
+    use shootdown::policy::PolicyError;
+    use shootdown::{OnlineError, Strategy, online};
+    static GUEST: shootdown::Facts = shootdown::Facts { hypervisor_may_upgrade: true, ..ARM };
+    static STICKY: Policy = Policy { broadcast: Some(Strategy::Sticky), ..Policy::SHOOTDOWN };
+    in_fresh_world(|| {
+        world().facts.set(&RISCV);
+        assert_eq!(online::<Mock>(&here()), Err(OnlineError::NoTags));
+        world().policy.set(&STICKY);
+        world().facts.set(&GUEST);
+        let refused = PolicyError::LocalUpgraded(Strategy::Sticky);
+        assert_eq!(online::<Mock>(&here()), Err(OnlineError::Policy(refused)));
+        assert!(!Mock::system().online().contains(CpuId(0)), "nothing has changed");
+        boot(2, &Policy::ARM64_MAINLINE, &GUEST);
+    });
+    in_fresh_world(|| {
+        // The allocator was made for two CPUs.
+        boot(2, &Policy::ARM64_MAINLINE, &ARM);
+        on_cpu(2, |pin| assert_eq!(online::<Mock>(pin), Err(OnlineError::NoTags)));
+    });
+}
+
+#[test]
+fn every_invalidation_is_counted_as_none_local_or_broadcast() {
+    use shootdown::Strategy;
+    static STICKY: Policy = Policy { broadcast: Some(Strategy::Sticky), ..Policy::SHOOTDOWN };
+    boot(2, &STICKY, &ARM);
+    let space = new_space();
+    let flush = || space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
+    let counts = || {
+        let s = stats(0);
+        (s.invalidations_none, s.invalidations_local, s.invalidations_broadcast)
+    };
+    flush();
+    assert_eq!(counts(), (1, 0, 0), "it never ran");
+    switch(0, space);
+    flush();
+    assert_eq!(counts(), (1, 1, 0), "it ran here only");
+    switch(1, space);
+    assert_eq!(flush().interrupted, 0);
+    assert_eq!(counts(), (1, 1, 1));
+    assert_eq!(world().kicked.get(), 0, "nobody is interrupted");
+}
