@@ -174,10 +174,17 @@ impl Config {
         Setup {
             levels: self.levels,
             index_bits: self.bits,
-            tables: 24,
-            frames: 48,
+            tables: if self.spaces > 3 { 32 } else { 24 },
+            frames: if self.frames_at_boot() > 24 { 96 } else { 48 },
             architecture: self.architecture,
         }
+    }
+
+    /// Frames that are mapped before the CPUs run.
+    const fn frames_at_boot(&self) -> u8 {
+        let large = if self.large { self.entries() } else { 0 };
+        let shared = if self.shared { self.entries() } else { 0 };
+        self.kernel_pages + shared + self.spaces * (self.pages + large)
     }
 
     /// Entries of a table.
