@@ -62,10 +62,19 @@ pub fn program(data: &[u8]) {
 }
 
 /// Does it keep what programs owe: few operations, so that there are frames and tables for all; nothing before
-/// the start that asks other CPUs; no step left out?
+/// the start that asks other CPUs; no step left out; a driver that gives its page back once, and an area that is
+/// that page?
 fn is_fair(program: &Program) -> bool {
     let early = |op: &Op| matches!(op, Op::Switch(_) | Op::Lazy | Op::Leave);
     let short =
         |cpu: &Script| cpu.run.len() <= 6 && cpu.boot.len() <= 3 && cpu.boot.iter().all(early);
-    program.cpus.len() <= 4 && program.cpus.iter().all(short) && program.config.mutant.is_none()
+    let ops = || program.cpus.iter().flat_map(|cpu| cpu.boot.iter().chain(&cpu.run));
+    let drivers = ops().filter(|op| matches!(op, Op::Driver(_))).count();
+    let areas: Vec<_> =
+        ops().filter(|op| matches!(op, Op::Driver(_) | Op::Munmap(_))).map(Op::at).collect();
+    let one_area = drivers <= 1 && areas.iter().all(|area| *area == areas[0]);
+    program.cpus.len() <= 4
+        && program.cpus.iter().all(short)
+        && program.config.mutant.is_none()
+        && (drivers == 0 || one_area)
 }
