@@ -105,6 +105,7 @@ fn list_has_one_line_for_each_thing() {
         "lines",
         "broadcast",
         "bystander",
+        "invlpgb",
         "rollover",
         "hot",
     ] {

@@ -7,6 +7,7 @@
 mod broadcast;
 mod bystander;
 mod hot;
+mod invlpgb;
 mod lines;
 mod overlap;
 mod pcid;
@@ -130,6 +131,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &lines::Lines,
     &broadcast::Broadcast,
     &bystander::Bystander,
+    &invlpgb::Invlpgb,
     &rollover::Rollover,
     &hot::Hot,
 ];
