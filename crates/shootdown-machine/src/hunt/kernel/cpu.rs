@@ -164,7 +164,7 @@ impl<P: Port> Cpu<P> {
     // ------------------------------------------------------------ flushing
 
     /// Says which ways this CPU has taken under machine-wide tags.
-    fn seen(&self) {
+    pub fn seen(&self) {
         if self.k.config.wide == 0 {
             return;
         }

@@ -99,7 +99,9 @@ impl<P: Port> Cpu<P> {
         let put =
             if freed_tables { gather.table_freed(range, ()) } else { gather.unmapped(range, ()) };
         assert!(put.is_ok(), "there is room for one");
-        gather.finish(&self.pin).is_ok()
+        let done = gather.finish(&self.pin).is_ok();
+        self.seen();
+        done
     }
 
     pub(super) fn split(&self, used: Used<'_, P>, page: u32) {
