@@ -223,13 +223,18 @@ impl<P: Port> Kernel<P> {
         }
     }
 
-    /// Nobody can take the space any more; `None` when somebody uses it.
+    /// Nobody can take the space any more; `None` when somebody uses it, or there is no place for a successor.
     pub fn kill(&self, space: u8) -> Option<&'static AddressSpace<P>> {
         let room = self.room(space);
         room.users
             .compare_exchange(0, Room::<P>::DEAD, Ordering::AcqRel, Ordering::Relaxed)
             .ok()?;
-        Some(room.get(room.successor.load(Ordering::Relaxed) as usize))
+        // `can_be_reborn` may have read an old value; after the Acquire above this is the newest.
+        if room.successor.load(Ordering::Relaxed) != 0 {
+            self.revive(space);
+            return None;
+        }
+        Some(room.get(0))
     }
 
     /// The space was not ended after all.
