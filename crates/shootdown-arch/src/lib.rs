@@ -33,7 +33,9 @@
 extern crate std;
 
 pub mod aarch64;
+mod asid;
 pub mod riscv64;
+mod root;
 pub mod x86_64;
 
 #[cfg(all(doctest, target_arch = "x86_64"))]

@@ -10,7 +10,7 @@
 //! (Arm ARM D24.2.) A value that this table does not have counts as the next lower one that it has, as the manual
 //! asks for such fields (D24.1.3): what is added later includes what was there.
 
-use super::asid::AsidWidth;
+use crate::asid::AsidWidth;
 
 /// What a CPU has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +38,7 @@ impl Features {
     pub const fn decode(mmfr0: u64, mmfr2: u64, isar0: u64) -> Self {
         let tlb = field(isar0, 56);
         Self {
-            asids: if field(mmfr0, 4) >= 2 { AsidWidth::Bits16 } else { AsidWidth::Bits8 },
+            asids: if field(mmfr0, 4) >= 2 { AsidWidth::BITS_16 } else { AsidWidth::BITS_8 },
             outer: tlb >= 1,
             ranges: tlb >= 2,
             hints: field(mmfr2, 48) >= 1,
@@ -69,7 +69,7 @@ mod tests {
             // Ones everywhere else.
             let at = |shift: u32| !(0xf << shift) | value << shift;
             let asids = Features::decode(at(4), 0, 0).asids;
-            assert_eq!(asids == AsidWidth::Bits16, value >= 2);
+            assert_eq!(asids == AsidWidth::BITS_16, value >= 2);
             let tlb = Features::decode(0, 0, at(56));
             assert_eq!((tlb.outer, tlb.ranges), (value >= 1, value >= 2));
             assert_eq!(Features::decode(0, at(48), 0).hints, value >= 1);

@@ -16,7 +16,8 @@ mod span;
 mod tlbi;
 mod ttbr;
 
-pub use asid::{Asid, AsidError, AsidWidth};
+pub use crate::asid::{Asid, AsidError, AsidWidth};
+pub use crate::root::RootError;
 pub use barrier::{Barrier, Completing, Completion};
 pub use cover::{Cover, Piece, Shape};
 pub use features::Features;
@@ -25,7 +26,7 @@ pub use plan::Steps;
 pub use port::{Options, Port};
 pub use span::{Span, SpanError};
 pub use tlbi::{Domain, Operation, Page, Sys, Tlbi};
-pub use ttbr::{RootError, RootFrame, Ttbr};
+pub use ttbr::{RootFrame, Ttbr};
 
 #[cfg(target_arch = "aarch64")]
 pub use {

@@ -23,11 +23,11 @@
 use shootdown::regime::Invalidate;
 use shootdown::{Tag, VaRange};
 
-use super::asid::Asid;
 use super::cover::{Cover, Piece};
 use super::granule::Depth;
 use super::port::Port;
 use super::tlbi::{Domain, Operation, Tlbi};
+use crate::asid::Asid;
 
 /// The TLBIs of a plan, in any order.
 #[derive(Clone, Debug)]

@@ -4,15 +4,15 @@ use std::vec::Vec;
 
 use shootdown::Stride;
 
-use super::super::asid::AsidWidth;
 use super::super::features::Features;
 use super::super::granule::{Granule, Level};
 use super::super::port::Options;
 use super::*;
+use crate::asid::AsidWidth;
 
 fn port(ranges: bool, granule: Granule, lpa2: bool, max_operations: u64) -> Port {
     let features =
-        Features { asids: AsidWidth::Bits16, outer: true, ranges, hints: true, shares: true };
+        Features { asids: AsidWidth::BITS_16, outer: true, ranges, hints: true, shares: true };
     Port::new(&features, Options { granule, lpa2, max_operations, ..Options::DEFAULT })
 }
 
@@ -72,7 +72,7 @@ fn shapes() -> Vec<Port> {
 fn a_plan_removes_at_least_what_was_asked_within_its_limit() {
     for port in shapes() {
         let granule = port.shape.granule;
-        let asid = |raw| Asid::new(raw, AsidWidth::Bits16).unwrap();
+        let asid = |raw| Asid::new(raw, AsidWidth::BITS_16).unwrap();
         let pages_of = |level| 1u64 << (granule.leaf_shift(level) - granule.shift());
         let mut entries = Vec::new();
         for of in [Some(asid(3)), Some(asid(4)), None] {
@@ -176,7 +176,7 @@ fn too_many_operations_become_one() {
     // No ASID of 16 bits has this number if 8 are in force.
     let options = Options { wide_asids: false, ..Options::DEFAULT };
     let narrow = Port::new(&Features::decode(2 << 4, 0, 0), options);
-    assert_eq!(narrow.asids(), AsidWidth::Bits8);
+    assert_eq!(narrow.asids(), AsidWidth::BITS_8);
     let all = plan(&narrow, Invalidate::Tag(Tag(256)));
     assert!(matches!(all[..], [Tlbi { operation: Operation::All, .. }]));
 }

@@ -5,12 +5,12 @@
 
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 
-use super::asid::AsidWidth;
 use super::barrier::Completion;
 use super::cover::Shape;
 use super::features::Features;
 use super::granule::Granule;
 use super::tlbi::Domain;
+use crate::asid::AsidWidth;
 
 /// What the kernel chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +60,7 @@ impl Port {
     /// Decides. `features` must hold for every CPU: on a mixed system, [what all have](Features::and).
     #[must_use]
     pub fn new(features: &Features, options: Options) -> Self {
-        let asids = if options.wide_asids { features.asids } else { AsidWidth::Bits8 };
+        let asids = if options.wide_asids { features.asids } else { AsidWidth::BITS_8 };
         let facts = Facts {
             tag_scope: TagScope::System,
             tag_bits: asids.bits(),

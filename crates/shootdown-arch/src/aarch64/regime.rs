@@ -15,11 +15,11 @@ use shootdown::Tag;
 use shootdown::facts::Facts;
 use shootdown::regime::{Invalidate, Reach, Regime};
 
-use super::asid::Asid;
 use super::barrier::{Barrier, Completing, barrier};
 use super::port::Port;
 use super::tlbi::{Domain, Operation, Tlbi, tlbi};
 use super::ttbr::{RootFrame, Ttbr, read_ttbr0, write_ttbr0};
+use crate::asid::Asid;
 
 /// What a kernel settles before its first context switch.
 ///
@@ -71,7 +71,7 @@ impl<B: Boot> ArmRegime<B> {
         // ORDERING: every load before this comes before every walk through the new root.
         barrier(Barrier::Full(Domain::Local));
         // SAFETY: the exception level is right (`Boot`, 3).
-        let same = Asid::of_field(unsafe { read_ttbr0() }, port.asids()) == asid;
+        let same = Asid::of_ttbr(unsafe { read_ttbr0() }, port.asids()) == asid;
         if !keep && !same {
             Self::forget(asid);
         }

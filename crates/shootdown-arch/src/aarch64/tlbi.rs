@@ -28,9 +28,9 @@
 //!
 //! At EL2 of a host with `HCR_EL2.{E2H,TGE}` = {1,1} the same instructions act on the EL2&0 regime (C5.5).
 
-use super::asid::Asid;
 use super::granule::{Depth, Granule};
 use super::span::Span;
+use crate::asid::Asid;
 
 /// Which CPUs an operation reaches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -1,9 +1,9 @@
 //! Encodings against words that an assembler (LLVM's) made of the mnemonics, operands against the
 //! manual's bit positions.
 
-use super::super::asid::AsidWidth;
 use super::super::granule::Level;
 use super::*;
+use crate::asid::AsidWidth;
 
 fn all(asid: Asid) -> [(Operation, [u32; 3]); 10] {
     let depth = |leaf_only| if leaf_only { Depth::Leaves } else { Depth::Tables };
@@ -49,7 +49,7 @@ fn every_instruction_is_the_assemblers_word() {
 #[test]
 fn only_what_names_an_asid_carries_one() {
     for raw in [0, 1, 0xff, 0x100, 0xabcd, 0xffff] {
-        let asid = Asid::new(raw, AsidWidth::Bits16).unwrap();
+        let asid = Asid::new(raw, AsidWidth::BITS_16).unwrap();
         for (operation, _) in all(asid) {
             let operand = Tlbi { operation, domain: Domain::Inner }.operand();
             let named = match operation {

@@ -9,60 +9,10 @@
 //! (Arm ARM D24.2, TTBR0_EL1.) With `TCR_EL1.A1` clear the ASID in force is the one here, so that one write
 //! changes tables and ASID together: at no moment does one belong to the other's space.
 
-use core::fmt;
+use crate::asid::Asid;
 
-use super::asid::Asid;
-
-/// The address of a root table: a multiple of 4 KiB.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct RootFrame(u64);
-
-/// The address is none of a root table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RootError {
-    /// Not a multiple of 4 KiB.
-    Misaligned(u64),
-    /// Above 52 bits.
-    TooHigh(u64),
-}
-
-impl fmt::Display for RootError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Misaligned(address) => {
-                write!(f, "{address:#x} is no root table; it must be a multiple of 4 KiB")
-            }
-            Self::TooHigh(address) => {
-                write!(f, "{address:#x} is no physical address; they have at most 52 bits")
-            }
-        }
-    }
-}
-
-impl core::error::Error for RootError {}
-
-impl RootFrame {
-    /// The table at this address.
-    ///
-    /// # Errors
-    /// [`RootError`] when no table can be there.
-    pub const fn new(address: u64) -> Result<Self, RootError> {
-        if address & 0xfff != 0 {
-            Err(RootError::Misaligned(address))
-        } else if address >> 52 != 0 {
-            Err(RootError::TooHigh(address))
-        } else {
-            Ok(Self(address))
-        }
-    }
-
-    /// The address.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
+/// The frame of a root table: a multiple of 4 KiB, within the physical addresses of the CPU.
+pub type RootFrame = crate::root::RootFrame<52>;
 
 /// A value of `TTBR0_EL1`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -72,8 +22,8 @@ impl Ttbr {
     /// Tables under an ASID. `shared`: every CPU that sets it means the same tables by the same ASID.
     #[must_use]
     pub const fn new(root: RootFrame, asid: Asid, shared: bool) -> Self {
-        let low = root.0 & 0xffff_ffff_f000;
-        let high = root.0 >> 48 << 2;
+        let low = root.address() & 0xffff_ffff_f000;
+        let high = root.address() >> 48 << 2;
         Self(asid.field() | low | high | shared as u64)
     }
 
@@ -119,13 +69,13 @@ pub unsafe fn write_ttbr0(value: Ttbr) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::asid::AsidWidth;
     use super::*;
+    use crate::asid::AsidWidth;
 
     #[test]
     fn fields_are_where_the_manual_has_them() {
         for bit in 0..64 {
-            let root = RootFrame::new(1 << bit);
+            let root = RootFrame::new(1 << bit, 52);
             assert_eq!(root.is_ok(), (12..52).contains(&bit), "bit {bit}");
             let Ok(root) = root else { continue };
             let expected = if bit < 48 { 1u64 << bit } else { 1 << (bit - 48 + 2) };
@@ -133,8 +83,8 @@ mod tests {
             assert_eq!(Ttbr::new(root, Asid::ZERO, true).raw(), expected | 1);
         }
         for raw in [0, 1, 0xff, 0x100, 0xffff] {
-            let asid = Asid::new(raw, AsidWidth::Bits16).unwrap();
-            let root = RootFrame::new(0x1000).unwrap();
+            let asid = Asid::new(raw, AsidWidth::BITS_16).unwrap();
+            let root = RootFrame::new(0x1000, 48).unwrap();
             assert_eq!(Ttbr::new(root, asid, false).raw(), u64::from(raw) << 48 | 0x1000);
         }
     }

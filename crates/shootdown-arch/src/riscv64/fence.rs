@@ -32,7 +32,7 @@
 //! The wrappers write them by number, so that they assemble without Svinval being named. One macro holds the
 //! numbers for the tests and for the instructions.
 
-use super::asid::Asid;
+use crate::asid::Asid;
 
 /// Which entries a fence removes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -202,8 +202,8 @@ pub unsafe fn execute(what: Instruction) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::asid::AsidWidth;
     use super::*;
+    use crate::asid::AsidWidth;
 
     const X0: u8 = 0;
     const RA: u8 = 1;
@@ -258,7 +258,7 @@ mod tests {
     /// The table of the module, row by row.
     #[test]
     fn fences_remove_what_the_manual_says() {
-        let asid = |raw| Asid::new(raw, AsidWidth::MAX).unwrap();
+        let asid = |raw| Asid::new(raw, AsidWidth::BITS_16).unwrap();
         let (mine, other) = (asid(5), asid(6));
         // (leaf, asid) of entries at the named address, then the same at another address.
         let entries = [

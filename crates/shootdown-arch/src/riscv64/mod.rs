@@ -22,12 +22,14 @@ mod regime;
 mod satp;
 mod sbi;
 
-pub use asid::{Asid, AsidError, AsidWidth, ProbeError};
+pub use crate::asid::{Asid, AsidError, AsidWidth};
+pub use crate::root::RootError;
+pub use asid::ProbeError;
 pub use fence::{Fence, Instruction, Word};
 pub use napot::Napot;
 pub use plan::Steps;
 pub use port::{Options, Port};
-pub use satp::{Mode, RootError, RootFrame, Satp, SatpError};
+pub use satp::{Mode, RootFrame, Satp, SatpError};
 pub use sbi::{Call, HartMask, HartMasks, RemoteFence, SbiError};
 
 #[cfg(target_arch = "riscv64")]

@@ -18,9 +18,9 @@
 use shootdown::VaRange;
 use shootdown::regime::Invalidate;
 
-use super::asid::Asid;
 use super::fence::{Fence, Instruction};
 use super::port::Port;
+use crate::asid::Asid;
 
 /// The instructions of a plan, in order.
 #[derive(Clone, Debug)]
@@ -137,9 +137,9 @@ mod tests {
 
     use shootdown::{Stride, Tag};
 
-    use super::super::asid::AsidWidth;
     use super::super::port::Options;
     use super::*;
+    use crate::asid::AsidWidth;
 
     fn port(bits: u8, svinval: bool) -> Port {
         let asids = AsidWidth::new(bits).unwrap();

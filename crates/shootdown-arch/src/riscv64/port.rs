@@ -9,8 +9,8 @@
 
 use shootdown::facts::{Broadcast, Facts, SplitTables, TagScope};
 
-use super::asid::{Asid, AsidWidth};
 use super::satp::Mode;
+use crate::asid::{Asid, AsidWidth};
 
 /// What the harts have and the kernel chose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

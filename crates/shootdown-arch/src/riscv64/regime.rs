@@ -28,10 +28,10 @@ use shootdown::Tag;
 use shootdown::facts::Facts;
 use shootdown::regime::{Invalidate, Reach, Regime};
 
-use super::asid::Asid;
 use super::fence::{Fence, execute, fence};
 use super::port::Port;
 use super::satp::{RootFrame, Satp, read_satp, write_satp};
+use crate::asid::Asid;
 
 /// What a kernel settles before its first context switch.
 ///

@@ -28,8 +28,8 @@ use core::fmt;
 use shootdown::VaRange;
 use shootdown::regime::Invalidate;
 
-use super::asid::Asid;
 use super::port::Port;
+use crate::asid::Asid;
 
 /// The RFENCE extension: "RFNC".
 const EID: u64 = 0x5246_4e43;
@@ -284,9 +284,9 @@ mod tests {
 
     use shootdown::{Stride, Tag};
 
-    use super::super::asid::AsidWidth;
     use super::super::port::Options;
     use super::*;
+    use crate::asid::AsidWidth;
 
     #[test]
     fn the_extension_is_its_name() {
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn registers_are_what_the_specification_lists() {
         let harts = HartMask::one(7).unwrap();
-        let asid = Asid::new(9, AsidWidth::MAX).unwrap();
+        let asid = Asid::new(9, AsidWidth::BITS_16).unwrap();
         let range = VaRange::new(0x40_0000, 3, Stride::Page4K).unwrap();
         let registers = |what: RemoteFence| {
             let call = what.call(harts);

@@ -14,71 +14,11 @@
 use core::fmt;
 
 use super::pcid::Pcid;
+use crate::root::RootError;
 
-/// The page frame of a top-level table: 4 KiB aligned, within the physical address width.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct RootFrame(u64);
-
-/// Why an address is no root frame.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RootError {
-    /// Not a multiple of 4096.
-    Misaligned(u64),
-    /// Beyond the physical addresses of this CPU.
-    TooHigh {
-        /// The address.
-        address: u64,
-        /// The width it was checked against.
-        physical_bits: u8,
-    },
-}
-
-impl fmt::Display for RootError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Misaligned(address) => {
-                write!(f, "{address:#x} is not the start of a page; a table fills one 4 KiB frame")
-            }
-            Self::TooHigh { address, physical_bits } => {
-                write!(f, "{address:#x} does not fit the {physical_bits} physical address bits")
-            }
-        }
-    }
-}
-
-impl core::error::Error for RootError {}
-
-impl RootFrame {
-    /// The widest physical address the format holds.
-    pub const MAX_PHYSICAL_BITS: u8 = 52;
-
-    /// The frame at a physical address, on a CPU with this many physical address bits
-    /// ([`super::Features::physical_bits`]).
-    ///
-    /// # Errors
-    /// [`RootError`] when the address is not page aligned or too high.
-    pub const fn new(address: u64, physical_bits: u8) -> Result<Self, RootError> {
-        if address & 0xfff != 0 {
-            return Err(RootError::Misaligned(address));
-        }
-        let bits = if physical_bits < Self::MAX_PHYSICAL_BITS {
-            physical_bits
-        } else {
-            Self::MAX_PHYSICAL_BITS
-        };
-        if address >> bits != 0 {
-            return Err(RootError::TooHigh { address, physical_bits: bits });
-        }
-        Ok(Self(address))
-    }
-
-    /// The physical address.
-    #[must_use]
-    pub const fn address(self) -> u64 {
-        self.0
-    }
-}
+/// The frame of a top-level table: 4 KiB aligned, within the physical addresses of the CPU
+/// ([`super::Features::physical_bits`]).
+pub type RootFrame = crate::root::RootFrame<52>;
 
 /// A value for CR3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -140,7 +80,7 @@ impl Cr3 {
             Some(pcid) => pcid.get() as u64,
             None => 0,
         };
-        self.root.0 | tag | if self.keep { Self::KEEP } else { 0 }
+        self.root.address() | tag | if self.keep { Self::KEEP } else { 0 }
     }
 
     /// Reads a register value back.
@@ -258,22 +198,6 @@ mod tests {
             assert_eq!(Cr3::parse(0x1000 | 1 << bit, false, 46), Err(Cr3Error(1 << bit)));
             assert!(Cr3::parse(0x1000 | 1 << bit, true, 46).is_ok());
         }
-    }
-
-    #[test]
-    fn roots_are_frames_within_the_cpus_reach() {
-        for offset in 1..4096 {
-            let address = 0x5000 + offset;
-            assert_eq!(RootFrame::new(address, 52), Err(RootError::Misaligned(address)));
-        }
-        for bits in 32..52 {
-            let address = 1 << bits;
-            let refused = Err(RootError::TooHigh { address, physical_bits: bits });
-            assert_eq!(RootFrame::new(address, bits), refused);
-            assert_eq!(RootFrame::new(address, bits + 1).map(RootFrame::address), Ok(address));
-        }
-        // A CPU that claims more than the format holds gets what the format holds.
-        assert!(RootFrame::new(1 << 52, 60).is_err());
     }
 }
 

@@ -19,8 +19,9 @@ mod regime;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod model;
 
+pub use crate::root::RootError;
 pub use cpuid::{Features, Leaves, Registers, Vendor};
-pub use cr3::{Cr3, Cr3Error, RootError, RootFrame};
+pub use cr3::{Cr3, Cr3Error, RootFrame};
 pub use cr4::{Cr4, Cr4Error};
 pub use invlpgb::{Cover, InvlpgbError, InvlpgbLimits, InvlpgbMatch, InvlpgbOperands, Pages};
 pub use invpcid::{Invpcid, InvpcidDescriptor, InvpcidError};
