@@ -23,12 +23,12 @@
 //! CPU's tag line too.
 //!
 //! # Other switches
-//! `wide`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on every CPU, and
+//! `versioned`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on every CPU, and
 //! there is nothing to catch up with. `shared`: the space has a tag for all CPUs, beside slots.
 
 mod broadcast;
 mod shared;
-mod wide;
+mod versioned;
 
 use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
@@ -128,9 +128,9 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     // A non-maskable kick that comes before may take this CPU out of a set: look at the slots after.
     compiler_fence(Ordering::SeqCst);
-    let wide = machine_wide::<P>();
+    let versioned = machine_wide::<P>();
     // Before the fence: who looks up the space's tag after it changed the tables finds this one, or is seen.
-    let tag = if wide { wide::activate(pin, me, next, || ()) } else { Tag(0) };
+    let tag = if versioned { versioned::activate(pin, me, next, || ()) } else { Tag(0) };
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
     if joins && !without!(SwitchJoinsLate) && !without!(SwitchDoesNotJoin) {
@@ -171,14 +171,14 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         slots::write(ids, slot, remembered);
     }
 
-    let tag = if wide { tag } else { slot.tag(tags_on) };
+    let tag = if versioned { tag } else { slot.tag(tags_on) };
     let keep = !matches!(plan, Plan::Flush);
     // SAFETY: the tables are valid (this function's contract 2). With `keep`, the slot's entries are
     // current to the generation just read, or are invalidated below before this function returns;
     // interrupts are off, so no access through them comes between. `plan_for` keeps no tag of a space
     // that freed tables in the meantime.
     unsafe { P::Regime::load(next.root(), tag, keep) };
-    if wide {
+    if versioned {
         me.tag.set_tag(tag);
         me.tag.loaded();
     }

@@ -509,10 +509,10 @@ mutants! {
     /// A deferred gather hands back its frames without asking its ticket.
     DeferredIgnoresTicket "deferred-ignores-ticket" Quarantine "gather.rs poll" Revocation;
 
-    // ---- switch/wide.rs, switch/broadcast.rs, flush/broadcast.rs, sandwich.rs: machine-wide tags
+    // ---- switch/versioned.rs, switch/broadcast.rs, flush/broadcast.rs, sandwich.rs: machine-wide tags
 
     /// A CPU does not flush everything although the allocator says so.
-    GenerationNotFlushed "generation-not-flushed" Quarantine "switch/wide.rs activate" Reuse;
+    GenerationNotFlushed "generation-not-flushed" Quarantine "switch/versioned.rs activate" Reuse;
     /// A fresh tag does not reset who may hold entries.
     PresenceNotRenewed "presence-not-renewed" Row "switch/broadcast.rs switch_to" Revocation;
     /// What must be broadcast is invalidated on this CPU.
@@ -574,25 +574,25 @@ mutants! {
     // ---- tags/generations.rs: versioned tags
 
     /// The fast path publishes its id without looking whether a rollover took the old one away (V1, V2).
-    FastPathIgnoresRollover "fast-path-ignores-rollover" Reference "tags/generations.rs activate" Reuse;
+    FastPathIgnoresRollover "fast-path-ignores-rollover" Reference "tags/generations/holders.rs replace_active" Reuse;
     /// The fast path is taken on a CPU that has not flushed for the generation.
     FastPathIgnoresFlush "fast-path-ignores-flush" Quarantine "tags/generations.rs activate" Reuse;
     /// The new id is published without Release (V2, V7).
-    ReplaceActiveRelaxed "replace-active-relaxed" Ordering "tags/generations.rs replace_active" Reuse;
+    ReplaceActiveRelaxed "replace-active-relaxed" Ordering "tags/generations/holders.rs replace_active" Reuse;
     /// A rollover takes the active id without Acquire (V1, V7).
     TakeActiveRelaxed "take-active-relaxed" Ordering "tags/generations.rs roll_over" Reuse;
     /// A CPU does not say that it has yet to load the tables of the id it has published (V7).
-    LoadingNotSaid "loading-not-said" Quarantine "tags/generations.rs replace_active" Reuse;
+    LoadingNotSaid "loading-not-said" Quarantine "tags/generations/holders.rs replace_active" Reuse;
     /// The tables are said to be loaded without Release (V8).
-    TagLoadedRelaxed "tag-loaded-relaxed" Ordering "tags/generations.rs loaded" Reuse;
+    TagLoadedRelaxed "tag-loaded-relaxed" Ordering "tags/generations/holders.rs loaded" Reuse;
     /// That the tables are loaded is read without Acquire (V8).
     LoadedSeenRelaxed "loaded-seen-relaxed" Ordering "tags/generations.rs roll_over" Reuse;
     /// A CPU that gives up its tag does not notice a rollover.
-    DeactivateOverlooksRollover "deactivate-overlooks-rollover" Reference "tags/generations.rs deactivate" Reuse;
+    DeactivateOverlooksRollover "deactivate-overlooks-rollover" Reference "tags/generations/holders.rs deactivate" Reuse;
     /// A fresh id is stored without Release (V6).
     FreshIdRelaxed "fresh-id-relaxed" Ordering "tags/generations.rs renew" Revocation;
     /// An id is read without Acquire (V6).
-    FreshIdSeenRelaxed "fresh-id-seen-relaxed" Ordering "tags/generations.rs id" Revocation;
+    FreshIdSeenRelaxed "fresh-id-seen-relaxed" Ordering "tags/generations/holders.rs id" Revocation;
     /// A CPU does not flush when it comes to a new generation.
     RolloverNotFlushed "rollover-not-flushed" Quarantine "tags/generations.rs activate_locked" Reuse;
     /// A rollover does not begin a new generation.

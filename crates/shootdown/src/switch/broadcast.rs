@@ -11,7 +11,7 @@
 //! [`Presence::enter`]: crate::presence::Presence::enter
 //! [`Presence::left`]: crate::presence::Presence::left
 
-use super::{Switched, wide};
+use super::{Switched, versioned};
 use crate::cpu::{Loaded, PerCpu};
 use crate::platform::{Pinned, Platform};
 use crate::presence::Strategy;
@@ -34,7 +34,7 @@ pub(super) unsafe fn switch_to<P: Platform>(
     let cpu = pin.cpu();
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    let tag = wide::activate(pin, me, next, || {
+    let tag = versioned::activate(pin, me, next, || {
         if !without!(PresenceNotRenewed) {
             next.presence.renew();
         }

@@ -52,53 +52,21 @@
 //! that waits for it has interrupts off and serves nobody meanwhile, and the owner waits for no CPU that
 //! waits for the lock.
 
+mod error;
+mod holders;
+mod reserved;
+
 use crate::ids::{CpuId, Tag};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Bits of an id below its generation.
-const NUMBER_BITS: u32 = 16;
-const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away; and no
-/// id, because generations start at 1.
-const INACTIVE: u64 = NUMBER;
+use holders::{INACTIVE, NUMBER_BITS, generation_of, number_of};
+use reserved::Reserved;
+
+pub use error::TagsError;
+pub use holders::{CpuTag, CpuTags, SpaceTag};
+
 /// Numbers in a word of the map.
 const WORD: usize = 64;
-
-/// The versioned tag of a space (or of a guest). Part of the space; starts without a tag.
-#[derive(Debug)]
-pub struct SpaceTag {
-    /// Generation and number; 0 when it never had one.
-    id: AtomicU64,
-    pins: AtomicU32,
-}
-
-/// A CPU's side: kept by the kernel, one per CPU, on a line of its own.
-#[derive(Debug)]
-#[repr(align(64))]
-pub struct CpuTag {
-    /// The id that this CPU runs under; 0 after a rollover; [`INACTIVE`].
-    active: AtomicU64,
-    /// The id that it ran under when a rollover took `active` away. Written under the lock.
-    reserved: AtomicU64,
-    /// The generation for which it has flushed everything. Written by the CPU itself.
-    flushed: AtomicU64,
-    /// `active` is the id it switches to; the tables may still be those it comes from.
-    loading: AtomicBool,
-    /// The tag of the loaded tables, for the CPU itself.
-    tag: AtomicU32,
-}
-
-/// Where a [`Generations`] finds the CPUs.
-pub trait CpuTags {
-    /// The state of a CPU; `None` when there is no such CPU.
-    fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
-}
-
-impl CpuTags for [CpuTag] {
-    fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
-        self.get(cpu.index())
-    }
-}
 
 /// What a CPU must do with the tag it has activated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,48 +79,6 @@ pub struct Activated {
     /// This call has begun a new generation.
     pub rolled_over: bool,
 }
-
-/// Versioned tags can't work like this.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum TagsError {
-    /// Not more tags than CPUs.
-    TooFew {
-        /// Tags to give out (pairs, with split tables; number 0 is not given out).
-        tags: u32,
-        /// CPUs that may run under one each.
-        cpus: u32,
-    },
-    /// The width is not 2 to 16 bits, or the map has no room for it.
-    Width(u8),
-    /// The reserved table has no room for so many CPUs.
-    TooManyCpus(u32),
-    /// No more tags may be pinned: the rest is needed for CPUs.
-    NoPinLeft,
-}
-
-impl core::fmt::Display for TagsError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            Self::TooFew { tags, cpus } => write!(
-                f,
-                "{tags} tags are too few for {cpus} CPUs: run without tags, or with fewer CPUs"
-            ),
-            Self::Width(bits) => {
-                write!(
-                    f,
-                    "a tag width of {bits} bits is not supported; give 2 to 16, and a map of that size"
-                )
-            }
-            Self::TooManyCpus(cpus) => {
-                write!(f, "there is no room for {cpus} CPUs; give the allocator a larger table")
-            }
-            Self::NoPinLeft => f.write_str("no tag can be pinned: the rest is needed for the CPUs"),
-        }
-    }
-}
-
-impl core::error::Error for TagsError {}
 
 /// What every switch reads. On a line of its own, which only a rollover writes: who takes the lock does not take
 /// it away from those who switch without.
@@ -177,125 +103,8 @@ pub struct Generations<const WORDS: usize, const CPUS: usize> {
     pinned: [AtomicU64; WORDS],
     pins: AtomicU32,
     next: AtomicU32,
-    /// The ids that CPUs ran under when the generation began, as renewed since; ascending by number.
-    reserved: [AtomicU64; CPUS],
-    reserved_len: AtomicU32,
-}
-
-impl SpaceTag {
-    /// No tag yet.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
-    }
-
-    /// No tag yet.
-    #[cfg(loom)]
-    #[must_use]
-    pub fn new() -> Self {
-        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
-    }
-
-    fn id(&self) -> u64 {
-        self.id.load(order!(FreshIdSeenRelaxed, Acquire)) // [V5, V6]
-    }
-
-    /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
-    #[must_use]
-    pub fn is_tagged(&self) -> bool {
-        self.id() != 0
-    }
-}
-
-impl Default for SpaceTag {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl CpuTag {
-    /// A CPU that runs under no tag and has flushed for no generation.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            active: AtomicU64::new(INACTIVE),
-            reserved: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            loading: AtomicBool::new(false),
-            tag: AtomicU32::new(0),
-        }
-    }
-
-    /// A CPU that runs under no tag and has flushed for no generation.
-    #[cfg(loom)]
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            active: AtomicU64::new(INACTIVE),
-            reserved: AtomicU64::new(0),
-            flushed: AtomicU64::new(0),
-            loading: AtomicBool::new(false),
-            tag: AtomicU32::new(0),
-        }
-    }
-
-    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2, V7]
-    fn replace_active(&self, from: u64, to: u64) -> bool {
-        self.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed);
-        if without!(FastPathIgnoresRollover) {
-            self.active.store(to, Ordering::Relaxed);
-            return true;
-        }
-        let release = order!(ReplaceActiveRelaxed, Release);
-        let done = self.active.compare_exchange(from, to, release, Ordering::Relaxed).is_ok();
-        if !done {
-            // Or a rollover, for whose end this CPU is about to wait, would wait for it.
-            self.loading.store(false, Ordering::Relaxed);
-        }
-        done
-    }
-
-    /// The tag of the loaded tables; 0 for the kernel's own.
-    pub(crate) fn tag(&self) -> Tag {
-        #[allow(clippy::cast_possible_truncation)] // a `Tag` was stored
-        Tag(self.tag.load(Ordering::Relaxed) as u16)
-    }
-
-    /// Tables were loaded under this tag.
-    pub(crate) fn set_tag(&self, tag: Tag) {
-        self.tag.store(u32::from(tag.0), Ordering::Relaxed);
-    }
-
-    /// The tables of the space that was activated are in force: walks through those before are over. To be
-    /// called after each [`Generations::activate`], with interrupts still off: a rollover waits for it.
-    pub fn loaded(&self) {
-        self.loading.store(false, order!(TagLoadedRelaxed, Release)); // [V8]
-    }
-
-    /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
-    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
-    /// more.
-    pub fn deactivate(&self) {
-        // A rollover that has taken the id away must not be overlooked: it does not come again, and the
-        // generation may be read before it is seen. [V2]
-        let before = if without!(DeactivateOverlooksRollover) {
-            self.active.store(INACTIVE, Ordering::Relaxed);
-            INACTIVE
-        } else {
-            self.active.swap(INACTIVE, Ordering::Release)
-        };
-        if before == 0 {
-            self.flushed.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Default for CpuTag {
-    fn default() -> Self {
-        Self::new()
-    }
+    /// The ids that CPUs ran under when the generation began, as renewed since.
+    reserved: Reserved<CPUS>,
 }
 
 /// What a renewal gives a space.
@@ -304,14 +113,6 @@ enum Number {
     InUse(usize),
     /// One that no CPU has entries under that it would not flush first.
     Fresh(usize),
-}
-
-fn number_of(id: u64) -> usize {
-    (id & NUMBER) as usize
-}
-
-const fn generation_of(id: u64) -> u64 {
-    id >> NUMBER_BITS
 }
 
 impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
@@ -342,8 +143,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             pinned: core::array::from_fn(|_| AtomicU64::new(0)),
             pins: AtomicU32::new(0),
             next: AtomicU32::new(1),
-            reserved: core::array::from_fn(|_| AtomicU64::new(0)),
-            reserved_len: AtomicU32::new(0),
+            reserved: Reserved::new(),
         };
         this.map[0].store(1, Ordering::Relaxed);
         Ok(this)
@@ -498,14 +298,14 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         }
         let number = number_of(id);
         let (word, bit) = (number / WORD, 1 << (number % WORD));
-        if let Some(at) = self.find_reserved(number) {
+        if let Some(at) = self.reserved.find(number) {
             // Someone runs under the number: is it this space?
-            if self.reserved[at].load(Ordering::Relaxed) != id && !without!(KeepIgnoresOwner) {
+            if self.reserved.get(at) != id && !without!(KeepIgnoresOwner) {
                 return None;
             }
             let renewed = self.generation() << NUMBER_BITS | number as u64;
             if !without!(ReservedNotRenewed) {
-                self.reserved[at].store(renewed, Ordering::Relaxed);
+                self.reserved.renew(at, renewed);
             }
             return Some(Number::InUse(number));
         }
@@ -520,20 +320,6 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             self.map[word].store(taken | bit, Ordering::Relaxed);
         }
         Some(Number::Fresh(number))
-    }
-
-    /// The place of a number in the reserved table.
-    fn find_reserved(&self, number: usize) -> Option<usize> {
-        let (mut low, mut high) = (0, self.reserved_len.load(Ordering::Relaxed) as usize);
-        while low < high {
-            let middle = (low + high) / 2;
-            let found = number_of(self.reserved[middle].load(Ordering::Relaxed));
-            if found == number {
-                return Some(middle);
-            }
-            if found < number { low = middle + 1 } else { high = middle }
-        }
-        None
     }
 
     /// Takes the next number that nobody has.
@@ -576,10 +362,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             let id = match cpu.active.swap(0, order!(TakeActiveRelaxed, Acquire)) {
                 // Rolled over before, and it has not switched since: it runs under what was reserved
                 // then, which its space may have renewed.
-                0 => match self.find_reserved(number_of(cpu.reserved.load(Ordering::Relaxed))) {
-                    Some(at) if !without!(ReservedForgotten) => {
-                        self.reserved[at].load(Ordering::Relaxed)
-                    }
+                0 => match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
+                    Some(at) if !without!(ReservedForgotten) => self.reserved.get(at),
                     _ => 0,
                 },
                 INACTIVE => 0,
@@ -591,20 +375,13 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
                 wait(); // [V8]
             }
         }
-        let mut len = 0;
-        for cpu in states() {
-            let id = cpu.reserved.load(Ordering::Relaxed);
-            if id != 0 {
-                let (word, bit) = (&self.map[number_of(id) / WORD], 1 << (number_of(id) % WORD));
-                let bit = if without!(ReservedNotTaken) { 0 } else { bit };
-                word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
-                self.reserved[len].store(id, Ordering::Relaxed);
-                len += 1;
-            }
+        let ids = || states().map(|cpu| cpu.reserved.load(Ordering::Relaxed)).filter(|id| *id != 0);
+        for id in ids() {
+            let (word, bit) = (&self.map[number_of(id) / WORD], 1 << (number_of(id) % WORD));
+            let bit = if without!(ReservedNotTaken) { 0 } else { bit };
+            word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
-        let len = sort_by_number(&self.reserved[..len]);
-        #[allow(clippy::cast_possible_truncation)] // at most CPUS
-        self.reserved_len.store(len as u32, Ordering::Relaxed);
+        self.reserved.fill(ids());
         self.next.store(1, Ordering::Relaxed);
     }
 
@@ -659,48 +436,6 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             }
         });
     }
-}
-
-/// Sorts ids by number, without allocation, and drops repetitions; returns how many are left. (Heap sort:
-/// the same cost whatever the order.)
-fn sort_by_number(ids: &[AtomicU64]) -> usize {
-    let get = |i: usize| ids[i].load(Ordering::Relaxed);
-    let set = |i: usize, id: u64| ids[i].store(id, Ordering::Relaxed);
-    let sift = |mut root: usize, end: usize| {
-        let id = get(root);
-        loop {
-            let mut child = 2 * root + 1;
-            if child >= end {
-                break;
-            }
-            if child + 1 < end && number_of(get(child)) < number_of(get(child + 1)) {
-                child += 1;
-            }
-            if number_of(get(child)) <= number_of(id) {
-                break;
-            }
-            set(root, get(child));
-            root = child;
-        }
-        set(root, id);
-    };
-    for root in (0..ids.len() / 2).rev() {
-        sift(root, ids.len());
-    }
-    for end in (1..ids.len()).rev() {
-        let (first, last) = (get(0), get(end));
-        set(0, last);
-        set(end, first);
-        sift(0, end);
-    }
-    let mut kept = 0;
-    for i in 0..ids.len() {
-        if kept == 0 || get(kept - 1) != get(i) {
-            set(kept, get(i));
-            kept += 1;
-        }
-    }
-    kept
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,0 +1,171 @@
+//! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings V1 to V8: the table of
+//! `generations.rs`.)
+
+use crate::ids::{CpuId, Tag};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+/// Bits of an id below its generation.
+pub(super) const NUMBER_BITS: u32 = 16;
+const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
+/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away; and no
+/// id, because generations start at 1.
+pub(super) const INACTIVE: u64 = NUMBER;
+pub(super) fn number_of(id: u64) -> usize {
+    (id & NUMBER) as usize
+}
+
+pub(super) const fn generation_of(id: u64) -> u64 {
+    id >> NUMBER_BITS
+}
+
+/// The versioned tag of a space (or of a guest). Part of the space; starts without a tag.
+#[derive(Debug)]
+pub struct SpaceTag {
+    /// Generation and number; 0 when it never had one.
+    pub(super) id: AtomicU64,
+    pub(super) pins: AtomicU32,
+}
+
+/// A CPU's side: kept by the kernel, one per CPU, on a line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct CpuTag {
+    /// The id that this CPU runs under; 0 after a rollover; [`INACTIVE`].
+    pub(super) active: AtomicU64,
+    /// The id that it ran under when a rollover took `active` away. Written under the lock.
+    pub(super) reserved: AtomicU64,
+    /// The generation for which it has flushed everything. Written by the CPU itself.
+    pub(super) flushed: AtomicU64,
+    /// `active` is the id it switches to; the tables may still be those it comes from.
+    pub(super) loading: AtomicBool,
+    /// The tag of the loaded tables, for the CPU itself.
+    tag: AtomicU32,
+}
+
+/// Where a [`Generations`] finds the CPUs.
+pub trait CpuTags {
+    /// The state of a CPU; `None` when there is no such CPU.
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
+}
+
+impl CpuTags for [CpuTag] {
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
+        self.get(cpu.index())
+    }
+}
+
+impl SpaceTag {
+    /// No tag yet.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
+    }
+
+    /// No tag yet.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self { id: AtomicU64::new(0), pins: AtomicU32::new(0) }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id.load(order!(FreshIdSeenRelaxed, Acquire)) // [V5, V6]
+    }
+
+    /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
+    #[must_use]
+    pub fn is_tagged(&self) -> bool {
+        self.id() != 0
+    }
+}
+
+impl Default for SpaceTag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CpuTag {
+    /// A CPU that runs under no tag and has flushed for no generation.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            active: AtomicU64::new(INACTIVE),
+            reserved: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            loading: AtomicBool::new(false),
+            tag: AtomicU32::new(0),
+        }
+    }
+
+    /// A CPU that runs under no tag and has flushed for no generation.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            active: AtomicU64::new(INACTIVE),
+            reserved: AtomicU64::new(0),
+            flushed: AtomicU64::new(0),
+            loading: AtomicBool::new(false),
+            tag: AtomicU32::new(0),
+        }
+    }
+
+    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2, V7]
+    pub(super) fn replace_active(&self, from: u64, to: u64) -> bool {
+        self.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed);
+        if without!(FastPathIgnoresRollover) {
+            self.active.store(to, Ordering::Relaxed);
+            return true;
+        }
+        let release = order!(ReplaceActiveRelaxed, Release);
+        let done = self.active.compare_exchange(from, to, release, Ordering::Relaxed).is_ok();
+        if !done {
+            // Or a rollover, for whose end this CPU is about to wait, would wait for it.
+            self.loading.store(false, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// The tag of the loaded tables; 0 for the kernel's own.
+    pub(crate) fn tag(&self) -> Tag {
+        #[allow(clippy::cast_possible_truncation)] // a `Tag` was stored
+        Tag(self.tag.load(Ordering::Relaxed) as u16)
+    }
+
+    /// Tables were loaded under this tag.
+    pub(crate) fn set_tag(&self, tag: Tag) {
+        self.tag.store(u32::from(tag.0), Ordering::Relaxed);
+    }
+
+    /// The tables of the space that was activated are in force: walks through those before are over. To be
+    /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a rollover waits for it.
+    pub fn loaded(&self) {
+        self.loading.store(false, order!(TagLoadedRelaxed, Release)); // [V8]
+    }
+
+    /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
+    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
+    /// more.
+    pub fn deactivate(&self) {
+        // A rollover that has taken the id away must not be overlooked: it does not come again, and the
+        // generation may be read before it is seen. [V2]
+        let before = if without!(DeactivateOverlooksRollover) {
+            self.active.store(INACTIVE, Ordering::Relaxed);
+            INACTIVE
+        } else {
+            self.active.swap(INACTIVE, Ordering::Release)
+        };
+        if before == 0 {
+            self.flushed.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for CpuTag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
