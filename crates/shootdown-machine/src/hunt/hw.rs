@@ -10,83 +10,16 @@ use std::sync::atomic::Ordering;
 
 use shootdown::{CpuId, Reach, Tag};
 
-pub use super::promises::{latest, seal, software_reads, unseal, user_store};
+pub use super::promises::{
+    breach, kernel_code, latest, revoked, seal, software_reads, unseal, user_code, user_store,
+};
+pub use super::setup::{Architecture, Setup};
 
 use super::choice::Point;
 use super::machine::{self, step, stop, with};
 
-use super::powers::{Memory, Power, Powers};
-use crate::hostile::{Descriptor, Frame, Rules, Shape, TableId, Word};
-use crate::oracle::Invariant;
-
-/// What the hardware is like; part of the world, not of the adversary.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Setup {
-    /// Levels of a table tree.
-    pub levels: u8,
-    /// Entries of a table, log2.
-    pub index_bits: u8,
-    /// Table pages there are.
-    pub tables: u16,
-    /// Frames there are.
-    pub frames: u32,
-    /// Removals of other CPUs' entries work by broadcast too, and local ones can be late.
-    pub architecture: Architecture,
-}
-
-/// Whose rules the MMU follows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Architecture {
-    /// Intel and AMD.
-    #[default]
-    X86_64,
-    /// Arm.
-    Aarch64,
-    /// RISC-V.
-    RiscV64,
-}
-
-impl Default for Setup {
-    /// Two levels of four entries: 16 pages a tree.
-    fn default() -> Self {
-        Self {
-            levels: 2,
-            index_bits: 2,
-            tables: 12,
-            frames: 16,
-            architecture: Architecture::X86_64,
-        }
-    }
-}
-
-impl Setup {
-    /// The rules of the MMUs under an adversary with these powers.
-    pub(super) fn rules(&self, powers: Powers) -> Rules {
-        use crate::hostile::{Aarch64, Fills, Late, RiscV, WalkCache};
-        let shape = Shape::new(self.levels, self.index_bits).unwrap_or_else(|e| panic!("{e}"));
-        let mut rules = match self.architecture {
-            Architecture::X86_64 => Rules::x86_64(shape),
-            Architecture::Aarch64 => {
-                Rules::aarch64(shape, Aarch64 { ets2: true, ha: true, hd: true })
-            }
-            Architecture::RiscV64 => {
-                Rules::riscv64(shape, RiscV { svadu: true, ..RiscV::default() })
-            }
-        };
-        rules.provenance = true;
-        if !powers.has(Power::Speculation) {
-            rules.fills = Fills::OnAccess;
-        }
-        if !powers.has(Power::WalkCaches) {
-            rules.walk_cache = WalkCache::None;
-        }
-        rules.late = if powers.has(Power::LateInvalidation) { Late::Always } else { Late::Never };
-        rules.errata.survives_once = powers.has(Power::SurvivesOnce);
-        rules.errata.early_sync = powers.has(Power::EarlySync);
-        rules.errata.page_spares_globals = powers.has(Power::PageSparesGlobals);
-        rules
-    }
-}
+use super::powers::{Memory, Power};
+use crate::hostile::{Descriptor, Frame, TableId, Word};
 
 /// A write to a page-table entry, to be named when it is revoked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -503,44 +436,6 @@ pub fn sync() {
 }
 
 // ---------------------------------------------------------------- the oracle
-
-/// Code runs on this CPU that may use any translation of its loaded tables that user mode may use. A
-/// promise is broken if it could use one that it must not.
-pub fn user_code() {
-    own_step();
-    check(|h| {
-        h.note(|| "runs user code".to_owned());
-        h.mmu.check_uses(h.current, true)
-    });
-}
-
-/// As [`user_code`], for the kernel's own addresses.
-pub fn kernel_code() {
-    own_step();
-    check(|h| {
-        h.note(|| "uses kernel addresses".to_owned());
-        h.mmu.check_uses(h.current, false)
-    });
-}
-
-/// The flush that covers these changes has returned: what they took away is used no more.
-pub fn revoked(changes: &[Change]) {
-    step(0, false, true);
-    with(|h| {
-        // What is over before the hunt begins has no versions: see `write_entry`.
-        let changes = if h.running { changes } else { &[] };
-        for change in changes {
-            h.mmu.revoked(*change);
-            h.note(|| format!("has flushed the change of {}", change.word));
-        }
-    });
-}
-
-/// A promise of the code under test itself does not hold. The run is over.
-pub fn breach(invariant: Invariant, details: String) -> ! {
-    with(|h| h.broken(invariant, h.current, details));
-    stop()
-}
 
 /// Something worth having seen happened: a check that never sees it proves nothing.
 pub fn witness(name: &'static str) {

@@ -1,4 +1,7 @@
-//! One run: the CPUs as coroutines, the step, and who goes next.
+//! One run: the CPUs as coroutines, and what the machine knows of each.
+
+mod step;
+mod turn;
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,14 +13,17 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use shootdown::CpuId;
 
 use super::arena::Arena;
-use super::choice::{Actor, Candidate, Chooser, Decision, Footprint, Point};
+use super::choice::{Candidate, Chooser, Footprint};
 use super::hw::Change;
-use super::memory::{Buffered, FENCES, Location, MAX_CPUS, SharedMemory, mix};
+use super::memory::{FENCES, Location, MAX_CPUS, SharedMemory, mix};
 use super::mmu::Mmu;
-use super::powers::{Memory, Power, Powers};
+use super::powers::Powers;
 use super::{Bounds, End, Event, Outcome, World};
 use crate::hostile::{Descriptor, Word};
 use crate::oracle::{Breach, Invariant};
+
+use step::{obey, suspend_for_others};
+pub(super) use step::{relax, step, stop};
 
 /// Bytes of stack per CPU.
 const STACK: usize = 256 << 10;
@@ -335,114 +341,9 @@ fn spawn(world: &dyn World, cpu: u8, stack: DefaultStack) -> Cpu {
     })
 }
 
-/// Lets the others go on; comes back when this CPU has been chosen, and has taken an interrupt if it was
-/// to take one.
-fn suspend_for_others() {
-    let go = match with(Hunt::schedule) {
-        Go::Away => {
-            suspend();
-            with(|h| h.me().command)
-        }
-        go => go,
-    };
-    obey(go);
-}
-
-fn suspend() {
-    let yielder = with(|h| h.cpus[h.executing as usize].yielder);
-    // SAFETY: the yielder lives on the coroutine's stack, and we run on it.
-    unsafe { &*yielder }.suspend(());
-}
-
 /// The location that stands for a CPU's pending interrupt.
 pub(super) const fn pending_bit(cpu: u8) -> Location {
     FENCES - 1 - cpu as Location
-}
-
-/// The run is over: this CPU never goes on. Neither does a world that looks at the end of a run, which is
-/// no CPU.
-pub(super) fn stop() -> ! {
-    if with(|h| !h.running) {
-        std::panic::resume_unwind(Box::new("the run is over"));
-    }
-    loop {
-        suspend();
-    }
-}
-
-/// Takes the interrupt, if that is what was decided. Says whether it did.
-fn obey(go: Go) -> bool {
-    if go != Go::Interrupt {
-        return false;
-    }
-    let (world, cpu) = with(|h| {
-        let Hunt { cpus, memory, current, .. } = h;
-        let me = &mut cpus[*current as usize];
-        me.pending = false;
-        me.irqs_on = false;
-        me.in_interrupt = true;
-        // Where among the accesses to its own memory it comes is part of the CPU's state.
-        me.history = mix(me.history ^ 0x1e57 ^ me.own_accesses << 16);
-        memory.receive(*current, &me.knowledge);
-        me.knowledge.clear();
-        h.note(|| "takes the interrupt".to_owned());
-        (h.world, h.current)
-    });
-    // SAFETY: the world outlives the run.
-    unsafe { &*world }.interrupt(CpuId(u32::from(cpu)));
-    with(|h| {
-        h.note(|| "leaves the interrupt".to_owned());
-        h.me().irqs_on = true;
-        h.me().in_interrupt = false;
-    });
-    true
-}
-
-/// This CPU is about to do something that others can notice, or that interrupts may come before.
-pub(super) fn step(location: Location, write: bool, everything: bool) {
-    loop {
-        let go = with(|h| {
-            if !h.running {
-                return Go::On;
-            }
-            let cpu = h.current;
-            h.me().next = Footprint { cpu, location, write, everything };
-            h.me().status = Status::Ready;
-            h.schedule()
-        });
-        let taken = match go {
-            Go::Away => {
-                suspend();
-                obey(with(|h| h.me().command))
-            }
-            go => obey(go),
-        };
-        if !taken {
-            return;
-        }
-    }
-}
-
-/// A turn of a wait loop: comes back when something that this CPU loaded since the last turn has changed,
-/// or after an interrupt.
-pub(super) fn relax() {
-    let news = with(|h| {
-        let me = h.me();
-        let taken = std::mem::replace(&mut me.handler_waited, me.in_interrupt);
-        taken && !me.in_interrupt || h.memory.has_news(h.current)
-    });
-    if news {
-        step(0, false, true);
-    } else {
-        with(|h| {
-            let cpu = h.current;
-            h.me().next = Footprint::everything(cpu);
-            h.me().status = Status::Waiting;
-        });
-        suspend_for_others();
-        with(|h| h.me().status = Status::Ready);
-    }
-    with(|h| h.memory.catch_up(h.current));
 }
 
 impl Hunt {
@@ -478,170 +379,6 @@ impl Hunt {
     pub fn broken(&mut self, invariant: Invariant, cpu: u8, details: String) {
         let breach = Breach::new(invariant, CpuId(u32::from(cpu)), details);
         self.end.get_or_insert(End::Breach(Box::new(breach)));
-    }
-
-    /// Asks the chooser; `None` when the run is over.
-    pub fn choose(&mut self, point: &Point<'_>) -> Option<usize> {
-        // SAFETY: the chooser outlives the run, and nothing else uses it meanwhile.
-        match unsafe { &mut *self.chooser }.choose(point) {
-            Decision::Abandon => {
-                self.end.get_or_insert(End::Abandoned);
-                None
-            }
-            Decision::Take(option) => {
-                // A schedule made for other code may ask for what there is not.
-                let option = option.min(point.options() - 1);
-                #[allow(clippy::cast_possible_truncation)] // fewer than 2^16 options
-                if point.options() > 1 {
-                    self.choices.push(option as u16);
-                }
-                Some(option)
-            }
-        }
-    }
-
-    /// Decides who goes next, and drains buffers on the way. `Away`: not the current CPU; `self.current`
-    /// says who, or the run is over.
-    fn schedule(&mut self) -> Go {
-        loop {
-            if self.end.is_some() {
-                return Go::Away;
-            }
-            if self.steps >= self.bounds.steps {
-                self.end = Some(End::Limit);
-                return Go::Away;
-            }
-            if self.is_over() {
-                return Go::Away;
-            }
-            self.list_candidates();
-            let chosen = match self.candidates.len() {
-                0 => {
-                    self.stuck();
-                    return Go::Away;
-                }
-                1 if !self.wants_state => 0,
-                _ => {
-                    let state = if self.wants_state { self.state() } else { 0 };
-                    let candidates = std::mem::take(&mut self.candidates);
-                    let chosen = self.choose(&Point::Next { candidates: &candidates, state });
-                    self.candidates = candidates;
-                    match chosen {
-                        None => return Go::Away,
-                        Some(chosen) => chosen,
-                    }
-                }
-            };
-            self.steps += 1;
-            let Candidate { actor, .. } = self.candidates[chosen];
-            if !matches!(actor, Actor::Drain(_)) {
-                // How far the CPU's code has come is part of its state, even where a step shows it nothing.
-                let me = &mut self.cpus[actor.cpu() as usize];
-                me.history = mix(me.history ^ 0x57e9);
-            }
-            let (cpu, go) = match actor {
-                Actor::Drain(cpu) => {
-                    self.drain_one(cpu);
-                    continue;
-                }
-                Actor::Cpu(cpu) => (cpu, Go::On),
-                Actor::Interrupt(cpu) => (cpu, Go::Interrupt),
-            };
-            if cpu == self.current && !self.cpus[cpu as usize].yielder.is_null() {
-                return go;
-            }
-            self.cpus[cpu as usize].command = go;
-            self.current = cpu;
-            return Go::Away;
-        }
-    }
-
-    /// All programs have ended, all interrupts were taken, and all stores are visible: what is left to happen
-    /// when the last program ends is in no other order for it.
-    fn is_over(&self) -> bool {
-        let quiet = |c: &CpuState| c.status == Status::Ended && !c.pending;
-        self.cpus.iter().all(quiet)
-            && (0..).zip(&self.cpus).all(|(cpu, _)| self.memory.buffered(cpu) == 0)
-    }
-
-    fn list_candidates(&mut self) {
-        let Self { candidates, cpus, memory, mmu, powers, current, .. } = self;
-        candidates.clear();
-        let now = !powers.has(Power::LateInterrupts);
-        let interruptible = |c: &CpuState| c.pending && c.irqs_on;
-        let take = |cpu: u8| {
-            let location = pending_bit(cpu);
-            let footprint = Footprint { cpu, location, write: true, everything: false };
-            Candidate { actor: Actor::Interrupt(cpu), footprint }
-        };
-        if now && let Some((cpu, _)) = (0..).zip(cpus.iter()).find(|(_, c)| interruptible(c)) {
-            candidates.push(take(cpu));
-            return;
-        }
-        let ready = |cpu: u8, c: &CpuState| match c.status {
-            Status::Ready => true,
-            Status::Waiting => memory.has_news(cpu),
-            Status::Ended => false,
-        };
-        let mut add = |cpu: u8, c: &CpuState| {
-            if ready(cpu, c) {
-                candidates.push(Candidate { actor: Actor::Cpu(cpu), footprint: c.next });
-            }
-        };
-        add(*current, &cpus[*current as usize]);
-        for (cpu, state) in (0..).zip(cpus.iter()) {
-            if cpu != *current {
-                add(cpu, state);
-            }
-        }
-        for (cpu, state) in (0..).zip(cpus.iter()) {
-            if interruptible(state) {
-                candidates.push(take(cpu));
-            }
-        }
-        if memory.model() == Memory::Tso {
-            for (cpu, _) in (0..).zip(cpus.iter()) {
-                if let Some(location) = memory.oldest(cpu) {
-                    // Walkers of every CPU read tables.
-                    let everything = mmu.is_entry(location);
-                    let footprint = Footprint { cpu, location, write: true, everything };
-                    candidates.push(Candidate { actor: Actor::Drain(cpu), footprint });
-                }
-            }
-        }
-    }
-
-    /// Nobody can go on, and not all programs have ended.
-    fn stuck(&mut self) {
-        let waiting: Vec<String> = (0u32..)
-            .zip(&self.cpus)
-            .filter(|(_, c)| c.status != Status::Ended)
-            .map(|(cpu, c)| {
-                format!("{}{}", CpuId(cpu), if c.irqs_on { "" } else { " (interrupts off)" })
-            })
-            .collect();
-        let first = self.cpus.iter().position(|c| c.status != Status::Ended).unwrap_or(0);
-        let wait = if waiting.len() == 1 { "waits" } else { "wait" };
-        let details = format!("{} {wait} for ever", waiting.join(" and "));
-        #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
-        self.broken(Invariant::Progress, first as u8, details);
-    }
-
-    /// The oldest buffered store of a CPU becomes visible.
-    fn drain_one(&mut self, cpu: u8) {
-        if let Some(Buffered { location, value, native }) = self.memory.drain_one(cpu) {
-            if let Some((at, width)) = native {
-                super::hooks::write_native(at, width, value);
-            }
-            self.mmu.visible(&self.memory, location);
-        }
-    }
-
-    /// All buffered stores of a CPU become visible.
-    pub fn drain(&mut self, cpu: u8) {
-        while self.memory.buffered(cpu) != 0 {
-            self.drain_one(cpu);
-        }
     }
 
     /// Raises the interrupt of a CPU.

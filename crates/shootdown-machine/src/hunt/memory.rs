@@ -21,10 +21,16 @@
 //! views say (Arm: a store is seen by walkers after `DSB ISHST`; RISC-V: after a fence). Under `Tso` they
 //! read memory, past all buffers.
 
+mod news;
+#[cfg(test)]
+mod tests;
+mod view;
+
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use super::powers::Memory;
+use view::{View, at, join, raise};
 
 /// Number of a location, from 1.
 pub type Location = u32;
@@ -34,30 +40,6 @@ pub const FENCES: Location = u32::MAX;
 
 /// How many CPUs a hunt can have.
 pub const MAX_CPUS: usize = 8;
-
-/// For each location the oldest message that may be read; missing means 0.
-type View = Vec<u32>;
-
-fn join(into: &mut View, from: &[u32]) {
-    if into.len() < from.len() {
-        into.resize(from.len(), 0);
-    }
-    for (to, from) in into.iter_mut().zip(from) {
-        *to = (*to).max(*from);
-    }
-}
-
-fn at(view: &[u32], location: Location) -> u32 {
-    view.get(location as usize).copied().unwrap_or(0)
-}
-
-fn raise(view: &mut View, location: Location, to: u32) {
-    let i = location as usize;
-    if view.len() <= i {
-        view.resize(i + 1, 0);
-    }
-    view[i] = view[i].max(to);
-}
 
 /// One value of a location's history.
 #[derive(Clone, Copy, Debug)]
@@ -275,18 +257,6 @@ impl SharedMemory {
         }
     }
 
-    fn watch(&mut self, cpu: u8, location: Location, number: u32) {
-        let Observer { watched, seen, .. } = &mut self.observers[cpu as usize];
-        let at = location as usize;
-        if seen.len() <= at {
-            seen.resize(at + 1, 0);
-        }
-        if seen[at] == 0 {
-            watched.push(location);
-        }
-        seen[at] = number + 1;
-    }
-
     fn see(&mut self, cpu: u8, location: Location, number: u32, message: Message, order: Ordering) {
         let Self { observers, pool, .. } = self;
         let observer = &mut observers[cpu as usize];
@@ -482,25 +452,6 @@ impl SharedMemory {
         join(&mut observers[cpu as usize].now, freed);
     }
 
-    /// A turn of a wait loop is over: stores that it waits for become visible in the end.
-    pub fn catch_up(&mut self, cpu: u8) {
-        let Self { observers, histories, model, .. } = self;
-        let Observer { watched, seen, now, .. } = &mut observers[cpu as usize];
-        for location in watched.drain(..) {
-            seen[location as usize] = 0;
-            if *model == Memory::Weak {
-                raise(now, location, histories[location as usize - 1].writes);
-            }
-        }
-    }
-
-    /// Could the CPU read something newer than what it saw of the locations it loaded since the last turn
-    /// of its wait loop?
-    pub fn has_news(&self, cpu: u8) -> bool {
-        let Observer { watched, seen, .. } = &self.observers[cpu as usize];
-        watched.iter().any(|l| seen[*l as usize] <= self.history(*l).writes)
-    }
-
     /// Hash of what memory holds (what each CPU knows follows from what it did).
     pub fn hash(&self) -> u64 {
         let buffers = self.observers.iter().fold(0, |h, o| mix(h ^ o.buffer.len() as u64));
@@ -525,118 +476,4 @@ pub const fn mix(x: u64) -> u64 {
 
 fn cell(location: Location, value: u64) -> u64 {
     mix(mix(u64::from(location)) ^ value)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RLX: Ordering = Ordering::Relaxed;
-
-    fn weak() -> (SharedMemory, Location, Location) {
-        let mut m = SharedMemory::new(Memory::Weak);
-        let x = m.locate(0);
-        let y = m.locate(0);
-        (m, x, y)
-    }
-
-    #[test]
-    fn relaxed_stores_become_visible_in_any_order() {
-        let (mut m, x, y) = weak();
-        m.store(0, x, 1, RLX, None);
-        m.store(0, y, 1, RLX, None);
-        assert_eq!(m.load(1, y, Ordering::Acquire, 0).0, 1);
-        assert_eq!(m.choices(1, x), 2, "the earlier store may still be unseen");
-    }
-
-    #[test]
-    fn acquire_sees_what_release_published() {
-        let (mut m, x, y) = weak();
-        m.store(0, x, 1, RLX, None);
-        m.store(0, y, 1, Ordering::Release, None);
-        m.load(1, y, RLX, 0);
-        assert_eq!(m.choices(1, x), 2, "a relaxed load learns nothing");
-        m.fence(1, Ordering::Acquire);
-        assert_eq!(m.choices(1, x), 1, "until a fence");
-        m.load(2, y, Ordering::Acquire, 0);
-        assert_eq!(m.choices(2, x), 1);
-    }
-
-    #[test]
-    fn store_buffering_needs_both_fences() {
-        for (a, b) in [(false, false), (true, false), (false, true), (true, true)] {
-            let (mut m, x, y) = weak();
-            m.store(0, x, 1, Ordering::Release, None);
-            m.store(1, y, 1, Ordering::Release, None);
-            if a {
-                m.fence(0, Ordering::SeqCst);
-            }
-            if b {
-                m.fence(1, Ordering::SeqCst);
-            }
-            let both_miss = m.choices(0, y) == 2 && m.choices(1, x) == 2;
-            assert_eq!(both_miss, !(a && b), "fences {a} {b}");
-        }
-    }
-
-    #[test]
-    fn a_page_comes_with_what_its_last_owner_wrote() {
-        let (mut m, x, _) = weak();
-        m.store(0, x, 1, RLX, None);
-        m.release_page(0);
-        assert_eq!(
-            m.choices(1, x),
-            2,
-            "who was given no page may still read what was there before"
-        );
-        m.acquire_page(1);
-        assert_eq!(m.choices(1, x), 1);
-    }
-
-    #[test]
-    fn a_release_sequence_goes_through_read_modify_writes() {
-        let (mut m, x, y) = weak();
-        m.store(0, x, 1, RLX, None);
-        m.store(0, y, 1, Ordering::Release, None);
-        m.rmw(1, y, Some(2), RLX);
-        m.load(2, y, Ordering::Acquire, 0);
-        assert_eq!(m.choices(2, x), 1);
-    }
-
-    #[test]
-    fn a_read_never_goes_back() {
-        let (mut m, x, _) = weak();
-        m.store(0, x, 1, RLX, None);
-        m.store(0, x, 2, RLX, None);
-        assert_eq!(m.load(1, x, RLX, 1).0, 1);
-        assert_eq!(m.choices(1, x), 2);
-        assert_eq!(m.choices(0, x), 1, "nobody misses his own stores");
-    }
-
-    #[test]
-    fn buffers_forward_and_drain_in_order() {
-        let mut m = SharedMemory::new(Memory::Tso);
-        let x = m.locate(0);
-        let y = m.locate(0);
-        assert!(m.store(0, x, 1, RLX, None));
-        assert!(m.store(0, y, 2, RLX, None));
-        assert_eq!((m.load(0, y, RLX, 0).0, m.load(1, y, RLX, 0).0), (2, 0));
-        assert_eq!(m.drain_one(0).map(|b| b.location), Some(x));
-        assert_eq!((m.load(1, x, RLX, 0).0, m.load(1, y, RLX, 0).0), (1, 0));
-        assert_eq!(m.buffered(0), 1);
-    }
-
-    #[test]
-    fn walkers_see_what_was_published() {
-        let (mut m, x, _) = weak();
-        m.store(0, x, 1, RLX, None);
-        let seen = |m: &SharedMemory| {
-            let mut values = Vec::new();
-            m.walker_reads(x, &mut |v, _| values.push(v));
-            values
-        };
-        assert_eq!(seen(&m), [1, 0]);
-        m.publish(0, x);
-        assert_eq!(seen(&m), [1]);
-    }
 }

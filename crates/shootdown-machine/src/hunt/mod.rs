@@ -32,6 +32,7 @@ mod mmu;
 mod powers;
 mod promises;
 pub mod schedule;
+mod setup;
 #[cfg(test)]
 mod tests;
 

@@ -77,3 +77,41 @@ pub fn user_store(page: u32) -> bool {
         }
     }
 }
+
+/// Code runs on this CPU that may use any translation of its loaded tables that user mode may use. A
+/// promise is broken if it could use one that it must not.
+pub fn user_code() {
+    own_step();
+    check(|h| {
+        h.note(|| "runs user code".to_owned());
+        h.mmu.check_uses(h.current, true)
+    });
+}
+
+/// As [`user_code`], for the kernel's own addresses.
+pub fn kernel_code() {
+    own_step();
+    check(|h| {
+        h.note(|| "uses kernel addresses".to_owned());
+        h.mmu.check_uses(h.current, false)
+    });
+}
+
+/// The flush that covers these changes has returned: what they took away is used no more.
+pub fn revoked(changes: &[Change]) {
+    step(0, false, true);
+    with(|h| {
+        // What is over before the hunt begins has no versions: see `write_entry`.
+        let changes = if h.running { changes } else { &[] };
+        for change in changes {
+            h.mmu.revoked(*change);
+            h.note(|| format!("has flushed the change of {}", change.word));
+        }
+    });
+}
+
+/// A promise of the code under test itself does not hold. The run is over.
+pub fn breach(invariant: Invariant, details: String) -> ! {
+    with(|h| h.broken(invariant, h.current, details));
+    stop()
+}

@@ -1,15 +1,18 @@
 //! What may happen next: every transition from a state.
 
-use crate::hostile::{
-    Access, Descriptor, FaultKind, HostileError, Invalidation, Outcome, Pages, TableId, Update,
-};
+mod invalidate;
+mod settle;
+
+use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Outcome, TableId, Update};
 use shootdown::{Reach, Tag};
 
-use super::machine::{Breakage, Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
-use super::program::{Arithmetic, Class, Op, Place, Scope};
+use super::machine::{Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
+use super::program::{Class, Op, Place};
 use super::test::{Arch, Faults};
 use super::value::Value;
 use super::window::View;
+pub(super) use invalidate::release;
+pub(super) use settle::settle;
 
 /// The address of a failing exclusive store's status.
 const FAILED: Value = Value::number(1);
@@ -390,134 +393,6 @@ impl<'a> Stepper<'a> {
         }
         self.emit(next, tell);
         Ok(())
-    }
-
-    fn removal(&self, view: &View<'_>, scope: Scope) -> Invalidation {
-        let number = |page| self.machine.page_number(page);
-        let riscv = self.machine.test.arch == Arch::Riscv64;
-        let x86 = self.machine.test.arch == Arch::X86_64;
-        match scope {
-            Scope::PageHere { page } => {
-                Invalidation::invlpg(number(page), view.state.hw.tag(view.cpu))
-            }
-            Scope::Page { page, tag } if x86 => {
-                Invalidation::invpcid_address(number(page), Tag(tag))
-            }
-            Scope::Page { page, tag } if riscv => {
-                Invalidation::sfence_address_asid(number(page), Tag(tag))
-            }
-            Scope::Page { page, tag } => Invalidation::tlbi_va(Pages::one(number(page)), Tag(tag)),
-            Scope::PageAnyTag { page } if riscv => Invalidation::sfence_address(number(page)),
-            Scope::PageAnyTag { page } => Invalidation::tlbi_va_any(Pages::one(number(page))),
-            Scope::LastLevel { page, tag: Some(tag) } => {
-                Invalidation::tlbi_va_last(Pages::one(number(page)), Tag(tag))
-            }
-            Scope::LastLevel { page, tag: None } => {
-                Invalidation::tlbi_va_any_last(Pages::one(number(page)))
-            }
-            Scope::Tag(tag) => Invalidation::tag(Tag(tag)),
-            Scope::NonGlobal => Invalidation::everything_but_globals(),
-            Scope::All => Invalidation::everything(),
-        }
-    }
-
-    /// The accesses of other CPUs that were translated before an invalidation that covers them.
-    fn outstanding(&self, view: &View<'_>, scope: Scope) -> u128 {
-        if self.machine.options.breakage == Breakage::ImpatientSync {
-            return 0;
-        }
-        let mut mask = 0;
-        for (cpu, other) in view.state.cpus.iter().enumerate().filter(|(c, _)| *c != view.cpu) {
-            for (at, step) in other.steps.iter().enumerate() {
-                let (tag, global) = match *step {
-                    Step::Held { tag, global, .. } => (tag, global),
-                    Step::HeldFault { tag, .. } => (tag, false),
-                    _ => continue,
-                };
-                let Some(Place::Page(page)) = self.machine.op(cpu, at).place() else { continue };
-                let same = |p| self.machine.page_number(p) == self.machine.page_number(page);
-                let covered = match scope {
-                    Scope::Page { page, tag: t } | Scope::LastLevel { page, tag: Some(t) } => {
-                        same(page) && (global || t == tag)
-                    }
-                    Scope::PageAnyTag { page }
-                    | Scope::PageHere { page }
-                    | Scope::LastLevel { page, tag: None } => same(page),
-                    Scope::Tag(t) => !global && t == tag,
-                    Scope::NonGlobal => !global,
-                    Scope::All => true,
-                };
-                if covered {
-                    mask |= bit(cpu, at);
-                }
-            }
-        }
-        mask
-    }
-}
-
-/// The bit of an instruction in masks of outstanding accesses.
-const fn bit(cpu: usize, at: usize) -> u128 {
-    1 << (cpu * super::parse::program::MAX_CODE + at)
-}
-
-/// The access is over: nobody waits for it any more.
-pub(super) fn release(state: &mut State, cpu: usize, at: usize) {
-    for other in &mut state.cpus {
-        for step in &mut other.steps {
-            if let Step::Issued { outstanding } = step {
-                *outstanding &= !bit(cpu, at);
-            }
-        }
-    }
-}
-
-/// Does what follows by itself: register arithmetic, and branches whose register is known. False if a
-/// guess was wrong.
-pub(super) fn settle(machine: &Machine<'_>, state: &mut State) -> bool {
-    for cpu in 0..state.cpus.len() {
-        let mut k = 0;
-        loop {
-            let view = View::new(machine, state, cpu);
-            if k >= view.path.len() {
-                break;
-            }
-            let at = view.path.at(k);
-            let step = *view.step(k);
-            let done = match *view.op(k) {
-                Op::Set { to: _, left, with, right } if step == Step::Waiting => {
-                    let both = view.operand(k, left).zip(view.operand(k, right));
-                    both.map(|(left, right)| compute(left, with, right))
-                }
-                Op::Branch { reg, equal, value, .. } if !step.finished() => {
-                    let taken = view.operand(k, reg).map(|found| (found == value) == equal);
-                    if let (Some(is), Step::Guessed { taken: guess }) = (taken, step)
-                        && is != guess
-                    {
-                        return false;
-                    }
-                    taken.map(|taken| Value::number(u64::from(taken)))
-                }
-                _ => None,
-            };
-            if let Some(value) = done {
-                state.cpus[cpu].steps[at] = Step::done(value);
-            }
-            k += 1;
-        }
-    }
-    true
-}
-
-fn compute(left: Value, with: Arithmetic, right: Value) -> Value {
-    let (l, r) = (left.bits(), right.bits());
-    match with {
-        Arithmetic::Move => left,
-        Arithmetic::Add => Value::from_bits(l.wrapping_add(r)),
-        Arithmetic::Xor => Value::from_bits(l ^ r),
-        Arithmetic::And => Value::from_bits(l & r),
-        Arithmetic::Or => Value::from_bits(l | r),
-        Arithmetic::Clear => Value::from_bits(l & !r),
     }
 }
 

@@ -5,7 +5,7 @@ use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
 use shootdown::sync::Ordering;
-use shootdown::{AddressSpace, CpuId, Request, Served, call_on, flush_everything, flush_kernel};
+use shootdown::{AddressSpace, CpuId, Request, Served, call_on};
 
 use super::state::{Kernel, Mine, Room};
 use super::tables::{Tables, range};
@@ -438,106 +438,6 @@ impl<P: Port> Cpu<P> {
             hw::witness("lockless-walk");
         }
         hw::set_irqs(before);
-    }
-
-    // ------------------------------------------------------------ the kernel's own pages
-
-    fn kernel_page(&self, page: u8) {
-        if page >= self.k.config.kernel_pages {
-            return;
-        }
-        let page = self.tables.kernel_page(page);
-        self.k.kernel_lock.lock(self.k, &self.pin);
-        if let Some(word) = self.tables.walk(self.k.kernel_root, page, 0) {
-            let old = hw::read_entry(word);
-            let new = hw::new_frame();
-            if self.breaks(KernelMutant::KernelPageWithoutFlush) {
-                let (_, change) = hw::swap_entry(word, old.to_frame(new));
-                hw::revoked(&[change]);
-                hw::free_frame(old.frame());
-            } else {
-                let (_, change) = hw::swap_entry(word, crate::hostile::Descriptor::ABSENT);
-                if flush_kernel::<P>(&self.pin, range(page, 1)).is_ok() {
-                    hw::revoked(&[change]);
-                    hw::free_frame(old.frame());
-                    hw::witness("kernel-page-flushed");
-                }
-                self.tables.make(word, old.to_frame(new));
-            }
-        }
-        self.k.kernel_lock.unlock();
-    }
-
-    fn kernel_table(&self) {
-        if self.k.config.levels < 3 {
-            return;
-        }
-        let page = self.tables.kernel_page(0);
-        self.k.kernel_lock.lock(self.k, &self.pin);
-        if let Some(word) = self.tables.walk(self.k.kernel_root, page, 1) {
-            let old = hw::read_entry(word).next();
-            let new = self.tables.new_table();
-            for index in 0..self.tables.entries() {
-                let entry = hw::read_entry(crate::hostile::Word::new(old, index));
-                self.tables.make(crate::hostile::Word::new(new, index), entry);
-            }
-            let (_, change) = hw::swap_entry(word, crate::hostile::Descriptor::table(new));
-            let entries = u32::from(self.tables.entries());
-            let flushed = if self.breaks(KernelMutant::KernelTableByRange) {
-                flush_kernel::<P>(&self.pin, range(page, entries))
-            } else {
-                flush_everything::<P>(&self.pin)
-            };
-            if flushed.is_ok() {
-                hw::revoked(&[change]);
-                hw::witness("kernel-table-freed");
-                hw::free_table(old);
-            }
-        }
-        self.k.kernel_lock.unlock();
-    }
-
-    // ------------------------------------------------------------ the end of a space
-
-    fn retire(&self, number: u8) {
-        if number >= self.k.config.spaces || !self.k.can_be_reborn(number) {
-            return;
-        }
-        let Some(space) = self.k.kill(number) else { return };
-        if !self.breaks(KernelMutant::RetireWithoutAsking)
-            && let Err(error) = space.retire(&self.pin)
-        {
-            hw::note(|| format!("can't retire the space: {error}"));
-            hw::witness("retire-refused");
-            self.k.revive(number);
-            return;
-        }
-        self.tear_down(space.root());
-        let root = self.tables.new_root(self.k.kernel_root);
-        let word = self.tables.walk_or_make(root, 0, 0).expect("a new root has no large pages");
-        let frame = hw::new_frame();
-        self.tables.make(word, crate::hostile::Descriptor::user_rw(frame));
-        self.k.reborn(number, root);
-        hw::witness("space-reborn");
-    }
-
-    /// Frees the user half of a tree that nobody uses.
-    fn tear_down(&self, root: TableId) {
-        let entries = self.tables.entries();
-        let step = u32::from(entries);
-        for base in (0..self.tables.kernel_page(0)).step_by(usize::from(entries)) {
-            if let Some(word) = self.tables.walk(root, base, 0) {
-                for page in base..base + step {
-                    let index = (page % step) as u8;
-                    let leaf = hw::read_entry(crate::hostile::Word::new(word.table, index));
-                    if leaf.present() {
-                        hw::free_frame(leaf.frame());
-                    }
-                }
-                hw::free_table(word.table);
-            }
-        }
-        hw::free_table(root);
     }
 }
 

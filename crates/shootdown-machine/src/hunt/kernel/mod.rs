@@ -24,6 +24,7 @@
 mod config;
 mod contents;
 mod cpu;
+mod kernel_pages;
 mod library;
 mod memory;
 mod mutant;
@@ -31,6 +32,7 @@ mod op;
 mod port;
 mod program;
 mod random;
+mod retire;
 mod state;
 mod tables;
 #[cfg(test)]
