@@ -108,7 +108,7 @@ pub(crate) fn understood(events: &[Event]) {
     let sorted =
         truth.met_running + truth.met_lazy + truth.met_switching + truth.in_vain + truth.unknown;
     assert_eq!(sorted, asked, "every remote flush is put under one heading");
-    let _ = (timeline.asked_beyond(), timeline.met_running());
+    let _ = (timeline.asked_while_switching(), timeline.met_running());
     for (cpus, copies) in [(1, 1), (3, 2)] {
         let again = spread(&timeline, cpus, copies);
         assert!(u32::from(again.cpus) <= cpus, "{} CPUs of {cpus}", again.cpus);

@@ -56,7 +56,7 @@ pub const POLICIES: &[Named] = &[
     },
     Named {
         name: "linux-6.15",
-        line: "5.13 with CPU sets left late, and tags for all CPUs where x86 hardware invalidates by them",
+        line: "5.13 with CPU sets left when asked in vain, and tags for all CPUs where x86 hardware invalidates by them",
         contestant: Contestant::Policy(Policy::LINUX_6_15),
     },
     Named {

@@ -85,7 +85,7 @@ fn policy(r: &mut Random) -> Policy {
             11 => p.broadcast = r.of(&STRATEGIES),
             12 => p.shared = Threshold { above: r.of(&[0, 1, 3]), every: r.of(&[0, 1, 4]) },
             _ => {
-                p.leave = r.of(&[Leave::AtSwitch, Leave::Lazily]);
+                p.leave = r.of(&[Leave::AtSwitch, Leave::Lazily, Leave::WhenAsked]);
                 p.split_lazy_line = r.coin();
             }
         }

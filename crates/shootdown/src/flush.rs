@@ -13,7 +13,7 @@
 //! | the space in use, current already | no | an earlier request or a switch caught it up |
 //! | the space, lazily; leaf change | no | it catches up when it returns (D2) |
 //! | the space, lazily; tables freed | yes | its walker could use them |
-//! | another space or none | no | it looks at the generation when it comes back (D1) |
+//! | another space or none | no | it looks at the generation when it comes back (D1); no walk is under way |
 //!
 //! A filter may err towards telling, never the other way.
 //!
@@ -304,7 +304,7 @@ impl<P: Platform> AddressSpace<P> {
             let lost = targets.iter().next();
             lost.into_iter().for_each(|cpu| targets.remove(cpu));
         }
-        let looks = policy.lazy == Lazy::CatchUp || policy.leave == Leave::Lazily;
+        let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
         if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
             trim = self.filter(me, &mut targets, generation, request.freed_tables);
         }
@@ -345,6 +345,7 @@ impl<P: Platform> AddressSpace<P> {
         // Only where the space changed again since can a CPU have answered for this change already.
         let overtaken = self.generation() != generation;
         let shared = current::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());
+        let asks_all = freed_tables && policy.leave == Leave::WhenAsked;
         let mut stale = CpuSetOf::<P>::EMPTY;
         for cpu in candidates.iter() {
             let Some(state) = P::slot(cpu) else {
@@ -381,7 +382,9 @@ impl<P: Platform> AddressSpace<P> {
                     told
                 }
                 View::Elsewhere => {
-                    me.stats.avoided_elsewhere.inc();
+                    if !asks_all {
+                        me.stats.avoided_elsewhere.inc();
+                    }
                     stale.insert(cpu);
                     if without!(RemoteRemoval) {
                         crate::cpu_set::Mask::remove(&self.presence.cpus, cpu);
@@ -394,7 +397,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         let count = u64::from(stale.len());
-        if count == 0 || !self.note_stale(count) {
+        if count == 0 || !asks_all && !self.note_stale(count) {
             return CpuSetOf::<P>::EMPTY;
         }
         me.stats.trims.add(count);

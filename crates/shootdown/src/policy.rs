@@ -49,8 +49,12 @@ pub enum Delivery {
 pub enum Leave {
     /// On every switch away.
     AtSwitch,
-    /// When a flush finds it in vain, or a trim asks for it.
+    /// When it loads the kernel's own tables, or a trim asks for it.
     Lazily,
+    /// When it is asked in vain: by a trim, or by a flush for freed tables, which asks all of the set (Linux
+    /// since 6.14). Nobody need be asked for those who are elsewhere: whoever has another root loaded has no walk
+    /// under way in the old tables, and finds out before it loads their root again what was freed.
+    WhenAsked,
 }
 
 /// A set of mechanisms.
@@ -175,9 +179,9 @@ impl Policy {
     pub const LINUX_5_13: Self =
         Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
 
-    /// 5.13 with CPU sets that are left late, and tags for all CPUs where x86 hardware invalidates by them.
+    /// 5.13 with CPU sets that are left when asked, and tags for all CPUs where x86 hardware invalidates by them.
     pub const LINUX_6_15: Self =
-        Self { leave: Leave::Lazily, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
+        Self { leave: Leave::WhenAsked, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
 
     /// Machine-wide tags, and every invalidation broadcast by the hardware.
     pub const ARM64_MAINLINE: Self = Self { broadcast: Some(Strategy::Always), ..Self::LINUX_5_13 };

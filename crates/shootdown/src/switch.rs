@@ -333,6 +333,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     me.set_order(me.order().with_lazy(false));
     match current::strategy::<P>() {
         Some(strategy) => broadcast::left(me, strategy),
+        None if P::policy().leave == Leave::WhenAsked => {}
         None => leave_set(me, cpu),
     }
     if machine_wide::<P>() {

@@ -14,11 +14,12 @@ use shootdown::{
     return_to_user,
 };
 
-const POLICIES: [(&str, &Policy); 5] = [
+const POLICIES: [(&str, &Policy); 6] = [
     ("naive", &Policy::NAIVE),
     ("linux-4.13", &Policy::LINUX_4_13),
     ("linux-4.14", &Policy::LINUX_4_14),
     ("linux-5.13", &Policy::LINUX_5_13),
+    ("linux-6.15", &Policy::LINUX_6_15),
     ("shootdown", &Policy::SHOOTDOWN),
 ];
 
@@ -179,6 +180,46 @@ fn a_cpu_in_the_set_for_nothing_is_asked_to_leave_it() {
     switch(1, a);
     assert!(a.cpus().contains(CpuId(1)));
     assert_eq!(a.flush(&here(), Request::pages(pages(1, 1))).unwrap().interrupted, 1);
+}
+
+#[test]
+fn linux_6_15_asks_the_whole_set_when_tables_are_freed() {
+    for (policy, asked) in [(&Policy::LINUX_6_15, 1), (&Policy::SHOOTDOWN, 0)] {
+        in_fresh_world(move || {
+            boot(2, policy, &PCID);
+            let (a, b) = (new_space(), new_space());
+            map(a, 1, 10);
+            switch(0, a);
+            switch(1, a);
+            on_cpu(1, |_| access(1));
+            switch(1, b);
+            let leaf = Request::pages(pages(9, 1));
+            assert_eq!(a.flush(&here(), leaf).unwrap().interrupted, 0);
+            unmap(a, 1);
+            let freed = Request { freed_tables: true, ..leaf };
+            assert_eq!(a.flush(&here(), freed).unwrap().interrupted, asked);
+            assert_eq!(a.cpus().contains(CpuId(1)), asked == 0, "asked in vain, it leaves");
+            assert_eq!(a.flush(&here(), freed).unwrap().interrupted, 0);
+            assert_eq!(switch(1, a), Switched::Flushed, "asked or not, it finds out");
+            assert_eq!(on_cpu(1, |_| access(1)), None);
+        });
+    }
+}
+
+#[test]
+fn a_cpu_that_left_for_the_kernels_tables_stays_in_the_set_until_asked() {
+    for (policy, stays) in [(&Policy::LINUX_6_15, true), (&Policy::SHOOTDOWN, false)] {
+        in_fresh_world(move || {
+            boot(2, policy, &PCID);
+            let space = new_space();
+            switch(0, space);
+            switch(1, space);
+            on_cpu(1, leave::<Mock>);
+            assert_eq!(space.cpus().contains(CpuId(1)), stays);
+            let asked = space.flush(&here(), Request::space()).unwrap().interrupted;
+            assert_eq!((asked, space.cpus().contains(CpuId(1))), (u32::from(stays), false));
+        });
+    }
 }
 
 #[test]

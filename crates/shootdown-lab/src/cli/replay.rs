@@ -21,11 +21,11 @@ use crate::{LabError, machines};
         simulated machine, with an oracle that stops the run if a stale translation is ever used. Prints \
         interrupts, invalidations by kind, TLB misses, and the time that initiators waited, that \
         responders lost and that all of it took. With as many CPUs as were recorded, it also says how far \
-        the remote flushes under linux-5.13, the policy nearest to a current kernel, are from those the \
+        the remote flushes under linux-6.15, the policy nearest to a current kernel, are from those the \
         recording contains.",
     after_long_help = "Examples:\n  \
         shootdown replay recordings/go-gc.sdr\n  \
-        shootdown replay recordings/go-gc.sdr --machine haswell-ep-48 --cpus 16 --policy linux-5.13,shootdown\n  \
+        shootdown replay recordings/go-gc.sdr --machine haswell-ep-48 --cpus 16 --policy linux-6.15,shootdown\n  \
         shootdown replay recordings/sysbench-fileio-mmap.sdr --copies 4 --cpus 8 --format json"
 )]
 pub struct ReplayArgs {
@@ -37,7 +37,7 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PROFILE", default_value = "zen4-vm")]
     pub machine: String,
 
-    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-5.13, shootdown; on machines
+    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-6.15, shootdown; on machines
     /// that broadcast: arm64-mainline, sticky, active, trim].
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub policy: Option<Vec<String>>,

@@ -45,8 +45,6 @@ mod sets;
 mod tests;
 mod unseen;
 
-pub use sets::Beyond;
-
 /// A space of the recording; numbered from 0 in order of appearance.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(pub u32);
@@ -195,8 +193,8 @@ pub struct Truth {
     /// Those that found the CPU between two spaces, where it has to be asked whatever they are. It is
     /// there for a tenth of a microsecond, but for ten times as long while that is being traced.
     pub met_switching: u64,
-    /// Those that found the CPU with another space or none. Linux clears CPU sets lazily since 6.14, and
-    /// asks everyone in the set when tables are freed; no policy of this project does both.
+    /// Those that found the CPU with another space or none: Linux clears CPU sets lazily since 6.14, and
+    /// asks everyone in the set when tables are freed.
     pub in_vain: u64,
     /// Those asked by kernel threads, whose space is not known, so that no replay repeats them.
     pub unknown: u64,

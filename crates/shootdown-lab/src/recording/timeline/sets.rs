@@ -1,16 +1,12 @@
-//! What the recorded kernel asks beyond what any policy of this project asks.
+//! What the recorded kernel asked because it was traced, and which requests free tables.
 //!
-//! **Problem.** Linux clears CPU sets lazily since 6.14: a CPU that turns to another space stays in the set of the old one. A flush of leaf entries
-//! leaves it alone, since it looks at the generation when it comes back. A flush that frees tables asks
-//! everyone in the set. No policy of this project does both, so what it costs the recorded kernel cannot be
-//! replayed; but it follows from the schedule. The other thing is the tracer's: a CPU between two spaces is
-//! asked whatever they are, and it is there for a tenth of a microsecond, but for ten times as long when the
-//! switch is traced. When it was there is recorded.
+//! **Problem.** A CPU between two spaces is asked whatever they are. It is there for a tenth of a microsecond, but for
+//! ten times as long when the switch is traced, so the recorded kernel asked more CPUs than it would have. When a CPU
+//! was there is recorded.
 //!
-//! **Rules.** A CPU is in a space's set from its first switch to it. Asked when it has another space loaded,
-//! it leaves the set; asked when it keeps the space lazily, it unloads it, but stays in the set until it is
-//! asked once more. One of the set that runs something else and is between two spaces when a flush begins
-//! is asked.
+//! **Rule.** A CPU is in a space's set from its first switch to it until a flush for freed tables, which asks everyone in the set,
+//! finds it elsewhere. One of the set that runs something else and is between two spaces when any other flush begins is
+//! asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,23 +43,15 @@ impl Cause {
     }
 }
 
-/// Requests beyond those to CPUs that have the space loaded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Beyond {
-    /// To CPUs that were in the set for nothing.
-    pub in_set: u64,
-    /// To CPUs between two spaces.
-    pub switching: u64,
-}
-
 impl Timeline {
-    /// What the recorded kernel must have asked beyond, by its rules and the recorded schedule.
+    /// How many CPUs the recorded kernel must have asked in the middle of a switch, by its rules and the recorded
+    /// schedule.
     #[must_use]
-    pub fn asked_beyond(&self) -> Beyond {
+    pub fn asked_while_switching(&self) -> u64 {
         let mut sets: BTreeMap<SpaceId, BTreeSet<Cpu>> = BTreeMap::new();
         let mut runs: BTreeMap<Cpu, Runs> = BTreeMap::new();
         let mut loaded: BTreeMap<Cpu, SpaceId> = BTreeMap::new();
-        let mut asked = Beyond::default();
+        let mut asked = 0;
         for step in &self.steps {
             match step.act {
                 Act::Run(what) => {
@@ -75,18 +63,7 @@ impl Timeline {
                 }
                 Act::Flush { space, extent, cause } if cause.frees_tables(extent) => {
                     let Some(set) = sets.get_mut(&space) else { continue };
-                    set.retain(|cpu| {
-                        let here = loaded.get(cpu) == Some(&space);
-                        let lazy = runs.get(cpu).is_none_or(|what| what.space().is_none());
-                        if *cpu == step.cpu {
-                            return true;
-                        }
-                        asked.in_set += u64::from(!here);
-                        if here && lazy {
-                            loaded.remove(cpu);
-                        }
-                        here
-                    });
+                    set.retain(|cpu| *cpu == step.cpu || loaded.get(cpu) == Some(&space));
                 }
                 Act::Flush { space, .. } => {
                     let set = sets.get(&space).into_iter().flatten();
@@ -95,7 +72,7 @@ impl Timeline {
                         .filter(|cpu| runs.get(cpu).and_then(|what| what.space()) != Some(space));
                     let between =
                         elsewhere.filter(|cpu| self.is_switching(**cpu, step.time, step.time));
-                    asked.switching += between.count() as u64;
+                    asked += between.count() as u64;
                 }
                 _ => {}
             }

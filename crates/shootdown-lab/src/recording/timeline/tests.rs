@@ -187,23 +187,24 @@ fn a_lazy_cpu_that_was_asked_leaves_the_space_and_is_asked_in_vain_after() {
 }
 
 #[test]
-fn sets_cleared_lazily_are_asked_when_tables_go() {
+fn who_is_between_two_spaces_is_asked_while_it_is_in_the_set() {
     let everything =
         |time, tid, step| at(time, 0, tid, What::Flush { step, extent: Extent::Everything });
     let mut events = cast();
     events.extend([
         switch(1, 1, 11, 20, OffCpu::Blocked),
-        flush(2, 0, 10, FlushStep::Ask),
-        flush(3, 0, 10, FlushStep::LocalSpace),
-        everything(4, 10, FlushStep::Ask),
-        everything(5, 10, FlushStep::LocalSpace),
-        everything(6, 10, FlushStep::Ask),
-        everything(7, 10, FlushStep::LocalSpace),
+        flush(2, 1, 20, FlushStep::Switch),
+        everything(3, 10, FlushStep::Ask),
+        everything(4, 10, FlushStep::LocalSpace),
+        switch(5, 1, 20, 30, OffCpu::Blocked),
+        switch(6, 1, 30, 20, OffCpu::Blocked),
+        flush(7, 0, 10, FlushStep::Ask),
+        flush(8, 1, 20, FlushStep::Switch),
+        flush(9, 0, 10, FlushStep::LocalSpace),
     ]);
-    assert_eq!(Timeline::of(&events).asked_beyond().in_set, 1);
-    // A lazy CPU is asked by any policy the first time.
-    events[5] = switch(1, 1, 11, 0, OffCpu::Blocked);
-    assert_eq!(Timeline::of(&events).asked_beyond().in_set, 1);
+    assert_eq!(Timeline::of(&events).asked_while_switching(), 0, "it had left the set");
+    events.drain(7..9);
+    assert_eq!(Timeline::of(&events).asked_while_switching(), 1);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `kernel` | kernel pages that are mapped | 0 to a table's |
 /// | `large` | the second table's span is one large page | `on`, `off` |
 /// | `shared` | the second table is shared by all spaces | `on`, `off` |
-/// | `policy` | mechanisms | `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13` |
+/// | `policy` | mechanisms | `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `linux-6.15` |
 /// | `tags` | hardware tags | `on`, `off` |
 /// | `wide` | hardware tags of so many bits that mean the same on every CPU | 2 to 8; 0: no |
 /// | `broadcast` | hardware invalidates on every CPU; how it is decided that it need not | `always`, `sticky`, `active`, `trim` |
@@ -114,12 +114,13 @@ impl Default for Config {
     }
 }
 
-const POLICIES: [(&str, Policy); 5] = [
+const POLICIES: [(&str, Policy); 6] = [
     ("shootdown", Policy::SHOOTDOWN),
     ("naive", Policy::NAIVE),
     ("linux-4.13", Policy::LINUX_4_13),
     ("linux-4.14", Policy::LINUX_4_14),
     ("linux-5.13", Policy::LINUX_5_13),
+    ("linux-6.15", Policy::LINUX_6_15),
 ];
 
 const STRATEGIES: [(&str, Strategy); 4] = [
