@@ -42,7 +42,7 @@ pub struct CpuTag {
     tag: AtomicU32,
 }
 
-/// Where a [`Generations`] finds the CPUs.
+/// Where a [`Generations`](super::Generations) finds the CPUs.
 pub trait CpuTags {
     /// The state of a CPU; `None` when there is no such CPU.
     fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
