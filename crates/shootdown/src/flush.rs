@@ -2,8 +2,9 @@
 //!
 //! # The path
 //! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
-//! write its range into the log; (3) fence; (4) find the CPUs that must be told; (5) tell them; (6) do
-//! the local work while they do theirs; (7) wait. With serial policies 6 comes before 5.
+//! write its range into the log; (3) fence; (4) find the CPUs that must be told, and in a guest hand those over that
+//! the hypervisor sees to; (5) tell the rest; (6) do the local work while they do theirs; (7) wait. With serial
+//! policies 6 comes before 5.
 //!
 //! # Who is told
 //! | state of a CPU in the set | told? | why not |
@@ -30,6 +31,7 @@
 mod answer;
 mod broadcast;
 mod everywhere;
+mod paravirt;
 mod remote;
 mod request;
 mod shared;
@@ -136,6 +138,7 @@ impl<P: Platform> AddressSpace<P> {
             self.local_work(cpu, me, hint);
         }
         if policy.delivery == Delivery::Push {
+            me.stats.trims.add(u64::from(trim.len()));
             let told = union::<P>(&targets, &trim);
             let request = Push { space: self, hint };
             let data = core::ptr::from_ref(&request).cast();
@@ -186,6 +189,7 @@ impl<P: Platform> AddressSpace<P> {
         let leaving = if trim.is_empty() {
             None
         } else {
+            me.stats.trims.add(u64::from(trim.len()));
             // Trimming is a courtesy: it fails without consequence.
             // SAFETY: the space outlives the call, which is waited for below.
             unsafe { call::post(me, pin.cpu(), *trim, leave_set::<P>, data) }.ok()
@@ -308,7 +312,10 @@ impl<P: Platform> AddressSpace<P> {
         if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
             trim = self.filter(me, &mut targets, generation, request.freed_tables);
         }
-        Started { hint, targets, trim, looks_again }
+        debug_assert!(!targets.contains(cpu), "this CPU does its own work");
+        let mut started = Started { hint, targets, trim, looks_again };
+        self.hand_over(me, request, &mut started);
+        started
     }
 
     /// Asks for the lines that telling others will need, so that they travel together.
@@ -400,7 +407,6 @@ impl<P: Platform> AddressSpace<P> {
         if count == 0 || !asks_all && !self.note_stale(count) {
             return CpuSetOf::<P>::EMPTY;
         }
-        me.stats.trims.add(count);
         stale
     }
 

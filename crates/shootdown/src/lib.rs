@@ -26,6 +26,7 @@
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
 //! | How do CPUs call each other? | [`call`] |
+//! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
 //!
 //! # The smallest complete port
@@ -118,6 +119,7 @@ pub mod ids;
 pub mod layout;
 #[cfg(any(shootdown_traced, loom))]
 pub mod mutant;
+pub mod paravirt;
 pub mod platform;
 pub mod policy;
 pub mod presence;

@@ -9,6 +9,7 @@ use core::fmt;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Mask;
 use crate::ids::CpuId;
+use crate::paravirt::{HypercallError, PreemptedWord, RemoteFlush};
 use crate::policy::Policy;
 use crate::regime::Regime;
 use crate::system::System;
@@ -72,6 +73,17 @@ impl core::error::Error for KickError {}
 /// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
 ///    [`crate::Served::Again`], it is called again before the CPU runs user code (a self-interrupt that
 ///    is maskable does it).
+/// 6. Where [`Platform::preempted`] returns a word, it is the same for a CPU always, and the hypervisor keeps to this: it
+///    calls [`PreemptedWord::stopped`] (or does the same) only after the virtual CPU has stopped; before the CPU's first
+///    instruction after that it swaps the word to 0, as [`PreemptedWord::resumes`] does, and if "flush" was set, the CPU
+///    first drops all its translations: of every tag, global ones, and walk caches.
+/// 7. When [`Platform::flush_remote`] has returned `Ok`, no CPU of the set uses a translation of what was named ([`Of`],
+///    pages) that it cached before the call, or one from a walk that began before the call, under whatever
+///    tag: leaf entries always, non-leaf ones too with `freed_tables`. That holds for a CPU that is lazy, idle, switching or
+///    descheduled too. What the calling CPU wrote before is visible to walks of those CPUs then, and their accesses
+///    through those translations are visible to the caller.
+///
+/// [`Of`]: crate::paravirt::Of
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The proof that code stays on its CPU; usually a guard that disables preemption.
     type Pin: Pinned;
@@ -131,6 +143,22 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// there too.
     fn shared_tags() -> Option<&'static SharedTags> {
         None
+    }
+
+    /// In a guest: the byte by which the hypervisor says whether a virtual CPU runs. A flush marks a CPU that
+    /// does not run there instead of waiting for it. `None` interrupts it.
+    fn preempted(_cpu: CpuId) -> Option<&'static PreemptedWord> {
+        None
+    }
+
+    /// In a guest: has the hypervisor make other CPUs forget. Called for flushes that [`Policy::hypercall_from`]
+    /// selects, in any context, interrupts on or off. It waits for the hypervisor only, never for something that
+    /// a CPU of the guest must do.
+    ///
+    /// # Errors
+    /// When it was not done, or not on all of them: they are interrupted then.
+    fn flush_remote(_flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
+        Err(HypercallError::NotOffered)
     }
 
     /// A cheap monotonic count for the wait histogram; 0 where there is none.

@@ -94,6 +94,9 @@ pub struct Policy {
     /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which spaces get a tag
     /// for all CPUs.
     pub shared: Threshold,
+    /// In a guest: a flush that must tell at least so many CPUs is handed to the hypervisor
+    /// ([`crate::Platform::flush_remote`]); 0 means none is.
+    pub hypercall_from: u16,
 }
 
 /// A policy that this hardware can't serve.
@@ -142,6 +145,7 @@ impl Policy {
         // one forgets where they were. It costs a broadcast whenever tables are freed.
         broadcast: Some(Strategy::Active),
         shared: Threshold::LINUX_6_15,
+        hypercall_from: 0,
     };
 
     /// No tags, everyone interrupted, full flushes, one after the other.
@@ -161,6 +165,7 @@ impl Policy {
         split_lazy_line: true,
         broadcast: None,
         shared: Threshold::NEVER,
+        hypercall_from: 0,
     };
 
     /// Generations and lazy mode, local before remote, no tags.

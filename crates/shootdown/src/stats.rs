@@ -110,7 +110,7 @@ counters! {
     requests_everything,
     /// Page requests beyond the ceiling, made whole-space requests.
     over_ceiling,
-    /// Flushes that no other CPU had to be told of.
+    /// Flushes that no other CPU had to be interrupted for.
     flushes_local,
     /// Flushes that waited for other CPUs.
     flushes_remote,
@@ -164,6 +164,12 @@ counters! {
     rollover_flushes,
     /// Tags flushed on a switch because they were stale.
     stale_tag_flushes,
+    /// Interrupts not raised: a hypercall made the CPU forget.
+    handed_to_hypervisor,
+    /// Interrupts not raised: the CPU was preempted and forgets before it runs again.
+    marked_preempted,
+    /// Hypercalls that failed; the CPUs were interrupted.
+    hypercall_failed,
 }
 
 /// One counter, written by one CPU.

@@ -9,8 +9,8 @@
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
     pub use core::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicU64 as CountCell, AtomicUsize, Ordering,
-        compiler_fence, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicU64 as CountCell, AtomicUsize,
+        Ordering, compiler_fence, fence,
     };
 
     /// Asks for the line of `target` before it is needed. A hint: nothing depends on it.
@@ -52,7 +52,7 @@ mod imp {
     pub use core::sync::atomic::AtomicU64 as CountCell;
 
     pub use loom::sync::atomic::{
-        AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 
     /// Nothing to do under the model checker, whose threads are not interrupted by themselves.

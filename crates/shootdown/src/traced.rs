@@ -92,7 +92,7 @@ macro_rules! words {
     )*};
 }
 
-words!(u32, u64, usize);
+words!(u8, u32, u64, usize);
 
 impl Word for bool {
     const WIDTH: u8 = 1;
@@ -233,6 +233,8 @@ macro_rules! arithmetic {
 traced! {
     /// Traced `AtomicBool`.
     AtomicBool(bool, native::AtomicBool) {}
+    /// Traced `AtomicU8`.
+    AtomicU8(u8, native::AtomicU8) {}
     /// Traced `AtomicU32`.
     AtomicU32(u32, native::AtomicU32) { arithmetic!(u32); }
     /// Traced `AtomicU64`.

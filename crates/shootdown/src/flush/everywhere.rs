@@ -5,6 +5,7 @@ use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Bits;
 use crate::facts::SplitTables;
 use crate::flush::FlushError;
+use crate::flush::paravirt::hand_over_everywhere;
 use crate::ids::VaRange;
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
@@ -64,7 +65,6 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
         fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
     }
     let mut targets = P::system().online();
-    targets.insert(pin.cpu());
     if current::strategy::<P>().is_some() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
         sandwich::invalidate::<P>(what, Reach::Broadcast);
@@ -76,6 +76,12 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
             call::call_on::<P, _>(pin, &targets, &|_| ())?;
         }
         return Ok(());
+    }
+    targets.remove(pin.cpu());
+    let me = PerCpu::<P>::here(pin);
+    hand_over_everywhere(me, what, &mut targets);
+    if !without!(InitiatorDropped) {
+        targets.insert(pin.cpu());
     }
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };

@@ -509,6 +509,31 @@ mutants! {
     /// A deferred gather hands back its frames without asking its ticket.
     DeferredIgnoresTicket "deferred-ignores-ticket" Quarantine "gather.rs poll" Revocation;
 
+    // ---- paravirt.rs, flush/paravirt.rs: what the hypervisor does
+
+    /// A hypervisor says that a CPU is preempted, without Release (V1).
+    StoppedRelaxed "stopped-relaxed" Ordering "paravirt.rs stopped" Reuse;
+    /// A hypervisor takes the word of a CPU that will run without Acquire (V3).
+    ResumesRelaxed "resumes-relaxed" Ordering "paravirt.rs resumes" Revocation;
+    /// A hypervisor looks whether a CPU must forget, and then says that it runs, in two steps (V3).
+    ResumesInTwoSteps "resumes-in-two-steps" Ordering "paravirt.rs resumes" Revocation;
+    /// The mark is a store, whatever the word says by now (V2).
+    MarkStoredBlindly "mark-stored-blindly" Ordering "paravirt.rs mark" Revocation;
+    /// A mark that came too late counts as one.
+    MarkFailureTrusted "mark-failure-trusted" Ack "paravirt.rs mark" Revocation;
+    /// A CPU is marked without Acquire and Release (V2).
+    MarkRelaxed "mark-relaxed" Ordering "paravirt.rs mark" Reuse;
+    /// The calling CPU leaves its own part of a flush of everyone to the hypervisor.
+    InitiatorDropped "initiator-dropped" Row "flush/everywhere.rs reach_all" Revocation;
+    /// A hypercall that failed counts as one that succeeded.
+    HypercallFailureTrusted "hypercall-failure-trusted" Ack "flush/paravirt.rs hypercall" Errors;
+    /// The hypervisor is told of the first word of the set of CPUs.
+    HandedFirstWordOnly "handed-first-word-only" Filter "flush/paravirt.rs hypercall" Revocation;
+    /// The hypervisor is not told that tables were freed.
+    HandedWithoutTables "handed-without-tables" Row "flush/paravirt.rs hypercall" Reuse;
+    /// The list of pages lacks the last one.
+    RunsCutShort "runs-cut-short" Row "paravirt.rs of" Revocation;
+
     // ---- switch/versioned.rs, switch/broadcast.rs, flush/broadcast.rs, sandwich.rs: machine-wide tags
 
     /// A CPU does not flush everything although the allocator says so.

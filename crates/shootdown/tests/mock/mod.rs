@@ -5,6 +5,7 @@
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown::facts::{Broadcast, Errata, SplitTables, TagScope};
+use shootdown::paravirt::{HypercallError, PreemptedWord, RemoteFlush};
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{
@@ -78,11 +79,19 @@ pub struct World {
     pub survivors: RefCell<BTreeMap<(u32, u16, u64), ()>>,
     pub syncs: Cell<u32>,
     pub invalidations: RefCell<Vec<(u32, Invalidate)>>,
+    /// The words of a guest's CPUs, where it is one.
+    pub words: Cell<Option<&'static [PreemptedWord; CPUS]>>,
+    /// Remote flushes that the hypervisor has made.
+    pub hypercalls: RefCell<Vec<Hypercall>>,
+    pub refuse_hypercalls: Cell<bool>,
     /// Runs once inside the next invalidation: what an interrupt there would do.
     pub during_invalidation: Hook,
     /// Runs once inside the next turn of a wait loop.
     pub during_wait: Hook,
 }
+
+/// CPUs, pages (first address and count), freed tables.
+pub type Hypercall = (u64, Vec<(u64, u16)>, bool);
 
 /// Something that happens once.
 pub type Hook = RefCell<Option<Box<dyn FnOnce()>>>;
@@ -115,6 +124,9 @@ std::thread_local! {
         survivors: RefCell::default(),
         syncs: Cell::new(0),
         invalidations: RefCell::default(),
+        words: Cell::new(None),
+        hypercalls: RefCell::default(),
+        refuse_hypercalls: Cell::new(false),
         during_invalidation: RefCell::default(),
         during_wait: RefCell::default(),
     }));
@@ -197,6 +209,32 @@ unsafe impl Platform for Mock {
 
     fn policy() -> &'static Policy {
         world().policy.get()
+    }
+
+    fn preempted(cpu: CpuId) -> Option<&'static PreemptedWord> {
+        world().words.get()?.get(cpu.index())
+    }
+
+    fn flush_remote(flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
+        if world().refuse_hypercalls.get() {
+            return Err(HypercallError::Status(5));
+        }
+        let list = flush.pages.iter().flat_map(|runs| runs.as_slice().to_vec());
+        let list: Vec<_> = list.map(|run| (run.start, run.pages)).collect();
+        for cpu in flush.cpus.iter() {
+            assert_ne!(cpu.0, world().current.get());
+            let hw = &mut world().hw.borrow_mut()[cpu.index()];
+            let named = |page: u64| {
+                let at = |(start, pages): &(u64, u16)| {
+                    (*start..start + (u64::from(*pages) << 12)).contains(&(page << 12))
+                };
+                list.is_empty() || list.iter().any(at)
+            };
+            hw.tlb.retain(|(_, page), _| !named(*page));
+        }
+        let request = (flush.cpus.words()[0], list, flush.freed_tables);
+        world().hypercalls.borrow_mut().push(request);
+        Ok(())
     }
 }
 
@@ -389,4 +427,20 @@ pub fn access(page: u64) -> Option<u64> {
 pub fn switch(cpu: u32, space: &'static AddressSpace<Mock>) -> shootdown::Switched {
     // SAFETY: the space is leaked, and one thread plays all CPUs, so nothing interrupts.
     on_cpu(cpu, |pin| unsafe { shootdown::switch_to(pin, space) })
+}
+
+/// The hypervisor deschedules a virtual CPU.
+pub fn deschedule(cpu: u32) {
+    mask(cpu);
+    world().words.get().expect("a guest")[cpu as usize].stopped();
+}
+
+/// It lets it run again; says whether the CPU had to forget everything.
+pub fn resume(cpu: u32) -> bool {
+    let forgets = world().words.get().expect("a guest")[cpu as usize].resumes();
+    if forgets {
+        world().hw.borrow_mut()[cpu as usize].tlb.clear();
+    }
+    unmask(cpu);
+    forgets
 }

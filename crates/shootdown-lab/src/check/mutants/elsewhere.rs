@@ -1,5 +1,5 @@
 //! Mutants that no hunt can see, because eight CPUs are too few, or because the ports that are hunted have no
-//! machine-wide tags, beside slots or instead of them: the model checker `loom` kills them, on the same code. Its tests run with every
+//! machine-wide tags, beside slots or instead of them, and no hypervisor: the model checker `loom` kills them, on the same code. Its tests run with every
 //! change; here is only where they are.
 
 use shootdown::mutant::Mutant::{self, *};
@@ -174,6 +174,38 @@ const ALL: &[Elsewhere] = &[
         file: "loom_tags.rs",
         test: "who_runs_under_a_fresh_tag_sees_what_was_reset_for_it",
         kills: &[FreshIdRelaxed, FreshIdSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom_paravirt.rs",
+        test: "a_cpu_is_descheduled_and_resumed_while_its_page_is_unmapped",
+        kills: &[
+            StoppedRelaxed,
+            ResumesRelaxed,
+            ResumesInTwoSteps,
+            MarkStoredBlindly,
+            MarkFailureTrusted,
+            MarkRelaxed,
+        ],
+    },
+    Elsewhere {
+        file: "loom_paravirt.rs",
+        test: "a_hypercall_makes_a_running_cpu_forget",
+        kills: &[HandedFirstWordOnly, RunsCutShort],
+    },
+    Elsewhere {
+        file: "loom_paravirt.rs",
+        test: "a_hypercall_that_fails_is_as_good_as_none",
+        kills: &[HypercallFailureTrusted],
+    },
+    Elsewhere {
+        file: "loom_paravirt.rs",
+        test: "a_hypervisor_is_told_of_freed_tables",
+        kills: &[HandedWithoutTables],
+    },
+    Elsewhere {
+        file: "loom_paravirt.rs",
+        test: "a_kernel_page_is_gone_here_too_when_the_hypervisor_sees_to_the_others",
+        kills: &[InitiatorDropped],
     },
 ];
 

@@ -1,0 +1,115 @@
+//! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it is known who
+//! must be told, and before anyone is.
+
+use crate::cpu::{PerCpu, View};
+use crate::cpu_set::Bits;
+use crate::flush::{Request, Started};
+use crate::ids::{CpuId, VaRange};
+use crate::paravirt::{Of, PreemptedWord, RemoteFlush, Runs};
+use crate::platform::{CpuSetOf, Platform};
+use crate::regime::{Invalidate, Regime};
+use crate::space::AddressSpace;
+use crate::tags::current;
+use crate::tags::shared::Phase;
+use crate::tree;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Takes those out of the targets that the hypervisor sees to.
+    pub(super) fn hand_over(&self, me: &PerCpu<P>, request: Request, started: &mut Started<P>) {
+        let Started { hint, targets, trim, .. } = started;
+        // Who is to load another tag must run for it.
+        if current::shared::<P>().is_some() && self.shared_tag().phase() != Phase::Slots {
+            return;
+        }
+        for cpu in preempted_of::<P>(targets).iter() {
+            // In a large set, which is not filtered, some have nothing to forget.
+            let state = P::slot(cpu);
+            let elsewhere = state.is_none_or(|s| s.remote_view(self.id().get()) == View::Elsewhere);
+            if elsewhere || mark::<P>(me, cpu) {
+                targets.remove(cpu);
+            }
+        }
+        // Nobody waits for a preempted CPU to be asked a courtesy.
+        for cpu in preempted_of::<P>(trim).iter() {
+            trim.remove(cpu);
+        }
+        if !is_worth_a_hypercall::<P>(targets) {
+            return;
+        }
+        if tree::is_for::<P>(targets) {
+            *trim = self.filter(me, targets, hint.generation, hint.step.freed_tables);
+            if !is_worth_a_hypercall::<P>(targets) {
+                return;
+            }
+        }
+        let range = hint.step.range.filter(|_| P::policy().ranges);
+        if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
+            *targets = CpuSetOf::<P>::EMPTY;
+            *trim = CpuSetOf::<P>::EMPTY;
+        }
+    }
+}
+
+/// Takes those out of `targets`, which does not hold this CPU, that the hypervisor sees to.
+pub(super) fn hand_over_everywhere<P: Platform>(
+    me: &PerCpu<P>,
+    what: Invalidate,
+    targets: &mut CpuSetOf<P>,
+) {
+    for cpu in preempted_of::<P>(targets).iter() {
+        if mark::<P>(me, cpu) {
+            targets.remove(cpu);
+        }
+    }
+    if !is_worth_a_hypercall::<P>(targets) {
+        return;
+    }
+    let (range, everything) = match what {
+        Invalidate::Kernel(range) => (Some(range), false),
+        _ => (None, true),
+    };
+    if hypercall(me, targets, Of::All, range, everything) {
+        *targets = CpuSetOf::<P>::EMPTY;
+    }
+}
+
+/// Those that do not run, as it looks.
+fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
+    let mut preempted = CpuSetOf::<P>::EMPTY;
+    let stopped = |cpu: &CpuId| P::preempted(*cpu).is_some_and(PreemptedWord::is_preempted);
+    set.iter().filter(stopped).for_each(|cpu| preempted.insert(cpu));
+    preempted
+}
+
+fn mark<P: Platform>(me: &PerCpu<P>, cpu: CpuId) -> bool {
+    let marked = P::preempted(cpu).is_some_and(|word| word.mark());
+    me.stats.marked_preempted.add(u64::from(marked));
+    marked
+}
+
+fn is_worth_a_hypercall<P: Platform>(targets: &CpuSetOf<P>) -> bool {
+    let from = P::policy().hypercall_from;
+    from != 0 && targets.len() >= u32::from(from)
+}
+
+/// Have these CPUs forgotten?
+fn hypercall<P: Platform>(
+    me: &PerCpu<P>,
+    cpus: &CpuSetOf<P>,
+    of: Of<<P::Regime as Regime>::Root>,
+    range: Option<VaRange>,
+    freed_tables: bool,
+) -> bool {
+    let mut first = *cpus;
+    if without!(HandedFirstWordOnly) {
+        first.words_mut().iter_mut().skip(1).for_each(|word| *word = 0);
+    }
+    let freed_tables = freed_tables && !without!(HandedWithoutTables);
+    let flush = RemoteFlush { cpus: &first, of, pages: range.and_then(Runs::of), freed_tables };
+    if P::flush_remote(&flush).is_err() && !without!(HypercallFailureTrusted) {
+        me.stats.hypercall_failed.inc();
+        return false;
+    }
+    me.stats.handed_to_hypervisor.add(u64::from(cpus.len()));
+    true
+}
