@@ -1,4 +1,5 @@
-//! x86-64: INVLPG, INVPCID, CR3, CR4.PGE, INVLPGB and TLBSYNC.
+//! x86-64: INVLPG, INVPCID, CR3, CR4.PGE, INVLPGB and TLBSYNC; and what guests have beside them: KVM's steal-time
+//! record and Hyper-V's flush hypercalls.
 //!
 //! Operands and plans compile on every host; the functions that execute an instruction exist only
 //! where `target_arch = "x86_64"`.
@@ -6,9 +7,12 @@
 mod cpuid;
 mod cr3;
 mod cr4;
+mod hyperv;
+mod hyperv_set;
 mod invlpg;
 mod invlpgb;
 mod invpcid;
+mod kvm;
 mod linear;
 mod pcid;
 mod plan;
@@ -23,8 +27,11 @@ pub use crate::root::RootError;
 pub use cpuid::{Features, Leaves, Registers, Vendor};
 pub use cr3::{Cr3, Cr3Error, RootFrame};
 pub use cr4::{Cr4, Cr4Error};
+pub use hyperv::{Control, HypervError, HypervFeatures, HypervFlush, INPUT_WORDS};
+pub use hyperv_set::VpSet;
 pub use invlpgb::{Cover, InvlpgbError, InvlpgbLimits, InvlpgbMatch, InvlpgbOperands, Pages};
 pub use invpcid::{Invpcid, InvpcidDescriptor, InvpcidError};
+pub use kvm::{KvmFeatures, StealTime, StealTimeError};
 pub use linear::{LinearAddress, LinearError, LinearWidth, Parts};
 pub use pcid::{Pcid, PcidError};
 pub use plan::{Step, Steps};
