@@ -34,6 +34,7 @@ extern crate std;
 
 pub mod aarch64;
 mod asid;
+mod entry;
 pub mod riscv64;
 mod root;
 pub mod x86_64;

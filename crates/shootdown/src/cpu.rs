@@ -31,6 +31,7 @@ use crate::regime::{Invalidate, Reach, Regime};
 use crate::sandwich;
 use crate::serve;
 use crate::space::AddressSpace;
+use crate::spurious::LastFault;
 use crate::stats::{Snapshot, Stats};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
@@ -92,6 +93,8 @@ pub(crate) struct Rare {
     pub again: AtomicBool,
     /// Split tables: slots whose user half must be invalidated before the next return to user mode.
     pub user_half_owed: AtomicU32,
+    /// The last spurious fault.
+    pub last_fault: LastFault,
 }
 
 /// The published state of a CPU in one word: 0 is "the kernel's own tables", otherwise a space's id,
@@ -183,6 +186,7 @@ impl<P: Platform> PerCpu<P> {
                 serving: AtomicBool::new(false),
                 again: AtomicBool::new(false),
                 user_half_owed: AtomicU32::new(0),
+                last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
             mailbox: Mailbox::new(),
@@ -210,6 +214,7 @@ impl<P: Platform> PerCpu<P> {
                 serving: AtomicBool::new(false),
                 again: AtomicBool::new(false),
                 user_half_owed: AtomicU32::new(0),
+                last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
             mailbox: Mailbox::new(),

@@ -78,6 +78,9 @@ pub struct Facts {
     /// Invalidation instructions order later translations after themselves (x86: yes). Where not, the
     /// responder fences.
     pub invalidate_serializes: bool,
+    /// A page fault removes what the faulting CPU had cached of the address, non-leaf entries included (x86: SDM 3A
+    /// 4.10.4.1). Where not, [`crate::spurious_fault`] does it.
+    pub fault_forgets: bool,
     /// Cached non-leaf entries carry the tag. Where not, freeing a table page concerns every tag.
     pub walk_cache_tagged: bool,
     /// A hypervisor may turn local invalidations into broadcasts (safe, but not cheap).
@@ -138,6 +141,7 @@ impl Facts {
         tag_bits: 0,
         broadcast: Broadcast::None,
         invalidate_serializes: true,
+        fault_forgets: false,
         walk_cache_tagged: true,
         hypervisor_may_upgrade: false,
         split_tables: SplitTables::No,

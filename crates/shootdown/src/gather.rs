@@ -14,6 +14,7 @@
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
 
+use crate::elide::{BreakFirst, Cached, Change};
 use crate::flush::{FlushError, Request, Ticket, What};
 use crate::ids::VaRange;
 use crate::platform::Platform;
@@ -167,6 +168,32 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     pub fn changed(&mut self, range: VaRange) {
         let before = self.range.filter(|_| !without!(GatherCoversLast));
         self.range = Some(before.map_or(range, |r| r.merge(&range)));
+    }
+
+    /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and sets nothing
+    /// free. Only what needs a flush is noted; what does not is counted as elided. [`Change::Accessed`] is noted too:
+    /// where a policy defers it, it is not put into a gather.
+    ///
+    /// # Errors
+    /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.
+    pub fn updated(
+        &mut self,
+        pin: &P::Pin,
+        range: VaRange,
+        change: Change,
+    ) -> Result<(), BreakFirst> {
+        if change.is_elided() || without!(UpdateElided) {
+            change.count::<P>(pin);
+            return Ok(());
+        }
+        self.changed(range);
+        if let Change::Flush(Cached::Table) | Change::Break(Cached::Table) = change {
+            self.freed_tables |= !without!(UpdateForgetsTables);
+        }
+        match change {
+            Change::Break(_) if !without!(BreakForgotten) => Err(BreakFirst),
+            _ => Ok(()),
+        }
     }
 
     /// Is there nothing to flush?

@@ -25,6 +25,7 @@
 //! | What does a context switch do, and which fences pair? | [`switch`] |
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
+//! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -111,6 +112,7 @@ mod without;
 pub mod call;
 pub mod cpu;
 pub mod cpu_set;
+pub mod elide;
 pub mod facts;
 pub mod flush;
 pub mod gather;
@@ -129,6 +131,7 @@ mod respond;
 mod sandwich;
 mod serve;
 pub mod space;
+pub mod spurious;
 pub mod stats;
 pub mod switch;
 pub mod sync;
@@ -138,6 +141,7 @@ mod tree;
 
 pub use call::{CallError, call_on};
 pub use cpu::{OnlineError, PerCpu, offline, online};
+pub use elide::{BreakFirst, Change};
 pub use facts::Facts;
 pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, flush_kernel};
 pub use gather::{Gather, Keep};
@@ -148,6 +152,7 @@ pub use presence::Strategy;
 pub use regime::{Invalidate, Reach, Regime};
 pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};
+pub use spurious::{Spurious, fault_resolved, spurious_fault};
 pub use switch::{Switched, UserEntry, enter_lazy, leave, return_to_user, switch_to};
 pub use system::System;
 pub use tags::slots::Slots;

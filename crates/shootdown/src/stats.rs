@@ -170,6 +170,12 @@ counters! {
     marked_preempted,
     /// Hypercalls that failed; the CPUs were interrupted.
     hypercall_failed,
+    /// Entries whose rights were added to, without a flush.
+    elided_upgrades,
+    /// Entries where there was none, without a flush.
+    elided_new,
+    /// Faults on accesses that the tables allow.
+    spurious_faults,
 }
 
 /// One counter, written by one CPU.

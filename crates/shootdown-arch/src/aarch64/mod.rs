@@ -6,6 +6,7 @@
 mod asid;
 mod barrier;
 mod cover;
+mod entry;
 mod features;
 mod granule;
 mod plan;
@@ -17,9 +18,11 @@ mod tlbi;
 mod ttbr;
 
 pub use crate::asid::{Asid, AsidError, AsidWidth};
+pub use crate::entry::TableLevel;
 pub use crate::root::RootError;
 pub use barrier::{Barrier, Completing, Completion};
 pub use cover::{Cover, Piece, Shape};
+pub use entry::{Bbm, EntryRules, change};
 pub use features::Features;
 pub use granule::{Depth, Granule, Level};
 pub use plan::Steps;

@@ -67,6 +67,7 @@ impl Port {
             broadcast: Broadcast::Tlbi { ranges: features.ranges },
             // A completion ends with DSB and ISB.
             invalidate_serializes: true,
+            fault_forgets: false,
             walk_cache_tagged: true,
             hypervisor_may_upgrade: options.hypervisor_may_upgrade,
             split_tables: SplitTables::No,

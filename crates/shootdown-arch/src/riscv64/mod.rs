@@ -13,6 +13,7 @@
 //! - Nothing broadcasts. Other harts are interrupted, by the kernel or by the SBI on its behalf.
 
 mod asid;
+mod entry;
 mod fence;
 mod napot;
 mod plan;
@@ -23,8 +24,10 @@ mod satp;
 mod sbi;
 
 pub use crate::asid::{Asid, AsidError, AsidWidth};
+pub use crate::entry::TableLevel;
 pub use crate::root::RootError;
 pub use asid::ProbeError;
+pub use entry::change;
 pub use fence::{Fence, Instruction, Word};
 pub use napot::Napot;
 pub use plan::Steps;

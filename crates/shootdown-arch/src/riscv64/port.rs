@@ -55,6 +55,7 @@ impl Port {
             tag_bits: asids.bits(),
             broadcast: Broadcast::None,
             invalidate_serializes: false,
+            fault_forgets: false,
             walk_cache_tagged: true,
             hypervisor_may_upgrade: false,
             split_tables: SplitTables::No,

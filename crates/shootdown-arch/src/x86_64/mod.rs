@@ -9,6 +9,7 @@ mod cr3;
 mod cr4;
 mod hyperv;
 mod hyperv_set;
+mod entry;
 mod invlpg;
 mod invlpgb;
 mod invpcid;
@@ -23,12 +24,14 @@ mod regime;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod model;
 
+pub use crate::entry::TableLevel;
 pub use crate::root::RootError;
 pub use cpuid::{Features, Leaves, Registers, Vendor};
 pub use cr3::{Cr3, Cr3Error, RootFrame};
 pub use cr4::{Cr4, Cr4Error};
 pub use hyperv::{Control, HypervError, HypervFeatures, HypervFlush, INPUT_WORDS};
 pub use hyperv_set::VpSet;
+pub use entry::{EntryRules, change};
 pub use invlpgb::{Cover, InvlpgbError, InvlpgbLimits, InvlpgbMatch, InvlpgbOperands, Pages};
 pub use invpcid::{Invpcid, InvpcidDescriptor, InvpcidError};
 pub use kvm::{KvmFeatures, StealTime, StealTimeError};

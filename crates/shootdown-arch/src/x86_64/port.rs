@@ -100,6 +100,7 @@ impl Port {
             },
             ceiling: options.ceiling,
             kick_all: options.kick_all,
+            fault_forgets: true,
             errata: Errata { page_spares_globals: spares, ..Errata::default() },
             ..Facts::X86_64_MINIMUM
         };

@@ -678,6 +678,23 @@ mutants! {
     /// The lock is given back without Release (B2).
     BroadcastTagsUnlockRelaxed "broadcast-tags-unlock-relaxed" Ordering "tags/broadcast.rs locked" Reuse;
 
+    // ---- elide.rs, spurious.rs: changes without a flush, and the faults they leave behind
+
+    /// A change that needs a flush is elided like one that does not: a downgrade, another frame, a dirty bit.
+    UpdateElided "update-elided" Row "gather.rs updated" Revocation;
+    /// A change of a table counts as one of a leaf.
+    UpdateForgetsTables "update-forgets-tables" Row "gather.rs updated" Revocation;
+    /// That the old entry must be flushed before the new one is written is not said.
+    BreakForgotten "break-forgotten" Row "gather.rs updated" Errors;
+    /// After a spurious fault the page is not invalidated.
+    SpuriousStays "spurious-stays" Row "spurious.rs spurious_fault" Progress;
+    /// After a spurious fault this CPU's own table stores are not published.
+    SpuriousUnpublished "spurious-unpublished" Row "spurious.rs spurious_fault" Progress;
+    /// A spurious fault is retried for ever.
+    SpuriousForever "spurious-forever" Row "spurious.rs spurious_fault" Progress;
+    /// Spurious faults of different pages, entries and generations are counted together.
+    SpuriousCountsAll "spurious-counts-all" Row "spurious.rs note" Progress;
+
     // ---- tags/shared.rs: from slots to a machine-wide tag
 
     /// A flush broadcasts only, although CPUs may run the space under slots.

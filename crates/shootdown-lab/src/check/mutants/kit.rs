@@ -64,7 +64,8 @@ fn map(table: TableId, index: u8, to: Descriptor) {
 
 /// Builds the kernel's tables, the port and three spaces with two pages under each leaf table.
 pub fn boot(cpus: u8, rules: Rules) {
-    hw::setup(hw::Setup { tables: 24, frames: 32, ..hw::Setup::default() });
+    let architecture = rules.architecture;
+    hw::setup(hw::Setup { tables: 24, frames: 32, architecture, ..hw::Setup::default() });
     let split = rules.facts.split_tables != SplitTables::No;
     let (kernel, kernel_leaf) = (hw::new_table(), hw::new_table());
     let page = Descriptor::kernel_rw(hw::new_frame());

@@ -13,7 +13,7 @@ use shootdown::{
     System, Tag, VaRange, layout, online,
 };
 use shootdown_machine::hostile::TableId;
-use shootdown_machine::hunt::hw::{self, Target};
+use shootdown_machine::hunt::hw::{self, Architecture, Target};
 use shootdown_machine::hunt::{MAX_CPUS, Memory};
 
 /// When may a CPU wait?
@@ -38,6 +38,8 @@ pub struct Rules {
     pub policy: &'static Policy,
     /// The hardware.
     pub facts: &'static Facts,
+    /// Whose rules the MMU follows.
+    pub architecture: Architecture,
     /// When the port lets a CPU wait.
     pub waits: Waits,
     /// Waits may be given up at any turn.
@@ -60,6 +62,7 @@ impl Rules {
         numbers: [0, 1, 2, 3, 4, 5, 6, 7],
         policy: &Policy::SHOOTDOWN,
         facts: &TAGGED,
+        architecture: Architecture::X86_64,
         waits: Waits::WithInterruptsOn,
         gives_up: false,
         notes: false,

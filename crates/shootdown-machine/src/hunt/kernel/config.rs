@@ -153,6 +153,7 @@ impl Config {
                 Broadcast::None
             },
             invalidate_serializes: self.serializes,
+            fault_forgets: matches!(self.architecture, Architecture::X86_64),
             split_tables: match self.split {
                 Split::Off => SplitTables::No,
                 Split::On => SplitTables::Yes { invalidate_other_tag: true },

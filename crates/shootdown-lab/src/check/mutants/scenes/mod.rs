@@ -1,6 +1,7 @@
 //! The scenes, by what they are about.
 
 mod calls;
+mod elide;
 mod flush;
 mod handlers;
 mod owed;
@@ -24,6 +25,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         trees::SCENES,
         handlers::SCENES,
         tags::SCENES,
+        elide::SCENES,
     ]
     .into_iter()
     .flatten()
