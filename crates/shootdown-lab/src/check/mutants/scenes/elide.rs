@@ -34,8 +34,11 @@ fn demand(old: Descriptor, new: Descriptor) -> Change {
     }
 }
 
+/// What an entry is replaced by.
+type To = fn(Descriptor) -> Descriptor;
+
 /// Replaces entries of the first space one after the other, flushes what that demands, and says that it is done.
-fn update(changes: &[(u32, fn(Descriptor) -> Descriptor)]) {
+fn update(changes: &[(u32, To)]) {
     let pin = Rig::pin();
     let mut gather = Gather::<Rig, Nothing>::new(tree(0).space);
     let mut made = Vec::new();
