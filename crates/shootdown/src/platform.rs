@@ -140,7 +140,7 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
 
     /// Tags for spaces that run on many CPUs, where hardware invalidates everywhere by a tag although a tag is
     /// each CPU's own (x86 with INVLPGB): tags beyond those of the slots. `None` interrupts the CPUs concerned,
-    /// there too.
+    /// there too. Not asked with split tables, where CPUs know by slot what they owe a user half.
     fn shared_tags() -> Option<&'static SharedTags> {
         None
     }

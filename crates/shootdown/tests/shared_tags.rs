@@ -5,10 +5,11 @@
 mod mock;
 
 use mock::*;
+use shootdown::facts::SplitTables;
 use shootdown::tags::shared::Threshold;
 use shootdown::{
-    AddressSpace, CpuId, FlushError, Invalidate, KickError, OnlineError, Platform, Policy, Request,
-    Stride, Switched, Tag, VaRange, enter_lazy, leave, online,
+    AddressSpace, CpuId, Facts, FlushError, Invalidate, KickError, OnlineError, Platform, Policy,
+    Request, Stride, Switched, Tag, VaRange, enter_lazy, leave, online,
 };
 
 /// Every flush looks, and two CPUs are enough.
@@ -259,4 +260,21 @@ fn what_a_slot_has_missed_is_replayed_under_its_tag_and_not_under_the_one_for_al
     flush(0, other, 1).unwrap();
     assert_eq!(switch(1, other), Switched::Replayed);
     assert_eq!(on_cpu(1, |_| access(1)), None);
+}
+
+#[test]
+fn with_split_tables_spaces_keep_their_slots() {
+    static SPLIT: Facts = Facts {
+        split_tables: SplitTables::Yes { invalidate_other_tag: true },
+        tag_bits: 5,
+        ..INVLPGB
+    };
+    boot(3, &PULL, &SPLIT);
+    let space = new_space();
+    (0..3).for_each(|cpu| {
+        switch(cpu, space);
+    });
+    (0..3).for_each(|_| assert_eq!(flush(0, space, 1), Ok(2)));
+    assert!((0..3).all(|cpu| tag_on(cpu).0 < 7));
+    assert_eq!(Mock::slot(CpuId(0)).unwrap().stats().invalidations_broadcast, 0);
 }

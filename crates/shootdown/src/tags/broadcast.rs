@@ -235,8 +235,13 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         })
     }
 
+    /// The released numbers, as far as there are numbers.
+    fn released(&self) -> &[AtomicU64] {
+        &self.released[..self.count.div_ceil(WORD) as usize]
+    }
+
     fn nothing_released(&self) -> bool {
-        self.released.iter().all(|word| word.load(Ordering::Relaxed) == 0)
+        self.released().iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
 
     fn free_released(&self, reset: impl FnOnce()) {
@@ -252,7 +257,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         if !early {
             self.note_released(&mut released);
         }
-        for (at, released) in released.into_iter().enumerate() {
+        for (at, released) in released.into_iter().enumerate().take(self.released().len()) {
             let free = if without!(ResetFreesOwned) { u64::MAX } else { released };
             change(&self.taken, at, |word| word & !free);
         }
@@ -260,7 +265,7 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
     }
 
     fn note_released(&self, noted: &mut [u64; WORDS]) {
-        for (noted, word) in noted.iter_mut().zip(&self.released) {
+        for (noted, word) in noted.iter_mut().zip(self.released()) {
             let order = order!(TagReleaseSeenRelaxed, Acquire);
             *noted = if without!(ReleasedKept) { word.load(order) } else { word.swap(0, order) }; // [B4]
         }

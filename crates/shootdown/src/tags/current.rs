@@ -32,11 +32,13 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
 }
 
 /// The tags that spaces get beside slots, where they may get one.
+///
+/// Not with split tables: what a CPU owes a user half, and which tags have forgotten a kernel range, it knows by slot.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
     let facts = P::Regime::facts();
-    match (facts.broadcast, facts.tag_scope) {
-        (Broadcast::Invlpgb { .. }, TagScope::PerCpu) if P::policy().tags => {
+    match (facts.broadcast, facts.tag_scope, facts.split_tables) {
+        (Broadcast::Invlpgb { .. }, TagScope::PerCpu, SplitTables::No) if P::policy().tags => {
             P::shared_tags().filter(|_| P::policy().shared.every != 0)
         }
         _ => None,

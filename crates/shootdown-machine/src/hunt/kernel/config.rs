@@ -3,9 +3,11 @@
 use std::fmt;
 use std::fmt::Write as _;
 
+use shootdown::Tag;
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 use shootdown::policy::Policy;
 use shootdown::presence::Strategy;
+use shootdown::tags::shared::Threshold;
 
 use super::KernelMutant;
 use crate::hunt::hw::{Architecture, Setup};
@@ -29,6 +31,8 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `broadcast` | hardware invalidates on every CPU; how it is decided that it need not | `always`, `sticky`, `active`, `trim` |
 /// | `split` | separate user and kernel tables | `off`, `on`, `owed` (other tags' pages can't be invalidated) |
 /// | `slots` | tag slots in use | 1 to 6 |
+/// | `invlpgb` | hardware invalidates on every CPU by a tag, and beside the slots so many tags are for all CPUs | 1 to 8; 0: no |
+/// | `above` | a space that is active on more CPUs than this gets such a tag | 0 to 8 |
 /// | `ceiling` | pages beyond which a flush is full | from 1 |
 /// | `tree` | larger sets of CPUs are told as a tree | from 1; 0 never |
 /// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
@@ -62,6 +66,8 @@ pub struct Config {
     pub wide: u8,
     /// Hardware invalidates on every CPU (by the policy's strategy).
     pub broadcast: bool,
+    /// Tags for all CPUs beside the slots, by which hardware invalidates on every CPU; 0: it does not.
+    pub invlpgb: u8,
     /// Separate user and kernel tables.
     pub split: Split,
     /// Pages beyond which a flush is full.
@@ -104,6 +110,7 @@ impl Default for Config {
             tags: false,
             wide: 0,
             broadcast: false,
+            invlpgb: 0,
             split: Split::Off,
             ceiling: 4,
             serializes: true,
@@ -134,6 +141,15 @@ impl Config {
     /// The most address spaces.
     pub const MAX_SPACES: usize = 4;
 
+    /// The first of the tags for all CPUs: above those of the slots.
+    pub const FIRST_SHARED: Tag = Tag(7);
+
+    /// Spaces that are active on more CPUs than `above` get a tag for all CPUs; every flush looks.
+    #[must_use]
+    pub const fn looks_always(above: u32) -> Threshold {
+        Threshold { above, every: 1 }
+    }
+
     /// The port's facts.
     #[must_use]
     pub const fn facts(&self) -> Facts {
@@ -147,10 +163,10 @@ impl Config {
                 (0, true) => 5,
                 (bits, _) => bits,
             },
-            broadcast: if self.broadcast {
-                Broadcast::Tlbi { ranges: true }
-            } else {
-                Broadcast::None
+            broadcast: match (self.broadcast, self.invlpgb) {
+                (true, _) => Broadcast::Tlbi { ranges: true },
+                (false, 0) => Broadcast::None,
+                (false, _) => Broadcast::Invlpgb { max_pages: 8 },
             },
             invalidate_serializes: self.serializes,
             fault_forgets: matches!(self.architecture, Architecture::X86_64),
@@ -244,6 +260,11 @@ impl Config {
                 let strategy = known.ok_or_else(|| format!("there is no strategy `{value}`"))?.1;
                 (self.broadcast, self.policy.broadcast) = (true, Some(strategy));
             }
+            "invlpgb" => {
+                self.invlpgb = number(0, 8)? as u8;
+                self.policy.shared = Self::looks_always(1);
+            }
+            "above" => self.policy.shared = Self::looks_always(number(0, 8)?),
             "split" => {
                 self.split = match value {
                     "off" => Split::Off,
@@ -281,6 +302,9 @@ impl Config {
         if self.large && self.shared {
             return Err("the second table is large or shared, not both".to_owned());
         }
+        if self.invlpgb != 0 && (self.broadcast || !self.tags) {
+            return Err("`invlpgb` needs tags=on, and no other broadcast".to_owned());
+        }
         self.facts().check().map_err(|e| e.to_string())?;
         self.policy.check(&self.facts()).map_err(|e| e.to_string())
     }
@@ -314,8 +338,10 @@ impl fmt::Display for Config {
         say(self.shared, "shared", &"on")?;
         // The policy is one of the named ones, with a few things changed.
         let same = |p: &Policy| {
-            let Policy { slots, tree_above, range_log, early_ack, broadcast, .. } = self.policy;
-            Policy { slots, tree_above, range_log, early_ack, broadcast, ..*p } == self.policy
+            let Policy { slots, tree_above, range_log, early_ack, broadcast, shared, .. } =
+                self.policy;
+            let chosen = Policy { slots, tree_above, range_log, early_ack, broadcast, ..*p };
+            Policy { shared, ..chosen } == self.policy
         };
         let (name, base) = POLICIES.iter().find(|(_, p)| same(p)).unwrap_or(&POLICIES[0]);
         say(*base != plain.policy, "policy", name)?;
@@ -328,6 +354,9 @@ impl fmt::Display for Config {
         let split = if self.split == Split::On { "on" } else { "owed" };
         say(self.split != Split::Off, "split", &split)?;
         say(self.policy.slots != base.slots, "slots", &self.policy.slots)?;
+        say(self.invlpgb != 0, "invlpgb", &self.invlpgb)?;
+        let above = self.policy.shared.above;
+        say(self.invlpgb != 0 && above != 1, "above", &above)?;
         say(self.ceiling != plain.ceiling, "ceiling", &self.ceiling)?;
         say(self.policy.tree_above != base.tree_above, "tree", &self.policy.tree_above)?;
         say(self.policy.range_log != base.range_log, "log", &switch(self.policy.range_log))?;

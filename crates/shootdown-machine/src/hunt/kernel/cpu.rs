@@ -163,9 +163,9 @@ impl<P: Port> Cpu<P> {
 
     // ------------------------------------------------------------ flushing
 
-    /// Says which ways this CPU has taken under machine-wide tags.
+    /// Says which ways this CPU has taken where tags, or some of them, are machine-wide.
     pub fn seen(&self) {
-        if self.k.config.wide == 0 {
+        if self.k.config.wide == 0 && self.k.config.invlpgb == 0 {
             return;
         }
         let stats = P::slot(self.id).expect("this CPU has a slot").stats();

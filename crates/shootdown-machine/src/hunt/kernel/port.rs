@@ -9,6 +9,7 @@ use shootdown::facts::Facts;
 use shootdown::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
+use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{AddressSpace, CpuId, PerCpu, Served, Slots, System, Tag, VaRange, user_access_ok};
 
@@ -43,6 +44,7 @@ pub struct HuntPort;
 struct State {
     library: Cell<Option<Library<HuntPort>>>,
     tags: Option<NonNull<Generations<4, MAX_CPUS>>>,
+    shared_tags: Option<NonNull<SharedTags>>,
     config: Config,
     facts: Facts,
     kernel: TableId,
@@ -68,11 +70,18 @@ impl Port for HuntPort {
             let tags = Generations::new(config.wide, pairs, cpus.into());
             hw::place(tags.unwrap_or_else(|e| panic!("{e}")))
         });
+        let facts = config.facts();
+        let shared_tags = (config.invlpgb != 0).then(|| {
+            let (first, count) = (Config::FIRST_SHARED, config.invlpgb.into());
+            let tags = SharedTags::with_count(first, count, facts.tag_bits);
+            hw::place(tags.unwrap_or_else(|e| panic!("{e}")))
+        });
         let placed = hw::place(State {
             library: Cell::new(None),
             tags,
+            shared_tags,
             config: *config,
-            facts: config.facts(),
+            facts,
             kernel,
             tasks: [const { Cell::new(None) }; MAX_CPUS],
         });
@@ -128,6 +137,11 @@ unsafe impl Platform for HuntPort {
     fn tags() -> Option<&'static Self::Tags> {
         // SAFETY: placed by `boot` of this run, and there until the run is over.
         state().tags.map(|tags| unsafe { tags.as_ref() })
+    }
+
+    fn shared_tags() -> Option<&'static SharedTags> {
+        // SAFETY: as in `tags`.
+        state().shared_tags.map(|tags| unsafe { tags.as_ref() })
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
@@ -203,6 +217,9 @@ unsafe impl Regime for HuntRegime {
     unsafe fn load(root: TableId, tag: Tag, keep: bool) {
         nmi();
         let keep = keep || breaks(KernelMutant::LoadKeeps);
+        if state().config.invlpgb != 0 && tag >= Config::FIRST_SHARED {
+            hw::witness("tag-for-all-cpus");
+        }
         hw::load_root(root, tag, keep);
         if !keep && state().config.defects {
             hw::load_root(root, tag, keep);
@@ -245,6 +262,9 @@ unsafe impl Regime for HuntRegime {
             Invalidate::Tag(tag) => Target::Tag(tag),
             Invalidate::Kernel(_) | Invalidate::Everything => Target::Everything,
         };
+        if (target, reach) == (Target::Everything, Reach::Broadcast) {
+            hw::witness("broadcast-of-everything");
+        }
         invalidate(target);
         if state().config.defects && !breaks(KernelMutant::InvalidateOnce) {
             // The first must be over before the second can do better.

@@ -1,0 +1,249 @@
+//! Programs that follow from a seed: the scenes of the random checks and of the soak.
+
+use shootdown::policy::Policy;
+use shootdown::presence::Strategy;
+use shootdown_machine::hunt::hw::Architecture;
+use shootdown_machine::hunt::kernel::{Config, Op, Program, Split};
+use shootdown_machine::hunt::{Memory, Power, Powers, World};
+
+use crate::check::hunted::Scene;
+use crate::check::random::Random;
+use crate::check::soak::Soak;
+use crate::check::{Check, Checks};
+
+/// Programs by chance.
+#[derive(Clone, Debug)]
+pub struct Chance {
+    name: &'static str,
+    /// Whose rules the MMUs follow.
+    architecture: Architecture,
+    /// The hardware has defects, and the port works around them.
+    defects: bool,
+    tags: Tags,
+    powers: Powers,
+    witnesses: &'static [&'static str],
+}
+
+/// Which tags there are.
+#[derive(Clone, Copy, Debug)]
+enum Tags {
+    /// As the program says.
+    Any,
+    /// As few as the CPUs allow, the same on every CPU: they run out all the time. Hardware invalidates on every CPU
+    /// by them, or not.
+    Wide(Option<Strategy>),
+    /// Each CPU's own, and one or two for all CPUs beside them, by which hardware invalidates on every CPU.
+    Beside,
+}
+
+/// Operations of each CPU. Short programs: what is rare in a long one is found sooner in many short ones.
+const SIZE: usize = 6;
+
+impl Chance {
+    fn program(&self, seed: u64, policy: Option<Policy>) -> Program {
+        let mut program = Program::random(seed, SIZE);
+        let cpus = program.cpus();
+        let config = &mut program.config;
+        config.architecture = self.architecture;
+        config.defects = self.defects;
+        if self.architecture != Architecture::X86_64 {
+            // Split tables with tags of their own are x86's.
+            config.split = Split::Off;
+        }
+        config.policy = policy.unwrap_or(config.policy);
+        match self.tags {
+            Tags::Any => {}
+            Tags::Wide(strategy) => {
+                config.wide = if cpus < 3 { 2 } else { 3 };
+                config.policy.tags = true;
+                config.broadcast = strategy.is_some();
+                config.policy.broadcast = strategy;
+                config.spaces = 4;
+                switch_often(&mut program, |cpu, nth| (2 * cpu + nth) % 4);
+            }
+            Tags::Beside => {
+                // With split tables there are none.
+                config.split = Split::Off;
+                config.tags = true;
+                config.policy.tags = true;
+                config.invlpgb = 1 + (seed >> 8 & 1) as u8;
+                config.policy.shared = Config::looks_always((seed >> 9 & 1) as u32);
+                config.spaces = 3;
+                // Most of the time in one space, which many then run.
+                switch_often(
+                    &mut program,
+                    |cpu, nth| if nth % 2 == 0 { 0 } else { (cpu + nth) % 3 },
+                );
+            }
+        }
+        program
+    }
+}
+
+/// Every third operation is a switch: `to` says where, by the CPU and the how manieth it is.
+fn switch_often(program: &mut Program, to: impl Fn(usize, usize) -> usize) {
+    for (cpu, script) in program.cpus.iter_mut().enumerate() {
+        for (at, op) in script.run.iter_mut().enumerate().step_by(3) {
+            #[allow(clippy::cast_possible_truncation)] // a space
+            let space = to(cpu, at / 3) as u8;
+            *op = Op::Switch(space);
+        }
+    }
+}
+
+impl Scene for Chance {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World> {
+        Box::new(self.program(seed, policy))
+    }
+
+    fn describe(&self, seed: u64, policy: Option<Policy>) -> Option<String> {
+        Some(self.program(seed, policy).to_string())
+    }
+
+    fn powers(&self) -> Powers {
+        self.powers
+    }
+
+    fn witnesses(&self) -> &[&'static str] {
+        self.witnesses
+    }
+}
+
+/// What every hunt by chance must have seen.
+const USUAL: &[&str] = &["table-page-freed", "spurious-fault"];
+
+/// What every hunt of a strategy must have seen.
+const SAVING: &[&str] =
+    &["invalidation-none", "invalidation-local", "invalidation-broadcast", "rollover"];
+
+/// As [`SAVING`], where tags may be stale.
+const ACTIVE: &[&str] = &[
+    "invalidation-none",
+    "invalidation-local",
+    "invalidation-broadcast",
+    "stale-tag-flushed",
+    "rollover",
+];
+
+/// What a hunt of tags for all CPUs beside slots must have seen.
+const MOVING: &[&str] = &[
+    "tag-for-all-cpus",
+    "invalidation-broadcast",
+    "broadcast-of-everything",
+    "table-page-freed",
+    "space-reborn",
+];
+
+/// The scenes in which programs are made by chance.
+fn by_chance() -> Vec<(Chance, &'static str)> {
+    let x86 = |name, powers| Chance {
+        name,
+        architecture: Architecture::X86_64,
+        defects: false,
+        tags: Tags::Any,
+        powers,
+        witnesses: USUAL,
+    };
+    let arm = |name, strategy, witnesses| Chance {
+        name,
+        architecture: Architecture::Aarch64,
+        defects: false,
+        tags: Tags::Wide(Some(strategy)),
+        powers: Powers::HOSTILE,
+        witnesses,
+    };
+    let hostile = Powers::HOSTILE;
+    let tso = hostile.memory(Memory::Tso);
+    let moody = tso.with(Power::FailingKicks).with(Power::Preemption);
+    // An entry that survives, on hardware that syncs early, would need three removals: no processor is
+    // known to have both, and ports do everything twice.
+    let survivors = tso.with(Power::SurvivesOnce).with(Power::PageSparesGlobals);
+    let early = tso.with(Power::EarlySync);
+    vec![
+        (x86("random/sc", hostile.memory(Memory::Sc)), "x86-64, stores seen at once"),
+        (x86("random/tso", tso), "x86-64 with store buffers"),
+        (
+            x86("random/weak", hostile),
+            "x86-64's MMU under the language's memory model: unfenced stores in any order",
+        ),
+        (
+            Chance { architecture: Architecture::Aarch64, ..x86("random/arm", hostile) },
+            "AArch64's MMU, weak memory",
+        ),
+        (
+            Chance { architecture: Architecture::RiscV64, ..x86("random/riscv", hostile) },
+            "RISC-V's MMU, weak memory",
+        ),
+        (
+            Chance {
+                architecture: Architecture::RiscV64,
+                tags: Tags::Wide(None),
+                witnesses: &["table-page-freed", "rollover"],
+                ..x86("random/riscv-tags", hostile)
+            },
+            "RISC-V's MMU, machine-wide tags that run out, interrupts",
+        ),
+        (
+            arm("random/arm-always", Strategy::Always, &["invalidation-broadcast", "rollover"]),
+            "AArch64's MMU and broadcasts, all invalidations broadcast",
+        ),
+        (
+            arm("random/arm-sticky", Strategy::Sticky, SAVING),
+            "the same, local for the only CPU that ever ran a space",
+        ),
+        (
+            arm("random/arm-active", Strategy::Active, ACTIVE),
+            "the same, local for the only CPU that runs a space now",
+        ),
+        (
+            arm("random/arm-trim", Strategy::Trim, SAVING),
+            "the same, local for the only CPU that may hold entries of a space",
+        ),
+        (
+            Chance { tags: Tags::Beside, witnesses: MOVING, ..x86("random/invlpgb", tso) },
+            "x86-64 with INVLPGB, tags for all CPUs beside slots, which run out",
+        ),
+        (
+            Chance { tags: Tags::Beside, witnesses: MOVING, ..x86("random/invlpgb-weak", hostile) },
+            "the same under the language's memory model",
+        ),
+        (
+            x86("random/unreliable", moody),
+            "interrupts that can't be raised, virtual CPUs that stand still",
+        ),
+        (
+            Chance { defects: true, ..x86("random/survivors", survivors) },
+            "entries that survive a removal, globals that survive a page's; the port works around both",
+        ),
+        (
+            Chance { defects: true, ..x86("random/early-sync", early) },
+            "removals that are not over when hardware says so; the port works around it",
+        ),
+    ]
+}
+
+/// Runs of a random check in the default set: some seconds each.
+const RUNS: u64 = 20_000;
+
+/// The random checks.
+#[must_use]
+pub fn random() -> Checks {
+    by_chance()
+        .into_iter()
+        .map(|(scene, line)| -> Box<dyn Check> {
+            Box::new(Random { scene, line: line.to_owned(), runs: RUNS })
+        })
+        .collect()
+}
+
+/// The soak over all random scenes.
+#[must_use]
+pub fn soak() -> Checks {
+    let scenes =
+        by_chance().into_iter().map(|(scene, _)| -> Box<dyn Scene> { Box::new(scene) }).collect();
+    vec![Box::new(Soak { scenes })]
+}
