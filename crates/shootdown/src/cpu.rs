@@ -10,6 +10,7 @@
 //! | shared | 1 | this CPU: switch, lazy, acknowledgement | initiators |
 //! | rare | 1 | this CPU, in handlers | this CPU |
 //! | tag | 1 | this CPU, on a switch under machine-wide tags; whoever begins a new generation of them | both |
+//! | ages | 1 | this CPU, on switches to spaces whose accessed bits are cleared; with flags, whoever clears them | both |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
 //! | counters | 5 | this CPU | whoever asks |
@@ -21,6 +22,7 @@
 
 use core::fmt;
 
+use crate::accessed::Ages;
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu_set::Bits;
 use crate::facts::{SplitTables, TagScope};
@@ -50,6 +52,7 @@ pub struct PerCpu<P: Platform> {
     pub(crate) rare: Rare,
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
+    pub(crate) ages: Ages<P>,
     pub(crate) mailbox: Mailbox<P>,
     pub(crate) call: Descriptor<P>,
     pub(crate) stats: Stats,
@@ -189,6 +192,7 @@ impl<P: Platform> PerCpu<P> {
                 last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
+            ages: Ages::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -217,6 +221,7 @@ impl<P: Platform> PerCpu<P> {
                 last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
+            ages: Ages::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),

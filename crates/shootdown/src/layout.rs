@@ -3,6 +3,7 @@
 
 use core::mem::{offset_of, size_of};
 
+use crate::accessed::Ages;
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu::{PerCpu, Private, Rare, Shared};
 use crate::platform::Platform;
@@ -34,7 +35,7 @@ const fn part(offset: usize, len: usize, name: &'static str) -> Part {
 /// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the CPU's
 /// own.
 #[must_use]
-pub fn per_cpu<P: Platform>() -> [Part; 14] {
+pub fn per_cpu<P: Platform>() -> [Part; 15] {
     let private = offset_of!(PerCpu<P>, private);
     let shared = offset_of!(PerCpu<P>, shared);
     let rare = offset_of!(PerCpu<P>, rare);
@@ -55,6 +56,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 14] {
             "generation of a slot",
         ),
         part(offset_of!(PerCpu<P>, tag), size_of::<CpuTag>(), "versioned tag"),
+        part(offset_of!(PerCpu<P>, ages), size_of::<Ages<P>>(), "ages"),
         part(mailbox, size_of::<Mailbox<P>>(), "mailbox"),
         part(mailbox + Mailbox::<P>::DEFERRED, 1, "mailbox, deferred flush"),
         part(mailbox + Mailbox::<P>::SUMMARY, 8, "mailbox, summary"),
@@ -71,11 +73,12 @@ pub fn per_cpu<P: Platform>() -> [Part; 14] {
 
 /// The parts of an [`AddressSpace`].
 #[must_use]
-pub fn space<P: Platform>() -> [Part; 7] {
+pub fn space<P: Platform>() -> [Part; 8] {
     [
         part(AddressSpace::<P>::GENERATION, 8, "generation"),
         part(AddressSpace::<P>::OWED, 8, "owed tables"),
         part(AddressSpace::<P>::TAG, size_of::<SpaceTag>(), "versioned tag of the space"),
+        part(AddressSpace::<P>::AGES, 8, "age"),
         part(AddressSpace::<P>::SHARED_TAG, 4, "tag of the space for all CPUs"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
         part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),

@@ -26,6 +26,7 @@
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
 //! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
+//! | What is owed when accessed bits are cleared? | [`accessed`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -109,6 +110,7 @@ extern crate std;
 #[macro_use]
 mod without;
 
+pub mod accessed;
 pub mod call;
 pub mod cpu;
 pub mod cpu_set;

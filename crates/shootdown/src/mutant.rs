@@ -85,6 +85,8 @@ pub enum Promise {
     Calls,
     /// What could not be done is said.
     Errors,
+    /// A page in use is seen as used, within the bound of the policy.
+    Accessed,
 }
 
 impl Promise {
@@ -98,6 +100,7 @@ impl Promise {
             Self::Progress => "progress",
             Self::Calls => "calls",
             Self::Errors => "errors",
+            Self::Accessed => "accessed",
         }
     }
 }

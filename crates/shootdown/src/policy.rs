@@ -6,6 +6,7 @@
 
 use core::fmt;
 
+use crate::accessed::{Accessed, AccessedPolicy};
 use crate::facts::{Broadcast, Facts};
 use crate::presence::Strategy;
 use crate::tags::shared::Threshold;
@@ -97,6 +98,8 @@ pub struct Policy {
     /// In a guest: a flush that must tell at least so many CPUs is handed to the hypervisor
     /// ([`crate::Platform::flush_remote`]); 0 means none is.
     pub hypercall_from: u16,
+    /// When entries go whose accessed bits were cleared.
+    pub accessed: AccessedPolicy,
 }
 
 /// A policy that this hardware can't serve.
@@ -146,6 +149,9 @@ impl Policy {
         broadcast: Some(Strategy::Active),
         shared: Threshold::LINUX_6_15,
         hypercall_from: 0,
+        // A small page that looks unused for one tick more costs little, and clearing is frequent. A large one that
+        // is reclaimed by mistake costs hundreds of pages, stays cached for long, and is cleared rarely.
+        accessed: AccessedPolicy { small: Accessed::Generation, large: Accessed::Immediate },
     };
 
     /// No tags, everyone interrupted, full flushes, one after the other.
@@ -166,6 +172,7 @@ impl Policy {
         broadcast: None,
         shared: Threshold::NEVER,
         hypercall_from: 0,
+        accessed: AccessedPolicy { small: Accessed::Never, large: Accessed::Immediate },
     };
 
     /// Generations and lazy mode, local before remote, no tags.
@@ -189,7 +196,11 @@ impl Policy {
         Self { leave: Leave::WhenAsked, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
 
     /// Machine-wide tags, and every invalidation broadcast by the hardware.
-    pub const ARM64_MAINLINE: Self = Self { broadcast: Some(Strategy::Always), ..Self::LINUX_5_13 };
+    pub const ARM64_MAINLINE: Self = Self {
+        broadcast: Some(Strategy::Always),
+        accessed: AccessedPolicy::all(Accessed::Generation),
+        ..Self::LINUX_5_13
+    };
 
     /// Checks that the policy can serve hardware with these facts.
     ///

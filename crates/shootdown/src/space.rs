@@ -53,6 +53,8 @@ struct Hot<P: Platform> {
     tag: SpaceTag,
     /// The tag for all CPUs, where tags are each CPU's own.
     shared: SharedTag,
+    /// How often accessed bits were cleared.
+    ages: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,8 @@ impl<P: Platform> AddressSpace<P> {
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, shared);
     pub(crate) const TAG: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
+    pub(crate) const AGES: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, ages);
     pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
 }
 
@@ -125,6 +129,7 @@ impl<P: Platform> AddressSpace<P> {
                 root,
                 tag: SpaceTag::new(),
                 shared: SharedTag::new(),
+                ages: AtomicU64::new(0),
             },
             log: RangeLog::new(),
             presence: Presence::new(),
@@ -146,6 +151,10 @@ impl<P: Platform> AddressSpace<P> {
 
     pub(crate) fn space_tag(&self) -> &SpaceTag {
         &self.hot.tag
+    }
+
+    pub(crate) fn ages(&self) -> &AtomicU64 {
+        &self.hot.ages
     }
 
     pub(crate) fn shared_tag(&self) -> &SharedTag {

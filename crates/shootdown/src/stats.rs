@@ -176,6 +176,12 @@ counters! {
     elided_new,
     /// Faults on accesses that the tables allow.
     spurious_faults,
+    /// Times accessed bits were cleared whose entries go later.
+    accessed_owed,
+    /// Times accessed bits were cleared whose entries are left to go by themselves.
+    accessed_left,
+    /// Tags flushed at a switch or a tick because accessed bits were cleared.
+    accessed_flushes,
 }
 
 /// One counter, written by one CPU.

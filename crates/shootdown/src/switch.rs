@@ -30,6 +30,7 @@ mod broadcast;
 mod shared;
 mod versioned;
 
+use crate::accessed;
 use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
 use crate::facts::SplitTables;
@@ -103,11 +104,14 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let lazy = me.is_lazy(loaded, order);
 
     if loaded.id() == next.id().get() {
-        if !lazy {
+        let same = if lazy {
+            leave_lazy(cpu, me, loaded, next)
+        } else {
             me.stats.switches_same.inc();
-            return Switched::Same;
-        }
-        if let Some(outcome) = leave_lazy(cpu, me, loaded, next) {
+            Some(Switched::Same)
+        };
+        if let Some(outcome) = same {
+            accessed::honour(me, next);
             return outcome;
         }
     }
@@ -166,6 +170,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             (slot, if keeps { Plan::Keep } else { Plan::Flush }, order)
         }
     };
+    let empty = matches!(plan, Plan::Flush);
+    let plan = if accessed::must_flush(me, next, slot, joins, empty) { Plan::Flush } else { plan };
     let remembered = Remembered::new(next.id(), true);
     if slots::read(ids, slot) != remembered {
         slots::write(ids, slot, remembered);

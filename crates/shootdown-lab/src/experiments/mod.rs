@@ -4,6 +4,7 @@
 //! policies it is run under, and the published figures its rows are held against. It reports rows and,
 //! for what it promises to reproduce, [`Target`]s that say whether it did.
 
+mod accessed;
 mod broadcast;
 mod bystander;
 mod hot;
@@ -133,6 +134,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &bystander::Bystander,
     &invlpgb::Invlpgb,
     &rollover::Rollover,
+    &accessed::AccessedBits,
     &hot::Hot,
 ];
 

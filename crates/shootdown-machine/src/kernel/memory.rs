@@ -348,7 +348,7 @@ impl super::state::State {
             .collect()
     }
 
-    fn leaves(&self, root: Root, start: u64, end: u64) -> Vec<Leaf> {
+    pub(super) fn leaves(&self, root: Root, start: u64, end: u64) -> Vec<Leaf> {
         let mut leaves = Vec::new();
         self.memory.for_each_leaf(root, start, end, |leaf| leaves.push(leaf));
         leaves

@@ -15,6 +15,7 @@
 //! - I3: while user code runs under split tables, the user half's tag is loaded; in the kernel, the
 //!   kernel half's.
 
+mod aging;
 mod areas;
 mod entry;
 mod fault;
@@ -90,6 +91,7 @@ impl Kernel {
         let cpu = self.cpu.index();
         let library = with(|s| s.library);
         engine::irqs(false);
+        let begun = aging::now();
         let switched = match space {
             Some(space) => {
                 let handle = with(|s| s.space(space).handle.expect("checked"));
@@ -101,6 +103,9 @@ impl Kernel {
             }
         };
         with(|s| s.cpus[cpu].current = space);
+        if space.is_some() {
+            aging::check(begun);
+        }
         engine::irqs(true);
         switched
     }

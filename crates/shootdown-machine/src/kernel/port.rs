@@ -7,6 +7,7 @@ use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use shootdown::accessed::Aged;
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
 use shootdown::facts::{Facts, SplitTables, TagScope};
 use shootdown::flush::{FlushError, Flushed, Request};
@@ -349,6 +350,8 @@ pub(crate) trait Library {
     fn on_kick(&self);
     fn flush(&self, space: NonNull<u8>, request: Request) -> Result<Flushed, FlushError>;
     fn flush_kernel(&self, range: VaRange) -> Result<(), FlushError>;
+    fn accessed_cleared(&self, space: NonNull<u8>, range: VaRange) -> Result<Aged, FlushError>;
+    fn tick(&self);
     /// Puts changes into a gather and finishes it.
     fn gather(&self, space: NonNull<u8>, changes: Vec<Change>) -> Result<Vec<Freed>, FlushError>;
     fn stats(&self, slot: NonNull<u8>) -> Snapshot;
@@ -447,6 +450,14 @@ impl<const W: usize> Library for Port<W> {
 
     fn flush_kernel(&self, range: VaRange) -> Result<(), FlushError> {
         shootdown::flush_kernel::<Self>(&Self::pin(), range)
+    }
+
+    fn accessed_cleared(&self, space: NonNull<u8>, range: VaRange) -> Result<Aged, FlushError> {
+        Self::space(space).accessed_cleared(&Self::pin(), range)
+    }
+
+    fn tick(&self) {
+        shootdown::accessed::tick::<Self>(&Self::pin());
     }
 
     fn gather(&self, space: NonNull<u8>, changes: Vec<Change>) -> Result<Vec<Freed>, FlushError> {

@@ -16,7 +16,7 @@ use super::port::{Library, create_shared_tags, create_tags, library_for};
 use crate::config::{Config, MachineError};
 use crate::engine::{self, Engine};
 use crate::mmu::{CpuMmu, Memory, Root};
-use crate::oracle::Stamp;
+use crate::oracle::{Epoch, Stamp};
 use crate::outcome::{CpuOutcome, Invalidations, TlbCounts};
 use crate::profile::Costs;
 
@@ -68,6 +68,8 @@ pub(crate) struct CpuKernel {
     /// What is loaded on behalf of the kernel half.
     pub loaded: Option<(Root, Tag)>,
     pub invalidations: Invalidations,
+    /// The space, and its last clearing of accessed bits, that this CPU's entries were checked against.
+    pub ages_checked: Option<(Root, Epoch)>,
     /// Broadcast and not yet synced.
     pub broadcasts: Vec<Invalidate>,
     pub syscalls: u64,

@@ -7,7 +7,7 @@ use crate::mmu::array::{context_of, span_of};
 use crate::mmu::cpu::CpuMmu;
 use crate::mmu::memory::{Memory, Violation};
 use crate::mmu::tags::TagState;
-use crate::oracle::{Breach, Invariant};
+use crate::oracle::{Breach, Epoch, Invariant};
 
 impl CpuMmu {
     /// Looks at what is cached for one address under the loaded tag, without using it: what a flush that
@@ -31,6 +31,38 @@ impl CpuMmu {
             None => Ok(()),
             Some(v) => Err(self.stale(&v, va, "an entry that user code could use now")),
         }
+    }
+
+    /// Looks at everything cached under the loaded tag for entries whose accessed bit was cleared, and that was
+    /// told, by `since`: this CPU has switched, or ticked, after that.
+    ///
+    /// # Errors
+    /// The first one found.
+    pub(crate) fn check_ages(&self, mem: &Memory, since: Epoch) -> Result<(), Box<Breach>> {
+        let mut found = None;
+        self.tlb.for_each(|k, entry| {
+            let mine = context_of(k) == self.context;
+            if mine && mem.has_aged(entry, since) {
+                found.get_or_insert(addr::va_of(span_of(k).0));
+            }
+        });
+        found.map_or(Ok(()), |va| Err(self.aged(va)))
+    }
+
+    /// As [`check_ages`](Self::check_ages), for one address only.
+    ///
+    /// # Errors
+    /// When it is cached.
+    pub(crate) fn check_age(&self, mem: &Memory, va: u64, since: Epoch) -> Result<(), Box<Breach>> {
+        let mut found = false;
+        self.tlb.peek(addr::vpn(va), self.context, |entry| found |= mem.has_aged(entry, since));
+        if found { Err(self.aged(va)) } else { Ok(()) }
+    }
+
+    fn aged(&self, va: u64) -> Box<Breach> {
+        let what = "an entry is still cached whose accessed bit was cleared before".to_string();
+        let owner = self.tags[self.current].owner;
+        self.breach(Invariant::AccessedBound, Some(owner), Some(va), what)
     }
 
     /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and

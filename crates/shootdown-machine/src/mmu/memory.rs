@@ -24,6 +24,9 @@ pub(crate) struct Table {
     /// Per entry: the latest change to it that has become binding. Never reset: epochs only grow, so
     /// what was binding for an earlier life of the table accuses nothing made later.
     binding: Box<[Epoch]>,
+    /// Per entry: when its accessed bit was last cleared, and when that was told. Never reset either. Made when
+    /// the first bit is cleared.
+    aged: Option<Box<[(Epoch, Epoch)]>>,
     pub(crate) present: u16,
     pub(crate) state: TableState,
     freed: Epoch,
@@ -34,6 +37,8 @@ pub(crate) struct Table {
 struct Space {
     table: TableId,
     live: bool,
+    /// When accessed bits were last cleared in it.
+    aged: Epoch,
 }
 
 /// All that lies behind the TLBs.
@@ -72,7 +77,7 @@ impl Memory {
             // What every root shares: set up once, so that it never changes later.
             t.entries[index(KERNEL_BASE, 3)] = Pte::table(upper);
             t.present = 1;
-            memory.spaces.push(Space { table: top, live: true });
+            memory.spaces.push(Space { table: top, live: true, aged: Epoch(0) });
             memory.record.add_space();
         }
         memory
@@ -90,7 +95,7 @@ impl Memory {
         let t = &mut self.tables[top.0 as usize];
         t.entries[at] = shared;
         t.present = 1;
-        self.spaces.push(Space { table: top, live: true });
+        self.spaces.push(Space { table: top, live: true, aged: Epoch(0) });
         self.record.add_space();
         Ok(Root(number))
     }
@@ -139,6 +144,7 @@ impl Memory {
         self.tables.push(Table {
             entries: vec![Pte::EMPTY; 512].into_boxed_slice(),
             binding: vec![Epoch(0); 512].into_boxed_slice(),
+            aged: None,
             present: 0,
             state: TableState::Hooked,
             freed: Epoch(0),
@@ -222,6 +228,30 @@ impl Memory {
             }
         });
         pages
+    }
+
+    /// The accessed bit of an entry was cleared at `cleared`; from now on the library has been told.
+    pub(crate) fn aging_told(&mut self, root: Root, slot: SlotId, cleared: Epoch) {
+        let told = self.record.aged();
+        self.spaces[root.0 as usize].aged = told;
+        let table = &mut self.tables[slot.table().0 as usize];
+        let never = (Epoch(0), Epoch(0));
+        let aged = table.aged.get_or_insert_with(|| vec![never; 512].into_boxed_slice());
+        aged[slot.index()] = (cleared, told);
+    }
+
+    /// When clearing accessed bits was last told in a space; 0 for never.
+    pub(crate) fn aged(&self, root: Root) -> Epoch {
+        self.spaces[root.0 as usize].aged
+    }
+
+    /// Does this entry come from before its accessed bit was cleared, which was told by `since`?
+    pub(crate) fn has_aged(&self, entry: &Entry, since: Epoch) -> bool {
+        let aged = &self.tables[entry.slot.table().0 as usize].aged;
+        let Some((cleared, told)) = aged.as_ref().map(|aged| aged[entry.slot.index()]) else {
+            return false;
+        };
+        cleared > entry.filled && told <= since
     }
 
     /// How many revoking changes of a space no flush has covered yet.

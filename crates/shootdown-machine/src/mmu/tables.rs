@@ -251,7 +251,14 @@ impl Memory {
     pub fn clear_accessed(&mut self, root: Root, va: u64) -> Option<bool> {
         let leaf = self.owned(root, va)?;
         self.place(leaf.slot).0 &= !Pte::A;
+        self.record.aged();
         Some(leaf.pte.accessed())
+    }
+
+    /// Is the accessed bit of the page that holds an address set? `None` when nothing is mapped there.
+    #[must_use]
+    pub fn accessed(&self, root: Root, va: u64) -> Option<bool> {
+        self.next_leaf(root, va).ok().map(|leaf| leaf.pte.accessed())
     }
 
     /// Calls `f` for every page that begins in `[start, end)` or holds `start`, in order of address.

@@ -37,11 +37,13 @@ pub enum Invariant {
     CallCompletes,
     /// What can't be done is refused, and only that.
     ErrorsTotal,
+    /// An entry whose accessed bit was cleared goes within the bound of the policy.
+    AccessedBound,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Revocation,
         Self::FrameReuse,
         Self::TableReuse,
@@ -55,6 +57,7 @@ impl Invariant {
         Self::UpgradeSoundness,
         Self::CallCompletes,
         Self::ErrorsTotal,
+        Self::AccessedBound,
     ];
 
     /// Its name, as reports and tests write it.
@@ -74,6 +77,7 @@ impl Invariant {
             Self::UpgradeSoundness => "upgrade-soundness",
             Self::CallCompletes => "call-completes",
             Self::ErrorsTotal => "errors-total",
+            Self::AccessedBound => "accessed-bound",
         }
     }
 
@@ -116,6 +120,9 @@ impl Invariant {
             Self::ErrorsTotal => {
                 "what can't be done is refused with an error that leaves everything as it was, and nothing else is"
             }
+            Self::AccessedBound => {
+                "after a switch or a tick of a CPU, it uses no entry whose accessed bit had been cleared before"
+            }
         }
     }
 
@@ -144,6 +151,9 @@ impl Invariant {
             Self::UpgradeSoundness => "at every store of user code that faults (hunt)",
             Self::CallCompletes => "when a call returns (hunt)",
             Self::ErrorsTotal => "when a CPU comes online (hunt)",
+            Self::AccessedBound => {
+                "for all that a CPU has cached, when a switch or a tick of it ends (kernel)"
+            }
         }
     }
 
@@ -175,6 +185,9 @@ impl Invariant {
             }
             Self::CallCompletes => "call: a CPU leaves the set after the function ran",
             Self::ErrorsTotal => "space, cpu: conditions are looked at before anything changes",
+            Self::AccessedBound => {
+                "accessed: a switch compares how often accessed bits were cleared, and flushes"
+            }
         }
     }
 }

@@ -125,6 +125,11 @@ impl Revocations {
         self.clock
     }
 
+    /// An accessed bit was cleared, or that was told, now.
+    pub(crate) fn aged(&mut self) -> Epoch {
+        self.tick()
+    }
+
     /// Something was freed now.
     pub(crate) fn freed(&mut self) -> Epoch {
         self.last_event = self.tick();

@@ -42,27 +42,9 @@ impl<P: Platform> AddressSpace<P> {
         request: Request,
     ) -> CpuSetOf<P> {
         let cpu = pin.cpu();
-        let extent = self.extent(cpu, me, strategy, request.freed_tables);
-        // A space without a tag never ran.
-        let Some(tag) = self.tag().filter(|_| extent != Extent::None) else {
-            me.stats.invalidations_none.inc();
+        let Some(last) = self.issue(pin, me, strategy, request) else {
             return CpuSetOf::<P>::EMPTY;
         };
-        let reach = match extent {
-            Extent::Broadcast if !without!(BroadcastStaysLocal) => {
-                me.stats.invalidations_broadcast.inc();
-                Reach::Broadcast
-            }
-            _ => {
-                me.stats.invalidations_local.inc();
-                Reach::Local
-            }
-        };
-        let last = invalidate(me, tag, request, reach);
-        if reach == Reach::Local {
-            switch::settle::<P>();
-            return CpuSetOf::<P>::EMPTY;
-        }
         if !without!(BroadcastWithoutSync) {
             sandwich::sync_everywhere::<P>(last);
         }
@@ -74,6 +56,31 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             CpuSetOf::<P>::EMPTY
         }
+    }
+
+    /// Makes hardware drop what changed, as far as it must reach. What must be waited for on every CPU is
+    /// returned, and the caller waits, or does not.
+    pub(crate) fn issue(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        strategy: Strategy,
+        request: Request,
+    ) -> Option<Invalidate> {
+        let extent = self.extent(pin.cpu(), me, strategy, request.freed_tables);
+        // A space without a tag never ran.
+        let Some(tag) = self.tag().filter(|_| extent != Extent::None) else {
+            me.stats.invalidations_none.inc();
+            return None;
+        };
+        if extent == Extent::Broadcast && !without!(BroadcastStaysLocal) {
+            me.stats.invalidations_broadcast.inc();
+            return Some(invalidate(me, tag, request, Reach::Broadcast));
+        }
+        me.stats.invalidations_local.inc();
+        invalidate(me, tag, request, Reach::Local);
+        switch::settle::<P>();
+        None
     }
 
     fn extent(&self, cpu: CpuId, me: &PerCpu<P>, strategy: Strategy, freed_tables: bool) -> Extent {

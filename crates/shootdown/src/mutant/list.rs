@@ -291,6 +291,33 @@ mutants! {
     /// A kernel flush under split tables forgets the tags that are not loaded.
     OtherTagsForgotten "other-tags-forgotten" Row "flush/everywhere.rs everywhere" Master;
 
+    // ---- accessed.rs: accessed bits
+
+    /// Whoever clears accessed bits does not count it.
+    AgeNotCounted "age-not-counted" Bump "accessed.rs accessed_cleared" Accessed;
+    /// The count of cleared accessed bits is stored without Release (A1).
+    AgeRelaxed "age-relaxed" Ordering "accessed.rs accessed_cleared" Accessed;
+    /// The count of cleared accessed bits is read without Acquire (A1).
+    AgeSeenRelaxed "age-seen-relaxed" Ordering "accessed.rs number" Accessed;
+    /// No fence between clearing accessed bits and reading who runs the space (A3).
+    AgeWithoutFence "age-without-fence" Fence "accessed.rs accessed_cleared" Accessed;
+    /// The entries under a tag for all CPUs are forgotten when accessed bits are cleared.
+    AgeSharedForgotten "age-shared-forgotten" Row "accessed.rs accessed_cleared" Accessed;
+    /// A switch does not compare the count of cleared accessed bits.
+    AgeIgnored "age-ignored" Row "accessed.rs must_flush" Accessed;
+    /// A slot that changes hands keeps the count of the space before.
+    AgeOfSlotKept "age-of-slot-kept" Bump "accessed.rs must_flush" Accessed;
+    /// The flags of CPUs that may have entries are not raised.
+    DueNotRaised "due-not-raised" Ack "accessed.rs accessed_cleared" Accessed;
+    /// The flag is taken without Acquire (A2).
+    DueRelaxed "due-relaxed" Ordering "accessed.rs collect" Accessed;
+    /// A raised flag is taken, and nothing is flushed.
+    DueIgnored "due-ignored" Row "accessed.rs must_flush" Accessed;
+    /// A CPU that joins a space's set trusts what it remembers, although nobody raised its flag.
+    JoinerTrusts "joiner-trusts" Row "accessed.rs must_flush" Accessed;
+    /// A tick does nothing about accessed bits.
+    TickForgotten "tick-forgotten" Row "accessed.rs tick" Accessed;
+
     // ---- call.rs: calls
 
     /// A handler that interrupts a call rewrites the descriptor in use.
