@@ -164,7 +164,9 @@ impl<P: Platform> AddressSpace<P> {
             me.stats.accessed_left.inc();
             return Ok(Aged::Left);
         }
-        P::Regime::publish();
+        if !without!(AgeWithoutPublish) {
+            P::Regime::publish();
+        }
         me.stats.accessed_owed.inc();
         if let Some(strategy) = current::strategy::<P>() {
             self.issue(pin, me, strategy, Request::pages(range));
@@ -174,6 +176,7 @@ impl<P: Platform> AddressSpace<P> {
             // ORDERING: A1, with the Acquire in `number`
             self.ages().fetch_add(u64::from(!without!(AgeNotCounted)), order!(AgeRelaxed, Release));
         }
+        // A CPU that runs the space under a tag for all CPUs compares nothing.
         let looks = accessed == Accessed::AtSwitch || current::shared::<P>().is_some();
         if looks && !without!(AgeWithoutFence) {
             fence(Ordering::SeqCst); // ORDERING: A3, with the fence of D1 in `switch_to`
@@ -184,9 +187,9 @@ impl<P: Platform> AddressSpace<P> {
                 state.ages.due.store(!without!(DueNotRaised), Ordering::Relaxed);
             }
         }
-        // A CPU that runs the space under a tag for all CPUs compares nothing.
-        if looks && !without!(AgeSharedForgotten) {
-            self.issue_if_shared(me, Request::pages(range));
+        if looks && !without!(AgeSharedForgotten) && self.issue_if_shared(me, Request::pages(range))
+        {
+            return Ok(Aged::Issued);
         }
         Ok(Aged::Owed)
     }

@@ -12,16 +12,18 @@ use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use loom_support::holds;
 use shootdown::accessed::{self, Accessed, AccessedPolicy, Aged};
-use shootdown::cpu_set::{AtomicCpuSet, CpuSet};
-use shootdown::facts::TagScope;
+use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
+use shootdown::facts::{Broadcast, TagScope};
 use shootdown::mutant::Mutant;
+use shootdown::tags::broadcast::SharedTags;
+use shootdown::tags::shared::Threshold;
 use shootdown::*;
 
 const CPUS: usize = 2;
 /// Spaces, by their roots; 0 is the kernel's own tables.
 const SPACES: usize = 3;
 
-static FACTS: Facts = Facts { tag_scope: TagScope::PerCpu, tag_bits: 12, ..Facts::X86_64_MINIMUM };
+static PLAIN: Facts = Facts { tag_scope: TagScope::PerCpu, tag_bits: 12, ..Facts::X86_64_MINIMUM };
 
 static BY_NUMBER: Policy =
     Policy { accessed: AccessedPolicy::all(Accessed::Generation), ..Policy::SHOOTDOWN };
@@ -30,6 +32,10 @@ static BY_FLAG: Policy =
 /// One slot: spaces take it from each other.
 static ONE_SLOT: Policy = Policy { slots: 1, ..BY_NUMBER };
 
+/// Hardware that invalidates on all CPUs by a tag, which every space gets that runs on two of them.
+static BROADCASTS: Facts = Facts { broadcast: Broadcast::Invlpgb { max_pages: 8 }, ..PLAIN };
+static SHARED: Policy = Policy { shared: Threshold { above: 1, every: 1 }, ..BY_NUMBER };
+
 /// Spaces of one page each.
 struct World {
     system: System<Model>,
@@ -37,8 +43,9 @@ struct World {
     /// How often the accessed bit of each space's page was cleared: what a walker sees.
     tables: [AtomicU64; SPACES],
     /// What each CPU has cached, by tag: how often the bit had been cleared then. Private to the CPU's thread.
-    tlb: [[Cell<Option<u64>>; 4]; CPUS],
+    tlb: [[Cell<Option<u64>>; 8]; CPUS],
     loaded: [Cell<(usize, Tag)>; CPUS],
+    shared: Option<SharedTags>,
     /// The checker interleaves only what it can see, and it can't see `tlb`.
     step: AtomicU64,
 }
@@ -71,7 +78,7 @@ unsafe impl Pinned for Pin {
     }
 }
 
-// SAFETY: nobody is kicked: nothing is flushed here that others must be told of.
+// SAFETY: a kick calls the handler of the other CPU.
 unsafe impl Platform for Model {
     type Pin = Pin;
     type Regime = Model;
@@ -91,8 +98,18 @@ unsafe impl Platform for Model {
         world().cpus.get(cpu.index())
     }
 
-    fn kick(_: &CpuSet<1>) -> Result<(), KickError> {
-        unreachable!("nothing waits for another CPU")
+    /// Only where nothing runs beside: at once, then.
+    fn kick(targets: &CpuSet<1>) -> Result<(), KickError> {
+        let before = CPU.with(Cell::get);
+        for cpu in targets.iter() {
+            assert_eq!(on_kick::<Self>(&on(cpu.0)), Served::Done);
+        }
+        CPU.with(|c| c.set(before));
+        Ok(())
+    }
+
+    fn shared_tags() -> Option<&'static SharedTags> {
+        world().shared.as_ref()
     }
 
     fn relax(_: &Pin) -> Result<(), Stalled> {
@@ -108,8 +125,10 @@ unsafe impl Platform for Model {
     }
 }
 
-fn forget(tag: Tag) {
-    world().tlb[me()][tag.0 as usize].set(None);
+fn forget(tag: Tag, reach: Reach) {
+    for cpu in (0..CPUS).filter(|cpu| reach == Reach::Broadcast || *cpu == me()) {
+        world().tlb[cpu][tag.0 as usize].set(None);
+    }
 }
 
 // SAFETY: the TLB above forgets what it is told to.
@@ -117,13 +136,13 @@ unsafe impl Regime for Model {
     type Root = usize;
 
     fn facts() -> &'static Facts {
-        &FACTS
+        if world().shared.is_some() { &BROADCASTS } else { &PLAIN }
     }
 
     unsafe fn load(root: usize, tag: Tag, keep: bool) {
         world().loaded[me()].set((root, tag));
         if !keep {
-            forget(tag);
+            forget(tag, Reach::Local);
         }
     }
 
@@ -133,9 +152,9 @@ unsafe impl Regime for Model {
 
     fn publish() {}
 
-    fn invalidate(what: Invalidate, _: Reach) {
+    fn invalidate(what: Invalidate, reach: Reach) {
         match what {
-            Invalidate::Range { tag, .. } | Invalidate::Tag(tag) => forget(tag),
+            Invalidate::Range { tag, .. } | Invalidate::Tag(tag) => forget(tag, reach),
             Invalidate::Kernel(_) => {}
             Invalidate::Everything => world().tlb[me()].iter().for_each(|e| e.set(None)),
         }
@@ -149,8 +168,7 @@ fn access() -> u64 {
     let (root, tag) = world().loaded[me()].get();
     let entry = &world().tlb[me()][tag.0 as usize];
     world().step.fetch_add(1, Ordering::Relaxed);
-    let made =
-        entry.get().unwrap_or_else(|| world().tables[root - 1].load(Ordering::Relaxed));
+    let made = entry.get().unwrap_or_else(|| world().tables[root - 1].load(Ordering::Relaxed));
     entry.set(Some(made));
     made
 }
@@ -179,6 +197,7 @@ fn run(policy: &'static Policy, model: impl FnOnce(&'static Start)) {
         tables: std::array::from_fn(|_| AtomicU64::new(0)),
         tlb: std::array::from_fn(|_| std::array::from_fn(|_| Cell::new(None))),
         loaded: std::array::from_fn(|_| Cell::new((0, Tag(0)))),
+        shared: std::ptr::eq(policy, &SHARED).then(|| SharedTags::new(Tag(4), 3).unwrap()),
         step: AtomicU64::new(0),
     }));
     WORLD.set(world);
@@ -268,7 +287,9 @@ fn a_number_that_has_grown_is_seen_by_every_kind_of_switch() {
     for (name, way) in
         [("out of lazy mode", lazily_and_back as fn(&Start)), ("from nowhere", out_and_back)]
     {
-        holds(name, Some(3), &[AgeIgnored], move || run(&BY_NUMBER, |s| clear_against(s, same, way)));
+        holds(name, Some(3), &[AgeIgnored], move || {
+            run(&BY_NUMBER, |s| clear_against(s, same, way))
+        });
     }
 }
 
@@ -311,6 +332,31 @@ fn a_cpu_that_joins_the_set_needs_no_flag() {
             assert_eq!(access(), 0);
             leave::<Model>(&Model::pin());
             clear_against(s, out_and_back, same);
+        });
+    });
+}
+
+#[test]
+fn entries_under_a_tag_for_all_cpus_are_dropped_by_a_broadcast() {
+    holds("a tag for all CPUs", None, &[Mutant::AgeSharedForgotten], || {
+        run(&SHARED, |s| {
+            for cpu in 0..2 {
+                on(cpu);
+                switch(&s.spaces[0]);
+            }
+            let page = VaRange::new(0x1000, 1, Stride::Page4K).unwrap();
+            for _ in 0..2 {
+                s.spaces[0].flush(&Model::pin(), Request::pages(page)).unwrap();
+            }
+            assert_eq!(world().loaded.each_ref().map(Cell::get), [(1, Tag(4)); 2]);
+            on(0);
+            assert_eq!(access(), 0);
+            on(1);
+            world().tables[0].store(1, Ordering::Relaxed);
+            let aged = s.spaces[0].accessed_cleared(&Model::pin(), page).unwrap();
+            on(0);
+            assert_eq!(access(), 1, "an entry from before the bit was cleared is used");
+            assert_eq!(aged, Aged::Issued);
         });
     });
 }

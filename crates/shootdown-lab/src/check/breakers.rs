@@ -77,6 +77,8 @@ pub const BREAKERS: &[Breaker] = {
         kernel(I::UpgradeSoundness, K::SpuriousFaultStays, "arch=riscv; map a1; switch a | write a1, write a1"),
         library(I::CallCompletes, M::CallGivesUp, "; call; switch a | user"),
         library(I::CallCompletes, M::CallErrorForgotten, "; call; switch a | user").with(Power::FailingKicks),
+        library(I::AccessedBound, M::AgeIgnored, "accessed=generation; age a0; switch a | tick, tick"),
+        library(I::AccessedBound, M::DueIgnored, "accessed=switch tags=on spaces=2; age a0; switch a | switch b, switch a"),
         library(I::ErrorsTotal, M::OfflineDoesNotLeave, "; switch a | offline, online"),
     ]
 };

@@ -212,7 +212,7 @@ fn noticing(
         for round in 0..rounds {
             // At any moment between two ticks.
             c.compute(Time::from_ps(chance(seed, round) % TICK.ps()));
-            let page = VA + (chance(seed ^ 1, round) % HOT << 12);
+            let page = VA + ((chance(seed ^ 1, round) % HOT) << 12);
             let start = c.kernel(|k| {
                 k.clear_accessed(space, page, 1);
                 k.now()

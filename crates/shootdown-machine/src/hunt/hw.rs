@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use shootdown::{CpuId, Reach, Tag};
 
 pub use super::promises::{
-    breach, kernel_code, latest, revoked, seal, software_reads, unseal, user_code, user_store,
+    aged, breach, check_ages, kernel_code, latest, revoked, seal, software_reads, unseal,
+    user_code, user_store,
 };
 pub use super::setup::{Architecture, Setup};
 
@@ -296,6 +297,20 @@ pub fn swap_entry(word: Word, to: Descriptor) -> (Descriptor, Change) {
         h.note(|| format!("swaps {word}: {old:?} -> {to:?}"));
         (old, h.written(word, to, location))
     })
+}
+
+/// Clears the accessed bit of an entry that is there; says what it is, and which change that was.
+///
+/// The walker sets the bit again on the next walk, so the entry reads the same: what counts is which translations
+/// come from before.
+pub fn age_entry(word: Word) -> Option<(Descriptor, Change)> {
+    let now = read_entry(word);
+    if !now.present() {
+        return None;
+    }
+    let change = exchange_entry(word, now, now).ok()?;
+    with(|h| h.mmu.aging(change));
+    Some((now, change))
 }
 
 /// Replaces a page-table entry if it is `from`.

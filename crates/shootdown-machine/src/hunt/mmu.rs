@@ -51,6 +51,8 @@ struct Entry {
     revoked: u32,
     /// For each write the epoch of the frame it names.
     epochs: Vec<u32>,
+    /// The writes that only cleared the accessed bit.
+    agings: Vec<u32>,
 }
 
 /// A root and a tag, as loaded.
@@ -72,6 +74,8 @@ pub(super) struct Mmu {
     /// Which entry a location is: number + 1.
     by_location: Vec<u16>,
     revocations: u64,
+    /// Accessed bits that were cleared, and that was told.
+    aged: Vec<Change>,
     /// Hash of what table pages and frames are used for.
     uses: u64,
     /// Hash of the hardware, while nothing of it changes.
@@ -155,6 +159,7 @@ impl Mmu {
             kept: vec![Vec::new(); MAX_CPUS],
             by_location: Vec::new(),
             revocations: 0,
+            aged: Vec::new(),
             uses: 0,
             hash: None,
         }
@@ -177,6 +182,7 @@ impl Mmu {
         self.kept.iter_mut().for_each(Vec::clear);
         self.by_location.clear();
         self.revocations = 0;
+        self.aged.clear();
         self.uses = 0;
         self.hash = None;
     }
@@ -333,6 +339,51 @@ impl Mmu {
             self.revocations ^= cell(*floor) ^ cell(change.version);
             *floor = change.version;
         }
+    }
+
+    /// This write only cleared the accessed bit: who relies on the entry does not rely on that.
+    pub fn aging(&mut self, change: Change) {
+        let number = self.number(change.word);
+        self.entries[number].agings.push(change.version);
+    }
+
+    /// The latest write up to this one that did more than clear the accessed bit.
+    pub fn before_agings(&self, word: Word, mut version: u32) -> u32 {
+        let agings = &self.entries[self.number(word)].agings;
+        while agings.contains(&version) {
+            version -= 1;
+        }
+        version
+    }
+
+    /// The code under test was told that an accessed bit was cleared, and has promised to see to it.
+    pub fn aged(&mut self, change: Change) {
+        let number = self.number(change.word) as u64;
+        let place = self.aged.len() as u64 + 1;
+        self.revocations ^=
+            mix(number << 40 ^ u64::from(change.version) << 8 ^ place ^ 0xa9ed << 48);
+        self.aged.push(change);
+    }
+
+    /// A CPU has switched or ticked, and had heard of the first `told` of these promises before: what it could use
+    /// now is not older than any of those changes.
+    pub fn check_ages(&self, cpu: u8, told: usize) -> Result<(), Broken> {
+        let at = usize::from(cpu);
+        for t in self.hostile.translations(at) {
+            let usable = t.descriptor.present() && t.rights.user();
+            if !usable || !self.hostile.serves(at, t.owner) {
+                continue;
+            }
+            let old = |c: &&Change| c.word == t.source.word && t.source.version < c.version;
+            if let Some(change) = self.aged[..told].iter().find(old) {
+                let details = format!(
+                    "cpu{cpu} can use a translation of page {} from before the accessed bit of {} was cleared, although it has switched or ticked since",
+                    t.base, change.word
+                );
+                return Err((Invariant::AccessedBound, details));
+            }
+        }
+        Ok(())
     }
 
     pub fn load(&mut self, memory: &SharedMemory, cpu: u8, root: TableId, tag: Tag, keep: bool) {

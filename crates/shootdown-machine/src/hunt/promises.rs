@@ -13,6 +13,7 @@ pub fn latest(word: Word) -> Change {
     step(location, false, false);
     with(|h| {
         let version = h.memory.version_of_last_store(h.current, location);
+        let version = h.mmu.before_agings(word, version);
         h.saw(u64::from(location) ^ u64::from(version) << 32 ^ 0x1a7);
         Change { word, version }
     })
@@ -108,6 +109,22 @@ pub fn revoked(changes: &[Change]) {
             h.note(|| format!("has flushed the change of {}", change.word));
         }
     });
+}
+
+/// The code under test was told that an accessed bit was cleared ([`hw::age_entry`](super::hw::age_entry)), and
+/// has promised that a CPU that switches or ticks after that was heard of uses no older translation. No step:
+/// what says that it was told is the caller's own memory, stored just before.
+pub fn aged(change: Change) {
+    with(|h| {
+        h.mmu.aged(change);
+        h.note(|| format!("has told that the accessed bit of {} was cleared", change.word));
+    });
+}
+
+/// A switch or a tick of this CPU is over, at whose beginning it had heard of the first `told` of these.
+pub fn check_ages(told: usize) {
+    own_step();
+    check(|h| h.mmu.check_ages(h.current, told));
 }
 
 /// A promise of the code under test itself does not hold. The run is over.

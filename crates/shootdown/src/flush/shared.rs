@@ -23,12 +23,13 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without waiting.
-    pub(crate) fn issue_if_shared(&self, me: &PerCpu<P>, request: Request) {
-        if let Some(tag) = self.shared_tag().tag() {
-            me.stats.invalidations_broadcast.inc();
-            broadcast::invalidate(me, tag, request, Reach::Broadcast);
-        }
+    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without waiting. Says
+    /// whether it has one.
+    pub(crate) fn issue_if_shared(&self, me: &PerCpu<P>, request: Request) -> bool {
+        let Some(tag) = self.shared_tag().tag() else { return false };
+        me.stats.invalidations_broadcast.inc();
+        broadcast::invalidate(me, tag, request, Reach::Broadcast);
+        true
     }
 
     /// All CPUs that were asked have answered.

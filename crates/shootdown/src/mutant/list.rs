@@ -295,6 +295,8 @@ mutants! {
 
     /// Whoever clears accessed bits does not count it.
     AgeNotCounted "age-not-counted" Bump "accessed.rs accessed_cleared" Accessed;
+    /// Cleared accessed bits are not published to walkers.
+    AgeWithoutPublish "age-without-publish" Ordering "accessed.rs accessed_cleared" Accessed;
     /// The count of cleared accessed bits is stored without Release (A1).
     AgeRelaxed "age-relaxed" Ordering "accessed.rs accessed_cleared" Accessed;
     /// The count of cleared accessed bits is read without Acquire (A1).

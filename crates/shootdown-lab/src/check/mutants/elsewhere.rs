@@ -17,6 +17,21 @@ pub struct Elsewhere {
 
 const ALL: &[Elsewhere] = &[
     Elsewhere {
+        file: "loom_accessed.rs",
+        test: "a_number_that_has_grown_is_seen_by_every_kind_of_switch",
+        kills: &[AgeRelaxed, AgeSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom_accessed.rs",
+        test: "a_flag_that_was_raised_is_honoured_for_every_slot",
+        kills: &[DueRelaxed],
+    },
+    Elsewhere {
+        file: "loom_accessed.rs",
+        test: "entries_under_a_tag_for_all_cpus_are_dropped_by_a_broadcast",
+        kills: &[AgeSharedForgotten],
+    },
+    Elsewhere {
         file: "loom_tree.rs",
         test: "the_first_cpu_of_a_word_passes_the_kick_on",
         kills: &[TreeForwardsNothing],

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
+use shootdown::accessed::Aged;
 use shootdown::facts::SplitTables;
 use shootdown::sync::{AtomicU64, Ordering};
 use shootdown::{
@@ -237,6 +238,30 @@ impl Tree {
         hw::free_table(self.root);
         self.leaves.into_iter().for_each(hw::free_table);
     }
+}
+
+/// The flag that counts clearings of accessed bits that the library was told of.
+const AGED: usize = 7;
+
+impl Tree {
+    /// Clears the accessed bit of a page, and tells the library.
+    pub fn age(&self, at: u32) {
+        let Some((_, change)) = hw::age_entry(self.word(at)) else { return };
+        let aged = self.space.accessed_cleared(&Rig::pin(), pages(at, 1));
+        if aged == Ok(Aged::Owed) {
+            kit().flags[AGED].fetch_add(1, Ordering::AcqRel);
+            hw::aged(change);
+        }
+    }
+}
+
+/// A switch or a tick, after which no entry is used whose accessed bit was cleared before.
+pub fn honours(switch: impl FnOnce()) {
+    hw::without_irqs(|| {
+        let told = kit().flags[AGED].load(Ordering::Acquire);
+        switch();
+        hw::check_ages(told as usize);
+    });
 }
 
 /// The request for a freed leaf table: its two mapped pages.

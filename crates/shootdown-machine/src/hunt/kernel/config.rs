@@ -4,6 +4,7 @@ use std::fmt;
 use std::fmt::Write as _;
 
 use shootdown::Tag;
+use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 use shootdown::policy::Policy;
 use shootdown::presence::Strategy;
@@ -36,6 +37,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `ceiling` | pages beyond which a flush is full | from 1 |
 /// | `tree` | larger sets of CPUs are told as a tree | from 1; 0 never |
 /// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
+/// | `accessed` | when entries go whose accessed bits were cleared | `immediate`, `switch`, `generation`, `never` |
 /// | `serializes` | invalidations order later translations | `on`, `off` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
@@ -120,6 +122,13 @@ impl Default for Config {
         }
     }
 }
+
+const ACCESSED: [(&str, Accessed); 4] = [
+    ("immediate", Accessed::Immediate),
+    ("switch", Accessed::AtSwitch),
+    ("generation", Accessed::Generation),
+    ("never", Accessed::Never),
+];
 
 const POLICIES: [(&str, Policy); 6] = [
     ("shootdown", Policy::SHOOTDOWN),
@@ -265,6 +274,13 @@ impl Config {
                 self.policy.shared = Self::looks_always(1);
             }
             "above" => self.policy.shared = Self::looks_always(number(0, 8)?),
+            "accessed" => {
+                let known = ACCESSED.iter().find(|(name, _)| *name == value);
+                let accessed = known.ok_or_else(|| {
+                    format!("`accessed` is immediate, switch, generation or never, not `{value}`")
+                })?;
+                self.policy.accessed = AccessedPolicy::all(accessed.1);
+            }
             "split" => {
                 self.split = match value {
                     "off" => Split::Off,
@@ -338,10 +354,11 @@ impl fmt::Display for Config {
         say(self.shared, "shared", &"on")?;
         // The policy is one of the named ones, with a few things changed.
         let same = |p: &Policy| {
-            let Policy { slots, tree_above, range_log, early_ack, broadcast, shared, .. } =
-                self.policy;
+            let Policy {
+                slots, tree_above, range_log, early_ack, broadcast, shared, accessed, ..
+            } = self.policy;
             let chosen = Policy { slots, tree_above, range_log, early_ack, broadcast, ..*p };
-            Policy { shared, ..chosen } == self.policy
+            Policy { shared, accessed, ..chosen } == self.policy
         };
         let (name, base) = POLICIES.iter().find(|(_, p)| same(p)).unwrap_or(&POLICIES[0]);
         say(*base != plain.policy, "policy", name)?;
@@ -350,6 +367,10 @@ impl fmt::Display for Config {
         let strategy = STRATEGIES.iter().find(|(_, s)| Some(*s) == self.policy.broadcast);
         if let Some((name, _)) = strategy {
             say(self.broadcast, "broadcast", name)?;
+        }
+        let known = ACCESSED.iter().find(|(_, a)| AccessedPolicy::all(*a) == self.policy.accessed);
+        if let Some((name, _)) = known {
+            say(self.policy.accessed != base.accessed, "accessed", name)?;
         }
         let split = if self.split == Split::On { "on" } else { "owed" };
         say(self.split != Split::Off, "split", &split)?;

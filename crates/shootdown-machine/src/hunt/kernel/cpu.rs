@@ -135,6 +135,8 @@ impl<P: Port> Cpu<P> {
             Op::Clean(at) => self.at(at, |used, page| self.clean(used, page)),
             Op::Munmap(at) => self.at(at, |used, page| self.munmap(used, page)),
             Op::Driver(at) => self.at(at, |used, page| self.driver(used, page)),
+            Op::Age(at) => self.at(at, |used, page| self.age(used, page)),
+            Op::Tick => self.tick(),
         }
     }
 
@@ -267,6 +269,7 @@ impl<P: Port> Cpu<P> {
         let Some(space) = self.k.take(to) else { return };
         let with_irqs = self.breaks(KernelMutant::SwitchWithInterrupts);
         let before = if with_irqs { true } else { hw::set_irqs(false) };
+        self.begin_aging();
         // SAFETY: (1) interrupts are off (a mutant aside, which the hunt must find); (2, 3) the space is
         // alive as long as it is used, and retired before its tables go; (4) programs are not handlers;
         // (5) offline CPUs run nothing.
@@ -280,6 +283,7 @@ impl<P: Port> Cpu<P> {
             _ => "switch-flushed",
         });
         self.seen();
+        self.check_aging();
         let left = self.mine.current.replace(Some((to, space)));
         P::task(Some(space));
         hw::set_irqs(before);
@@ -344,6 +348,7 @@ impl<P: Port> Cpu<P> {
                 }
                 hw::witness("user-half-flushed");
             }
+            self.check_aging();
         }
         self.mine.user_mode.set(kernel_half);
     }

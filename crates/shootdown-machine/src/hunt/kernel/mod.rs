@@ -21,6 +21,7 @@
 //! - K5: a space is retired when nobody uses it (`users`), and its tables are freed after.
 //! - K6: what CPUs share is traced; all else is one CPU's own or constant after boot.
 
+mod aging;
 mod config;
 mod contents;
 mod cpu;

@@ -139,6 +139,10 @@ pub enum Op {
     Munmap(At),
     /// The driver takes a page back: unmaps it if its area is still linked, then frees it.
     Driver(At),
+    /// Clears a page's accessed bit, to see whether it is used.
+    Age(At),
+    /// The timer's work for the library.
+    Tick,
 }
 
 impl fmt::Display for Op {
@@ -203,6 +207,8 @@ impl Op {
             Self::Clean(_) => "clean",
             Self::Munmap(_) => "munmap",
             Self::Driver(_) => "driver",
+            Self::Age(_) => "age",
+            Self::Tick => "tick",
         }
     }
 
@@ -243,7 +249,8 @@ impl Op {
             | Self::Zap(at)
             | Self::Clean(at)
             | Self::Munmap(at)
-            | Self::Driver(at) => Some(at),
+            | Self::Driver(at)
+            | Self::Age(at) => Some(at),
             _ => None,
         }
     }
@@ -302,6 +309,8 @@ impl FromStr for Op {
             "clean" => Self::Clean(word()?.parse()?),
             "munmap" => Self::Munmap(word()?.parse()?),
             "driver" => Self::Driver(word()?.parse()?),
+            "age" => Self::Age(word()?.parse()?),
+            "tick" => Self::Tick,
             _ => return Err(format!("there is no operation `{name}`")),
         };
         match words.next() {

@@ -1,5 +1,6 @@
 //! Programs by chance.
 
+use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::policy::Policy;
 
 use super::config::Split;
@@ -97,6 +98,12 @@ fn config(n: &mut Numbers) -> Config {
     if n.one_in(4) {
         policy.tree_above = 1;
     }
+    policy.accessed = AccessedPolicy::all(n.of(&[
+        Accessed::Generation,
+        Accessed::Generation,
+        Accessed::AtSwitch,
+        Accessed::Immediate,
+    ]));
     let bits = 1 + n.below(2);
     Config {
         levels: if n.one_in(6) { 3 } else { 2 },
@@ -119,7 +126,7 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
     let at = At { space: n.below(config.spaces), page: n.below(config.pages.max(1)) };
     let other = At { page: n.below(config.entries()), ..at };
     let large = At { page: config.entries(), ..at };
-    match n.below(40) {
+    match n.below(42) {
         0..8 => Op::User,
         8..12 => Op::Switch(at.space),
         12 | 13 => Op::Lazy,
@@ -151,6 +158,8 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
         37 => Op::Retire(at.space),
         38 if n.one_in(2) => Op::Hint(at),
         38 => Op::Migrate(at),
+        39 => Op::Tick,
+        40 => Op::Age(at),
         _ => n.of(&[Op::Walk(at), Op::Peek(at.space), Op::Track(at), Op::Write(at)]),
     }
 }

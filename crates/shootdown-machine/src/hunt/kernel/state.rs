@@ -94,6 +94,8 @@ pub(super) struct Mine<P: Port> {
     /// User mode, with its half of split tables loaded; the kernel half's root and tag.
     pub user_mode: Cell<Option<(TableId, shootdown::Tag)>>,
     pub offline: Cell<bool>,
+    /// Ghost: how many clearings of accessed bits had been told when this CPU last began a switch or a tick.
+    pub aged: Cell<usize>,
     /// Ghost: functions of calls that ran here.
     pub calls: Cell<u32>,
 }
@@ -107,6 +109,8 @@ pub(super) struct Kernel<P: Port> {
     pub kernel_root: TableId,
     /// Spaces that have the shared table.
     pub sharers: AtomicU32,
+    /// How many clearings of accessed bits the library was told of.
+    pub aged: AtomicU32,
     pub cpus: [Mine<P>; MAX_CPUS],
 }
 
@@ -119,6 +123,8 @@ pub(super) struct Traits {
     pub walks: bool,
     /// CPUs go offline.
     pub hotplug: bool,
+    /// Accessed bits are cleared.
+    pub ages: bool,
 }
 
 thread_local! {
@@ -135,10 +141,12 @@ impl<P: Port> Kernel<P> {
             kernel_lock: Lock::new(),
             kernel_root,
             sharers: AtomicU32::new(u32::from(config.spaces)),
+            aged: AtomicU32::new(0),
             cpus: std::array::from_fn(|_| Mine {
                 current: Cell::new(None),
                 user_mode: Cell::new(None),
                 offline: Cell::new(false),
+                aged: Cell::new(0),
                 calls: Cell::new(0),
             }),
         });

@@ -1,5 +1,6 @@
 //! The scenes, by what they are about.
 
+mod accessed;
 mod calls;
 mod elide;
 mod flush;
@@ -26,6 +27,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         handlers::SCENES,
         tags::SCENES,
         elide::SCENES,
+        accessed::SCENES,
     ]
     .into_iter()
     .flatten()
