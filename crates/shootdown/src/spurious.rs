@@ -33,10 +33,11 @@ use crate::respond;
 use crate::space::AddressSpace;
 use crate::sync::{CountCell, Ordering};
 
-/// Spurious faults of one page in a row before it counts as a real fault: one on the old entry, one on the
-/// entry of a walk that was under way when that was removed, and one to be generous (an entry may also survive
-/// once, [`Errata::survives_once`](crate::facts::Errata::survives_once)).
-pub const RETRIES: u64 = 3;
+/// Spurious faults of one page in a row before it counts as a real fault. Hardware has reason for three: one on the old
+/// entry, one on the entry of a walk that was under way when that was removed, and one on an entry that survives an
+/// invalidation ([`Errata::survives_once`](crate::facts::Errata::survives_once)). The rest is for entries that change and
+/// change back before anything tells them apart.
+pub const RETRIES: u64 = 8;
 
 /// What to do about a fault on an access that the tables allow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,7 @@
 //! Memory calls.
 
 use shootdown::Flushed;
+use shootdown::elide::Cached;
 use shootdown::flush::{Request, What};
 use shootdown::ids::{Stride, VaRange};
 use shootdown::policy::Lazy;
@@ -126,16 +127,18 @@ impl Kernel {
             let mut edits = 0;
             for leaf in s.leaves(root, start, end) {
                 edits += 1;
-                if let Some((Protected::Narrowed, _)) = s.memory.protect(root, leaf.va, perms) {
-                    changes.push(Change::Narrowed(page_of(leaf.va, leaf.size)));
+                let protected = s.memory.protect(root, leaf.va, perms);
+                if let Some((protected, _)) = protected.filter(|(p, _)| *p != Protected::Same) {
+                    changes.push(Change::Rights(page_of(leaf.va, leaf.size), demand(protected)));
                 }
             }
             (root, changes, edits)
         });
-        if changes.is_empty() {
-            engine::compute(with(|s| s.costs.entry_edit) * edits);
-        } else {
+        if extent(&changes).is_some() {
             self.finish(space, root, changes);
+        } else {
+            engine::compute(with(|s| s.costs.entry_edit) * edits);
+            self.gather(space, changes);
         }
     }
 
@@ -156,7 +159,8 @@ impl Kernel {
             let narrowed = with(|s| s.memory.protect(root, leaf.va, Perms::USER_RO));
             if let Some((Protected::Narrowed, _)) = narrowed {
                 cleaned += 1;
-                self.finish(space, root, vec![Change::Narrowed(page_of(leaf.va, leaf.size))]);
+                let change = demand(Protected::Narrowed);
+                self.finish(space, root, vec![Change::Rights(page_of(leaf.va, leaf.size), change)]);
             }
         }
         cleaned
@@ -252,21 +256,12 @@ impl Kernel {
 
     /// Charges for the edits, flushes, and frees what comes out of the flush.
     fn finish(&mut self, space: Space, root: Root, changes: Vec<Change>) {
-        if changes.is_empty() {
-            return;
-        }
+        let Some((range, freed_tables)) = extent(&changes) else { return };
         engine::compute(with(|s| s.costs.entry_edit) * changes.len() as u64);
-        let (library, handle) = with(|s| {
-            let handle = s.space(space).handle.expect("checked");
-            (s.library, handle)
-        });
-        let (range, freed_tables) = extent(&changes);
         engine::step();
         let token = with(|s| s.memory.flush_begins(root, Some(range), freed_tables));
         engine::note(Event::FlushBegins { root: Some(root), range: Some(range), freed_tables });
-        let freed = library
-            .gather(handle, changes)
-            .unwrap_or_else(|e| panic!("a memory call outside of task context: {e}"));
+        let freed = self.gather(space, changes);
         self.returned(token);
         with(|s| {
             for item in freed {
@@ -277,6 +272,17 @@ impl Kernel {
                 .unwrap_or_else(|e| panic!("{e}"));
             }
         });
+    }
+
+    /// Flushes what the changes demand; what may be freed now.
+    fn gather(&mut self, space: Space, changes: Vec<Change>) -> Vec<Freed> {
+        let (library, handle) = with(|s| {
+            let handle = s.space(space).handle.expect("checked");
+            (s.library, handle)
+        });
+        library
+            .gather(handle, changes)
+            .unwrap_or_else(|e| panic!("a memory call outside of task context: {e}"))
     }
 
     fn returned(&mut self, token: crate::oracle::FlushToken) {
@@ -321,13 +327,14 @@ fn look_around(root: Option<Root>, pages: &[u64]) {
     checked(found);
 }
 
-/// The range that a gather of these changes will flush.
-fn extent(changes: &[Change]) -> (VaRange, bool) {
+/// The range that a gather of these changes will flush, if it flushes.
+fn extent(changes: &[Change]) -> Option<(VaRange, bool)> {
     let mut all: Option<VaRange> = None;
     let mut freed_tables = false;
     for change in changes {
         let range = match change {
-            Change::Unmapped(range, _) | Change::Narrowed(range) => range,
+            Change::Rights(_, demand) if demand.is_elided() => continue,
+            Change::Unmapped(range, _) | Change::Rights(range, _) => range,
             Change::Table(range, _) => {
                 freed_tables = true;
                 range
@@ -335,7 +342,16 @@ fn extent(changes: &[Change]) -> (VaRange, bool) {
         };
         all = Some(all.map_or(*range, |a| a.merge(range)));
     }
-    (all.expect("there are changes"), freed_tables)
+    all.map(|range| (range, freed_tables))
+}
+
+/// What a change of a leaf's rights demands.
+const fn demand(protected: Protected) -> shootdown::Change {
+    match protected {
+        Protected::Same => shootdown::Change::Nothing,
+        Protected::Widened => shootdown::Change::Upgrade,
+        Protected::Narrowed => shootdown::Change::Flush(Cached::Leaf),
+    }
 }
 
 impl super::state::State {

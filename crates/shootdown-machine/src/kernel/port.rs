@@ -284,11 +284,12 @@ pub(crate) enum Freed {
     Table(TablePage),
 }
 
-/// A change to page tables that is to be flushed.
+/// A change to page tables that may have to be flushed.
 pub(crate) enum Change {
     Unmapped(VaRange, Unmapped),
     Table(VaRange, TablePage),
-    Narrowed(VaRange),
+    /// Other rights, and what that demands.
+    Rights(VaRange, shootdown::Change),
 }
 
 #[derive(Default)]
@@ -466,8 +467,9 @@ impl<const W: usize> Library for Port<W> {
             let pushed = match change {
                 Change::Unmapped(range, page) => gather.unmapped(range, Freed::Page(page)),
                 Change::Table(range, page) => gather.table_freed(range, Freed::Table(page)),
-                Change::Narrowed(range) => {
-                    gather.changed(range);
+                Change::Rights(range, change) => {
+                    let told = gather.updated(&Self::pin(), range, change);
+                    debug_assert!(told.is_ok(), "rights change without a break");
                     Ok(())
                 }
             };

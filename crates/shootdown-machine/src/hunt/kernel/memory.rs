@@ -1,9 +1,10 @@
 //! Operations on single pages: mapping, unmapping, permissions, and the many ways to unmap.
 
-use shootdown::Request;
-use shootdown::gather::Gather;
+use shootdown::gather::{Gather, Nothing};
+use shootdown::{Request, Spurious, spurious_fault};
 
 use super::cpu::{Changes, Cpu, Item, Items, Used, put};
+use super::elide::demand;
 use super::tables::range;
 use super::{At, KernelMutant, Port};
 use crate::hostile::{Descriptor, Word};
@@ -31,9 +32,21 @@ impl<P: Port> Cpu<P> {
         if let Some(word) = self.tables.walk_or_make(used.root(), page, 0)
             && !hw::read_entry(word).present()
         {
-            self.tables.make(word, Descriptor::user_rw(hw::new_frame()));
+            self.widen(used, page, word, Descriptor::user_rw(hw::new_frame()));
         }
         used.room.lock.unlock();
+    }
+
+    /// Replaces an entry by one that allows more: nobody is told.
+    fn widen(&self, used: Used<'_, P>, page: u32, word: Word, new: Descriptor) {
+        let change = demand(hw::read_entry(word), new);
+        self.tables.make(word, new);
+        let mut gather = Gather::<P, Nothing>::new(used.space);
+        let told = gather.updated(&self.pin, range(page, 1), change);
+        if told.is_err() || !gather.is_empty() || gather.finish(&self.pin).is_err() {
+            let details = format!("page {page} is given a right, and something is to be flushed");
+            hw::breach(Invariant::UpgradeSoundness, details);
+        }
     }
 
     pub(super) fn unmap(&self, used: Used<'_, P>, page: u32) {
@@ -200,11 +213,10 @@ impl<P: Port> Cpu<P> {
         let new = old.without(WRITABLE);
         let (_, change) = hw::swap_entry(word, new);
         let judged = if self.breaks(KernelMutant::ProtectJudgesNew) { new } else { old };
-        let needed =
-            judged.has(Descriptor::WRITE) && !self.breaks(KernelMutant::ProtectWithoutFlush);
         let mut gather = Gather::<P, Items>::new(used.space);
-        if needed {
-            gather.changed(range(page, 1));
+        if !self.breaks(KernelMutant::ProtectWithoutFlush) {
+            let told = gather.updated(&self.pin, range(page, 1), demand(judged, new));
+            debug_assert!(told.is_ok(), "rights change without a break");
         }
         let mut changes = Changes::default();
         put(&mut changes, change);
@@ -217,7 +229,7 @@ impl<P: Port> Cpu<P> {
             let old = hw::read_entry(word);
             if old.present() && !old.has(Descriptor::WRITE) {
                 hw::unseal(old.frame());
-                self.tables.make(word, old.with(WRITABLE));
+                self.widen(used, page, word, old.with(WRITABLE));
                 hw::witness("permission-granted");
             }
         }
@@ -300,20 +312,22 @@ impl<P: Port> Cpu<P> {
         let (mut seen, mut spurious) = (None, 0);
         while !hw::user_store(page) {
             let mut allowed = None;
+            let mut answer = Spurious::Retry;
             self.in_space(space, |used| {
                 self.lock(used);
-                let writable = |word: &Word| {
-                    let leaf = hw::read_entry(*word);
-                    leaf.present() && leaf.has(Descriptor::WRITE)
+                let mut entry = Descriptor::ABSENT;
+                let mut writable = |word: &Word| {
+                    entry = hw::read_entry(*word);
+                    entry.present() && entry.has(Descriptor::WRITE)
                 };
-                allowed = self.leaf(used, page).filter(writable).map(hw::latest);
+                allowed = self.leaf(used, page).filter(&mut writable).map(hw::latest);
                 used.room.lock.unlock();
                 if allowed.is_some() {
                     hw::witness("spurious-fault");
-                    self.forget_here(page);
+                    answer = self.spurious(used, page, entry);
                 }
             });
-            if allowed.is_none() {
+            if allowed.is_none() || answer == Spurious::Real {
                 return;
             }
             // Each time that somebody changes the page in between, the bound begins anew.
@@ -327,17 +341,12 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// The table is more generous than what this CPU has cached: forgets that.
-    fn forget_here(&self, page: u32) {
-        use shootdown::regime::{Invalidate, Reach, Regime};
+    /// The table is more generous than what this CPU has cached.
+    fn spurious(&self, used: Used<'_, P>, page: u32, entry: Descriptor) -> Spurious {
         if self.breaks(KernelMutant::SpuriousFaultStays) {
-            return;
+            return Spurious::Retry;
         }
-        if let Some((_, tag)) = hw::loaded() {
-            let range = range(page, 1);
-            P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only: false }, Reach::Local);
-            P::Regime::sync(Reach::Local);
-        }
+        spurious_fault(&self.pin, used.space, range(page, 1), entry.bits())
     }
 
     /// All of a space, for operations that end more than a page.

@@ -25,6 +25,7 @@ mod aging;
 mod config;
 mod contents;
 mod cpu;
+mod elide;
 mod kernel_pages;
 mod library;
 mod memory;

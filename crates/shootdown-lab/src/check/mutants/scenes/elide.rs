@@ -108,8 +108,13 @@ fn broken(_: u8) {
 
 /// Stores to a page that the tables map, until it goes through.
 fn store(page: u32) {
+    /// As many as hardware has reason for; the library is more patient.
+    const FAULTS: u32 = 3;
     let word = tree(0).word(page);
+    let mut faults = 0;
     while !hw::user_store(page) {
+        faults += 1;
+        assert!(faults <= FAULTS, "progress: the page may be written, and faults");
         let entry = hw::read_entry(word);
         assert!(entry.present() && entry.has(Descriptor::WRITE), "the page is mapped");
         let answer = spurious_fault(&Rig::pin(), tree(0).space, pages(page, 1), entry.bits());
