@@ -56,7 +56,7 @@ pub struct Errata {
     /// A completed sync may leave accesses in flight; issue the invalidation and the sync again
     /// (Arm 1286807, 2441007, 2441009 and others).
     pub repeat_sync: bool,
-    /// An entry may survive one invalidation; invalidate twice.
+    /// An entry may survive one invalidation; invalidate again when the first is over.
     pub survives_once: bool,
     /// A broadcast is said to be complete with accesses still in flight, which only an interrupt of the CPUs
     /// concerned ends (Arm 4193714).

@@ -98,7 +98,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             Err(e) => {
                 // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush does it.
-                if (request.freed_tables || looks_again) && !without!(OwedForgotten) {
+                let shared = looks_again && !without!(SharedFlushNotOwed);
+                if (request.freed_tables || shared) && !without!(OwedForgotten) {
                     self.owe_tables(hint.generation);
                 }
                 if without!(OwedPaidByFailure) {
@@ -254,7 +255,7 @@ impl<P: Platform> AddressSpace<P> {
         let told = self.tell(me, &targets);
         self.local_work(cpu, me, hint);
         request.count(me);
-        let owes = request.freed_tables || looks_again;
+        let owes = request.freed_tables || looks_again && !without!(SharedBeginNotOwed);
         if told.is_err() && owes && !without!(BeginOwedForgotten) {
             self.owe_tables(hint.generation);
         }
@@ -276,6 +277,9 @@ impl<P: Platform> AddressSpace<P> {
         if strategy.is_none() {
             self.expect_to_tell(cpu);
         }
+        let looks_again = current::shared::<P>().is_some();
+        let early = without!(SharedBroadcastEarly) && looks_again;
+        let early = early && self.broadcast_if_moved(me, request);
         if !without!(FlushWithoutPublish) {
             P::Regime::publish();
         }
@@ -292,8 +296,7 @@ impl<P: Platform> AddressSpace<P> {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
         let hint = Hint { generation, step };
-        let looks_again = current::shared::<P>().is_some();
-        if looks_again && self.broadcast_if_moved(me, request) {
+        if early || looks_again && self.broadcast_if_moved(me, request) {
             let none = CpuSetOf::<P>::EMPTY;
             return Started { hint, targets: none, trim: none, looks_again: false };
         }
@@ -363,7 +366,7 @@ impl<P: Platform> AddressSpace<P> {
                 View::Switching => true,
                 // To be told to load the tag, or nothing.
                 View::Active | View::Lazy if shared != Phase::Slots => {
-                    state.uses(id) != Uses::Shared
+                    state.uses(id) != Uses::Shared && !without!(FilterForgetsSlots)
                 }
                 View::Active => {
                     // With push delivery nobody reads acknowledged generations: the request is on its way.

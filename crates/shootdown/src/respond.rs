@@ -91,12 +91,13 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Nothing;
     };
-    if current::shared::<P>().is_some() {
+    let by_slot = without!(SharedAnswersBySlot) && me.runs_shared();
+    if current::shared::<P>().is_some() && !by_slot {
         if me.runs_shared() {
             ack();
             return Response::Current;
         }
-        if let Some(tag) = space.shared_tag().tag() {
+        if let Some(tag) = space.shared_tag().tag().filter(|_| !without!(MovingStaysUnderSlot)) {
             switch::move_over(me, space, tag);
             ack();
             return Response::CaughtUp;

@@ -3,10 +3,15 @@
 use crate::platform::Platform;
 use crate::regime::{Invalidate, Reach, Regime};
 
-/// Removes entries; twice, where an entry may survive once.
+/// Removes entries; twice, where an entry may survive once. The second removal comes after the first is over (as TF-A
+/// does it for Arm 813419): two at once can count as one.
 pub(crate) fn invalidate<P: Platform>(what: Invalidate, reach: Reach) {
     P::Regime::invalidate(what, reach);
     if P::Regime::facts().errata.survives_once && !without!(SurvivorForgotten) {
+        match reach {
+            Reach::Local => P::Regime::sync(reach),
+            Reach::Broadcast => sync_everywhere::<P>(what),
+        }
         P::Regime::invalidate(what, reach);
     }
 }

@@ -258,6 +258,9 @@ impl<P: Platform> AddressSpace<P> {
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
         let me = pin.cpu();
+        if without!(SharedTagReleasedEarly) {
+            self.release_shared_tag();
+        }
         let mut lazy = CpuSetOf::<P>::EMPTY;
         let mut turn = 0;
         for cpu in self.cpus().iter() {
@@ -305,11 +308,16 @@ impl<P: Platform> AddressSpace<P> {
                 _ => RetireError::Stalled,
             })?;
         }
+        self.release_shared_tag();
+        self.cold.retired.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// No CPU has the space loaded, and none will.
+    fn release_shared_tag(&self) {
         if let (Some(tags), Some(tag)) = (current::shared::<P>(), self.shared_tag().take()) {
             tags.release(tag);
         }
-        self.cold.retired.store(true, Ordering::Relaxed);
-        Ok(())
     }
 }
 

@@ -124,6 +124,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let ids = me.private.ids.as_ref();
     let n = slots_in_use::<P>(ids);
     let early = without!(SwitchReadsGenerationFirst).then(|| next.generation());
+    let early_tag = without!(SharedTagReadFirst).then(|| next.shared_tag().tag());
     let unsplit = lazy && !policy.split_lazy_line;
     if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
@@ -144,12 +145,15 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
     }
     if current::shared::<P>().is_some() {
-        if let Some(tag) = next.shared_tag().tag() {
+        let shared = early_tag.unwrap_or_else(|| next.shared_tag().tag());
+        if let Some(tag) = shared.filter(|_| !without!(SharedTagNotLoaded)) {
             // SAFETY: this function's contract; the fence of D1 was before the tag was read.
             return unsafe { shared::switch_to(cpu, me, next, tag) };
         }
         // From here on the slot says which tag is loaded, for the steps that are replayed too.
-        me.shared.acked.store(0, Ordering::Relaxed);
+        if !without!(SharedStayRemembered) {
+            me.shared.acked.store(0, Ordering::Relaxed);
+        }
     }
     let want = early.unwrap_or_else(|| next.generation());
     if joins && without!(SwitchJoinsLate) {

@@ -16,6 +16,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use loom::thread;
 use loom_support::holds;
+use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::mutant::Mutant;
 use shootdown::tags::broadcast::BroadcastTags;
 use shootdown::tags::shared::{Phase, SharedTag, Uses};
@@ -281,7 +282,12 @@ impl Space {
     }
 
     fn settle(&self) -> bool {
-        self.tag.settle([CpuId(0), CpuId(1)], |cpu| self.uses(cpu.index()))
+        let both = || {
+            let mut cpus = CpuSet::<1>::EMPTY;
+            (0..2).for_each(|cpu| cpus.insert(CpuId(cpu)));
+            cpus
+        };
+        self.tag.settle(both, |cpu| self.uses(cpu.index()))
     }
 
     fn broadcast(&self, tag: Tag) {

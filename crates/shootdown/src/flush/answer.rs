@@ -197,7 +197,8 @@ impl<P: Platform> Ticket<'_, P> {
 
     /// Everyone has.
     fn answered(&mut self) {
-        if let Some(request) = self.looks_again.take() {
+        let looks_again = self.looks_again.take().filter(|_| !without!(TicketNotLookedAtAgain));
+        if let Some(request) = looks_again {
             let pin = P::pin();
             let me = PerCpu::<P>::here(&pin);
             self.space.after_asking(&pin, me, request, self.generation);

@@ -67,7 +67,8 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
     let mut targets = P::system().online();
     if current::strategy::<P>().is_some() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
-        sandwich::invalidate::<P>(what, Reach::Broadcast);
+        let local = without!(KernelBroadcastStaysLocal);
+        sandwich::invalidate::<P>(what, if local { Reach::Local } else { Reach::Broadcast });
         if !without!(KernelBroadcastWithoutSync) {
             sandwich::sync_everywhere::<P>(what);
         }

@@ -19,7 +19,9 @@ impl<P: Platform> AddressSpace<P> {
     /// If the space has moved: makes every CPU forget what changed, and says so.
     pub(super) fn broadcast_if_moved(&self, me: &PerCpu<P>, request: Request) -> bool {
         let Some(tag) = self.shared_tag().moved() else { return false };
-        broadcast_for(me, tag, request);
+        if !without!(MovedNotBroadcast) {
+            broadcast_for(me, tag, request);
+        }
         true
     }
 
@@ -44,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
             broadcast_for(me, tag, request);
             let id = self.id().get();
             let uses = |cpu| P::slot(cpu).map_or(Uses::Nothing, |state| state.uses(id));
-            self.shared_tag().settle(self.cpus().iter(), uses);
+            self.shared_tag().settle(|| self.cpus(), uses);
         } else {
             self.consider(pin, me, generation);
         }
@@ -54,7 +56,8 @@ impl<P: Platform> AddressSpace<P> {
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
-        if !threshold.is_due(generation.0) || !serve::may_wait(me) {
+        let may_wait = serve::may_wait(me) || without!(HandlersAssign);
+        if !threshold.is_due(generation.0) || !may_wait {
             return;
         }
         let id = self.id().get();
@@ -68,8 +71,11 @@ impl<P: Platform> AddressSpace<P> {
         };
         let reset = || {
             P::Regime::publish();
-            sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
-            sandwich::sync_everywhere::<P>(Invalidate::Everything);
+            let reach = if without!(SharedResetLocal) { Reach::Local } else { Reach::Broadcast };
+            sandwich::invalidate::<P>(Invalidate::Everything, reach);
+            if !without!(SharedResetWithoutSync) {
+                sandwich::sync_everywhere::<P>(Invalidate::Everything);
+            }
         };
         if let Some(Err(tag)) = tags.assign(wait, reset).map(|tag| self.shared_tag().assign(tag)) {
             tags.release(tag);
@@ -81,5 +87,7 @@ impl<P: Platform> AddressSpace<P> {
 fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) {
     me.stats.invalidations_broadcast.inc();
     let last = broadcast::invalidate(me, tag, request, Reach::Broadcast);
-    sandwich::sync_everywhere::<P>(last);
+    if !without!(SharedBroadcastWithoutSync) {
+        sandwich::sync_everywhere::<P>(last);
+    }
 }

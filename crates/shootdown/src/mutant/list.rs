@@ -563,6 +563,56 @@ mutants! {
     /// The list of pages lacks the last one.
     RunsCutShort "runs-cut-short" Row "paravirt.rs of" Revocation;
 
+    // ---- flush/shared.rs, switch/shared.rs: tags for all CPUs beside slots
+
+    /// A space that has moved is not broadcast for.
+    MovedNotBroadcast "moved-not-broadcast" Row "flush/shared.rs broadcast_if_moved" Revocation;
+    /// A space that has moved is broadcast for before its table stores are published.
+    SharedBroadcastEarly "shared-broadcast-early" Ordering "flush.rs start" Revocation;
+    /// A broadcast for a tag of all CPUs is not waited for.
+    SharedBroadcastWithoutSync "shared-broadcast-without-sync" Wait "flush/shared.rs broadcast_for" Revocation;
+    /// A flush by ticket does not look whether the space got a tag meanwhile (S3).
+    TicketNotLookedAtAgain "ticket-not-looked-at-again" Row "flush/answer.rs answered" Revocation;
+    /// A failed flush of a space that CPUs may run under a tag for all is not remembered.
+    SharedFlushNotOwed "shared-flush-not-owed" Quarantine "flush.rs flush" Revocation;
+    /// The same of a flush that was begun.
+    SharedBeginNotOwed "shared-begin-not-owed" Quarantine "flush.rs begin_flush" Revocation;
+    /// When a space has a tag for all CPUs, those that run it under slots are not told.
+    FilterForgetsSlots "filter-forgets-slots" Filter "flush.rs filter" Revocation;
+    /// What makes released tags free is invalidated on this CPU only.
+    SharedResetLocal "shared-reset-local" Filter "flush/shared.rs consider" Reuse;
+    /// What makes released tags free is not waited for.
+    SharedResetWithoutSync "shared-reset-without-sync" Wait "flush/shared.rs consider" Reuse;
+    /// Handlers assign tags: they may wait for the lock of what they interrupt.
+    HandlersAssign "handlers-assign" Wait "flush/shared.rs consider" Progress;
+    /// A CPU takes a slot for a space that has a tag for all CPUs.
+    SharedTagNotLoaded "shared-tag-not-loaded" Row "switch.rs switch_to" Revocation;
+    /// The switcher looks for the tag before it publishes that it is switching (S2).
+    SharedTagReadFirst "shared-tag-read-first" Ordering "switch.rs switch_to" Revocation;
+    /// A CPU that takes a slot counts as running under the last space's tag while it replays what it has missed.
+    SharedStayRemembered "shared-stay-remembered" Reference "switch.rs switch_to" Master;
+    /// That a CPU runs a space under the tag for all CPUs is published without Release (S3).
+    SharedLoadedRelaxed "shared-loaded-relaxed" Ordering "switch/shared.rs switch_to" Revocation;
+    /// A CPU that takes the tag for all CPUs does not say so.
+    SharedStayUnsaid "shared-stay-unsaid" Ack "switch/shared.rs switch_to" Reuse;
+    /// A CPU that is told to take the tag for all CPUs goes on under its slot.
+    MoveOverLoadsNothing "move-over-loads-nothing" Row "switch/shared.rs move_over" Revocation;
+    /// A CPU says that it runs under the tag for all CPUs before it has loaded it.
+    MoveOverSaysFirst "move-over-says-first" Ordering "switch/shared.rs move_over" Reuse;
+    /// A CPU says so without Release (S4).
+    MoveOverRelaxed "move-over-relaxed" Ordering "switch/shared.rs move_over" Reuse;
+    /// A CPU takes the tag for all CPUs when it is told, and does not say so.
+    MoveOverUnsaid "move-over-unsaid" Ack "switch/shared.rs move_over" Progress;
+    /// Row 1a: a CPU that runs under the tag for all CPUs catches up by the slot it used last.
+    SharedAnswersBySlot "shared-answers-by-slot" Row "respond.rs catch_up" Master;
+    /// Row 1b: a CPU that is told stays under its slot although the space has a tag for all CPUs.
+    MovingStaysUnderSlot "moving-stays-under-slot" Row "respond.rs catch_up" Revocation
+        unless "It catches up under the slot, which is what it is told for. The space does not count as moved while it does, so it is told the next time too.";
+    /// The tag of the loaded space is taken to be its slot's.
+    LoadedTagOfSlot "loaded-tag-of-slot" Reference "tags/current.rs loaded_tag" Reuse;
+    /// A tag is released while CPUs may still have its space loaded.
+    SharedTagReleasedEarly "shared-tag-released-early" Quarantine "space.rs retire" Reuse;
+
     // ---- switch/versioned.rs, switch/broadcast.rs, flush/broadcast.rs, sandwich.rs: machine-wide tags
 
     /// A CPU does not flush everything although the allocator says so.
@@ -581,6 +631,8 @@ mutants! {
     EarlyCompletionTrusted "early-completion-trusted" Filter "flush/broadcast.rs broadcast" Revocation;
     /// A CPU leaves the set of a space without having flushed the tag.
     TrimWithoutFlush "trim-without-flush" Quarantine "flush/broadcast.rs trim_here" Revocation;
+    /// A kernel range is invalidated on this CPU.
+    KernelBroadcastStaysLocal "kernel-broadcast-stays-local" Filter "flush/everywhere.rs reach_all" Revocation;
     /// A broadcast of a kernel range is not waited for.
     KernelBroadcastWithoutSync "kernel-broadcast-without-sync" Wait "flush/everywhere.rs reach_all" Revocation;
     /// Hardware that completes early is believed about kernel ranges.
@@ -734,6 +786,8 @@ mutants! {
     SharedTagOverwritten "shared-tag-overwritten" Reference "tags/shared.rs assign" Revocation;
     /// What CPUs have loaded is read without the fence after the tag (S1).
     SettleWithoutSharedFence "settle-without-shared-fence" Fence "tags/shared.rs settle" Revocation;
+    /// The set of CPUs that may run the space is read before the fence (S1).
+    SettleReadsSetFirst "settle-reads-set-first" Ordering "tags/shared.rs settle" Revocation;
     /// A CPU that is switching counts as one that has left.
     SettleIgnoresSwitching "settle-ignores-switching" Filter "tags/shared.rs settle" Revocation;
     /// A CPU that runs the space under a slot counts as moved.

@@ -37,12 +37,13 @@
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | S1 assign (or seeing the tag), then fence, then what CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling sees that it is switching |
-//! | S2 "switching", then fence (D1), then the word | fence, Acquire | S1 | |
+//! | S1 assign (or seeing the tag), then fence, then the set, and what its CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling sees that it is switching |
+//! | S2 "switching", and the set; then fence (D1), then the word | fence, Acquire | S1 | |
 //! | S3 the word, after the answers of CPUs (Acquire) | Acquire | S2 | the CPU read the word before it stored what the flush reads |
 //! | S4 moving → moved | Release | S5 | accesses through slots are over: before a CPU published its new tag, before it was settled |
 //! | S5 the word (flush) | Acquire | S4, S1 | |
 
+use crate::cpu_set::Bits;
 use crate::ids::{CpuId, Tag};
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -145,10 +146,10 @@ impl SharedTag {
     }
 
     /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells, with Acquire,
-    /// what a CPU has loaded; `cpus` are all that may have the space loaded. Answers whether the space has moved.
-    pub fn settle(
+    /// what a CPU has loaded; `cpus` reads which may have the space loaded. Answers whether the space has moved.
+    pub fn settle<C: Bits>(
         &self,
-        cpus: impl IntoIterator<Item = CpuId>,
+        cpus: impl Fn() -> C,
         mut uses: impl FnMut(CpuId) -> Uses,
     ) -> bool {
         let tag = match self.phase() {
@@ -156,11 +157,12 @@ impl SharedTag {
             Phase::Moving(tag) => tag,
             Phase::Moved(_) => return true,
         };
+        let early = without!(SettleReadsSetFirst).then(&cpus);
         if !without!(SettleWithoutSharedFence) {
-            // ORDERING: S1, S2. The word before what CPUs have loaded.
+            // ORDERING: S1, S2. The word before the set, and what its CPUs have loaded.
             fence(Ordering::SeqCst);
         }
-        let settled = cpus.into_iter().all(|cpu| match uses(cpu) {
+        let settled = early.unwrap_or_else(cpus).iter().all(|cpu| match uses(cpu) {
             Uses::Nothing | Uses::Shared => true,
             Uses::Unknown => without!(SettleIgnoresSwitching),
             Uses::Slot => without!(SettleIgnoresSlots),
@@ -223,18 +225,23 @@ impl Threshold {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::cpu_set::CpuSet;
 
-    const CPUS: [CpuId; 2] = [CpuId(0), CpuId(1)];
+    fn both() -> CpuSet<1> {
+        let mut cpus = CpuSet::EMPTY;
+        (0..2).for_each(|cpu| cpus.insert(CpuId(cpu)));
+        cpus
+    }
 
     #[test]
     fn a_space_moves_once_and_in_one_direction() {
         let space = SharedTag::new();
         assert_eq!((space.phase(), space.tag(), space.moved()), (Phase::Slots, None, None));
-        assert!(!space.settle(CPUS, |_| Uses::Nothing), "there is no tag to move to");
+        assert!(!space.settle(both, |_| Uses::Nothing), "there is no tag to move to");
         assert_eq!(space.assign(Tag(9)), Ok(()));
         assert_eq!(space.assign(Tag(10)), Err(Tag(10)));
         assert_eq!((space.phase(), space.moved()), (Phase::Moving(Tag(9)), None));
-        assert!(space.settle(CPUS, |_| Uses::Shared));
+        assert!(space.settle(both, |_| Uses::Shared));
         assert_eq!((space.phase(), space.moved()), (Phase::Moved(Tag(9)), Some(Tag(9))));
         assert_eq!(space.assign(Tag(10)), Err(Tag(10)));
         assert_eq!(space.take(), Some(Tag(9)));
@@ -247,9 +254,9 @@ mod tests {
             let space = SharedTag::new();
             space.assign(Tag(0)).unwrap();
             let uses = |cpu: CpuId| if cpu.0 == 1 { last } else { Uses::Shared };
-            assert!(!space.settle(CPUS, uses));
+            assert!(!space.settle(both, uses));
             assert_eq!(space.phase(), Phase::Moving(Tag(0)));
-            assert!(space.settle(CPUS, |_| Uses::Nothing));
+            assert!(space.settle(both, |_| Uses::Nothing));
         }
     }
 

@@ -12,11 +12,12 @@ use shootdown::{
 };
 use shootdown_machine::hostile::{Descriptor, Frame, TableId, Word};
 use shootdown_machine::hunt::hw;
+use shootdown_machine::oracle::Invariant;
 
 use super::port::{self, Rig, Rules};
 
 /// Spaces of a scene.
-pub const SPACES: usize = 3;
+pub const SPACES: usize = 4;
 /// The page of the kernel.
 const KERNEL_PAGE: u32 = 12;
 
@@ -158,6 +159,9 @@ pub fn deep_idle() {
 pub fn user() {
     port::catch_up();
     if Rig::facts().split_tables == SplitTables::No {
+        if port::has_shared_tags() {
+            hw::without_irqs(same_tag);
+        }
         hw::user_code();
         port::note_use();
         return;
@@ -171,6 +175,19 @@ pub fn user() {
         hw::kernel_code();
         hw::load_root(root, tag, tag.0 != 0);
     });
+}
+
+/// The library knows under which tag the space is loaded.
+fn same_tag() {
+    if let Some((_, tag)) = hw::loaded()
+        && Rig::slot(port::number(hw::this_cpu().index())).is_some()
+    {
+        let known = return_to_user::<Rig>(&Rig::pin()).tag;
+        if known != tag {
+            let what = format!("user code runs under {tag:?}, and is taken to run under {known:?}");
+            hw::breach(Invariant::TagReuse, what);
+        }
+    }
 }
 
 /// The request for one page.

@@ -6,8 +6,11 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
+use shootdown::facts::{SplitTables, TagScope};
 use shootdown::platform::{CpuSetOf, Pinned};
 use shootdown::sync::{AtomicU64, Ordering};
+use shootdown::tags::broadcast::SharedTags;
+use shootdown::tags::generations::Generations;
 use shootdown::{
     CpuId, Facts, Invalidate, KickError, PerCpu, Platform, Policy, Reach, Regime, Slots, Stalled,
     System, Tag, VaRange, layout, online,
@@ -40,6 +43,8 @@ pub struct Rules {
     pub facts: &'static Facts,
     /// Whose rules the MMU follows.
     pub architecture: Architecture,
+    /// How many tags there are for all CPUs, beside slots.
+    pub shared_tags: u8,
     /// When the port lets a CPU wait.
     pub waits: Waits,
     /// Waits may be given up at any turn.
@@ -56,6 +61,9 @@ pub static TAGGED: Facts = Facts {
     ..Facts::X86_64_MINIMUM
 };
 
+/// The first of the tags for all CPUs, beyond those of the slots.
+const FIRST_SHARED: Tag = Tag(7);
+
 impl Rules {
     /// Everything this project has, on a machine with tags.
     pub const USUAL: Self = Self {
@@ -63,6 +71,7 @@ impl Rules {
         policy: &Policy::SHOOTDOWN,
         facts: &TAGGED,
         architecture: Architecture::X86_64,
+        shared_tags: 0,
         waits: Waits::WithInterruptsOn,
         gives_up: false,
         notes: false,
@@ -75,6 +84,8 @@ struct State {
     system: NonNull<System<Rig>>,
     cpus: [Option<NonNull<PerCpu<Rig>>>; MAX_CPUS],
     kernel: TableId,
+    tags: Option<NonNull<Generations<1, MAX_CPUS>>>,
+    shared_tags: Option<NonNull<SharedTags>>,
     /// A kick came at a bad moment, and must be repeated before user code runs.
     again: [Cell<bool>; MAX_CPUS],
     used: [Note; MAX_CPUS],
@@ -140,11 +151,22 @@ pub fn boot(cpus: u8, rules: Rules, kernel: TableId) {
         }
         *slot = Some(placed);
     }
+    let facts = rules.facts;
+    let tags = (facts.tag_scope == TagScope::System).then(|| {
+        let pairs = facts.split_tables != SplitTables::No;
+        hw::place(Generations::new(facts.tag_bits, pairs, cpus.into()).expect("enough tags"))
+    });
+    let shared_tags = (rules.shared_tags != 0).then(|| {
+        let tags = SharedTags::with_count(FIRST_SHARED, rules.shared_tags.into(), facts.tag_bits);
+        hw::place(tags.expect("the tags fit"))
+    });
     let placed = hw::place(State {
         rules,
         system,
         cpus: slots,
         kernel,
+        tags,
+        shared_tags,
         again: [const { Cell::new(false) }; MAX_CPUS],
         used: [const { Note::new() }; MAX_CPUS],
         forgot: [const { Note::new() }; MAX_CPUS],
@@ -189,6 +211,11 @@ fn note_forgotten() {
     }
 }
 
+/// Are there tags for all CPUs beside slots?
+pub fn has_shared_tags() -> bool {
+    state().shared_tags.is_some()
+}
+
 /// Does the executing CPU know that what the other used is over?
 pub fn uses_are_over(cpu: usize) -> bool {
     state().used[cpu].is_known()
@@ -222,7 +249,7 @@ unsafe impl Platform for Rig {
     type Regime = Rig;
     type Mask = AtomicCpuSet<2>;
     type Slots = Slots<2>;
-    type Tags = shootdown::NoTags;
+    type Tags = Generations<1, MAX_CPUS>;
 
     fn pin() -> Pin {
         Pin(number(me()), PhantomData)
@@ -231,6 +258,16 @@ unsafe impl Platform for Rig {
     fn system() -> &'static System<Self> {
         // SAFETY: placed for the length of the run.
         unsafe { state().system.as_ref() }
+    }
+
+    fn tags() -> Option<&'static Self::Tags> {
+        // SAFETY: placed for the length of the run.
+        state().tags.map(|tags| unsafe { tags.as_ref() })
+    }
+
+    fn shared_tags() -> Option<&'static SharedTags> {
+        // SAFETY: as above.
+        state().shared_tags.map(|tags| unsafe { tags.as_ref() })
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
@@ -308,8 +345,8 @@ unsafe impl Regime for Rig {
         hw::publish();
     }
 
-    fn invalidate(what: Invalidate, _: Reach) {
-        hw::invalidate(match what {
+    fn invalidate(what: Invalidate, reach: Reach) {
+        let target = match what {
             Invalidate::Range { tag, range, leaf_only } => {
                 let (first, last) = pages(range);
                 Target::Pages { tag, first, last, leaf_only }
@@ -320,11 +357,18 @@ unsafe impl Regime for Rig {
                 Target::Kernel { first, last }
             }
             Invalidate::Everything => Target::Everything,
-        });
+        };
+        match reach {
+            Reach::Local => hw::invalidate(target),
+            Reach::Broadcast => hw::broadcast(target),
+        }
     }
 
-    fn sync(_: Reach) {
-        hw::sync();
+    fn sync(reach: Reach) {
+        match reach {
+            Reach::Local => hw::sync(),
+            Reach::Broadcast => hw::sync_broadcast(),
+        }
         note_forgotten();
     }
 }

@@ -2,10 +2,13 @@
 
 mod accessed;
 mod calls;
+mod clean;
 mod elide;
 mod flush;
 mod handlers;
+mod moving;
 mod owed;
+mod presence;
 mod switch;
 mod tags;
 mod trees;
@@ -28,6 +31,9 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         tags::SCENES,
         elide::SCENES,
         accessed::SCENES,
+        clean::SCENES,
+        moving::SCENES,
+        presence::SCENES,
     ]
     .into_iter()
     .flatten()
