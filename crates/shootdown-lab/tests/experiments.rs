@@ -102,6 +102,11 @@ fn switches_do_not_grow_with_the_machine() {
 }
 
 #[test]
+fn a_guests_flushes_wait_for_nobody_who_is_away() {
+    holds("paravirt");
+}
+
+#[test]
 fn hot_paths_touch_few_lines_and_fence_once() {
     holds("hot");
 }

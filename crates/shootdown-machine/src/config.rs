@@ -24,6 +24,17 @@ pub struct Config {
     pub seed: u64,
     /// Frames of physical memory, 4 KiB each.
     pub frames: u32,
+    /// The machine is a guest whose CPUs share physical ones, where the profile has a hypervisor.
+    pub host: Option<Host>,
+}
+
+/// The host of a guest: it is never idle, so that whoever does not use a turn loses it to somebody else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Host {
+    /// Physical CPUs. Virtual CPU *n* belongs to physical CPU *n* modulo this; those of one take turns.
+    pub physical: u32,
+    /// The guest sees which virtual CPUs are preempted (`Platform::preempted`).
+    pub marks: bool,
 }
 
 impl Config {
@@ -39,6 +50,7 @@ impl Config {
             policy: Policy::SHOOTDOWN,
             seed: 1,
             frames: 1 << 18,
+            host: None,
         }
     }
 
@@ -73,6 +85,17 @@ pub enum MachineError {
     /// Tags that can't work so.
     #[error("the machine's tags: {0}")]
     Tags(shootdown::tags::generations::TagsError),
+    /// A guest of a profile without a hypervisor.
+    #[error("the profile has no hypervisor: its CPUs are real ones, and share nothing")]
+    NoHypervisor,
+    /// The number of physical CPUs.
+    #[error("a guest of {cpus} CPUs runs on 1 to {cpus} physical ones, not {physical}")]
+    Physical {
+        /// Physical CPUs asked for.
+        physical: u32,
+        /// Virtual CPUs.
+        cpus: u32,
+    },
     /// A program for a CPU that is not there.
     #[error("there is no {cpu}: the machine has {cpus} CPUs, numbered from 0")]
     NoSuchCpu {

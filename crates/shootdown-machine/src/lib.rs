@@ -29,7 +29,7 @@ pub mod profile;
 mod time;
 
 pub use breach::Breach;
-pub use config::{Config, MachineError};
+pub use config::{Config, Host, MachineError};
 pub use cpu::Cpu;
 pub use engine::Footprint;
 pub use kernel::{Kernel, Space};

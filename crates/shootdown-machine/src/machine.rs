@@ -62,6 +62,9 @@ impl Machine {
         let mut engine = Engine::new(topology, costs, memory, config.seed);
         engine.on_interrupt(kernel::on_interrupt);
         let mut kernel = State::new(&config, &mut engine)?;
+        if let Some(host) = config.host {
+            engine.share(host.physical, kernel::on_demand);
+        }
         Installed::new(&mut kernel).boot();
         let programs = (0..cpus).map(|_| None).collect();
         Ok(Self { config, kernel, engine, programs })

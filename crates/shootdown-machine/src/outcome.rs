@@ -65,6 +65,8 @@ counts! {
         stolen,
         /// Nothing to do.
         idle,
+        /// Descheduled by the hypervisor.
+        away,
     }
 }
 

@@ -11,7 +11,8 @@
 //! - **Marking** ([`Platform::preempted`](crate::Platform::preempted)). Each virtual CPU shares a byte with the
 //!   hypervisor ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in, and the
 //!   CPU is done with: that swap is the linearization point. If it fails because the CPU runs again, the CPU is
-//!   told as any other.
+//!   told as any other. If it is preempted after it was told and before it answered, it is marked then; but where a
+//!   large set is told as a tree, or with push delivery, its answer is waited for.
 //! - **Hypercall** ([`Platform::flush_remote`](crate::Platform::flush_remote)). The hypervisor gets the set of CPUs and
 //!   the pages, and makes those CPUs forget, running or not. Which flushes go this way is
 //!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are told as any other.

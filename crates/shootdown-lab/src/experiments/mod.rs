@@ -11,6 +11,7 @@ mod hot;
 mod invlpgb;
 mod lines;
 mod overlap;
+mod paravirt;
 mod pcid;
 mod rollover;
 mod run;
@@ -135,6 +136,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &invlpgb::Invlpgb,
     &rollover::Rollover,
     &accessed::AccessedBits,
+    &paravirt::Paravirt,
     &hot::Hot,
 ];
 

@@ -14,6 +14,7 @@ pub enum Mode {
     Waiting = 2,
     Stolen = 3,
     Idle = 4,
+    Away = 5,
 }
 
 /// Interrupts that CPUs send each other.
@@ -64,7 +65,13 @@ pub struct CpuState {
     pub woken: bool,
     /// Its program returned.
     pub finished: Option<Time>,
-    pub split: [u64; 5],
+    /// When its turn on the physical CPU ends.
+    pub turn_ends: u64,
+    /// When it must leave the guest because the hypervisor wants it to.
+    pub forced: u64,
+    /// The hypervisor has descheduled it.
+    pub away: bool,
+    pub split: [u64; 6],
     pub lines: LineCounts,
     pub interrupts: Interrupts,
     /// When what this CPU handed to the fabric is complete.
@@ -98,7 +105,10 @@ impl CpuState {
             overflowed: false,
             woken: false,
             finished: None,
-            split: [0; 5],
+            turn_ends: NEVER,
+            forced: NEVER,
+            away: false,
+            split: [0; 6],
             lines: LineCounts::default(),
             interrupts: Interrupts::default(),
             broadcast_done: 0,
@@ -126,10 +136,23 @@ impl CpuState {
         }
     }
 
-    /// An interrupt is due.
+    /// When it does something else than its program, as far as is known.
+    #[inline]
+    pub fn next_event(&self) -> u64 {
+        let irq = if self.irqs_on { self.irq_next } else { NEVER };
+        irq.min(self.turn_ends).min(self.forced)
+    }
+
+    /// The hypervisor wants the CPU.
+    #[inline]
+    pub fn is_host_due(&self) -> bool {
+        self.turn_ends.min(self.forced) <= self.time
+    }
+
+    /// An interrupt is due, or the hypervisor wants the CPU.
     #[inline]
     pub fn is_due(&self) -> bool {
-        self.irq_next <= self.time && self.irqs_on
+        self.next_event() <= self.time
     }
 
     /// Takes a fill buffer until `done`; waits for one when all are taken.
@@ -181,7 +204,7 @@ impl CpuState {
 
     /// The split in the shape the outcome has.
     pub fn time_split(&self) -> TimeSplit {
-        let [user, kernel, waiting, stolen, idle] = self.split.map(Time::from_ps);
-        TimeSplit { user, kernel, waiting, stolen, idle }
+        let [user, kernel, waiting, stolen, idle, away] = self.split.map(Time::from_ps);
+        TimeSplit { user, kernel, waiting, stolen, idle, away }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::arena::LINE_SHIFT;
 use super::cpu::NEVER;
-use super::{Engine, Mode, Vector, step, take_due, warm, with};
+use super::{Engine, Mode, Vector, host, step, take_due, warm, with};
 use crate::oracle::Event;
 use shootdown::CpuId;
 
@@ -62,8 +62,12 @@ pub(crate) fn send(targets: impl Iterator<Item = u32>, vector: Vector, multicast
     });
 }
 
-/// Takes the interrupt that has been due longest.
+/// Does what the hypervisor wants, or takes the interrupt that has been due longest.
 pub(super) fn take() {
+    if with(|e| e.me().is_host_due()) {
+        host::serve();
+        return;
+    }
     let (vector, handler, mode) = with(|e| {
         e.warm_up();
         let (entry, handler) = (e.costs.irq_entry.ps(), e.handler);
@@ -107,7 +111,7 @@ impl Engine {
     }
 
     /// How long an interrupt from the current CPU takes to arrive.
-    fn flight(&self, target: u32) -> u64 {
+    pub(super) fn flight(&self, target: u32) -> u64 {
         let t = self.topology();
         let cost = if t.socket(self.current) == t.socket(target) {
             self.costs.ipi_same

@@ -28,6 +28,7 @@ mod arena;
 mod cpu;
 mod fabric;
 pub(crate) mod hooks;
+mod host;
 mod interrupt;
 mod lines;
 mod memory;
@@ -48,6 +49,8 @@ use cpu::{CpuState, NEVER};
 pub(crate) use cpu::{Mode, Vector};
 use fabric::Fabric;
 pub(crate) use fabric::{await_broadcast, broadcast, drain};
+use host::Turns;
+pub(crate) use host::{Demand, force, is_away};
 pub(crate) use interrupt::{irqs, irqs_are_on, send, wake_self};
 use lines::{Distances, Line, Sharers};
 pub(crate) use park::{idle_until, relax};
@@ -112,6 +115,10 @@ pub(crate) struct Engine {
     head: u64,
     queue: Queue,
     handler: Handler,
+    /// `None` where CPUs are real ones.
+    turns: Option<Turns>,
+    /// What the hypervisor's demands do.
+    demand: fn(Demand),
     timelines: Timelines,
     probe: Option<Box<Probe>>,
     breach: Option<Box<Breach>>,
@@ -142,6 +149,8 @@ impl Engine {
             head: NEVER,
             queue: Queue::default(),
             handler: |_, _| {},
+            turns: None,
+            demand: |_| {},
             timelines: Timelines::new(topology.cpus as usize),
             probe: None,
             breach: None,
@@ -159,6 +168,18 @@ impl Engine {
     /// Says what interrupts do.
     pub(crate) fn on_interrupt(&mut self, handler: Handler) {
         self.handler = handler;
+    }
+
+    /// Makes the CPUs virtual ones that share so many physical ones, and says what the hypervisor's demands do.
+    /// Nothing where the profile has no hypervisor.
+    pub(crate) fn share(&mut self, physical: u32, demand: fn(Demand)) {
+        let Some(costs) = self.costs.hypervisor else { return };
+        let turns = Turns::new(costs, physical, self.topology().cpus);
+        for (cpu, state) in (0..).zip(&mut self.cpus) {
+            state.turn_ends = turns.first_ends(cpu);
+        }
+        self.turns = Some(turns);
+        self.demand = demand;
     }
 
     /// A block of shared memory, zeroed only when it is new.
@@ -402,7 +423,7 @@ pub(crate) fn compute(length: Time) {
         let alone = with(|e| {
             let (cpu, head) = (e.current, e.head);
             let me = e.me();
-            let stop = if me.irqs_on { me.irq_next.max(me.time) } else { NEVER };
+            let stop = me.next_event().max(me.time);
             let end = (me.time + left).min(stop);
             if Engine::key(end, cpu) <= head {
                 left -= end - me.time;

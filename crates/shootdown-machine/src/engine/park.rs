@@ -72,7 +72,7 @@ pub(crate) fn idle_until(until: Time) -> bool {
             e.note(Event::Note("idles", 0));
             let me = e.me();
             me.interruptible = true;
-            let next = me.irq_next;
+            let next = me.next_event();
             let at = until.min(next).max(me.time);
             if at != NEVER {
                 e.enqueue(cpu, at);
@@ -98,9 +98,9 @@ impl Engine {
         let cpu = self.current;
         self.note(Event::Note("waits", 0));
         let state = &mut self.cpus[cpu as usize];
-        state.interruptible = state.irqs_on;
+        state.interruptible = true;
         let stamp = state.wait;
-        let next = if state.irqs_on { state.irq_next } else { NEVER };
+        let next = state.next_event();
         let watched = std::mem::take(&mut state.watched);
         let mut last = None;
         for (line, _) in &watched {

@@ -19,6 +19,7 @@ mod aging;
 mod areas;
 mod entry;
 mod fault;
+mod host;
 mod memory;
 mod mmus;
 mod port;
@@ -35,6 +36,7 @@ use crate::outcome::Outcome;
 use crate::time::Time;
 pub(crate) use entry::{enter, exit, on_interrupt};
 pub(crate) use fault::{Pace, access};
+pub(crate) use host::on_demand;
 pub(crate) use memory::create_space;
 pub(crate) use state::{Installed, State, with};
 

@@ -13,6 +13,7 @@ use shootdown::facts::{Facts, SplitTables, TagScope};
 use shootdown::flush::{FlushError, Flushed, Request};
 use shootdown::gather::{Gather, Keep};
 use shootdown::ids::{CpuId, Tag, VaRange};
+use shootdown::paravirt::{HypercallError, PreemptedWord, RemoteFlush};
 use shootdown::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
@@ -22,6 +23,7 @@ use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::{Generations, TagsError};
 use shootdown::{CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
 
+use super::host;
 use super::state::{State, here, with};
 use crate::engine::{self, Vector};
 use crate::mmu::{CpuMmu, Root, TablePage, Unmapped};
@@ -46,7 +48,8 @@ unsafe impl Pinned for Pin {
 
 // SAFETY: (1) slots are allocated once per CPU, before it comes online. (2, 3) The engine keeps a pending
 // interrupt until the CPU takes it, runs the handler with interrupts off, and waits for the sender's
-// stores first. (4) Both live as long as the machine. (5) The only interrupt is maskable.
+// stores first. (4) Both live as long as the machine. (5) The only interrupt is maskable. (6, 7) A virtual CPU's coroutine
+// is suspended between `Stopped` and `Resumes`; a hypercall returns when each CPU has forgotten under every tag (`host`).
 unsafe impl<const W: usize> Platform for Port<W> {
     type Pin = Pin;
     type Regime = Hardware;
@@ -101,6 +104,14 @@ unsafe impl<const W: usize> Platform for Port<W> {
         let tags = with(|s| s.shared_tags)?;
         // SAFETY: `create_shared_tags` made an allocator there; the arena outlives the run.
         Some(unsafe { tags.cast().as_ref() })
+    }
+
+    fn preempted(cpu: CpuId) -> Option<&'static PreemptedWord> {
+        host::preempted(cpu)
+    }
+
+    fn flush_remote(flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
+        host::flush_remote(flush)
     }
 
     fn ticks() -> u64 {

@@ -11,9 +11,10 @@ use shootdown::regime::Invalidate;
 
 use super::Space;
 use super::areas::Areas;
+use super::host::HostState;
 use super::mmus::Mmus;
 use super::port::{Library, create_shared_tags, create_tags, library_for};
-use crate::config::{Config, MachineError};
+use crate::config::{Config, Host, MachineError};
 use crate::engine::{self, Engine};
 use crate::mmu::{CpuMmu, Memory, Root};
 use crate::oracle::{Epoch, Stamp};
@@ -44,6 +45,8 @@ pub(crate) struct State {
     pub shared_tags: Option<NonNull<u8>>,
     /// The library's `PerCpu`, by CPU, of the type that `library` knows.
     pub slots: Vec<NonNull<u8>>,
+    /// The hypervisor below, if the machine is a guest.
+    pub host: Option<HostState>,
     /// Bytes of the kernel's window that have been mapped so far.
     pub kernel_used: u64,
     /// The CPU that is being set up.
@@ -118,6 +121,7 @@ impl State {
             let mmu = (std::ptr::from_ref(mmu) as usize, size_of::<CpuMmu>().min(MMU_HEAD));
             engine.will_want(cpu, [(slot, SLOT_HEAD), (counters, COUNTERS), mmu]);
         }
+        let host = guest(config, cpus)?.map(|host| HostState::new(cpus, host.marks, engine));
         Ok(Box::new(Self {
             memory: Memory::new(u64::from(config.frames)),
             mmus,
@@ -131,6 +135,7 @@ impl State {
             tags,
             shared_tags,
             slots,
+            host,
             kernel_used: 0,
             booting: 0,
         }))
@@ -278,6 +283,18 @@ fn facts(config: &Config) -> Facts {
             _ => Errata::default(),
         },
     }
+}
+
+/// The host of a guest, if it can be one.
+fn guest(config: &Config, cpus: u32) -> Result<Option<Host>, MachineError> {
+    let Some(host) = config.host else { return Ok(None) };
+    if config.profile.hypervisor.is_none() {
+        return Err(MachineError::NoHypervisor);
+    }
+    if host.physical == 0 || host.physical > cpus {
+        return Err(MachineError::Physical { physical: host.physical, cpus });
+    }
+    Ok(Some(host))
 }
 
 /// CPUs that share an MMU. They may only where a tag means the same on all of them, and is used.

@@ -304,6 +304,25 @@ impl CpuMmu {
         self.drop_under_loaded(range, false);
     }
 
+    /// Drops the entries of a range under every tag, global ones included, and all walk caches: what a hypervisor
+    /// does for its guest.
+    pub fn invalidate_range_of_all(&mut self, range: VaRange) {
+        self.counters.range_invalidations += 1;
+        self.counters.page_invalidations += range.count();
+        for i in 0..self.tags.len() {
+            let state = self.tags[i];
+            if state.used {
+                self.tlb.drop_range(range, state.context);
+            }
+            if state.walk_used {
+                self.renew_walk(i);
+            }
+        }
+        if self.global_used {
+            self.tlb.drop_range(range, self.global);
+        }
+    }
+
     /// Drops everything.
     pub fn invalidate_everything(&mut self) {
         self.counters.full_invalidations += 1;

@@ -1,6 +1,6 @@
 //! A profile in the engine's units.
 
-use super::{BroadcastSpec, Profile};
+use super::{BroadcastSpec, HypervisorSpec, Profile};
 use crate::time::Time;
 
 /// Last-level caches that fit the set kept per line.
@@ -97,6 +97,7 @@ pub struct Costs {
     pub load_flush: Time,
     pub sync: Time,
     pub broadcast: Option<BroadcastCosts>,
+    pub hypervisor: Option<HypervisorCosts>,
     pub dependent: Time,
     pub independent: Time,
     pub l2_hit: Time,
@@ -118,6 +119,29 @@ pub struct BroadcastCosts {
     pub tax: u32,
     pub strides: u64,
     pub ranges: bool,
+}
+
+/// A hypervisor, in the engine's units. Fields as in [`HypervisorSpec`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // named as in `HypervisorSpec`, which documents them
+pub struct HypervisorCosts {
+    pub slice: Time,
+    pub exit: Time,
+    pub entry: Time,
+    pub hypercall: Time,
+    pub target: Time,
+}
+
+impl HypervisorSpec {
+    fn costs(&self, ghz: f64) -> HypervisorCosts {
+        HypervisorCosts {
+            slice: self.slice.time(ghz),
+            exit: self.exit.time(ghz),
+            entry: self.entry.time(ghz),
+            hypercall: self.hypercall.time(ghz),
+            target: self.target.time(ghz),
+        }
+    }
 }
 
 impl BroadcastCosts {
@@ -218,6 +242,7 @@ impl Profile {
             load_flush: self.invalidate.load_flush.time(ghz),
             sync: self.invalidate.sync.as_ref().map_or(Time::ZERO, |sync| sync.time(ghz)),
             broadcast: self.broadcast.as_ref().map(|spec| spec.costs(ghz)),
+            hypervisor: self.hypervisor.as_ref().map(|spec| spec.costs(ghz)),
             dependent: self.access.dependent.time(ghz),
             independent: self.access.independent.time(ghz),
             l2_hit: self.walk.l2_hit.time(ghz),

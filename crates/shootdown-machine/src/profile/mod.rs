@@ -14,7 +14,7 @@ mod spec;
 use std::path::Path;
 
 use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
-pub use costs::{BroadcastCosts, Costs, Topology};
+pub use costs::{BroadcastCosts, Costs, HypervisorCosts, Topology};
 pub use number::{Number, Origin, Pair};
 use shootdown::ids::Stride;
 pub use spec::*;
@@ -224,6 +224,9 @@ impl Profile {
         optional("facts.survives_once", self.facts.survives_once.as_ref());
         if let Some(b) = &self.broadcast {
             push!("broadcast.", b, issue, latency, service, tax, strides, ranges);
+        }
+        if let Some(h) = &self.hypervisor {
+            push!("hypervisor.", h, slice, exit, entry, hypercall, target);
         }
         push!("access.", self.access, dependent, independent);
         for (level, arrays) in [("l1", &self.tlb.l1), ("l2", &self.tlb.l2)] {

@@ -28,6 +28,8 @@ pub struct Profile {
     pub invalidate: InvalidateSpec,
     /// Invalidation everywhere by hardware; without this part there is none.
     pub broadcast: Option<BroadcastSpec>,
+    /// The hypervisor below; without this part CPUs are real ones.
+    pub hypervisor: Option<HypervisorSpec>,
     /// Memory accesses of user code, translation apart.
     pub access: AccessSpec,
     /// TLBs.
@@ -166,6 +168,22 @@ pub struct BroadcastSpec {
     pub strides: Number,
     /// 1 when range instructions exist (`FEAT_TLBIRANGE`).
     pub ranges: Number,
+}
+
+/// A hypervisor that lets virtual CPUs take turns on a physical one.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HypervisorSpec {
+    /// How long a virtual CPU runs while others want the physical one.
+    pub slice: Number,
+    /// Leaving the guest, up to where the hypervisor decides.
+    pub exit: Number,
+    /// From that decision into the guest.
+    pub entry: Number,
+    /// What the hypervisor does for one remote flush, exit and entry apart.
+    pub hypercall: Number,
+    /// What it does for each CPU of it.
+    pub target: Number,
 }
 
 /// Memory accesses of user code, translation apart.

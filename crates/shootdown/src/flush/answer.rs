@@ -2,6 +2,7 @@
 
 use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::{Bits, WORD};
+use crate::flush::paravirt::mark_late;
 use crate::flush::{FlushError, Request};
 use crate::ids::{CpuId, Generation};
 use crate::platform::{CpuSetOf, Platform};
@@ -112,6 +113,9 @@ impl Asked {
         let Some(state) = P::slot(cpu) else { return Ok(()) };
         let mut turn = 0;
         while !self.is_done(state) {
+            if mark_late::<P>(cpu) {
+                break;
+            }
             // `relax` may sleep until the line that was looked at last changes: look at the one the answer
             // comes on, and sleep only if it says what it said before the answer was missing.
             let before = state.published();
@@ -182,6 +186,7 @@ impl<P: Platform> Ticket<'_, P> {
         for cpu in waiting.iter() {
             let done = P::slot(cpu).is_none_or(|s| {
                 is_done(s, self.space.id().get(), self.generation, self.freed_tables)
+                    || mark_late::<P>(cpu)
             });
             if !done {
                 return false;

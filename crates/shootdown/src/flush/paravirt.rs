@@ -1,5 +1,5 @@
 //! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it is known who
-//! must be told, and before anyone is.
+//! must be told, and before anyone is; and once more those that are preempted while they are waited for.
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
@@ -79,6 +79,15 @@ fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
     let stopped = |cpu: &CpuId| P::preempted(*cpu).is_some_and(PreemptedWord::is_preempted);
     set.iter().filter(stopped).for_each(|cpu| preempted.insert(cpu));
     preempted
+}
+
+/// A CPU that was told and has not answered: may it be left a mark by now? It may have been preempted before the
+/// interrupt arrived.
+pub(super) fn mark_late<P: Platform>(cpu: CpuId) -> bool {
+    if !P::preempted(cpu).is_some_and(PreemptedWord::is_preempted) {
+        return false;
+    }
+    without!(PreemptedAnswers) || mark(PerCpu::<P>::here(&P::pin()), cpu)
 }
 
 fn mark<P: Platform>(me: &PerCpu<P>, cpu: CpuId) -> bool {

@@ -552,6 +552,8 @@ mutants! {
     MarkFailureTrusted "mark-failure-trusted" Ack "paravirt.rs mark" Revocation;
     /// A CPU is marked without Acquire and Release (V2).
     MarkRelaxed "mark-relaxed" Ordering "paravirt.rs mark" Reuse;
+    /// A CPU that is found preempted while it is waited for counts as having answered, unmarked.
+    PreemptedAnswers "preempted-answers" Ack "flush/paravirt.rs mark_late" Revocation;
     /// The calling CPU leaves its own part of a flush of everyone to the hypervisor.
     InitiatorDropped "initiator-dropped" Row "flush/everywhere.rs reach_all" Revocation;
     /// A hypercall that failed counts as one that succeeded.

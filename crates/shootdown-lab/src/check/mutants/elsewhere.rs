@@ -107,6 +107,7 @@ const ALL: &[Elsewhere] = &[
             MarkStoredBlindly,
             MarkFailureTrusted,
             MarkRelaxed,
+            PreemptedAnswers,
         ],
     },
     Elsewhere {
