@@ -7,6 +7,10 @@
 use core::fmt;
 
 /// What a tag means.
+///
+/// What is cached of upper levels of the tables must carry it like what is cached of leaves, so that invalidating or
+/// loading empty a tag forgets both. All architectures here promise it (Intel SDM vol. 3 4.10, AMD APM vol. 2 5.5.1, Arm
+/// ARM on TLBI, RISC-V Privileged on SFENCE.VMA). Where hardware does not, declare [`TagScope::None`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TagScope {
@@ -81,8 +85,6 @@ pub struct Facts {
     /// A page fault removes what the faulting CPU had cached of the address, non-leaf entries included (x86: SDM 3A
     /// 4.10.4.1). Where not, [`crate::spurious_fault`] does it.
     pub fault_forgets: bool,
-    /// Cached non-leaf entries carry the tag. Where not, freeing a table page concerns every tag.
-    pub walk_cache_tagged: bool,
     /// A hypervisor may turn local invalidations into broadcasts (safe, but not cheap).
     pub hypervisor_may_upgrade: bool,
     /// Separate user and kernel tables.
@@ -102,8 +104,8 @@ pub struct Facts {
 pub enum FactsError {
     /// Tags have a scope but no width, or a width but no scope.
     TagWidth,
-    /// A mechanism this version has no engine for.
-    Unsupported,
+    /// The errata concern broadcasts, and there are none.
+    ErrataOfBroadcast,
     /// Hardware broadcasts by tag, and a tag does not mean the same on every CPU.
     BroadcastScope,
     /// `page_spares_globals` with tags on.
@@ -118,8 +120,8 @@ impl fmt::Display for FactsError {
             Self::TagWidth => {
                 "tag_scope and tag_bits disagree; give both (4 to 16 bits for a CPU's own tags, 2 to 16 for machine-wide ones, one more with split tables) or neither"
             }
-            Self::Unsupported => {
-                "untagged walk caches need an engine that this version lacks; repeat_sync, survives_once and completes_early need Broadcast::Tlbi"
+            Self::ErrataOfBroadcast => {
+                "repeat_sync, survives_once and completes_early need Broadcast::Tlbi"
             }
             Self::BroadcastScope => {
                 "Broadcast::Tlbi names a tag on every CPU at once: declare TagScope::System, or Broadcast::None"
@@ -142,7 +144,6 @@ impl Facts {
         broadcast: Broadcast::None,
         invalidate_serializes: true,
         fault_forgets: false,
-        walk_cache_tagged: true,
         hypervisor_may_upgrade: false,
         split_tables: SplitTables::No,
         ceiling: 33,
@@ -183,8 +184,8 @@ impl Facts {
         let Errata { repeat_sync, survives_once, completes_early, .. } = self.errata;
         let broken = repeat_sync || survives_once || completes_early;
         let broadcast = matches!(self.broadcast, Broadcast::Tlbi { .. });
-        if !self.walk_cache_tagged || broken && !broadcast {
-            return Err(FactsError::Unsupported);
+        if broken && !broadcast {
+            return Err(FactsError::ErrataOfBroadcast);
         }
         if self.ceiling == 0 {
             return Err(FactsError::Ceiling);

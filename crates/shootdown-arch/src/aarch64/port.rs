@@ -68,7 +68,6 @@ impl Port {
             // A completion ends with DSB and ISB.
             invalidate_serializes: true,
             fault_forgets: false,
-            walk_cache_tagged: true,
             hypervisor_may_upgrade: options.hypervisor_may_upgrade,
             split_tables: SplitTables::No,
             ceiling: options.ceiling,

@@ -56,7 +56,6 @@ impl Port {
             broadcast: Broadcast::None,
             invalidate_serializes: false,
             fault_forgets: false,
-            walk_cache_tagged: true,
             hypervisor_may_upgrade: false,
             split_tables: SplitTables::No,
             ceiling: options.ceiling,

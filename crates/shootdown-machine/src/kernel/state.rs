@@ -264,7 +264,6 @@ fn facts(config: &Config) -> Facts {
         // x86 does; Arm's take a barrier, RISC-V's order only what they name.
         invalidate_serializes: !system,
         fault_forgets: !system,
-        walk_cache_tagged: true,
         hypervisor_may_upgrade: is(&spec.hypervisor),
         split_tables: if split {
             SplitTables::Yes { invalidate_other_tag: tags && is(&spec.other_tag) }
