@@ -106,6 +106,7 @@ fn list_has_one_line_for_each_thing() {
         "broadcast",
         "bystander",
         "invlpgb",
+        "threshold",
         "rollover",
         "paravirt",
         "hot",

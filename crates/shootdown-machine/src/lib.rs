@@ -37,7 +37,7 @@ pub use machine::Machine;
 pub use outcome::{
     CpuOutcome, FabricUse, Interrupts, Invalidations, LineCounts, Outcome, TimeSplit, TlbCounts,
 };
-pub use profile::{Profile, ProfileError};
+pub use profile::{Number, Profile, ProfileError};
 pub use shootdown;
 pub use shootdown::ids::{CpuId, Stride};
 pub use shootdown::policy::Policy;

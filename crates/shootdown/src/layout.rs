@@ -82,7 +82,7 @@ pub fn space<P: Platform>() -> [Part; 8] {
         part(AddressSpace::<P>::SHARED_TAG, 4, "tag of the space for all CPUs"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
         part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),
-        part(AddressSpace::<P>::COLD, 64, "retired flag and stale count"),
+        part(AddressSpace::<P>::COLD, 64, "retired flag and counts"),
     ]
 }
 

@@ -141,13 +141,15 @@ impl Policy {
         delivery: Delivery::Pull,
         range_log: true,
         early_ack: true,
-        tree_above: 32,
+        // One page, one flush at a time: a loop over 80 CPUs takes 2.2 us, the tree 3.3; 96 take 4.3 and 3.5
+        // (docs/src/results.md, `scale`).
+        tree_above: 80,
         leave: Leave::Lazily,
         split_lazy_line: true,
         // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads move, and only this
         // one forgets where they were. It costs a broadcast whenever tables are freed.
         broadcast: Some(Strategy::Active),
-        shared: Threshold::LINUX_6_15,
+        shared: Threshold::MEASURED,
         hypercall_from: 0,
         // A small page that looks unused for one tick more costs little, and clearing is frequent. A large one that
         // is reclaimed by mistake costs hundreds of pages, stays cached for long, and is cleared rarely.

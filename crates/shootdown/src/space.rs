@@ -24,7 +24,7 @@ use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
 use crate::switch;
-use crate::sync::{AtomicBool, AtomicU64, Ordering, prefetch, prefetch_write};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write};
 use crate::tags::current;
 use crate::tags::generations::SpaceTag;
 use crate::tags::shared::SharedTag;
@@ -63,6 +63,8 @@ struct Cold {
     retired: AtomicBool,
     /// Members of the set that flushes found elsewhere since the last trim.
     stale: AtomicU64,
+    /// Looks in a row that found nobody else flushing the space.
+    alone: AtomicU32,
 }
 
 /// Why a space could not be retired.
@@ -133,7 +135,11 @@ impl<P: Platform> AddressSpace<P> {
             },
             log: RangeLog::new(),
             presence: Presence::new(),
-            cold: Cold { retired: AtomicBool::new(false), stale: AtomicU64::new(0) },
+            cold: Cold {
+                retired: AtomicBool::new(false),
+                stale: AtomicU64::new(0),
+                alone: AtomicU32::new(0),
+            },
         }
     }
 
@@ -233,6 +239,17 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     const TRIM_AFTER: u64 = 64;
+
+    /// Notes whether a look found nobody else flushing the space; says whether it was so `enough` times in a row. A hint:
+    /// looks at the same time may be lost.
+    pub(crate) fn note_alone(&self, alone: bool, enough: u32) -> bool {
+        if enough == 0 {
+            return true;
+        }
+        let row = if alone { self.cold.alone.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.cold.alone.store(row, Ordering::Relaxed);
+        row >= enough
+    }
 
     /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU itself
     /// may do this (I3), with interrupts off.

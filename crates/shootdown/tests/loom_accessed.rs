@@ -34,7 +34,7 @@ static ONE_SLOT: Policy = Policy { slots: 1, ..BY_NUMBER };
 
 /// Hardware that invalidates on all CPUs by a tag, which every space gets that runs on two of them.
 static BROADCASTS: Facts = Facts { broadcast: Broadcast::Invlpgb { max_pages: 8 }, ..PLAIN };
-static SHARED: Policy = Policy { shared: Threshold { above: 1, every: 1 }, ..BY_NUMBER };
+static SHARED: Policy = Policy { shared: Threshold { above: 1, every: 1, alone: 0 }, ..BY_NUMBER };
 
 /// Spaces of one page each.
 struct World {

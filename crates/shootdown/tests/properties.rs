@@ -196,7 +196,7 @@ static REPEATS: Facts =
 static EARLY: Facts = Facts { errata: Errata { completes_early: true, ..ARM.errata }, ..ARM };
 
 /// Every flush looks whether its space should have a tag for all CPUs.
-const EAGER: Threshold = Threshold { above: 1, every: 1 };
+const EAGER: Threshold = Threshold { above: 1, every: 1, alone: 0 };
 static EAGER_PULL: Policy = Policy { shared: EAGER, ..Policy::SHOOTDOWN };
 static EAGER_PUSH: Policy = Policy { shared: EAGER, ..Policy::LINUX_6_15 };
 static EAGER_TREES: Policy = Policy { shared: EAGER, ..TREES };
@@ -204,7 +204,7 @@ static EAGER_UNSPLIT: Policy = Policy { shared: EAGER, ..UNSPLIT_LAZY };
 static EAGER_LEAVER: Policy = Policy { shared: EAGER, ..Policy::LINUX_5_13 };
 static EAGER_BUSY: Policy = Policy { shared: EAGER, lazy: Lazy::Off, ..Policy::SHOOTDOWN };
 static SELDOM: Policy = Policy {
-    shared: Threshold { above: 0, every: 3 },
+    shared: Threshold { above: 0, every: 3, alone: 0 },
     lazy: Lazy::LeaveOnKick,
     ..Policy::SHOOTDOWN
 };

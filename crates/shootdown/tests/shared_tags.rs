@@ -13,7 +13,7 @@ use shootdown::{
 };
 
 /// Every flush looks, and two CPUs are enough.
-const EAGER: Threshold = Threshold { above: 1, every: 1 };
+const EAGER: Threshold = Threshold { above: 1, every: 1, alone: 0 };
 static PULL: Policy = Policy { shared: EAGER, ..Policy::SHOOTDOWN };
 static PUSH: Policy = Policy { shared: EAGER, ..Policy::LINUX_6_15 };
 
@@ -49,6 +49,31 @@ fn moved(policy: &'static Policy) -> (&'static AddressSpace<Mock>, Tag) {
     let tag = tag_on(0);
     assert!(tag.0 >= 7 && (0..3).all(|cpu| tag_on(cpu) == tag));
     (space, tag)
+}
+
+/// Two looks in a row must find nobody else flushing.
+static ALONE: Policy = Policy { shared: Threshold { alone: 2, ..EAGER }, ..Policy::SHOOTDOWN };
+
+#[test]
+fn a_space_that_two_cpus_flush_at_a_time_gets_no_tag() {
+    boot(4, &ALONE, &INVLPGB);
+    let space = new_space();
+    (0..3).for_each(|cpu| {
+        switch(cpu, space);
+    });
+    let owned = || world().shared_tags.get().expect("there").owned(|| ());
+    for _ in 0..10 {
+        *world().during_invalidation.borrow_mut() = Some(Box::new(|| {
+            let ticket = on_cpu(3, |pin| space.begin_flush(pin, Request::pages(pages(2, 1))));
+            assert!(ticket.is_ok(), "begun in the middle of the other, and looked at by neither");
+        }));
+        flush(0, space, 1).unwrap();
+        assert_eq!(owned(), 0);
+    }
+    flush(0, space, 1).unwrap();
+    assert_eq!(owned(), 0, "once alone is not enough");
+    flush(0, space, 1).unwrap();
+    assert_eq!(owned(), 1);
 }
 
 #[test]

@@ -5,9 +5,9 @@
 //! one page. So every iteration has a flush of one page that concerns all CPUs the process runs on, and two
 //! faults.
 //!
-//! Under `linux-6.15` and `shootdown` a space that is active on more than three CPUs gets a tag for all of
-//! them, and its flushes are INVLPGB and TLBSYNC instead of interrupts. `by interrupts` is `shootdown`
-//! without that.
+//! Under `linux-6.15` a space that is active on more than three CPUs gets a tag for all of them, and its flushes are
+//! INVLPGB and TLBSYNC instead of interrupts. `by broadcasts` is `shootdown` with that rule. `shootdown` itself gives no tag
+//! to a space that several CPUs flush at a time (see `threshold`).
 //!
 //! Nothing here is fitted, and nobody published a figure for this profile: all rows are predictions. What
 //! INVLPGB and TLBSYNC cost, and how many the fabric completes at once, is *assumed* in the profile. Not in
@@ -30,7 +30,7 @@ use crate::{LabError, machines};
 /// See the module.
 pub struct Invlpgb;
 
-const MACHINE: &str = "zen3-milan-36";
+pub(super) const MACHINE: &str = "zen3-milan-36";
 const WORKLOAD: &str = "tlb_flush2, threads";
 /// Threads tried, as far as the machine has CPUs; and all of its CPUs.
 const THREADS: [u32; 7] = [1, 2, 4, 8, 16, 24, 32];
@@ -39,7 +39,7 @@ const PAGES: u64 = 256;
 const PAGE: u64 = 4096;
 /// What an iteration takes besides is chance, up to this: without it the threads, which all do the same, fall into
 /// step, and their interrupts merge as they never would.
-const JITTER_NS: u64 = 200;
+pub(super) const JITTER_NS: u64 = 200;
 /// Measuring begins here, after every thread's first region.
 const START: Time = Time::from_us(1_000_000);
 
@@ -90,13 +90,13 @@ fn variants() -> [(&'static str, Policy); 4] {
     [
         ("linux-5.13", Policy::LINUX_5_13),
         ("linux-6.15", Policy::LINUX_6_15),
-        ("by interrupts", Policy { shared: Threshold::NEVER, ..Policy::SHOOTDOWN }),
+        ("by broadcasts", Policy { shared: Threshold::LINUX_6_15, ..Policy::SHOOTDOWN }),
         ("shootdown", Policy::SHOOTDOWN),
     ]
 }
 
 /// The machine asked for, if it has INVLPGB.
-fn machine_of(request: &Request) -> Result<Profile, LabError> {
+pub(super) fn machine_of(request: &Request) -> Result<Profile, LabError> {
     let profile = machines::find(request.machine.as_deref().unwrap_or(MACHINE))?;
     if profile.broadcast.as_ref().is_some_and(|b| b.kind == "invlpgb") {
         return Ok(profile);
@@ -179,7 +179,7 @@ impl Process<'_> {
 }
 
 /// Maps a region, goes through its pages, unmaps it.
-fn region(c: &mut Cpu, jitter: &mut impl FnMut() -> Time, mut done: impl FnMut(Time)) {
+pub(super) fn region(c: &mut Cpu, jitter: &mut impl FnMut() -> Time, mut done: impl FnMut(Time)) {
     let start = c.syscall(|k| k.map(PAGES, Stride::Page4K));
     for page in (0..PAGES).map(|i| start + i * PAGE) {
         c.compute(jitter());

@@ -17,6 +17,7 @@ mod rollover;
 mod run;
 mod scale;
 mod slots;
+mod threshold;
 
 pub(crate) use run::chance;
 use shootdown::policy::Policy;
@@ -134,6 +135,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &broadcast::Broadcast,
     &bystander::Bystander,
     &invlpgb::Invlpgb,
+    &threshold::Sharing,
     &rollover::Rollover,
     &accessed::AccessedBits,
     &paravirt::Paravirt,

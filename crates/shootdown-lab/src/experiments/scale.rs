@@ -88,7 +88,7 @@ fn steps(cpus: u32, quick: bool) -> Vec<u32> {
     let all: &[u32] = if quick {
         &[1, 8, 24, 4095]
     } else {
-        &[1, 2, 4, 8, 16, 24, 32, 47, 64, 128, 256, 512, 1024, 2048, 4095]
+        &[1, 2, 4, 8, 16, 24, 32, 47, 64, 80, 96, 128, 256, 512, 1024, 2048, 4095]
     };
     let mut steps: Vec<u32> = all.iter().copied().filter(|n| *n < cpus).collect();
     if steps.last() != Some(&(cpus - 1)) {

@@ -42,6 +42,12 @@ impl Number {
         }
     }
 
+    /// A figure that is assumed, and why; in nanoseconds where it is a length of time.
+    #[must_use]
+    pub fn assumed(value: f64, why: &str) -> Self {
+        Self { value: Some(value), cycles: None, source: None, assumed: Some(why.to_owned()) }
+    }
+
     /// Where it comes from.
     #[must_use]
     pub fn origin(&self) -> Origin<'_> {

@@ -52,12 +52,16 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Now and then: is the space active on so many CPUs that it should have a tag for all of them?
+    /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should have a tag for all of
+    /// them? `generation` is that of the flush that has just ended; any later one was begun by others meanwhile.
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
         let may_wait = serve::may_wait(me) || without!(HandlersAssign);
         if !threshold.is_due(generation.0) || !may_wait {
+            return;
+        }
+        if !self.note_alone(self.generation() == generation, threshold.alone) {
             return;
         }
         let id = self.id().get();

@@ -156,7 +156,7 @@ impl Config {
     /// Spaces that are active on more CPUs than `above` get a tag for all CPUs; every flush looks.
     #[must_use]
     pub const fn looks_always(above: u32) -> Threshold {
-        Threshold { above, every: 1 }
+        Threshold { above, every: 1, alone: 0 }
     }
 
     /// The port's facts.

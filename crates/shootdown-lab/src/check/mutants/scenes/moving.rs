@@ -16,7 +16,8 @@ use crate::check::mutants::port::{self, Rig, Rules, TAGGED};
 use crate::check::mutants::scene::Scene;
 
 static INVLPGB: Facts = Facts { broadcast: Broadcast::Invlpgb { max_pages: 8 }, ..TAGGED };
-static AT_ONCE: Policy = Policy { shared: Threshold { above: 0, every: 1 }, ..Policy::SHOOTDOWN };
+static AT_ONCE: Policy =
+    Policy { shared: Threshold { above: 0, every: 1, alone: 0 }, ..Policy::SHOOTDOWN };
 
 /// So many tags for all CPUs.
 const fn tags(shared_tags: u8) -> Rules {
