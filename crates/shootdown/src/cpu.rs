@@ -11,6 +11,7 @@
 //! | rare | 1 | this CPU, in handlers | this CPU |
 //! | tag | 1 | this CPU, on a switch under machine-wide tags; whoever begins a new generation of them | both |
 //! | ages | 1 | this CPU, on switches to spaces whose accessed bits are cleared; with flags, whoever clears them | both |
+//! | quiet | 1 | this CPU, on its way in and out of the kernel, if it opts in | initiators of kernel flushes |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
 //! | counters | 5 | this CPU | whoever asks |
@@ -29,6 +30,7 @@ use crate::facts::{SplitTables, TagScope};
 use crate::ids::Generation;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::Lazy;
+use crate::quiet::Quiet;
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::sandwich;
 use crate::serve;
@@ -53,6 +55,7 @@ pub struct PerCpu<P: Platform> {
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
     pub(crate) ages: Ages<P>,
+    pub(crate) quiet: Quiet,
     pub(crate) mailbox: Mailbox<P>,
     pub(crate) call: Descriptor<P>,
     pub(crate) stats: Stats,
@@ -193,6 +196,7 @@ impl<P: Platform> PerCpu<P> {
             },
             tag: CpuTag::new(),
             ages: Ages::new(),
+            quiet: Quiet::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -222,6 +226,7 @@ impl<P: Platform> PerCpu<P> {
             },
             tag: CpuTag::new(),
             ages: Ages::new(),
+            quiet: Quiet::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),

@@ -8,6 +8,7 @@ use crate::call::{Descriptor, Mailbox};
 use crate::cpu::{PerCpu, Private, Rare, Shared};
 use crate::platform::Platform;
 use crate::presence::Presence;
+use crate::quiet::Quiet;
 use crate::space::AddressSpace;
 use crate::system::System;
 use crate::tags::generations::{CpuTag, SpaceTag};
@@ -35,7 +36,7 @@ const fn part(offset: usize, len: usize, name: &'static str) -> Part {
 /// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the CPU's
 /// own.
 #[must_use]
-pub fn per_cpu<P: Platform>() -> [Part; 15] {
+pub fn per_cpu<P: Platform>() -> [Part; 16] {
     let private = offset_of!(PerCpu<P>, private);
     let shared = offset_of!(PerCpu<P>, shared);
     let rare = offset_of!(PerCpu<P>, rare);
@@ -57,6 +58,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 15] {
         ),
         part(offset_of!(PerCpu<P>, tag), size_of::<CpuTag>(), "versioned tag"),
         part(offset_of!(PerCpu<P>, ages), size_of::<Ages<P>>(), "ages"),
+        part(offset_of!(PerCpu<P>, quiet), size_of::<Quiet>(), "side of the border"),
         part(mailbox, size_of::<Mailbox<P>>(), "mailbox"),
         part(mailbox + Mailbox::<P>::DEFERRED, 1, "mailbox, deferred flush"),
         part(mailbox + Mailbox::<P>::SUMMARY, 8, "mailbox, summary"),

@@ -127,6 +127,7 @@ pub mod paravirt;
 pub mod platform;
 pub mod policy;
 pub mod presence;
+pub mod quiet;
 mod range_log;
 pub mod regime;
 mod respond;

@@ -182,6 +182,10 @@ counters! {
     accessed_left,
     /// Tags flushed at a switch or a tick because accessed bits were cleared.
     accessed_flushes,
+    /// Interrupts not raised: the CPU is quiet, in user mode, and the flush is of a kernel range.
+    avoided_quiet,
+    /// Everything forgotten on the way into the kernel, for what was missed in user mode.
+    quiet_catch_ups,
 }
 
 /// One counter, written by one CPU.

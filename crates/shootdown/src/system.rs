@@ -3,6 +3,7 @@
 use crate::cpu_set::Mask;
 use crate::ids::{CpuId, SpaceId};
 use crate::platform::{CpuSetOf, Platform};
+use crate::quiet::Changes;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tree::{TREES, TreeCall};
 
@@ -16,6 +17,7 @@ pub struct System<P: Platform> {
     pub(crate) tickets: Line<AtomicU64>,
     last_id: Line<AtomicU64>,
     debt: Line<Debt>,
+    kernel_changes: Line<Changes>,
 }
 
 /// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of a kernel
@@ -53,6 +55,7 @@ impl<P: Platform> System<P> {
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
             debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
+            kernel_changes: Line(Changes::new()),
         }
     }
 
@@ -67,7 +70,12 @@ impl<P: Platform> System<P> {
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
             debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
+            kernel_changes: Line(Changes::new()),
         }
+    }
+
+    pub(crate) fn kernel_changes(&self) -> &Changes {
+        &self.kernel_changes.0
     }
 
     /// The CPUs that are online now.

@@ -35,7 +35,9 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     } else {
         Invalidate::Kernel(range)
     };
-    everywhere::<P>(pin, what)
+    // A table that was freed is still in walk caches, which user mode has too.
+    let waits = !P::system().owes_everything() || without!(QuietTablesDeferred);
+    everywhere::<P>(pin, what, waits)
 }
 
 /// Makes every CPU forget everything, global entries included.
@@ -45,24 +47,35 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
 /// a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
-    everywhere::<P>(pin, Invalidate::Everything)
+    everywhere::<P>(pin, Invalidate::Everything, without!(QuietTablesDeferred))
 }
 
-fn everywhere<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
+/// `quiet_wait`: CPUs that are quiet forget when they next enter the kernel.
+fn everywhere<P: Platform>(
+    pin: &P::Pin,
+    what: Invalidate,
+    quiet_wait: bool,
+) -> Result<(), FlushError> {
     let failed = P::system().failed_flushes();
-    let result = reach_all::<P>(pin, what);
+    let result = reach_all::<P>(pin, what, quiet_wait);
     if what == Invalidate::Everything {
         P::system().settle_everything(failed, result.is_ok());
     }
     result
 }
 
-fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushError> {
+fn reach_all<P: Platform>(
+    pin: &P::Pin,
+    what: Invalidate,
+    quiet_wait: bool,
+) -> Result<(), FlushError> {
     if !without!(EverywhereWithoutPublish) {
         P::Regime::publish();
     }
+    let change = if quiet_wait { P::system().count_kernel_change() } else { None };
     if !without!(EverywhereWithoutFence) {
-        fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::online`
+        // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
+        fence(Ordering::SeqCst);
     }
     let mut targets = P::system().online();
     if current::strategy::<P>().is_some() {
@@ -80,6 +93,10 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
     }
     targets.remove(pin.cpu());
     let me = PerCpu::<P>::here(pin);
+    if change.is_some() || without!(QuietUncounted) {
+        let quiet = P::system().leave_quiet_alone(&mut targets);
+        me.stats.avoided_quiet.add(u64::from(quiet));
+    }
     hand_over_everywhere(me, what, &mut targets);
     if !without!(InitiatorDropped) {
         targets.insert(pin.cpu());
@@ -102,6 +119,9 @@ fn reach_all<P: Platform>(pin: &P::Pin, what: Invalidate) -> Result<(), FlushErr
             }
         }
         switch::settle::<P>();
+        if let Some(change) = change {
+            me.quiet.forgot(change);
+        }
     })?;
     Ok(())
 }

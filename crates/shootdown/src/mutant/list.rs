@@ -320,6 +320,29 @@ mutants! {
     /// A tick does nothing about accessed bits.
     TickForgotten "tick-forgotten" Row "accessed.rs tick" Accessed;
 
+    // ---- quiet.rs: CPUs in user mode that are not interrupted for kernel ranges
+
+    /// A CPU is left alone although the change was not counted.
+    QuietUncounted "quiet-uncounted" Bump "flush/everywhere.rs reach_all" Revocation;
+    /// CPUs in user mode are left alone although tables are freed.
+    QuietTablesDeferred "quiet-tables-deferred" Row "flush/everywhere.rs flush_kernel" Reuse;
+    /// A change of a kernel range is counted without Release (Q2).
+    QuietCountRelaxed "quiet-count-relaxed" Ordering "quiet.rs count_kernel_change" Revocation;
+    /// The count of changes is read without Acquire (Q2).
+    QuietCountSeenRelaxed "quiet-count-seen-relaxed" Ordering "quiet.rs from_user" Revocation;
+    /// Who is in user mode is read without Acquire (Q3).
+    QuietSeenRelaxed "quiet-seen-relaxed" Ordering "quiet.rs leave_quiet_alone" Reuse;
+    /// A CPU says that it is in user mode without Release (Q3).
+    QuietLeavesRelaxed "quiet-leaves-relaxed" Ordering "quiet.rs to_user" Reuse;
+    /// A CPU that leaves for user mode takes it that it has seen every change.
+    QuietCurrentOnLeaving "quiet-current-on-leaving" Bump "quiet.rs to_user" Revocation;
+    /// A CPU that enters the kernel reads the count before it says that it is there (Q1).
+    QuietReadsFirst "quiet-reads-first" Ordering "quiet.rs from_user" Revocation;
+    /// A CPU that enters the kernel says so, but without the fence before it reads the count (Q1).
+    QuietEntersWithoutFence "quiet-enters-without-fence" Fence "quiet.rs from_user" Revocation;
+    /// A CPU that enters the kernel forgets nothing.
+    QuietTrusts "quiet-trusts" Row "quiet.rs from_user" Revocation;
+
     // ---- call.rs: calls
 
     /// A handler that interrupts a call rewrites the descriptor in use.

@@ -1,0 +1,170 @@
+//! Quiet CPUs: in user mode for long, and not to be interrupted for what user mode can't use.
+//!
+//! A CPU that is isolated for one program (a poll loop of a packet processor, a simulation, a guest) is disturbed most
+//! by flushes of kernel ranges, which go to every CPU. In user mode it can't use a kernel address. So such a
+//! flush may leave it alone, if it forgets what it missed when it next enters the kernel, before it uses any
+//! address that may have changed.
+//!
+//! The port opts in, CPU by CPU, by calling [`to_user`] on the way out and [`from_user`] on every way in:
+//! system calls, faults, interrupts, non-maskable ones too. A CPU that never calls them is never left alone.
+//!
+//! # How
+//! Changes of kernel ranges are counted (only once some CPU is quiet). A CPU publishes on which side of the border it
+//! is. A flush counts its change and then looks: CPUs in user mode are left out. A CPU that comes in publishes that
+//! first and then compares the count with the one it is current to; if there is more, it forgets everything.
+//! Of what changes while it is in the kernel it is told, as ever.
+//!
+//! # What is not deferred
+//! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a walker reads them in
+//! user mode too, by speculation. Flushes of spaces, which concern user addresses. And where hardware broadcasts nobody
+//! is interrupted anyway.
+//!
+//! While a CPU is in user mode, an entry that is owed can still be used by a speculative access that never
+//! retires. Kernels that must not even leak a reused kernel page like that flush on the way in from untrusted code
+//! by other means, or leave these hooks out.
+//!
+//! # Invariants
+//! I1: a CPU in the kernel whose count is *n* has no entry older than the *n*-th change, unless the flush of a change
+//! has not returned yet. I2: a flush that has returned
+//! covers every CPU: it has answered, or it was in user mode after the change was counted.
+//!
+//! # Orderings
+//! | pair | the CPU that enters | the flush | what it guarantees |
+//! |---|---|---|---|
+//! | Q1 | "in the kernel"; **fence**; the count | tables, published; the count; **fence** (D4); who is in user mode | the CPU sees the change, or the flush sees the CPU |
+//! | Q2 | the count (Acquire); forget; walks | tables, published; the count (Release) | who is current to a change finds the tables as changed |
+//! | Q3 | kernel accesses over; "in user mode" (Release) | who is in user mode (Acquire) | what the CPU did through old entries is over when a flush leaves it out |
+
+use crate::cpu::PerCpu;
+use crate::cpu_set::Bits;
+use crate::platform::{CpuSetOf, Platform};
+use crate::regime::{Invalidate, Reach, Regime};
+use crate::switch;
+use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
+use crate::system::System;
+
+/// A CPU's side of the border, and what it is current to.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Quiet {
+    in_user: AtomicBool,
+    /// It has been quiet before, and may be again. Its own.
+    opted_in: AtomicBool,
+    /// The count it is current to, while it is in the kernel. Its own.
+    current: AtomicU64,
+}
+
+/// The changes of kernel ranges, for the CPUs that were quiet.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    count: AtomicU64,
+    /// Some CPU has opted in.
+    wanted: AtomicBool,
+}
+
+impl Quiet {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            in_user: AtomicBool::new(false),
+            opted_in: AtomicBool::new(false),
+            current: AtomicU64::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            in_user: AtomicBool::new(false),
+            opted_in: AtomicBool::new(false),
+            current: AtomicU64::new(0),
+        }
+    }
+
+    /// This CPU was told of a change, and has forgotten what it was about. Of every earlier one since it came
+    /// into the kernel it was told as well, or is being told, and that is waited for.
+    pub fn forgot(&self, change: u64) {
+        self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
+    }
+}
+
+impl Changes {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
+    }
+}
+
+impl<P: Platform> System<P> {
+    /// Counts a change of a kernel range that was published, if that is of use to anyone. To be followed by the
+    /// fence of Q1.
+    pub(crate) fn count_kernel_change(&self) -> Option<u64> {
+        // Who opts in at this moment is not left out: nothing is counted.
+        let wanted = self.kernel_changes().wanted.load(Ordering::Relaxed);
+        let count = &self.kernel_changes().count;
+        // ORDERING: Q2, with the Acquire in `from_user`
+        wanted.then(|| count.fetch_add(1, order!(QuietCountRelaxed, AcqRel)) + 1)
+    }
+
+    /// Takes the CPUs in user mode out of `targets`; returns how many.
+    pub(crate) fn leave_quiet_alone(&self, targets: &mut CpuSetOf<P>) -> u32 {
+        let all = *targets;
+        // ORDERING: Q3, with the Release in `to_user`
+        let seen = order!(QuietSeenRelaxed, Acquire);
+        let quiet = |cpu: &_| P::slot(*cpu).is_some_and(|s| s.quiet.in_user.load(seen));
+        let mut count = 0;
+        for cpu in all.iter().filter(quiet) {
+            targets.remove(cpu);
+            count += 1;
+        }
+        count
+    }
+}
+
+/// This CPU leaves for user mode, and is not interrupted for kernel ranges until it comes back by [`from_user`].
+/// With interrupts off, as the last thing that uses a kernel address which may change.
+pub fn to_user<P: Platform>(pin: &P::Pin) {
+    let quiet = &PerCpu::<P>::here(pin).quiet;
+    if !quiet.opted_in.load(Ordering::Relaxed) {
+        quiet.opted_in.store(true, Ordering::Relaxed);
+        P::system().kernel_changes().wanted.store(true, Ordering::Relaxed);
+    }
+    if without!(QuietCurrentOnLeaving) {
+        let count = P::system().kernel_changes().count.load(Ordering::Relaxed);
+        quiet.current.store(count, Ordering::Relaxed);
+    }
+    // ORDERING: Q3, with the Acquire in `leave_quiet_alone`
+    quiet.in_user.store(true, order!(QuietLeavesRelaxed, Release));
+}
+
+/// This CPU has come from user mode, or may have. Returns whether it had to forget everything. With interrupts off,
+/// before anything that uses a kernel address which may change; again from any handler that comes in before this
+/// has returned.
+pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
+    let me = PerCpu::<P>::here(pin);
+    if !me.quiet.opted_in.load(Ordering::Relaxed) {
+        return false;
+    }
+    let count = || P::system().kernel_changes().count.load(order!(QuietCountSeenRelaxed, Acquire));
+    let early = without!(QuietReadsFirst).then(count);
+    me.quiet.in_user.store(false, Ordering::Relaxed);
+    if !without!(QuietEntersWithoutFence) {
+        fence(Ordering::SeqCst); // ORDERING: Q1, with the fence of D4 in `flush::everywhere`
+    }
+    let now = early.unwrap_or_else(count); // ORDERING: Q2
+    if now == me.quiet.current.load(Ordering::Relaxed) {
+        return false;
+    }
+    if !without!(QuietTrusts) {
+        P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+        switch::settle::<P>();
+    }
+    me.quiet.current.store(now, Ordering::Relaxed);
+    me.stats.quiet_catch_ups.inc();
+    true
+}
