@@ -27,6 +27,7 @@
 //! | How do I free pages safely? | [`gather`] |
 //! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
 //! | What is owed when accessed bits are cleared? | [`accessed`] |
+//! | How is a CPU left alone that runs user code for long? | [`quiet`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |

@@ -17,6 +17,27 @@ pub struct Elsewhere {
 
 const ALL: &[Elsewhere] = &[
     Elsewhere {
+        file: "loom_quiet.rs",
+        test: "a_cpu_that_enters_the_kernel_sees_the_change_or_is_seen",
+        kills: &[
+            QuietEntersWithoutFence,
+            QuietReadsFirst,
+            QuietTrusts,
+            QuietCountRelaxed,
+            QuietCountSeenRelaxed,
+        ],
+    },
+    Elsewhere {
+        file: "loom_quiet.rs",
+        test: "a_cpu_that_goes_to_user_mode_has_done_with_the_kernel",
+        kills: &[QuietLeavesRelaxed, QuietSeenRelaxed, QuietCurrentOnLeaving, QuietUncounted],
+    },
+    Elsewhere {
+        file: "loom_quiet.rs",
+        test: "freed_tables_are_not_left_to_cpus_in_user_mode",
+        kills: &[QuietTablesDeferred],
+    },
+    Elsewhere {
         file: "loom_accessed.rs",
         test: "a_number_that_has_grown_is_seen_by_every_kind_of_switch",
         kills: &[AgeRelaxed, AgeSeenRelaxed],

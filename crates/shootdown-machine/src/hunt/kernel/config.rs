@@ -38,6 +38,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `tree` | larger sets of CPUs are told as a tree | from 1; 0 never |
 /// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
 /// | `accessed` | when entries go whose accessed bits were cleared | `immediate`, `switch`, `generation`, `never` |
+/// | `quiet` | CPUs are quiet in user mode | `on`, `off` |
 /// | `serializes` | invalidations order later translations | `on`, `off` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
@@ -74,6 +75,8 @@ pub struct Config {
     pub split: Split,
     /// Pages beyond which a flush is full.
     pub ceiling: u32,
+    /// CPUs are quiet in user mode.
+    pub quiet: bool,
     /// Invalidations order later translations.
     pub serializes: bool,
     /// Non-maskable handlers.
@@ -115,6 +118,7 @@ impl Default for Config {
             invlpgb: 0,
             split: Split::Off,
             ceiling: 4,
+            quiet: false,
             serializes: true,
             nmi: false,
             defects: false,
@@ -294,6 +298,7 @@ impl Config {
             "tree" => self.policy.tree_above = number(0, 64)? as u16,
             "log" => self.policy.range_log = switch()?,
             "early" => self.policy.early_ack = switch()?,
+            "quiet" => self.quiet = switch()?,
             "serializes" => self.serializes = switch()?,
             "nmi" => self.nmi = switch()?,
             "defects" => self.defects = switch()?,
@@ -382,6 +387,7 @@ impl fmt::Display for Config {
         say(self.policy.tree_above != base.tree_above, "tree", &self.policy.tree_above)?;
         say(self.policy.range_log != base.range_log, "log", &switch(self.policy.range_log))?;
         say(self.policy.early_ack != base.early_ack, "early", &switch(self.policy.early_ack))?;
+        say(self.quiet, "quiet", &"on")?;
         say(!self.serializes, "serializes", &"off")?;
         say(self.nmi, "nmi", &"on")?;
         say(self.defects, "defects", &"on")?;

@@ -5,7 +5,7 @@ use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
 use shootdown::sync::Ordering;
-use shootdown::{AddressSpace, CpuId, Request, Served, call_on};
+use shootdown::{AddressSpace, CpuId, Request, Served, call_on, quiet};
 
 use super::state::{Kernel, Mine, Room};
 use super::tables::{Tables, range};
@@ -324,7 +324,11 @@ impl<P: Port> Cpu<P> {
         }
         if !self.is_split() {
             let _ = shootdown::return_to_user::<P>(&self.pin);
-            hw::user_code();
+            if self.k.config.quiet {
+                self.user_quietly();
+            } else {
+                hw::user_code();
+            }
             return;
         }
         let before = hw::set_irqs(false);
@@ -334,6 +338,27 @@ impl<P: Port> Cpu<P> {
         hw::set_irqs(false);
         self.leave_user();
         hw::set_irqs(before);
+    }
+
+    /// User code runs, which is interrupted for its own space only.
+    fn user_quietly(&self) {
+        let before = hw::set_irqs(false);
+        quiet::to_user::<P>(&self.pin);
+        self.mine.quiet.set(true);
+        hw::set_irqs(before);
+        hw::user_code();
+        hw::set_irqs(false);
+        self.mine.quiet.set(false);
+        self.back_from_quiet();
+        hw::set_irqs(before);
+    }
+
+    /// The way in. Interrupts are off.
+    fn back_from_quiet(&self) {
+        if quiet::from_user::<P>(&self.pin) {
+            hw::witness("quiet-caught-up");
+        }
+        hw::kernel_code();
     }
 
     /// Loads the user half. Interrupts are off.
@@ -453,6 +478,10 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
     if was_user {
         cpu.leave_user();
     }
+    let was_quiet = cpu.mine.quiet.get();
+    if was_quiet {
+        cpu.back_from_quiet();
+    }
     match P::interrupt(&cpu.pin) {
         Served::Done => {}
         Served::Again if cpu.breaks(KernelMutant::SwitchWithInterrupts) => {}
@@ -464,6 +493,9 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
     if was_user {
         hw::witness("interrupted-user-code");
         cpu.enter_user();
+    }
+    if was_quiet {
+        quiet::to_user::<P>(&cpu.pin);
     }
 }
 

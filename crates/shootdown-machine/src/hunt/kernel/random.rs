@@ -116,6 +116,7 @@ fn config(n: &mut Numbers) -> Config {
         tags,
         split,
         ceiling: n.of(&[1, 4]),
+        quiet: n.one_in(3),
         serializes: !n.one_in(4),
         nmi: n.one_in(8),
         ..Config::default()

@@ -94,6 +94,8 @@ pub(super) struct Mine<P: Port> {
     /// User mode, with its half of split tables loaded; the kernel half's root and tag.
     pub user_mode: Cell<Option<(TableId, shootdown::Tag)>>,
     pub offline: Cell<bool>,
+    /// User mode, of a quiet CPU.
+    pub quiet: Cell<bool>,
     /// Ghost: how many clearings of accessed bits had been told when this CPU last began a switch or a tick.
     pub aged: Cell<usize>,
     /// Ghost: functions of calls that ran here.
@@ -146,6 +148,7 @@ impl<P: Port> Kernel<P> {
                 current: Cell::new(None),
                 user_mode: Cell::new(None),
                 offline: Cell::new(false),
+                quiet: Cell::new(false),
                 aged: Cell::new(0),
                 calls: Cell::new(0),
             }),
