@@ -102,8 +102,8 @@ fn broken(_: u8) {
     let pin = Rig::pin();
     let mut gather = Gather::<Rig, Nothing>::new(tree(0).space);
     let told = gather.updated(&pin, pages(0, 1), Change::Break(Cached::Leaf));
-    assert!(told.is_err(), "errors: a change that needs a break is taken for one that does not");
     assert!(gather.finish(&pin).is_ok(), "nobody runs the space");
+    assert!(told.is_err(), "errors: a change that needs a break is taken for one that does not");
 }
 
 /// Stores to a page that the tables map, until it goes through.
