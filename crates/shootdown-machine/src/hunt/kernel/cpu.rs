@@ -226,7 +226,7 @@ impl<P: Port> Cpu<P> {
             if used.space.flush(&self.pin, Request::space()).is_ok() {
                 hw::witness("flush-repeated");
                 hw::revoked(changes.as_slice());
-                self.free(items);
+                self.free_after_walkers(items);
                 used.pay();
                 return;
             }
@@ -436,14 +436,18 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// Waits until no walk without a lock is under way that began before.
-    pub fn wait_for_walkers(&self) {
+    /// Frees what a flush has set free, when no walk without a lock is under way any more that began before. If that
+    /// can't be found out, it is never free again.
+    pub fn free_after_walkers(&self, items: Items) {
         if self.k.traits.walks && !self.breaks(KernelMutant::FreeTableWithoutSync) {
             let mut all = P::system().online();
             all.remove(self.id);
-            let called = call_on::<P, _>(&self.pin, &all, &|_| {});
-            debug_assert!(called.is_ok(), "called with interrupts on");
+            if call_on::<P, _>(&self.pin, &all, &|_| {}).is_err() {
+                hw::witness("quarantined");
+                return;
+            }
         }
+        self.free(items);
     }
 
     fn poll(&self) {

@@ -82,8 +82,7 @@ impl<P: Port> Cpu<P> {
         }
         if self.flush_with_tables(used, base, freed_tables) {
             hw::revoked(changes.as_slice());
-            self.wait_for_walkers();
-            self.free(items);
+            self.free_after_walkers(items);
             used.room.lock.unlock();
         } else {
             used.owe();
@@ -166,8 +165,7 @@ impl<P: Port> Cpu<P> {
             if !hasty {
                 self.tables.make(word, first);
             }
-            self.wait_for_walkers();
-            self.free(items);
+            self.free_after_walkers(items);
             used.room.lock.unlock();
         } else {
             used.owe();
