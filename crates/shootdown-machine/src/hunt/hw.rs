@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 
 use shootdown::{CpuId, Reach, Tag};
 
+pub use super::guest::{Forget, enter_guest, forget_on, leave_guest, virtual_cpus};
 pub use super::promises::{
     aged, breach, check_ages, kernel_code, latest, revoked, seal, software_reads, unseal,
     user_code, user_store,

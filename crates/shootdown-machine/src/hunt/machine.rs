@@ -57,6 +57,10 @@ pub(super) struct CpuState {
     next: Footprint,
     pub irqs_on: bool,
     pub in_interrupt: bool,
+    /// The hypervisor may take it away so many times more.
+    pub absences: u8,
+    /// The hypervisor has taken it away.
+    pub away: bool,
     /// A handler has waited since this CPU's own wait loop turned last, and took its news.
     handler_waited: bool,
     /// An interrupt is pending, and brings what its senders knew.
@@ -80,6 +84,8 @@ impl CpuState {
             next: Footprint::everything(0),
             irqs_on: true,
             in_interrupt: false,
+            absences: 0,
+            away: false,
             handler_waited: false,
             pending: false,
             knowledge: Vec::new(),
@@ -347,6 +353,11 @@ pub(super) const fn pending_bit(cpu: u8) -> Location {
 }
 
 impl Hunt {
+    /// The code under test.
+    pub fn world(&self) -> *const dyn World {
+        self.world
+    }
+
     pub fn me(&mut self) -> &mut CpuState {
         &mut self.cpus[self.current as usize]
     }

@@ -10,6 +10,8 @@
 //! ([`hw::revoked`](super::hw::revoked)). From then on every translation that was made from an older write
 //! of that entry is stale.
 
+mod guest;
+
 use std::hash::{Hash, Hasher};
 
 use shootdown::{Reach, Tag};
@@ -398,16 +400,6 @@ impl Mmu {
         let tables = Tables { memory, entries, shape: hostile.rules().shape };
         hostile
             .load(&tables, usize::from(cpu), Some(root), tag, keep)
-            .unwrap_or_else(|e| panic!("{e}"));
-    }
-
-    pub fn halt(&mut self, memory: &SharedMemory, cpu: u8) {
-        self.hash = None;
-        self.loaded[cpu as usize] = None;
-        let Self { hostile, entries, .. } = self;
-        let tables = Tables { memory, entries, shape: hostile.rules().shape };
-        hostile
-            .load(&tables, usize::from(cpu), None, Tag(0), true)
             .unwrap_or_else(|e| panic!("{e}"));
     }
 

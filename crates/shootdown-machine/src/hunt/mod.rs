@@ -23,6 +23,7 @@
 
 mod arena;
 mod choice;
+pub mod guest;
 pub mod hooks;
 pub mod hw;
 pub mod kernel;
@@ -59,6 +60,9 @@ pub trait World {
 
     /// The handler of the interrupt that [`hw::kick`] raises. Starts, and must end, with interrupts off.
     fn interrupt(&self, cpu: CpuId);
+
+    /// The hypervisor takes the CPU away and brings it back ([`hw::virtual_cpus`]).
+    fn absent(&self, _cpu: CpuId) {}
 
     /// Looks at the state after all programs have ended. May use [`hw::breach`].
     fn finish(&self) {}

@@ -233,4 +233,16 @@ pub const ALL: &[Scenario] = &[
         whole: Whole::All,
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "kvm-mark-missed",
+        source: "CVE-2019-3016 (KVM, steal time)",
+        year: 2020,
+        wrong: "the hypervisor looked whether a virtual CPU has to flush, and said in another step that it runs again, so a mark that was left in between was taken for done and lost",
+        kept_out: "contract: the word is swapped in one step before the CPU runs, as `PreemptedWord::resumes` does",
+        step: Step::Library(Mutant::ResumesInTwoSteps),
+        program: "guest=marks; unmap a0; switch a | user, user",
+        breaks: STALE,
+        seen: &["stale-elsewhere", "forgets-before-it-runs"],
+        ..Scenario::USUAL
+    },
 ];

@@ -40,6 +40,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `accessed` | when entries go whose accessed bits were cleared | `immediate`, `switch`, `generation`, `never` |
 /// | `quiet` | CPUs are quiet in user mode | `on`, `off` |
 /// | `serializes` | invalidations order later translations | `on`, `off` |
+/// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
 /// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
@@ -79,6 +80,8 @@ pub struct Config {
     pub quiet: bool,
     /// Invalidations order later translations.
     pub serializes: bool,
+    /// Virtual CPUs.
+    pub guest: Guest,
     /// Non-maskable handlers.
     pub nmi: bool,
     /// The port works around defects of the hardware.
@@ -97,6 +100,43 @@ pub enum Split {
     On,
     /// Yes, and the user half can only be invalidated whole, on the way to user mode.
     Owed,
+}
+
+/// Are the CPUs virtual ones, and what does the hypervisor offer?
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Guest {
+    /// They are real ones.
+    #[default]
+    Off,
+    /// It honours marks.
+    Marks,
+    /// It flushes by hypercall, when it does not fail.
+    Calls,
+    /// Both.
+    Both,
+}
+
+impl Guest {
+    /// May CPUs that are away be marked?
+    #[must_use]
+    pub const fn marks(self) -> bool {
+        matches!(self, Self::Marks | Self::Both)
+    }
+
+    /// Are there hypercalls?
+    #[must_use]
+    pub const fn calls(self) -> bool {
+        matches!(self, Self::Calls | Self::Both)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Marks => "marks",
+            Self::Calls => "calls",
+            Self::Both => "both",
+        }
+    }
 }
 
 impl Default for Config {
@@ -120,6 +160,7 @@ impl Default for Config {
             ceiling: 4,
             quiet: false,
             serializes: true,
+            guest: Guest::Off,
             nmi: false,
             defects: false,
             mutant: None,
@@ -300,6 +341,13 @@ impl Config {
             "early" => self.policy.early_ack = switch()?,
             "quiet" => self.quiet = switch()?,
             "serializes" => self.serializes = switch()?,
+            "guest" => {
+                let all = [Guest::Off, Guest::Marks, Guest::Calls, Guest::Both];
+                let known = all.into_iter().find(|guest| guest.name() == value);
+                self.guest = known.ok_or_else(|| {
+                    format!("`guest` is off, marks, calls or both, not `{value}`")
+                })?;
+            }
             "nmi" => self.nmi = switch()?,
             "defects" => self.defects = switch()?,
             "mutant" => {
@@ -389,6 +437,7 @@ impl fmt::Display for Config {
         say(self.policy.early_ack != base.early_ack, "early", &switch(self.policy.early_ack))?;
         say(self.quiet, "quiet", &"on")?;
         say(!self.serializes, "serializes", &"off")?;
+        say(self.guest != Guest::Off, "guest", &self.guest.name())?;
         say(self.nmi, "nmi", &"on")?;
         say(self.defects, "defects", &"on")?;
         if let Some(mutant) = self.mutant {

@@ -41,7 +41,7 @@ mod tables;
 mod tests;
 mod trees;
 
-pub use config::{Config, Split};
+pub use config::{Config, Guest, Split};
 pub use library::Library;
 pub use mutant::KernelMutant;
 pub use op::{At, Op};

@@ -6,17 +6,20 @@ use std::ptr::NonNull;
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
 use shootdown::facts::Facts;
+use shootdown::paravirt::{HypercallError, PreemptedWord, RemoteFlush};
 use shootdown::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
-use shootdown::{AddressSpace, CpuId, PerCpu, Served, Slots, System, Tag, VaRange, user_access_ok};
+use shootdown::{
+    AddressSpace, CpuId, PerCpu, Served, Slots, Stride, System, Tag, VaRange, user_access_ok,
+};
 
-use super::{Config, KernelMutant, Library, Split};
+use super::{Config, Guest, KernelMutant, Library, Split};
 use crate::hostile::TableId;
 use crate::hunt::MAX_CPUS;
-use crate::hunt::hw::{self, Target};
+use crate::hunt::hw::{self, Forget, Target};
 
 /// A port of the library that the model kernel can run on: a [`Platform`] and a [`Regime`] written with
 /// [`hw`]. Pages are the addresses' bits above 12; roots are tables of the hunt.
@@ -34,6 +37,10 @@ pub trait Port: Platform<Regime: Regime<Root = TableId>> {
     fn task(space: Option<&'static AddressSpace<Self>>) {
         let _ = space;
     }
+
+    /// What the hypervisor does when it takes the executing CPU away and brings it back, where the port asked for
+    /// that ([`hw::virtual_cpus`]).
+    fn absent() {}
 }
 
 /// The default port: does what the contracts of [`Platform`] and [`Regime`] say, under the facts and the
@@ -49,7 +56,13 @@ struct State {
     facts: Facts,
     kernel: TableId,
     tasks: [Cell<Option<&'static AddressSpace<HuntPort>>>; MAX_CPUS],
+    /// Which CPUs the hypervisor has taken away.
+    words: [PreemptedWord; MAX_CPUS],
+    policy: Policy,
 }
+
+/// Times that a hypervisor takes each CPU away in a run, at most.
+const ABSENCES: u8 = 2;
 
 thread_local! {
     static STATE: Cell<Option<&'static State>> = const { Cell::new(None) };
@@ -84,7 +97,12 @@ impl Port for HuntPort {
             facts,
             kernel,
             tasks: [const { Cell::new(None) }; MAX_CPUS],
+            words: [const { PreemptedWord::new() }; MAX_CPUS],
+            policy: Policy { hypercall_from: u16::from(config.guest.calls()), ..config.policy },
         });
+        if config.guest != Guest::Off {
+            hw::virtual_cpus(ABSENCES);
+        }
         // SAFETY: placed just now; it stays for the whole run, and `boot` of the next run replaces the
         // reference before anything uses it.
         let state: &'static State = unsafe { placed.as_ref() };
@@ -98,6 +116,13 @@ impl Port for HuntPort {
         } else {
             shootdown::on_kick::<Self>(pin)
         }
+    }
+
+    fn absent() {
+        let word = &state().words[hw::this_cpu().index()];
+        let loaded = hw::leave_guest();
+        word.stopped();
+        hw::enter_guest(loaded, word.resumes());
     }
 
     fn task(space: Option<&'static AddressSpace<Self>>) {
@@ -118,7 +143,8 @@ unsafe impl Pinned for HuntPin {
 
 // SAFETY: (1) slots are placed once per run, before any CPU runs. (2, 3) The machine keeps a pending
 // interrupt until the CPU takes it, with interrupts off, and the handler then knows what the sender knew.
-// (4) Both live as long as the run. (5) The interrupt is maskable.
+// (4) Both live as long as the run. (5) The interrupt is maskable. (6, 7) `absent` keeps to the hypervisor's half of the word,
+// and `hw::forget_on` lets both CPUs know of each other what they did.
 unsafe impl Platform for HuntPort {
     type Pin = HuntPin;
     type Regime = HuntRegime;
@@ -168,7 +194,35 @@ unsafe impl Platform for HuntPort {
     }
 
     fn policy() -> &'static Policy {
-        &state().config.policy
+        &state().policy
+    }
+
+    fn preempted(cpu: CpuId) -> Option<&'static PreemptedWord> {
+        state().words.get(cpu.index()).filter(|_| state().config.guest.marks())
+    }
+
+    fn flush_remote(flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
+        if !state().config.guest.calls() {
+            return Err(HypercallError::NotOffered);
+        }
+        if hw::choose(4) == 3 {
+            hw::witness("hypercall-fails");
+            return Err(HypercallError::Status(1));
+        }
+        for cpu in flush.cpus.iter() {
+            match &flush.pages {
+                Some(runs) if !flush.freed_tables => {
+                    for run in runs.as_slice() {
+                        let range = VaRange::new(run.start, run.pages.into(), Stride::Page4K);
+                        let (first, last) = pages(range.expect("a part of a range"));
+                        hw::forget_on(cpu, Forget::Pages { first, last });
+                    }
+                }
+                _ => hw::forget_on(cpu, Forget::Everything),
+            }
+        }
+        hw::witness("hypercall");
+        Ok(())
     }
 }
 

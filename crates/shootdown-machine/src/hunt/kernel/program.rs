@@ -154,6 +154,10 @@ impl<P: Port> World for On<P> {
     fn interrupt(&self, cpu: CpuId) {
         super::cpu::interrupt::<P>(cpu);
     }
+
+    fn absent(&self, _: CpuId) {
+        P::absent();
+    }
 }
 
 /// On the [`HuntPort`].
@@ -173,6 +177,10 @@ impl World for Program {
 
     fn interrupt(&self, cpu: CpuId) {
         super::cpu::interrupt::<HuntPort>(cpu);
+    }
+
+    fn absent(&self, _: CpuId) {
+        HuntPort::absent();
     }
 }
 

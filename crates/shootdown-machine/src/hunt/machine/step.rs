@@ -4,6 +4,7 @@ use shootdown::CpuId;
 
 use super::{Go, Hunt, Status, with};
 use crate::hunt::choice::Footprint;
+use crate::hunt::guest::take_away;
 use crate::hunt::memory::{Location, mix};
 
 /// Lets the others go on; comes back when this CPU has been chosen, and has taken an interrupt if it was
@@ -83,7 +84,7 @@ pub(in crate::hunt) fn step(location: Location, write: bool, everything: bool) {
             }
             go => obey(go),
         };
-        if !taken {
+        if !taken && !take_away() {
             return;
         }
     }
