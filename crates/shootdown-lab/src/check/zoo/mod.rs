@@ -22,9 +22,11 @@
 //! | [`tables`] | table pages freed or reused too early; sizes and depths |
 //! | [`targets`] | who is told, and who has answered |
 //! | [`tags`] | entries under the wrong tag, or under one that was used before |
+//! | [`broadcast`] | machine-wide tags and broadcasts: who is reached, and tags that come back |
 //! | [`waits`] | deadlocks, lost answers, handlers, CPUs that come and go |
 //! | [`hardware`] | defects of processors, and what a port owes to the hardware |
 
+pub mod broadcast;
 pub mod frames;
 pub mod hardware;
 pub mod scenario;
@@ -47,7 +49,7 @@ use crate::progress::Progress;
 
 /// Every scenario.
 pub fn all() -> impl Iterator<Item = &'static Scenario> {
-    [frames::ALL, tables::ALL, targets::ALL, tags::ALL, waits::ALL, hardware::ALL]
+    [frames::ALL, tables::ALL, targets::ALL, tags::ALL, broadcast::ALL, waits::ALL, hardware::ALL]
         .into_iter()
         .flatten()
 }
