@@ -125,6 +125,7 @@ pub mod layout;
 #[cfg(any(shootdown_traced, loom))]
 pub mod mutant;
 pub mod paravirt;
+pub mod pinned;
 pub mod platform;
 pub mod policy;
 pub mod presence;
@@ -150,6 +151,7 @@ pub use facts::Facts;
 pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, flush_kernel};
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
+pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};
 pub use presence::Strategy;

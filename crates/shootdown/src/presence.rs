@@ -49,6 +49,7 @@
 //! | P3 | walks complete; count down (Release) | count (Acquire) | who is not counted does not walk |
 //! | P4 | take oneself out of the stale set (`AcqRel`); flush the tag | table stores; stale set (`AcqRel`) | the flush comes after the stores it is for |
 //! | P5 | flush the tag; leave the set (Release) | read the set (Acquire) | who is not in the set has nothing |
+//! | P6 | (who pins the tag) tag; count the pin; **fence**; the device walks | table stores, published; **fence**; read the pins; tag | the caller sees the pin and the tag, or the device sees the stores |
 
 use crate::cpu_set::{Bits, Mask};
 use crate::ids::CpuId;
@@ -96,6 +97,8 @@ pub struct Presence<M: Mask> {
     owner: AtomicU32,
     /// CPUs whose walkers use the space's tables.
     active: AtomicU32,
+    /// Devices whose walkers may, whoever else does: see [`crate::pinned`].
+    pins: AtomicU32,
     /// CPUs that must flush the tag before they use it.
     stale: M,
 }
@@ -109,6 +112,7 @@ impl<M: Mask> Presence<M> {
             cpus: M::EMPTY,
             owner: AtomicU32::new(UNOWNED),
             active: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
             stale: M::EMPTY,
         }
     }
@@ -121,6 +125,7 @@ impl<M: Mask> Presence<M> {
             cpus: M::empty(),
             owner: AtomicU32::new(UNOWNED),
             active: AtomicU32::new(0),
+            pins: AtomicU32::new(0),
             stale: M::empty(),
         }
     }
@@ -203,6 +208,34 @@ impl<M: Mask> Presence<M> {
         self.cpus.remove(cpu); // ORDERING: P5: a Release in `remove`
     }
 
+    /// A device is about to walk the space's tables under the tag that the space has, and keeps: every invalidation is
+    /// broadcast.
+    pub fn pin(&self) {
+        self.pins.fetch_add(1, Ordering::Relaxed);
+        if !without!(PinWithoutFence) {
+            fence(Ordering::SeqCst); // ORDERING: P6, with the fence in `extent`
+        }
+    }
+
+    /// One does no more, and nothing is cached for it. `false`: there is none.
+    #[must_use]
+    pub fn unpin(&self) -> bool {
+        let mut pins = self.pins.load(Ordering::Relaxed);
+        while let Some(less) = pins.checked_sub(1) {
+            let order = Ordering::Relaxed;
+            match self.pins.compare_exchange(pins, less, order, order) {
+                Ok(_) => return true,
+                Err(now) => pins = now,
+            }
+        }
+        false
+    }
+
+    /// May a device walk the tables?
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Relaxed) != 0
+    }
+
     /// How far the invalidation of a change must reach. The stores to the tables are published.
     ///
     /// `here`: the calling CPU has the space's tables loaded. It stays on its CPU, and the tables stay
@@ -210,7 +243,10 @@ impl<M: Mask> Presence<M> {
     #[must_use]
     pub fn extent(&self, strategy: Strategy, cpu: CpuId, here: bool, freed_tables: bool) -> Extent {
         if !without!(PresenceWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: P1, with the fences in `enter`
+            fence(Ordering::SeqCst); // ORDERING: P1, P6, with the fences in `enter` and `pin`
+        }
+        if self.is_pinned() && !without!(PinUnseen) {
+            return Extent::Broadcast;
         }
         match strategy {
             Strategy::Always => Extent::Broadcast,

@@ -81,6 +81,8 @@ pub enum RetireError {
     Kick(KickError),
     /// A call from this CPU is already in flight (a handler interrupted it).
     Reentered,
+    /// Its tag is pinned for a device, which may walk its tables; unpin it first.
+    Pinned,
 }
 
 impl fmt::Display for RetireError {
@@ -95,6 +97,9 @@ impl fmt::Display for RetireError {
             Self::Reentered => {
                 f.write_str("a call from this CPU is in flight; retire from task context")
             }
+            Self::Pinned => f.write_str(
+                "the space's tag is pinned for a device, which may walk its tables; unpin it first",
+            ),
         }
     }
 }
@@ -274,6 +279,9 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
+        if self.presence.is_pinned() && !without!(RetireIgnoresPins) {
+            return Err(RetireError::Pinned);
+        }
         let me = pin.cpu();
         if without!(SharedTagReleasedEarly) {
             self.release_shared_tag();

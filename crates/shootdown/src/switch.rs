@@ -401,6 +401,7 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
 }
 
 pub(crate) use shared::move_over;
+pub(crate) use versioned::Everyone;
 
 /// Invalidations issued on this CPU are over, and later translations come after them.
 pub(crate) fn settle<P: Platform>() {

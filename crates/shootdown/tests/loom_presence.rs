@@ -193,6 +193,36 @@ fn active_count_against_a_cpu_that_comes_back() {
 }
 
 #[test]
+fn a_device_is_given_the_tag_while_the_page_is_unmapped() {
+    for strategy in [Strategy::Sticky, Strategy::Active, Strategy::Trim] {
+        let mutants = [Mutant::PinUnseen, Mutant::PinWithoutFence, Mutant::PresenceWithoutFence];
+        holds("pinned tag", None, &mutants, move || {
+            let world = Arc::new(World::new(strategy));
+            world.enter(0);
+            let tag = Arc::new(AtomicU64::new(0));
+            let device = {
+                let (world, tag) = (Arc::clone(&world), Arc::clone(&tag));
+                thread::spawn(move || {
+                    tag.store(7, Ordering::Relaxed);
+                    world.presence.pin();
+                    world.walk(2);
+                    world.run(2);
+                })
+            };
+            world.entry.store(0, Ordering::Relaxed);
+            let extent = world.presence.extent(strategy, CpuId(0), true, false);
+            *world.tlbs[0].lock().unwrap() = None;
+            // The device's entries are forgotten under the tag that is read now.
+            if extent == Extent::Broadcast && tag.load(Ordering::Relaxed) == 7 {
+                *world.tlbs[2].lock().unwrap() = None;
+            }
+            world.flushed.store(true, Ordering::Release);
+            device.join().unwrap();
+        });
+    }
+}
+
+#[test]
 fn active_nowhere_means_that_no_walk_is_under_way() {
     holds("active nowhere", None, &[Mutant::LeftRelaxed], || {
         let world = Arc::new(World::new(Strategy::Active));

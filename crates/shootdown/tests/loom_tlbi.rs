@@ -36,6 +36,8 @@ const ARM: Facts = Facts {
 static SPLIT: Facts =
     Facts { tag_bits: 3, split_tables: SplitTables::Yes { invalidate_other_tag: true }, ..ARM };
 static PLAIN: Facts = ARM;
+/// With a tag to pin.
+static ROOMY: Facts = Facts { tag_bits: 3, ..ARM };
 static REPEATS: Facts = Facts { errata: Errata { repeat_sync: true, ..ARM.errata }, ..ARM };
 static SURVIVES: Facts = Facts { errata: Errata { survives_once: true, ..ARM.errata }, ..ARM };
 static EARLY: Facts = Facts { errata: Errata { completes_early: true, ..ARM.errata }, ..ARM };
@@ -529,4 +531,27 @@ fn a_kernel_page_is_gone_everywhere() {
     };
     check(&PLAIN, Mutant::KernelBroadcastWithoutSync);
     check(&EARLY, Mutant::KernelCompletionTrusted);
+}
+
+#[test]
+fn a_device_keeps_a_tag_until_nothing_is_cached_for_it() {
+    let mutants = [Mutant::UnpinWithoutFlush, Mutant::RetireIgnoresPins];
+    for mutant in mutants {
+        holds("pinned tag", None, &[mutant], || {
+            alone(&STICKY, &ROOMY, |spaces| {
+                // CPU 1 stands for the device, which nobody switches and no rollover flushes.
+                let space = &spaces.spaces[4];
+                let tag = space.pin_tag(&Model::pin()).unwrap();
+                on(1, || {
+                    world().loaded[1].set(Some((4, tag)));
+                    access(0);
+                    world().loaded[1].set(None);
+                });
+                assert_eq!(space.retire(&Model::pin()), Err(RetireError::Pinned));
+                space.unpin_tag(&Model::pin()).unwrap();
+                let cached = world().tlbs[1].lock().unwrap()[usize::from(tag.0)];
+                assert_eq!(cached.pages[0], None, "the next owner's device would use it");
+            });
+        });
+    }
 }

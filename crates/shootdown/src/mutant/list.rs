@@ -497,6 +497,8 @@ mutants! {
     RetireLeavesOpenly "retire-leaves-openly" Row "space.rs retire" Progress;
     /// A space is retired while a CPU runs in it.
     RetireIgnoresActive "retire-ignores-active" Quarantine "space.rs retire" Errors;
+    /// A space is retired while a device has its tag.
+    RetireIgnoresPins "retire-ignores-pins" Quarantine "space.rs retire" Reuse;
     /// A space gets the name of one that was dropped.
     IdReused "id-reused" Bump "system.rs next_id" Reuse;
 
@@ -701,6 +703,15 @@ mutants! {
     ActiveIgnoresFreed "active-ignores-freed" Row "presence.rs extent_active" Reuse;
     /// The count goes down without Release (P3).
     LeftRelaxed "left-relaxed" Ordering "presence.rs left" Reuse;
+    /// An invalidation stays on one CPU although a device has the tag.
+    PinUnseen "pin-unseen" Filter "presence.rs extent" Revocation;
+    /// A device is told the tag without the fence after the pin is counted (P6).
+    PinWithoutFence "pin-without-fence" Fence "presence.rs pin" Revocation;
+
+    // ---- pinned.rs: tags of devices
+
+    /// A tag is given back with entries left that were cached for the device.
+    UnpinWithoutFlush "unpin-without-flush" Quarantine "pinned.rs unpin_tag" Reuse;
 
     // ---- tags/generations.rs: versioned tags
 

@@ -17,7 +17,13 @@ use crate::tags::versioned::Versioned;
 use crate::{sandwich, switch};
 
 /// The CPUs of the platform.
-struct Everyone<P>(PhantomData<P>);
+pub(crate) struct Everyone<P>(PhantomData<P>);
+
+impl<P> Everyone<P> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
 
 impl<P: Platform> CpuTags for Everyone<P> {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
@@ -42,7 +48,7 @@ pub(super) fn activate<P: Platform>(
     let wait = || {
         let _ = P::relax(pin);
     };
-    let everyone = Everyone::<P>(PhantomData);
+    let everyone = Everyone::<P>::new();
     let done = tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh);
     if done.rolled_over {
         me.stats.rollovers.inc();

@@ -8,7 +8,7 @@
 use core::convert::Infallible;
 
 use crate::ids::{CpuId, Tag};
-use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag};
+use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsError};
 
 /// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`].
 pub trait Versioned: Send + Sync + 'static {
@@ -24,6 +24,20 @@ pub trait Versioned: Send + Sync + 'static {
 
     /// See [`Generations::tag_of`].
     fn tag_of(&self, space: &SpaceTag) -> Option<Tag>;
+
+    /// See [`Generations::pin`].
+    ///
+    /// # Errors
+    /// [`TagsError::NoPinLeft`].
+    fn pin<C: CpuTags + ?Sized>(
+        &self,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Result<Tag, TagsError>;
+
+    /// See [`Generations::unpin`].
+    fn unpin(&self, space: &SpaceTag, wait: impl FnMut());
 
     /// Was it made for tags of so many bits, in pairs or not, and for this CPU?
     fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool;
@@ -43,6 +57,19 @@ impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPU
 
     fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
         Self::tag_of(self, space)
+    }
+
+    fn pin<C: CpuTags + ?Sized>(
+        &self,
+        space: &SpaceTag,
+        cpus: &C,
+        wait: impl FnMut(),
+    ) -> Result<Tag, TagsError> {
+        Self::pin(self, space, cpus, wait)
+    }
+
+    fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
+        Self::unpin(self, space, wait);
     }
 
     fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool {
@@ -67,6 +94,19 @@ impl Versioned for NoTags {
     }
 
     fn tag_of(&self, _: &SpaceTag) -> Option<Tag> {
+        match self.0 {}
+    }
+
+    fn pin<C: CpuTags + ?Sized>(
+        &self,
+        _: &SpaceTag,
+        _: &C,
+        _: impl FnMut(),
+    ) -> Result<Tag, TagsError> {
+        match self.0 {}
+    }
+
+    fn unpin(&self, _: &SpaceTag, _: impl FnMut()) {
         match self.0 {}
     }
 

@@ -98,6 +98,16 @@ const ALL: &[Elsewhere] = &[
         kills: &[LeftRelaxed],
     },
     Elsewhere {
+        file: "loom_presence.rs",
+        test: "a_device_is_given_the_tag_while_the_page_is_unmapped",
+        kills: &[PinUnseen, PinWithoutFence],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "a_device_keeps_a_tag_until_nothing_is_cached_for_it",
+        kills: &[UnpinWithoutFlush, RetireIgnoresPins],
+    },
+    Elsewhere {
         file: "loom_tags.rs",
         test: "a_space_gets_no_fresh_tag_while_a_cpu_leaves_it",
         kills: &[

@@ -1,0 +1,108 @@
+//! Pinned tags: devices that walk a space's tables under its tag.
+//!
+//! # The problem
+//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover may take it away, and
+//! no flush may stay on one CPU: nobody switches a device.
+//!
+//! # The protocol
+//! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and fences; then the device may
+//! be told. From then on every flush of the space is broadcast, whatever the strategy ([`presence`](crate::presence), P6).
+//! The other way round the device forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag,
+//! which reaches what caches beside the device, and gives it back. Only then may another space get it.
+//!
+//! What is invalidated reaches the device where hardware broadcasts to it (Arm: an SMMU that takes part in the CPUs' broadcasts). A
+//! cache of the device's own (ATC) is invalidated by its driver, after the flush.
+
+use core::fmt;
+
+use crate::ids::Tag;
+use crate::platform::Platform;
+use crate::regime::{Invalidate, Reach};
+use crate::sandwich;
+use crate::space::AddressSpace;
+use crate::switch::Everyone;
+use crate::tags::current::{self, user_tag};
+use crate::tags::generations::TagsError;
+use crate::tags::versioned::Versioned;
+
+/// Why a tag could not be pinned, or unpinned. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PinTagError {
+    /// Invalidations are not broadcast by machine-wide tags, so that a device would not learn of them.
+    NoBroadcast,
+    /// Tags must be more than CPUs and pinned spaces together, and would not be.
+    NoPinLeft,
+    /// The space is not pinned.
+    NotPinned,
+}
+
+impl fmt::Display for PinTagError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoBroadcast => {
+                "flushes are not broadcast by machine-wide tags; give the device tables of its own, or a driver that invalidates for it"
+            }
+            Self::NoPinLeft => {
+                "no tag can be pinned: the rest is needed for the CPUs; unpin another space"
+            }
+            Self::NotPinned => "the space has no pinned tag; unpin as often as it was pinned",
+        })
+    }
+}
+
+impl core::error::Error for PinTagError {}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Gives the space a tag that it keeps until it was unpinned as often as pinned, and returns the one for user
+    /// addresses, to be given to a device. From now on every flush of the space is broadcast.
+    ///
+    /// Call it with interrupts off, and not in handlers that may interrupt a function of this library.
+    ///
+    /// # Errors
+    /// [`PinTagError::NoBroadcast`], [`PinTagError::NoPinLeft`].
+    pub fn pin_tag(&self, pin: &P::Pin) -> Result<Tag, PinTagError> {
+        let tags = P::tags().filter(|_| current::strategy::<P>().is_some());
+        let tags = tags.ok_or(PinTagError::NoBroadcast)?;
+        let wait = || {
+            let _ = P::relax(pin);
+        };
+        match tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) {
+            Ok(tag) => {
+                self.presence.pin();
+                Ok(user_tag::<P>(tag))
+            }
+            Err(TagsError::NoPinLeft) => Err(PinTagError::NoPinLeft),
+            Err(_) => Err(PinTagError::NoBroadcast),
+        }
+    }
+
+    /// Takes one pin back. The device that it was for makes no access under the tag any more, and has forgotten what it
+    /// had cached itself.
+    ///
+    /// Call it as [`pin_tag`](Self::pin_tag).
+    ///
+    /// # Errors
+    /// [`PinTagError::NotPinned`].
+    pub fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
+        let tags = P::tags().filter(|_| self.presence.is_pinned());
+        let (Some(tags), Some(tag)) = (tags, self.tag()) else {
+            return Err(PinTagError::NotPinned);
+        };
+        if !without!(UnpinWithoutFlush) {
+            let user = user_tag::<P>(tag);
+            sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
+            if user != tag {
+                sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
+            }
+            sandwich::sync_everywhere::<P>(Invalidate::Tag(user));
+        }
+        if !self.presence.unpin() {
+            return Err(PinTagError::NotPinned);
+        }
+        tags.unpin(self.space_tag(), || {
+            let _ = P::relax(pin);
+        });
+        Ok(())
+    }
+}
