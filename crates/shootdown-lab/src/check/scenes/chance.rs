@@ -3,7 +3,7 @@
 use shootdown::policy::Policy;
 use shootdown::presence::Strategy;
 use shootdown_machine::hunt::hw::Architecture;
-use shootdown_machine::hunt::kernel::{Config, Op, Program, Split};
+use shootdown_machine::hunt::kernel::{Config, Guest, Op, Program, Split};
 use shootdown_machine::hunt::{Memory, Power, Powers, World};
 
 use crate::check::hunted::Scene;
@@ -20,6 +20,8 @@ pub struct Chance {
     /// The hardware has defects, and the port works around them.
     defects: bool,
     tags: Tags,
+    /// The CPUs are virtual, and the hypervisor does its part of flushes: any way.
+    guests: bool,
     powers: Powers,
     witnesses: &'static [&'static str],
 }
@@ -51,6 +53,10 @@ impl Chance {
             config.split = Split::Off;
         }
         config.policy = policy.unwrap_or(config.policy);
+        if self.guests {
+            let ways = [Guest::Marks, Guest::Calls, Guest::Both];
+            config.guest = ways[(seed >> 10) as usize % ways.len()];
+        }
         match self.tags {
             Tags::Any => {}
             Tags::Wide(strategy) => {
@@ -138,6 +144,10 @@ const MOVING: &[&str] = &[
     "space-reborn",
 ];
 
+/// What a hunt of a hypervisor's guests must have seen.
+const GUESTS: &[&str] =
+    &["table-page-freed", "hypercall", "hypercall-fails", "forgets-before-it-runs"];
+
 /// The scenes in which programs are made by chance.
 fn by_chance() -> Vec<(Chance, &'static str)> {
     let x86 = |name, powers| Chance {
@@ -145,6 +155,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         architecture: Architecture::X86_64,
         defects: false,
         tags: Tags::Any,
+        guests: false,
         powers,
         witnesses: USUAL,
     };
@@ -153,6 +164,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         architecture: Architecture::Aarch64,
         defects: false,
         tags: Tags::Wide(Some(strategy)),
+        guests: false,
         powers: Powers::HOSTILE,
         witnesses,
     };
@@ -209,6 +221,14 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         ),
         (
             Chance { tags: Tags::Beside, witnesses: MOVING, ..x86("random/invlpgb-weak", hostile) },
+            "the same under the language's memory model",
+        ),
+        (
+            Chance { guests: true, witnesses: GUESTS, ..x86("random/guest", tso) },
+            "x86-64's virtual CPUs, which are taken away; those are left marks, others go by hypercall",
+        ),
+        (
+            Chance { guests: true, witnesses: GUESTS, ..x86("random/guest-weak", hostile) },
             "the same under the language's memory model",
         ),
         (
