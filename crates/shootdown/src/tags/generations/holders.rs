@@ -141,7 +141,8 @@ impl CpuTag {
     }
 
     /// The tables of the space that was activated are in force: walks through those before are over. To be
-    /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a rollover waits for it.
+    /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a
+    /// rollover waits for it.
     pub fn loaded(&self) {
         self.loading.store(false, order!(TagLoadedRelaxed, Release)); // [V8]
     }
@@ -149,6 +150,31 @@ impl CpuTag {
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
     /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
     /// more.
+    ///
+    /// A hypervisor calls it when it deschedules a guest, whose VMID others may then have:
+    ///
+    /// ```
+    /// # use shootdown::CpuId;
+    /// # use shootdown::tags::generations::{CpuTag, Generations, SpaceTag, TagsError};
+    /// let vmids = Generations::<1, 2>::new(2, false, 2)?; // two CPUs, and the VMIDs 1 to 3
+    /// let cpus = [CpuTag::new(), CpuTag::new()];
+    /// let guests = [const { SpaceTag::new() }; 4];
+    /// let run = |cpu: usize, guest: &SpaceTag| {
+    ///     let done = vmids.activate(CpuId(cpu as u32), guest, &cpus[..], || ());
+    ///     // (here: flush if `done.flush` says so, and load the guest's tables under `done.tag`)
+    ///     cpus[cpu].loaded();
+    ///     done
+    /// };
+    /// let first = run(0, &guests[0]);
+    /// cpus[0].deactivate(); // descheduled
+    /// run(1, &guests[1]);
+    /// run(1, &guests[2]);
+    /// let last = run(1, &guests[3]); // one more guest than there are VMIDs
+    /// assert!(last.rolled_over && last.flush);
+    /// assert_eq!(last.tag, first.tag);
+    /// assert!(run(0, &guests[0]).flush); // the first gets another VMID, and starts with nothing cached
+    /// # Ok::<(), TagsError>(())
+    /// ```
     pub fn deactivate(&self) {
         // A rollover that has taken the id away must not be overlooked: it does not come again, and the
         // generation may be read before it is seen. [V2]
