@@ -14,7 +14,7 @@
 //! | quiet | 1 | this CPU, on its way in and out of the kernel, if it opts in | initiators of kernel flushes |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
-//! | counters | 5 | this CPU | whoever asks |
+//! | counters | 10 | this CPU | whoever asks |
 //!
 //! The shared line holds, in one word, *which space is loaded, is the CPU lazy, is it between two
 //! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which is

@@ -31,20 +31,21 @@
 mod answer;
 mod broadcast;
 mod everywhere;
+mod owed;
 mod paravirt;
 mod remote;
 mod request;
 mod shared;
+mod tell;
 
-use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
-use crate::ids::{CpuId, Generation};
+use crate::ids::CpuId;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::{Delivery, Lazy, Leave};
-use crate::regime::Regime;
-use crate::respond::{self, Hint};
-use crate::serve;
+use crate::range_log::Step;
+use crate::regime::{Invalidate, Regime};
+use crate::respond::Hint;
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, fence, prefetch};
 use crate::tags::current;
@@ -52,19 +53,56 @@ use crate::tags::shared::{Phase, Uses};
 use crate::tree::{self, READ_AHEAD};
 
 use answer::is_done;
-use remote::{Push, leave_set, pull, push};
+use tell::{local_work, tell, tell_and_wait};
 
 pub use answer::Ticket;
 pub use everywhere::{flush_everything, flush_kernel};
+pub(crate) use owed::pay_together;
 pub use request::{FlushError, Flushed, Request, What};
 
-/// The change, counted; who must be told; and who should leave the set, being there for nothing.
+/// A change that was counted.
+pub(crate) struct Change<'a, P: Platform> {
+    pub space: &'a AddressSpace<P>,
+    /// What hardware that reaches every CPU is told.
+    pub request: Request,
+    /// What CPUs are told.
+    pub hint: Hint,
+    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
+    pub looks_again: bool,
+    /// A hypervisor made CPUs forget this change alone.
+    pub by_name: bool,
+}
+
+impl<P: Platform> Clone for Change<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Change<'_, P> {}
+
+/// When was a change counted?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Just now: nobody has answered yet.
+    Now,
+    /// A while ago.
+    Before,
+}
+
+/// Who must be told of a change, and who should leave the set, being there for nothing.
 struct Started<P: Platform> {
-    hint: Hint,
+    /// The last of what hardware was told to remove everywhere: to be waited for.
+    issued: Option<Invalidate>,
     targets: CpuSetOf<P>,
     trim: CpuSetOf<P>,
-    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
-    looks_again: bool,
+}
+
+impl<P: Platform> Started<P> {
+    /// Hardware does it all.
+    fn nobody(issued: Option<Invalidate>) -> Self {
+        Self { issued, targets: CpuSetOf::<P>::EMPTY, trim: CpuSetOf::<P>::EMPTY }
+    }
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -80,13 +118,15 @@ impl<P: Platform> AddressSpace<P> {
         let me = PerCpu::<P>::here(pin);
         let policy = P::policy();
         if policy.delivery == Delivery::Push && me.call.is_busy() {
+            self.owe_counted(request);
             return Err(FlushError::Reentered);
         }
         let owed = self.owed_tables();
         let whole = owed.is_some() && !without!(OwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, trim, looks_again } = self.start(pin, me, request);
-        let done = self.tell_and_wait(pin, me, hint, targets, trim);
+        let (change, started) = self.start(pin, me, request);
+        let (Started { targets, trim, .. }, Change { hint, looks_again, .. }) = (started, change);
+        let done = tell_and_wait(pin, me, &[change], targets, trim);
         request.count(me);
         match done {
             Ok(interrupted) => {
@@ -94,6 +134,7 @@ impl<P: Platform> AddressSpace<P> {
                     self.after_asking(pin, me, request, hint.generation);
                 }
                 owed.into_iter().for_each(|owed| self.paid_tables(owed));
+                self.paid_by(me, change);
                 Ok(Flushed { generation: hint.generation, interrupted })
             }
             Err(e) => {
@@ -105,135 +146,10 @@ impl<P: Platform> AddressSpace<P> {
                 if without!(OwedPaidByFailure) {
                     self.paid_tables(hint.generation.0);
                 }
+                self.owe(hint.generation);
                 Err(e)
             }
         }
-    }
-
-    /// Steps 5 to 7; says how many CPUs were interrupted.
-    fn tell_and_wait(
-        &self,
-        pin: &P::Pin,
-        me: &PerCpu<P>,
-        hint: Hint,
-        mut targets: CpuSetOf<P>,
-        mut trim: CpuSetOf<P>,
-    ) -> Result<u32, FlushError> {
-        let cpu = pin.cpu();
-        let policy = P::policy();
-        if targets.is_empty() && trim.is_empty() {
-            me.stats.flushes_local.inc();
-            self.local_work(cpu, me, hint);
-            return Ok(0);
-        }
-        if !serve::may_wait(me) {
-            // Telling the others and doing the local work is all that can be done, and does no harm.
-            let kicked = self.tell(me, &targets);
-            self.local_work(cpu, me, hint);
-            let done = targets.is_empty() || without!(WouldWaitIsOk);
-            let waited = if done { Ok(0) } else { Err(FlushError::WouldWait) };
-            return kicked.and(waited);
-        }
-        let began = P::ticks();
-        if !policy.overlap {
-            self.local_work(cpu, me, hint);
-        }
-        if policy.delivery == Delivery::Push {
-            me.stats.trims.add(u64::from(trim.len()));
-            let told = union::<P>(&targets, &trim);
-            let request = Push { space: self, hint };
-            let data = core::ptr::from_ref(&request).cast();
-            // SAFETY: `request` lives until the call was waited for, just below.
-            let posted = unsafe { call::post(me, cpu, told, push::<P>, data) }?;
-            let kicked = call::kick(me, &told);
-            if kicked.is_err() {
-                posted.cancel(me);
-            }
-            if policy.overlap {
-                self.local_work(cpu, me, hint);
-            }
-            posted.wait(pin)?;
-            if !without!(PushErrorForgotten) {
-                kicked?;
-            }
-        } else if let Some(call) = self.as_tree(me, &targets) {
-            let kicked = call.kick();
-            self.local_work(cpu, me, hint);
-            if !without!(NoWaitTree) {
-                call.wait(pin)?;
-            }
-            if !without!(TreeErrorForgotten) {
-                kicked?;
-            }
-        } else {
-            if tree::is_for::<P>(&targets) {
-                // every place is taken: CPU by CPU then, and only those that must be told
-                trim = self.filter(me, &mut targets, hint.generation, hint.step.freed_tables);
-            }
-            self.pull_from(pin, me, hint, &targets, &trim)?;
-        }
-        me.stats.flushes_remote.inc();
-        me.stats.waited(P::ticks().saturating_sub(began));
-        Ok(union::<P>(&targets, &trim).len())
-    }
-
-    /// Steps 5 to 7 with pull delivery, CPU by CPU.
-    fn pull_from(
-        &self,
-        pin: &P::Pin,
-        me: &PerCpu<P>,
-        hint: Hint,
-        targets: &CpuSetOf<P>,
-        trim: &CpuSetOf<P>,
-    ) -> Result<(), FlushError> {
-        let data = core::ptr::from_ref(self).cast();
-        let leaving = if trim.is_empty() {
-            None
-        } else {
-            me.stats.trims.add(u64::from(trim.len()));
-            // Trimming is a courtesy: it fails without consequence.
-            // SAFETY: the space outlives the call, which is waited for below.
-            unsafe { call::post(me, pin.cpu(), *trim, leave_set::<P>, data) }.ok()
-        };
-        let told = if leaving.is_some() { union::<P>(targets, trim) } else { *targets };
-        let kicked = call::kick(me, &told);
-        if P::policy().overlap {
-            self.local_work(pin.cpu(), me, hint);
-        }
-        if let Some(leaving) = leaving {
-            if kicked.is_err() {
-                leaving.cancel(me);
-            }
-            let _ = leaving.wait(pin);
-        }
-        kicked?;
-        if without!(NoWait) {
-            return Ok(());
-        }
-        self.wait_for_answers(pin, hint.generation, hint.step.freed_tables, targets)
-            .inspect_err(|_| me.stats.stalls.inc())
-    }
-
-    /// The flush as a large call, if there are enough targets and a place is free.
-    fn as_tree<'a>(&self, me: &'a PerCpu<P>, targets: &CpuSetOf<P>) -> Option<tree::Begun<'a, P>> {
-        if !tree::is_for::<P>(targets) {
-            return None;
-        }
-        // SAFETY: the space outlives the call, which `flush` waits for.
-        unsafe { tree::begin::<P>(me, targets, pull::<P>, core::ptr::from_ref(self).cast()) }
-    }
-
-    /// Kicks for a flush that is not waited for now.
-    fn tell(&self, me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), FlushError> {
-        if targets.is_empty() {
-            return Ok(());
-        }
-        if P::policy().delivery == Delivery::Push {
-            for state in targets.iter().filter_map(P::slot).filter(|_| !without!(DeferForgotten)) {
-                state.mailbox.defer();
-            }
-        }
-        Ok(call::kick(me, targets)?)
     }
 
     /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local work
@@ -242,64 +158,85 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// [`FlushError::Kick`] when a CPU could not be interrupted.
     pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
-        let cpu = pin.cpu();
         let me = PerCpu::<P>::here(pin);
         let whole = self.owed_tables().is_some() && !without!(BeginOwedIgnored);
         let request = if whole { Request::space() } else { request };
-        let Started { hint, targets, looks_again, .. } = self.start(pin, me, request);
+        let (change, started) = self.start(pin, me, request);
+        let (Started { targets, .. }, Change { hint, looks_again, .. }) = (started, change);
         if targets.is_empty() {
             me.stats.flushes_local.inc();
         } else {
             me.stats.flushes_remote.inc();
         }
-        let told = self.tell(me, &targets);
-        self.local_work(cpu, me, hint);
+        let told = tell(me, &targets);
+        local_work(pin.cpu(), me, &[change]);
         request.count(me);
         let owes = request.freed_tables || looks_again && !without!(SharedBeginNotOwed);
         if told.is_err() && owes && !without!(BeginOwedForgotten) {
             self.owe_tables(hint.generation);
         }
-        told?;
-        Ok(Ticket {
-            space: self,
-            generation: hint.generation,
-            freed_tables: request.freed_tables,
-            waiting: targets,
-            looks_again: looks_again.then_some(request),
-        })
+        told.inspect_err(|_| self.owe(hint.generation))?;
+        Ok(Ticket { change, waiting: targets })
     }
 
     /// Steps 1 to 4 of the path.
-    fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> Started<P> {
-        let (cpu, policy) = (pin.cpu(), P::policy());
-        let step = request.step(P::Regime::facts().ceiling);
-        let strategy = current::strategy::<P>();
-        if strategy.is_none() {
-            self.expect_to_tell(cpu);
+    fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> (Change<'_, P>, Started<P>) {
+        if current::strategy::<P>().is_none() {
+            self.expect_to_tell(pin.cpu());
         }
-        let looks_again = current::shared::<P>().is_some();
-        let early = without!(SharedBroadcastEarly) && looks_again;
-        let early = early && self.broadcast_if_moved(me, request);
+        let early = without!(SharedBroadcastEarly) && current::shared::<P>().is_some();
+        let early = if early { self.broadcast_if_moved(me, request) } else { None };
+        early.into_iter().for_each(broadcast::complete::<P>);
+        let mut change = self.count(request);
+        let mut started = if early.is_some() {
+            Started::nobody(None)
+        } else {
+            self.find(pin, me, &mut change, Counted::Now)
+        };
+        if let Some(last) = started.issued {
+            broadcast::complete::<P>(last);
+            started.targets = self.completed(pin, me);
+        }
+        (change, started)
+    }
+
+    /// Steps 1 and 2: from now on, who looks at the generation catches up.
+    fn count(&self, request: Request) -> Change<'_, P> {
+        let step = request.step(P::Regime::facts().ceiling);
         if !without!(FlushWithoutPublish) {
             P::Regime::publish();
         }
         let generation = if without!(NoGenerationBump) { self.generation() } else { self.bump() };
-        if let Some(strategy) = strategy {
-            let targets = self.broadcast(pin, me, strategy, request);
-            let hint = Hint { generation, step };
-            return Started { hint, targets, trim: CpuSetOf::<P>::EMPTY, looks_again: false };
-        }
-        if policy.range_log && !without!(RecordForgotten) {
+        let logs = P::policy().range_log && current::strategy::<P>().is_none();
+        if logs && !without!(RecordForgotten) {
             self.log.record(generation, step);
+        }
+        let hint = Hint { generation, step };
+        Change { space: self, request, hint, looks_again: false, by_name: false }
+    }
+
+    /// Steps 3 and 4.
+    fn find(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        change: &mut Change<'_, P>,
+        counted: Counted,
+    ) -> Started<P> {
+        let (cpu, policy) = (pin.cpu(), P::policy());
+        let Change { request, hint, .. } = *change;
+        if let Some(strategy) = current::strategy::<P>() {
+            return Started::nobody(self.issue(pin, me, strategy, request));
         }
         if !without!(FlushWithoutFence) {
             fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         }
-        let hint = Hint { generation, step };
-        if early || looks_again && self.broadcast_if_moved(me, request) {
-            let none = CpuSetOf::<P>::EMPTY;
-            return Started { hint, targets: none, trim: none, looks_again: false };
+        let looks_again = current::shared::<P>().is_some();
+        let issued = if looks_again { self.broadcast_if_moved(me, request) } else { None };
+        if issued.is_some() {
+            return Started::nobody(issued);
         }
+        change.looks_again = looks_again;
         // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
         targets.remove(cpu);
@@ -313,11 +250,11 @@ impl<P: Platform> AddressSpace<P> {
         }
         let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
         if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
-            trim = self.filter(me, &mut targets, generation, request.freed_tables);
+            trim = self.filter(me, &mut targets, hint, counted);
         }
         debug_assert!(!targets.contains(cpu), "this CPU does its own work");
-        let mut started = Started { hint, targets, trim, looks_again };
-        self.hand_over(me, request, &mut started);
+        let mut started = Started { issued: None, targets, trim };
+        self.hand_over(me, change, &mut started);
         started
     }
 
@@ -342,9 +279,10 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         me: &PerCpu<P>,
         targets: &mut CpuSetOf<P>,
-        generation: Generation,
-        freed_tables: bool,
+        hint: Hint,
+        counted: Counted,
     ) -> CpuSetOf<P> {
+        let Hint { generation, step: Step { freed_tables, .. } } = hint;
         let policy = P::policy();
         let id = self.id().get();
         let candidates = *targets;
@@ -352,8 +290,10 @@ impl<P: Platform> AddressSpace<P> {
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
-        // Only where the space changed again since can a CPU have answered for this change already.
-        let overtaken = self.generation() != generation;
+        // Can a CPU have answered for this change already? Not if it was counted just now and the space has not
+        // changed again. With push delivery nobody reads acknowledged generations: the request is on its way.
+        let overtaken = counted == Counted::Before
+            || self.generation() != generation && policy.delivery != Delivery::Push;
         let shared = current::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());
         let asks_all = freed_tables && policy.leave == Leave::WhenAsked;
         let mut stale = CpuSetOf::<P>::EMPTY;
@@ -369,13 +309,11 @@ impl<P: Platform> AddressSpace<P> {
                     state.uses(id) != Uses::Shared && !without!(FilterForgetsSlots)
                 }
                 View::Active => {
-                    // With push delivery nobody reads acknowledged generations: the request is on its way.
                     let answered = || {
                         without!(FilterTrustsOvertaken)
                             || is_done(state, id, generation, freed_tables)
                     };
-                    let behind = (policy.delivery == Delivery::Push || !overtaken || !answered())
-                        && !without!(FilterSkipsActive);
+                    let behind = (!overtaken || !answered()) && !without!(FilterSkipsActive);
                     if !behind {
                         me.stats.avoided_current.inc();
                     }
@@ -412,36 +350,4 @@ impl<P: Platform> AddressSpace<P> {
         }
         stale
     }
-
-    /// Step 6.
-    fn local_work(&self, cpu: CpuId, me: &PerCpu<P>, hint: Hint) {
-        if current::strategy::<P>().is_some() {
-            return; // hardware has done it
-        }
-        if respond::is_switching(me) && !without!(UnloadingWorkForgotten) {
-            // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
-            // the old root still loaded.
-            respond::over_flush(me);
-            return;
-        }
-        if me.loaded().id() != self.id().get() || without!(NoLocalWork) {
-            return;
-        }
-        let done = serve::exclusively(cpu, me, || {
-            respond::catch_up(cpu, me, Some(hint), false, || {});
-        });
-        if !done && !without!(NestedWorkForgotten) {
-            // We are a handler that interrupted this CPU's catching up, which may have read the generation
-            // before ours: see to our own change by ourselves.
-            respond::over_flush(me);
-        }
-    }
-}
-
-fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {
-    let mut both = *a;
-    for (to, from) in both.words_mut().iter_mut().zip(b.words()) {
-        *to |= from;
-    }
-    both
 }

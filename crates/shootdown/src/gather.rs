@@ -6,14 +6,24 @@
 //! come *out of* [`Gather::finish`], or of the ticket that [`Gather::defer`] gives, or back inside the
 //! error.
 //!
+//! # Gathers at the same time
+//! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not flushed yet, and has
+//! nothing to do there; if it returned, its caller would take the page for unused. So open gathers are counted, and
+//! who finishes while others are open flushes the whole space, even with nothing of its own. The same goes for what
+//! is [owed](AddressSpace::pay_owed), be it by a [batch](crate::reclaim) or since a flush failed.
+//!
+//! For this, a gather is begun before the first entry is changed, or with the lock held that protects it.
+//!
 //! # Invariants
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is done.
-//! I2: a gather with nothing in it flushes nothing. I3: a gather that is dropped leaks its items rather
-//! than freeing them early (and says so in debug builds).
+//! I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be flushed yet; when it
+//! is finished, they are. I3: a gather that is dropped leaks its items rather than freeing them early (and says so in
+//! debug builds), and what it should have flushed is owed.
 
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
 
+use crate::cpu::PerCpu;
 use crate::elide::{BreakFirst, Cached, Change};
 use crate::flush::{FlushError, Request, Ticket, What};
 use crate::ids::VaRange;
@@ -57,6 +67,11 @@ impl<T, const N: usize> Default for Array<T, N> {
 }
 
 impl<T, const N: usize> Array<T, N> {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as in `as_slice`.
+        unsafe { core::slice::from_raw_parts_mut(self.items.as_mut_ptr().cast(), self.len) }
+    }
+
     /// The items, first in first.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
@@ -135,13 +150,15 @@ pub struct Gather<'a, P: Platform, K: Keep + Default> {
 /// A gather whose flush is under way.
 #[must_use = "what is in a deferred gather is freed only when it is done"]
 pub struct Deferred<'a, P: Platform, K> {
+    space: &'a AddressSpace<P>,
     ticket: Option<Ticket<'a, P>>,
     keep: ManuallyDrop<K>,
 }
 
 impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
-    /// An empty gather.
+    /// An empty gather. Begin it before the first entry is changed, or under the same table lock.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
+        space.debts.open();
         Self { space, range: None, freed_tables: false, keep: ManuallyDrop::new(K::default()) }
     }
 
@@ -202,64 +219,89 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         self.range.is_none()
     }
 
-    fn request(&self) -> Option<Request> {
-        let range = self.range?;
-        if without!(GatherWithoutFlush) {
-            return None;
+    /// What to flush for the changes in it, and for those of others.
+    fn request(&self, pin: &P::Pin) -> Option<Request> {
+        let own = self
+            .range
+            .map(|range| Request { what: What::Pages(range), freed_tables: self.freed_tables });
+        if self.space.nests(PerCpu::<P>::here(pin), 1) {
+            return Some(Request::space());
         }
-        Some(Request { what: What::Pages(range), freed_tables: self.freed_tables })
+        let own = own.filter(|_| !without!(GatherWithoutFlush))?;
+        let pays = !self.space.is_owing() || self.space.pays_all(own);
+        Some(if pays { own } else { Request { what: What::Space, ..own } })
     }
 
     fn into_keep(mut self) -> K {
         // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
         let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
+        let space = self.space;
         core::mem::forget(self);
+        space.debts.close();
         keep
     }
 
-    /// Flushes, then hands back what may now be freed.
+    /// Flushes, then hands back what may now be freed. When it returns `Ok`, what others had changed in the space is
+    /// flushed too.
     ///
     /// # Errors
     /// The error and what was kept: nothing of it may be freed before another flush of the space is done.
     pub fn finish(self, pin: &P::Pin) -> Result<K, (FlushError, K)> {
-        let Some(request) = self.request() else {
-            return Ok(self.into_keep());
+        let request = self.request(pin);
+        let closed_early = without!(GatherClosesFirst);
+        if closed_early {
+            self.space.debts.close();
+        }
+        let done = match request {
+            Some(request) => self.space.flush(pin, request).map(drop),
+            None => self.space.pay_besides(pin, 1),
         };
-        match self.space.flush(pin, request) {
-            Ok(_) => Ok(self.into_keep()),
+        if closed_early {
+            self.space.debts.open();
+        }
+        match done {
+            Ok(()) => Ok(self.into_keep()),
             Err(_) if without!(GatherErrorForgotten) => Ok(self.into_keep()),
             Err(e) => Err((e, self.into_keep())),
         }
     }
 
-    /// Begins the flush and returns at once: for callers that can't wait.
+    /// Begins the flush and returns at once: for callers that can't wait. Until the flush is done, the gather counts
+    /// as open.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
-        let Some(request) = self.request() else {
-            return Ok(Deferred { ticket: None, keep: ManuallyDrop::new(self.into_keep()) });
-        };
         let space = self.space;
-        match space.begin_flush(pin, request) {
-            Ok(ticket) => {
-                Ok(Deferred { ticket: Some(ticket), keep: ManuallyDrop::new(self.into_keep()) })
-            }
-            Err(e) => Err((e, self.into_keep())),
-        }
+        let pays =
+            || space.is_owing().then_some(Request { what: What::Space, freed_tables: false });
+        let ticket = match self.request(pin).or_else(pays) {
+            None => None,
+            Some(request) => match space.begin_flush(pin, request) {
+                Ok(ticket) => Some(ticket),
+                Err(e) => return Err((e, self.into_keep())),
+            },
+        };
+        space.debts.open(); // for the one that goes on
+        Ok(Deferred { space, ticket, keep: ManuallyDrop::new(self.into_keep()) })
     }
 }
 
 impl<P: Platform, K: Keep + Default> Drop for Gather<'_, P, K> {
     fn drop(&mut self) {
+        match self.range {
+            // SAFETY: dropped once, here; without a change nothing in it was mapped.
+            None => unsafe { ManuallyDrop::drop(&mut self.keep) },
+            Some(range) => {
+                let freed_tables = self.freed_tables;
+                self.space.owe_counted(Request { what: What::Pages(range), freed_tables });
+            }
+        }
+        self.space.debts.close();
         debug_assert!(
             self.is_empty(),
             "a gather was dropped with unflushed changes; its items leak"
         );
-        if self.is_empty() {
-            // SAFETY: dropped once, here; without a change nothing in it was mapped.
-            unsafe { ManuallyDrop::drop(&mut self.keep) };
-        }
     }
 }
 
@@ -289,15 +331,21 @@ impl<P: Platform, K> Deferred<'_, P, K> {
 
     fn into_keep(mut self) -> K {
         self.ticket = None;
+        let space = self.space;
         // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
         let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
         core::mem::forget(self);
+        space.debts.close();
         keep
     }
 }
 
 impl<P: Platform, K> Drop for Deferred<'_, P, K> {
     fn drop(&mut self) {
+        if let Some(ticket) = &self.ticket {
+            ticket.abandon();
+        }
+        self.space.debts.close();
         debug_assert!(
             self.ticket.is_none(),
             "a deferred gather was dropped before it was done; its items leak"

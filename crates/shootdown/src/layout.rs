@@ -75,7 +75,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 16] {
 
 /// The parts of an [`AddressSpace`].
 #[must_use]
-pub fn space<P: Platform>() -> [Part; 8] {
+pub fn space<P: Platform>() -> [Part; 9] {
     [
         part(AddressSpace::<P>::GENERATION, 8, "generation"),
         part(AddressSpace::<P>::OWED, 8, "owed tables"),
@@ -84,6 +84,7 @@ pub fn space<P: Platform>() -> [Part; 8] {
         part(AddressSpace::<P>::SHARED_TAG, 4, "tag of the space for all CPUs"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
         part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),
+        part(AddressSpace::<P>::DEBTS, 64, "open gathers, owed and paid generation"),
         part(AddressSpace::<P>::COLD, 64, "retired flag and counts"),
     ]
 }

@@ -28,6 +28,7 @@
 //! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
 //! | What is owed when accessed bits are cleared? | [`accessed`] |
 //! | How is a CPU left alone that runs user code for long? | [`quiet`] |
+//! | How do I take pages away from many spaces at once? | [`reclaim`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -124,6 +125,7 @@ pub mod ids;
 pub mod layout;
 #[cfg(any(shootdown_traced, loom))]
 pub mod mutant;
+mod owed;
 pub mod paravirt;
 pub mod pinned;
 pub mod platform;
@@ -131,6 +133,7 @@ pub mod policy;
 pub mod presence;
 pub mod quiet;
 mod range_log;
+pub mod reclaim;
 pub mod regime;
 mod respond;
 mod sandwich;
@@ -155,6 +158,7 @@ pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};
 pub use presence::Strategy;
+pub use reclaim::Batch;
 pub use regime::{Invalidate, Reach, Regime};
 pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};

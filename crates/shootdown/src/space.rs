@@ -18,6 +18,7 @@ use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::{Bits, Mask};
 use crate::ids::{CpuId, Generation, SpaceId, Tag};
+use crate::owed::Debts;
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use crate::presence::Presence;
 use crate::range_log::RangeLog;
@@ -38,6 +39,7 @@ pub struct AddressSpace<P: Platform> {
     hot: Hot<P>,
     pub(crate) log: RangeLog,
     pub(crate) presence: Presence<P::Mask>,
+    pub(crate) debts: Debts,
     cold: Cold,
 }
 
@@ -118,6 +120,7 @@ impl<P: Platform> AddressSpace<P> {
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
     pub(crate) const AGES: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, ages);
+    pub(crate) const DEBTS: usize = core::mem::offset_of!(Self, debts);
     pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
 }
 
@@ -140,6 +143,7 @@ impl<P: Platform> AddressSpace<P> {
             },
             log: RangeLog::new(),
             presence: Presence::new(),
+            debts: Debts::new(),
             cold: Cold {
                 retired: AtomicBool::new(false),
                 stale: AtomicU64::new(0),

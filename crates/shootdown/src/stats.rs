@@ -186,6 +186,14 @@ counters! {
     avoided_quiet,
     /// Everything forgotten on the way into the kernel, for what was missed in user mode.
     quiet_catch_ups,
+    /// Unmappings that were counted and put off.
+    owed,
+    /// Spaces for which what was owed was paid by itself.
+    paid,
+    /// Spaces for which what was owed was paid by a flush that was made anyway.
+    paid_by_others,
+    /// Gathers, and changes that rely on others', that flushed a whole space because others were open.
+    escalated_gathers,
 }
 
 /// One counter, written by one CPU.

@@ -3,7 +3,7 @@
 use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::{Bits, WORD};
 use crate::flush::paravirt::mark_late;
-use crate::flush::{FlushError, Request};
+use crate::flush::{Change, FlushError};
 use crate::ids::{CpuId, Generation};
 use crate::platform::{CpuSetOf, Platform};
 use crate::policy::Lazy;
@@ -15,12 +15,8 @@ use crate::tree::{GROUP, READ_AHEAD};
 /// A flush that was begun and must be waited for.
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    pub(super) space: &'a AddressSpace<P>,
-    pub(super) generation: Generation,
-    pub(super) freed_tables: bool,
+    pub(super) change: Change<'a, P>,
     pub(super) waiting: CpuSetOf<P>,
-    /// What to look for a tag for all CPUs with, when everyone has answered.
-    pub(super) looks_again: Option<Request>,
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -176,16 +172,26 @@ impl<P: Platform> Ticket<'_, P> {
     /// The generation the change was given.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.generation
+        self.change.hint.generation
+    }
+
+    /// Nobody will ask again: the flush is owed.
+    pub(crate) fn abandon(&self) {
+        let Change { space, request, hint, .. } = self.change;
+        if request.freed_tables {
+            space.owe_tables(hint.generation);
+        }
+        space.owe(hint.generation);
     }
 
     /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
     #[must_use]
     pub fn poll(&mut self) -> bool {
+        let Change { space, request, hint, .. } = self.change;
         let waiting = self.waiting;
         for cpu in waiting.iter() {
             let done = P::slot(cpu).is_none_or(|s| {
-                is_done(s, self.space.id().get(), self.generation, self.freed_tables)
+                is_done(s, space.id().get(), hint.generation, request.freed_tables)
                     || mark_late::<P>(cpu)
             });
             if !done {
@@ -202,12 +208,18 @@ impl<P: Platform> Ticket<'_, P> {
 
     /// Everyone has.
     fn answered(&mut self) {
-        let looks_again = self.looks_again.take().filter(|_| !without!(TicketNotLookedAtAgain));
-        if let Some(request) = looks_again {
-            let pin = P::pin();
-            let me = PerCpu::<P>::here(&pin);
-            self.space.after_asking(&pin, me, request, self.generation);
+        let Change { space, request, hint, .. } = self.change;
+        let looks_again =
+            core::mem::take(&mut self.change.looks_again) && !without!(TicketNotLookedAtAgain);
+        if !looks_again && !space.is_owing() {
+            return;
         }
+        let pin = P::pin();
+        let me = PerCpu::<P>::here(&pin);
+        if looks_again {
+            space.after_asking(&pin, me, request, hint.generation);
+        }
+        space.paid_by(me, self.change);
     }
 
     /// Waits until everyone has.
@@ -219,7 +231,8 @@ impl<P: Platform> Ticket<'_, P> {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
         let waiting = self.waiting;
-        match self.space.wait_for_answers(pin, self.generation, self.freed_tables, &waiting) {
+        let Change { space, request, hint, .. } = self.change;
+        match space.wait_for_answers(pin, hint.generation, request.freed_tables, &waiting) {
             Ok(()) => {
                 self.answered();
                 Ok(())

@@ -33,26 +33,14 @@ use crate::tags::current::{self, user_tag};
 use crate::{sandwich, serve, switch};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Steps 3 and 4. Says which CPUs are to be interrupted because the hardware completes early.
-    pub(super) fn broadcast(
-        &self,
-        pin: &P::Pin,
-        me: &PerCpu<P>,
-        strategy: Strategy,
-        request: Request,
-    ) -> CpuSetOf<P> {
-        let cpu = pin.cpu();
-        let Some(last) = self.issue(pin, me, strategy, request) else {
-            return CpuSetOf::<P>::EMPTY;
-        };
-        if !without!(BroadcastWithoutSync) {
-            sandwich::sync_everywhere::<P>(last);
-        }
+    /// A broadcast for the space is complete. Says which CPUs are to be interrupted because hardware says so too early.
+    pub(super) fn completed(&self, pin: &P::Pin, me: &PerCpu<P>) -> CpuSetOf<P> {
+        let Some(strategy) = current::strategy::<P>() else { return CpuSetOf::<P>::EMPTY };
         if strategy == Strategy::Trim {
             self.trim(pin, me);
         }
         if P::Regime::facts().errata.completes_early && !without!(EarlyCompletionTrusted) {
-            self.runs_on(cpu)
+            self.runs_on(pin.cpu())
         } else {
             CpuSetOf::<P>::EMPTY
         }
@@ -150,6 +138,16 @@ impl<P: Platform> AddressSpace<P> {
             leaving.cancel(me);
         }
         let _ = leaving.wait(pin);
+    }
+}
+
+/// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that issued it.
+pub(super) fn complete<P: Platform>(last: Invalidate) {
+    let by_strategy = current::strategy::<P>().is_some();
+    let skipped = by_strategy && without!(BroadcastWithoutSync)
+        || !by_strategy && without!(SharedBroadcastWithoutSync);
+    if !skipped {
+        sandwich::sync_everywhere::<P>(last);
     }
 }
 

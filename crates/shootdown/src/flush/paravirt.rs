@@ -3,7 +3,7 @@
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
-use crate::flush::{Request, Started};
+use crate::flush::{Change, Counted, Started};
 use crate::ids::{CpuId, VaRange};
 use crate::paravirt::{Of, PreemptedWord, RemoteFlush, Runs};
 use crate::platform::{CpuSetOf, Platform};
@@ -15,8 +15,13 @@ use crate::tree;
 
 impl<P: Platform> AddressSpace<P> {
     /// Takes those out of the targets that the hypervisor sees to.
-    pub(super) fn hand_over(&self, me: &PerCpu<P>, request: Request, started: &mut Started<P>) {
-        let Started { hint, targets, trim, .. } = started;
+    pub(super) fn hand_over(
+        &self,
+        me: &PerCpu<P>,
+        change: &mut Change<'_, P>,
+        started: &mut Started<P>,
+    ) {
+        let Started { targets, trim, .. } = started;
         // Who is to load another tag must run for it.
         if current::shared::<P>().is_some() && self.shared_tag().phase() != Phase::Slots {
             return;
@@ -37,13 +42,17 @@ impl<P: Platform> AddressSpace<P> {
             return;
         }
         if tree::is_for::<P>(targets) {
-            *trim = self.filter(me, targets, hint.generation, hint.step.freed_tables);
+            *trim = self.filter(me, targets, change.hint, Counted::Before);
             if !is_worth_a_hypercall::<P>(targets) {
                 return;
             }
         }
-        let range = hint.step.range.filter(|_| P::policy().ranges);
+        let request = change.request;
+        // No generation tells those CPUs what else they have missed.
+        let ranges = P::policy().ranges && !self.is_owing();
+        let range = request.step(P::Regime::facts().ceiling).range.filter(|_| ranges);
         if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
+            change.by_name = range.is_some();
             *targets = CpuSetOf::<P>::EMPTY;
             *trim = CpuSetOf::<P>::EMPTY;
         }

@@ -2,17 +2,17 @@
 
 use crate::call::Ack;
 use crate::cpu::PerCpu;
+use crate::flush::Change;
 use crate::ids::CpuId;
 use crate::platform::Platform;
 use crate::policy::Lazy;
-use crate::respond::{self, Hint};
+use crate::respond;
 use crate::space::AddressSpace;
 use crate::switch;
 
 /// A pushed request.
 pub(super) struct Push<'a, P: Platform> {
-    pub(super) space: &'a AddressSpace<P>,
-    pub(super) hint: Hint,
+    pub(super) changes: &'a [Change<'a, P>],
 }
 
 /// Executes a pushed request on its target.
@@ -23,18 +23,28 @@ pub(super) unsafe fn push<P: Platform>(
     ack: &mut Ack<'_, P>,
 ) {
     // SAFETY: `flush` posts a `&Push<P>` that lives until the call was acknowledged.
-    let request = unsafe { &*data.cast::<Push<'_, P>>() };
-    if me.loaded().id() != request.space.id().get() && !without!(PushIgnoresSpace) {
+    let Push { changes } = unsafe { &*data.cast::<Push<'_, P>>() };
+    let here = me.loaded().id();
+    let loaded = changes.iter().find(|change| change.space.id().get() == here);
+    let first = changes.first();
+    let loaded = if without!(BatchPushedToFirst) {
+        first.filter(|c| c.space.id().get() == here)
+    } else {
+        loaded
+    };
+    let trusted = first.filter(|_| without!(PushIgnoresSpace));
+    let Some(Change { hint, .. }) = loaded.or(trusted) else {
         me.stats.wrong_space.inc();
-        request.space.leave_in_vain(cpu, me);
+        if let [Change { space, .. }] = changes {
+            space.leave_in_vain(cpu, me);
+        }
         return;
-    }
+    };
     if me.is_lazy(me.loaded(), me.order()) && P::policy().lazy == Lazy::LeaveOnKick {
         switch::unload(me, cpu);
         return;
     }
-    let hint = request.hint;
-    respond::catch_up(cpu, me, Some(hint), ack.early, || ack.fire());
+    respond::catch_up(cpu, me, Some(*hint), ack.early, || ack.fire());
 }
 
 /// The function of a large pulled flush: catch up; or leave, if here only lazily or in vain. (A large
@@ -54,6 +64,18 @@ pub(super) unsafe fn pull<P: Platform>(
     } else if me.is_lazy(me.loaded(), me.order()) {
         switch::unload(me, cpu);
     } else {
+        respond::catch_up(cpu, me, None, ack.early, || ack.fire());
+    }
+}
+
+/// The function of a large pulled flush of many spaces: catch up, whichever is loaded.
+pub(super) unsafe fn catch_up_any<P: Platform>(
+    cpu: CpuId,
+    me: &PerCpu<P>,
+    _: *const (),
+    ack: &mut Ack<'_, P>,
+) {
+    if !without!(BatchTreeCatchesNothing) {
         respond::catch_up(cpu, me, None, ack.early, || ack.fire());
     }
 }

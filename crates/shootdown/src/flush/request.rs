@@ -40,7 +40,7 @@ impl Request {
         Self { what: What::Space, freed_tables: true }
     }
 
-    pub(super) fn step(self, ceiling: u32) -> Step {
+    pub(crate) fn step(self, ceiling: u32) -> Step {
         let range = match self.what {
             What::Pages(range) if range.count() <= u64::from(ceiling) => Some(range),
             What::Pages(_) | What::Space => None,

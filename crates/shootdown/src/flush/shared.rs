@@ -16,13 +16,17 @@ use crate::tags::shared::Uses;
 use crate::{sandwich, serve};
 
 impl<P: Platform> AddressSpace<P> {
-    /// If the space has moved: makes every CPU forget what changed, and says so.
-    pub(super) fn broadcast_if_moved(&self, me: &PerCpu<P>, request: Request) -> bool {
-        let Some(tag) = self.shared_tag().moved() else { return false };
-        if !without!(MovedNotBroadcast) {
-            broadcast_for(me, tag, request);
+    /// If the space has moved: tells every CPU what to forget, and says what is to be [completed](broadcast::complete).
+    pub(super) fn broadcast_if_moved(
+        &self,
+        me: &PerCpu<P>,
+        request: Request,
+    ) -> Option<Invalidate> {
+        let tag = self.shared_tag().moved()?;
+        if without!(MovedNotBroadcast) {
+            return Some(Invalidate::Tag(tag));
         }
-        true
+        Some(broadcast_for(me, tag, request))
     }
 
     /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without waiting. Says
@@ -43,7 +47,7 @@ impl<P: Platform> AddressSpace<P> {
         generation: Generation,
     ) {
         if let Some(tag) = self.shared_tag().after_asking() {
-            broadcast_for(me, tag, request);
+            broadcast::complete::<P>(broadcast_for(me, tag, request));
             let id = self.id().get();
             let uses = |cpu| P::slot(cpu).map_or(Uses::Nothing, |state| state.uses(id));
             self.shared_tag().settle(|| self.cpus(), uses);
@@ -87,11 +91,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Every CPU forgets what changed under the tag.
-fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) {
+/// Tells every CPU what to forget under the tag.
+fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) -> Invalidate {
     me.stats.invalidations_broadcast.inc();
-    let last = broadcast::invalidate(me, tag, request, Reach::Broadcast);
-    if !without!(SharedBroadcastWithoutSync) {
-        sandwich::sync_everywhere::<P>(last);
-    }
+    broadcast::invalidate(me, tag, request, Reach::Broadcast)
 }

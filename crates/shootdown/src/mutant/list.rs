@@ -589,6 +589,49 @@ mutants! {
     HandedWithoutTables "handed-without-tables" Row "flush/paravirt.rs hypercall" Reuse;
     /// The list of pages lacks the last one.
     RunsCutShort "runs-cut-short" Row "paravirt.rs of" Revocation;
+    // ---- owed.rs, flush/owed.rs, gather.rs: what a space owes, and gathers at the same time
+
+    /// Open gathers are not counted, so none is seen beside another.
+    GatherNotCounted "gather-not-counted" Reference "owed.rs open, close" Revocation;
+    /// A gather that ends while others are open flushes what it has itself.
+    NestedGatherIgnored "nested-gather-ignored" Row "flush/owed.rs nests" Revocation;
+    /// A gather is no longer counted when its flush begins.
+    GatherClosesFirst "gather-closes-first" Reference "gather.rs finish" Revocation;
+    /// A gather closes without Release (W2): what its flush has seen to may come after.
+    GatherClosesRelaxed "gather-closes-relaxed" Ordering "owed.rs close" Reuse;
+    /// That no other gather is open is seen without Acquire (W3).
+    GathersSeenRelaxed "gathers-seen-relaxed" Ordering "owed.rs others_are_open" Reuse;
+    /// Who pays what is owed does not look whether anything is.
+    DebtIgnored "debt-ignored" Row "flush/owed.rs pay_besides" Revocation;
+    /// A change that is put off is counted, and not owed.
+    PutOffForgotten "put-off-forgotten" Reference "flush/owed.rs put_off" Revocation;
+    /// A flush that has failed leaves nothing owed.
+    FailedFlushForgotten "failed-flush-forgotten" Reference "flush/owed.rs owe" Revocation;
+    /// Where hardware removes entries by name, a flush of a range pays for all changes before.
+    RangePaysForAll "range-pays-for-all" Row "flush/owed.rs pays_all" Revocation;
+    /// What is owed is paid without asking any CPU.
+    PaymentAsksNobody "payment-asks-nobody" Wait "flush/owed.rs pay_together" Revocation;
+    /// A payment is noted without Release (W5).
+    PaymentRelaxed "payment-relaxed" Ordering "owed.rs pay" Reuse;
+    /// That all is paid is seen without Acquire (W6).
+    PaymentSeenRelaxed "payment-seen-relaxed" Ordering "owed.rs outstanding" Reuse;
+
+    // ---- reclaim.rs: batches across many spaces
+
+    /// A batch hands back its frames without having paid.
+    BatchPaysNothing "batch-pays-nothing" Quarantine "reclaim.rs pay" Reuse;
+    /// Of many spaces a batch pays for the first.
+    BatchPaysFirstOnly "batch-pays-first-only" Row "reclaim.rs pay" Reuse;
+    /// A batch forgets the earlier ranges of a space.
+    BatchCoversLast "batch-covers-last" Row "reclaim.rs changed" Reuse;
+    /// A posted payment is made for the batch's first space, whatever its target has loaded.
+    BatchPushedToFirst "batch-pushed-to-first" Row "flush/remote.rs push" Reuse;
+    /// A payment as a large call is answered without catching up.
+    BatchTreeCatchesNothing "batch-tree-catches-nothing" Row "flush/remote.rs catch_up_any" Reuse;
+    /// A batch writes dirty pages back while CPUs may still store to them.
+    DirtyUnmappingForgotten "dirty-unmapping-forgotten" Wait "reclaim.rs before_write_back" Revocation;
+    /// A batch hands back its frames although the payment has failed.
+    BatchErrorForgotten "batch-error-forgotten" Quarantine "reclaim.rs finish" Errors;
 
     // ---- flush/shared.rs, switch/shared.rs: tags for all CPUs beside slots
 

@@ -53,6 +53,11 @@ const ALL: &[Elsewhere] = &[
         kills: &[AgeSharedForgotten],
     },
     Elsewhere {
+        file: "loom_owed.rs",
+        test: "a_range_pays_for_itself_where_hardware_removes_by_name",
+        kills: &[RangePaysForAll, BatchCoversLast],
+    },
+    Elsewhere {
         file: "loom_tree.rs",
         test: "the_first_cpu_of_a_word_passes_the_kick_on",
         kills: &[TreeForwardsNothing],

@@ -18,7 +18,7 @@ use crate::oracle::Invariant;
 const HINTED: u64 = 1 << 11;
 
 impl<P: Port> Cpu<P> {
-    /// Changes an entry under the lock, and flushes without it: others are told that a flush is owed.
+    /// Changes an entry under the lock, and flushes without it: until then the gather counts as open.
     fn change_and_flush_later(
         &self,
         used: Used<'_, P>,
@@ -29,11 +29,11 @@ impl<P: Port> Cpu<P> {
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let Some(new) = change(hw::read_entry(word)) else { return used.room.lock.unlock() };
         let (_, change) = hw::swap_entry(word, new);
-        used.owe();
+        let mut gather = Gather::<P, Items>::new(used.space);
         used.room.lock.unlock();
-        if self.flush(used, page, 1, false) || self.flush_all(used) {
+        gather.changed(range(page, 1));
+        if gather.finish(&self.pin).is_ok() || self.flush_all(used) {
             hw::revoked(&[change]);
-            used.pay();
         }
     }
 
@@ -48,7 +48,7 @@ impl<P: Port> Cpu<P> {
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let old = hw::read_entry(word);
         let current = self.breaks(KernelMutant::MigrateIgnoresPending)
-            || old.has(HINTED) && self.see_to_pending(used, page);
+            || old.has(HINTED) && self.see_to_pending(used);
         if !old.present() && old.has(HINTED) && current {
             hw::seal(old.frame(), Invariant::CopyIsolation);
             let new = hw::new_frame();
@@ -72,7 +72,7 @@ impl<P: Port> Cpu<P> {
         let old = hw::read_entry(word);
         let read_only = old.present() && !old.has(Descriptor::WRITE);
         let current = read_only
-            && (self.breaks(KernelMutant::CowIgnoresPending) || self.see_to_pending(used, page));
+            && (self.breaks(KernelMutant::CowIgnoresPending) || self.see_to_pending(used));
         if !current {
             return used.room.lock.unlock();
         }
@@ -83,8 +83,6 @@ impl<P: Port> Cpu<P> {
         if self.flush(used, page, 1, false) {
             hw::revoked(&[change]);
             self.tables.make(word, Descriptor::user_rw(new));
-        } else {
-            used.owe();
         }
         used.room.lock.unlock();
     }
@@ -110,12 +108,10 @@ impl<P: Port> Cpu<P> {
             let flushed = self.flush(used, page, 1, false);
             if flushed {
                 hw::revoked(&[change]);
-            } else {
-                used.owe();
             }
             flushed
         } else {
-            self.breaks(KernelMutant::CleanIgnoresPending) || self.see_to_pending(used, page)
+            self.breaks(KernelMutant::CleanIgnoresPending) || self.see_to_pending(used)
         };
         used.room.lock.unlock();
         if clean {

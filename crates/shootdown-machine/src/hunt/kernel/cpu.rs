@@ -4,7 +4,6 @@ use shootdown::cpu_set::Bits;
 use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
-use shootdown::sync::Ordering;
 use shootdown::{AddressSpace, CpuId, Request, Served, call_on, quiet};
 
 use super::state::{Kernel, Mine, Room};
@@ -43,18 +42,6 @@ impl<P: Port> Copy for Used<'_, P> {}
 impl<P: Port> Used<'_, P> {
     pub fn root(&self) -> TableId {
         self.space.root()
-    }
-
-    /// Page-table flushes are owed from now on, although the lock will be free.
-    pub fn owe(&self) {
-        // ORDERING: under the lock, whose Release tells the next who takes it
-        self.room.pending.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// One of them is done.
-    pub fn pay(&self) {
-        // ORDERING: Release, with the Acquire in `Cpu::see_to_pending`: the flush is over
-        self.room.pending.fetch_sub(1, Ordering::Release);
     }
 }
 
@@ -202,6 +189,18 @@ impl<P: Port> Cpu<P> {
         Ok(())
     }
 
+    /// As [`Self::finish`]; flushes again if need be.
+    pub fn finish_or_repeat(
+        &self,
+        used: Used<'_, P>,
+        gather: Gather<'_, P, Items>,
+        changes: &Changes,
+    ) {
+        if let Err(items) = self.finish(gather, changes) {
+            self.pay_later(used, items, changes);
+        }
+    }
+
     /// As [`Self::finish`], with the lock held, which is free afterwards; flushes again if need be.
     pub fn finish_and_unlock(
         &self,
@@ -210,9 +209,6 @@ impl<P: Port> Cpu<P> {
         changes: &Changes,
     ) {
         let done = self.finish(gather, changes);
-        if done.is_err() {
-            used.owe();
-        }
         used.room.lock.unlock();
         if let Err(items) = done {
             self.pay_later(used, items, changes);
@@ -227,7 +223,6 @@ impl<P: Port> Cpu<P> {
                 hw::witness("flush-repeated");
                 hw::revoked(changes.as_slice());
                 self.free_after_walkers(items);
-                used.pay();
                 return;
             }
         }
@@ -242,13 +237,11 @@ impl<P: Port> Cpu<P> {
 
     /// With the lock held: someone may have changed this page and still owe the flush. Nobody may trust
     /// that what the tables say is all that CPUs can do. Says whether it is so now.
-    pub fn see_to_pending(&self, used: Used<'_, P>, page: u32) -> bool {
-        // ORDERING: Acquire, with the Release in `Used::pay`: no flush is owed, so all are over
-        if used.room.pending.load(Ordering::Acquire) == 0 {
-            return true;
+    pub fn see_to_pending(&self, used: Used<'_, P>) -> bool {
+        if used.space.is_pending() {
+            hw::witness("pending-flush-seen");
         }
-        hw::witness("pending-flush-seen");
-        self.flush(used, page, 1, false)
+        used.space.pay_owed(&self.pin).is_ok()
     }
 
     pub fn free(&self, items: Items) {

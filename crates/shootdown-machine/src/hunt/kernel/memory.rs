@@ -21,8 +21,8 @@ impl<P: Port> Cpu<P> {
 
     /// The page is as the operation promises, by what others have done: whatever was there before is used
     /// no more.
-    pub(super) fn promise(&self, used: Used<'_, P>, page: u32, word: Word, ignore: KernelMutant) {
-        if self.breaks(ignore) || self.see_to_pending(used, page) {
+    pub(super) fn promise(&self, used: Used<'_, P>, word: Word, ignore: KernelMutant) {
+        if self.breaks(ignore) || self.see_to_pending(used) {
             hw::revoked(&[hw::latest(word)]);
         }
     }
@@ -54,7 +54,7 @@ impl<P: Port> Cpu<P> {
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
         if !old.present() {
-            self.promise(used, page, word, KernelMutant::DiscardIgnoresPending);
+            self.promise(used, word, KernelMutant::DiscardIgnoresPending);
             return used.room.lock.unlock();
         }
         let mut gather = Gather::<P, Items>::new(used.space);
@@ -75,7 +75,6 @@ impl<P: Port> Cpu<P> {
         let mut frames = shootdown::gather::Array::<(u32, Descriptor), 8>::default();
         let end = (first + u32::from(count.min(8))).min(self.tables.kernel_page(0));
         self.lock(used);
-        used.owe();
         for page in first..end {
             if page != first {
                 // A long operation lets others have the lock.
@@ -103,13 +102,8 @@ impl<P: Port> Cpu<P> {
             };
             put_unmapped(&mut gather, noted, *old);
         }
-        if gather.is_empty() {
-            used.pay();
-            return;
-        }
-        match self.finish(gather, &changes) {
-            Ok(()) => used.pay(),
-            Err(items) => self.pay_later(used, items, &changes),
+        if !gather.is_empty() {
+            self.finish_or_repeat(used, gather, &changes);
         }
     }
 
@@ -118,23 +112,15 @@ impl<P: Port> Cpu<P> {
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
         if !old.present() {
-            self.promise(used, page, word, KernelMutant::DiscardIgnoresPending);
+            self.promise(used, word, KernelMutant::DiscardIgnoresPending);
             return used.room.lock.unlock();
         }
-        used.owe();
-        used.room.lock.unlock();
         let mut gather = Gather::<P, Items>::new(used.space);
+        used.room.lock.unlock();
         put_unmapped(&mut gather, page, old);
-        self.finish_and_pay(used, gather, change);
-    }
-
-    fn finish_and_pay(&self, used: Used<'_, P>, gather: Gather<'_, P, Items>, change: hw::Change) {
         let mut changes = Changes::default();
         put(&mut changes, change);
-        match self.finish(gather, &changes) {
-            Ok(()) => used.pay(),
-            Err(items) => self.pay_later(used, items, &changes),
-        }
+        self.finish_or_repeat(used, gather, &changes);
     }
 
     /// As a fault handler with interrupts off would: what it can't wait for is left to a better moment.
@@ -152,7 +138,6 @@ impl<P: Port> Cpu<P> {
             hw::set_irqs(before);
             return;
         }
-        used.owe();
         let mut gather = Gather::<P, Items>::new(used.space);
         put_unmapped(&mut gather, page, old);
         let mut changes = Changes::default();
@@ -160,9 +145,8 @@ impl<P: Port> Cpu<P> {
         let done = self.finish(gather, &changes);
         used.room.lock.unlock();
         hw::set_irqs(before);
-        match done {
-            Ok(()) => used.pay(),
-            Err(items) => self.pay_later(used, items, &changes),
+        if let Err(items) = done {
+            self.pay_later(used, items, &changes);
         }
     }
 
@@ -173,9 +157,8 @@ impl<P: Port> Cpu<P> {
         if !old.present() {
             return used.room.lock.unlock();
         }
-        used.owe();
-        used.room.lock.unlock();
         let mut gather = Gather::<P, Items>::new(used.space);
+        used.room.lock.unlock();
         put_unmapped(&mut gather, page, old);
         let mut changes = Changes::default();
         put(&mut changes, change);
@@ -188,7 +171,6 @@ impl<P: Port> Cpu<P> {
                 Ok(items) => {
                     hw::revoked(changes.as_slice());
                     self.free(items);
-                    used.pay();
                     hw::witness("deferred-gather-done");
                     return;
                 }
@@ -207,7 +189,7 @@ impl<P: Port> Cpu<P> {
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let old = hw::read_entry(word);
         if !old.present() || !old.has(Descriptor::WRITE) {
-            self.promise(used, page, word, KernelMutant::ProtectIgnoresPending);
+            self.promise(used, word, KernelMutant::ProtectIgnoresPending);
             return used.room.lock.unlock();
         }
         let new = old.without(WRITABLE);
@@ -263,8 +245,6 @@ impl<P: Port> Cpu<P> {
         let done = self.finish(gather, &changes);
         if done.is_ok() {
             self.tables.make(word, new);
-        } else {
-            used.owe();
         }
         used.room.lock.unlock();
         if let Err(items) = done {
@@ -292,8 +272,6 @@ impl<P: Port> Cpu<P> {
         let flushed = self.flush(used, from, 1, false);
         if flushed {
             hw::revoked(&[change]);
-        } else {
-            used.owe();
         }
         if !late {
             used.room.lock.unlock();

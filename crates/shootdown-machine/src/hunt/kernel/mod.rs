@@ -15,8 +15,8 @@
 //! - K1: page-table entries are changed under the space's lock (but walked without it by [`Op::Walk`]).
 //! - K2: frames and tables are freed after a flush that covers them has returned `Ok`. What a failed flush
 //!   covers stays out of use until another one has succeeded.
-//! - K3: where the lock is free before the flush, `pending` counts it; whoever relies on a page being
-//!   unmapped or read-only while it is above zero flushes by itself.
+//! - K3: where the lock is free before the flush, a gather is open from before that; whoever relies on a page that
+//!   it finds unmapped or read-only calls `pay_owed`.
 //! - K4: whoever waits for a lock serves others.
 //! - K5: a space is retired when nobody uses it (`users`), and its tables are freed after.
 //! - K6: what CPUs share is traced; all else is one CPU's own or constant after boot.

@@ -46,9 +46,6 @@ impl Lock {
 /// A space, and what the kernel keeps beside it. When it is retired, its successor moves into the same room.
 pub(super) struct Room<P: Port> {
     pub lock: Lock,
-    /// Flushes that are owed although the lock is free: who changes the same pages must not trust what it
-    /// finds in the tables.
-    pub pending: AtomicU32,
     /// CPUs and operations that use the space, or [`Room::DEAD`].
     users: AtomicU32,
     /// The successor has moved in.
@@ -66,7 +63,6 @@ impl<P: Port> Room<P> {
     fn new() -> Self {
         Self {
             lock: Lock::new(),
-            pending: AtomicU32::new(0),
             users: AtomicU32::new(0),
             successor: AtomicU32::new(0),
             linked: AtomicBool::new(true),
@@ -191,7 +187,6 @@ impl<P: Port> Kernel<P> {
             hw::name(at, len, || format!("{what} of space {letter}"));
         };
         name(NonNull::from(&room.lock).cast(), 1, "lock");
-        name(NonNull::from(&room.pending).cast(), 4, "pending flushes");
         name(NonNull::from(&room.users).cast(), 4, "users");
         name(NonNull::from(&room.successor).cast(), 4, "successor");
         name(NonNull::from(&room.linked).cast(), 1, "area");

@@ -46,8 +46,6 @@ impl<P: Port> Cpu<P> {
             hw::revoked(&[change]);
             hw::witness("table-moved");
             self.tables.make(target, old);
-        } else {
-            used.owe();
         }
     }
 
@@ -85,7 +83,6 @@ impl<P: Port> Cpu<P> {
             self.free_after_walkers(items);
             used.room.lock.unlock();
         } else {
-            used.owe();
             used.room.lock.unlock();
             self.pay_later(used, items, &changes);
         }
@@ -127,8 +124,6 @@ impl<P: Port> Cpu<P> {
             if !hasty {
                 self.tables.make(word, Descriptor::table(table));
             }
-        } else {
-            used.owe();
         }
         used.room.lock.unlock();
     }
@@ -168,7 +163,6 @@ impl<P: Port> Cpu<P> {
             self.free_after_walkers(items);
             used.room.lock.unlock();
         } else {
-            used.owe();
             used.room.lock.unlock();
             self.pay_later(used, items, &changes);
         }

@@ -9,6 +9,7 @@ mod handlers;
 mod moving;
 mod owed;
 mod presence;
+mod reclaim;
 mod switch;
 mod tags;
 mod trees;
@@ -25,6 +26,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         switch::SCENES,
         flush::SCENES,
         owed::SCENES,
+        reclaim::SCENES,
         calls::SCENES,
         trees::SCENES,
         handlers::SCENES,

@@ -1,0 +1,157 @@
+//! Flushes that were put off: telling CPUs of changes that were counted before, and who pays for whom
+//! ([`owed`](crate::owed) has the argument).
+
+use crate::cpu::PerCpu;
+use crate::cpu_set::Bits;
+use crate::flush::tell::{tell_and_wait, union};
+use crate::flush::{Change, Counted, FlushError, Request, Started, What, broadcast};
+use crate::ids::{Generation, VaRange};
+use crate::platform::{CpuSetOf, Platform};
+use crate::policy::Delivery;
+use crate::range_log::Step;
+use crate::regime::Regime;
+use crate::respond::Hint;
+use crate::space::AddressSpace;
+use crate::tags::current;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Sees to it that what the tables say is all that CPUs can do: makes every CPU forget what others have changed
+    /// in this space and not flushed yet, and what a failed flush has left. When it returns `Ok`, no CPU starts an
+    /// access through an entry that was changed, under the table lock, before the call.
+    ///
+    /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects, moves, discards,
+    /// copies (fork) or writes back a page and finds it in that state. Nothing is done, beyond loads from two
+    /// lines, when nothing is owed. Call it with the table lock held, or after it was; waiters for that lock must
+    /// [serve](crate::poll).
+    ///
+    /// # Errors
+    /// See [`FlushError`]. It is owed still.
+    pub fn pay_owed(&self, pin: &P::Pin) -> Result<(), FlushError> {
+        self.pay_besides(pin, 0)
+    }
+
+    /// May somebody have changed entries of this space whose flush is not done? Under the table lock: of entries that are
+    /// changed already. Who asks before a short way round [pays](Self::pay_owed) on the long one.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        self.debts.others_are_open(0) || self.is_owing()
+    }
+
+    /// As [`Self::pay_owed`], by someone who has so many gathers open.
+    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u32) -> Result<(), FlushError> {
+        let me = PerCpu::<P>::here(pin);
+        let nested = self.nests(me, own);
+        if nested || self.owed_tables().is_some() {
+            return self.flush(pin, Request::space()).map(drop);
+        }
+        let Some(owed) = self.debts.outstanding().filter(|_| !without!(DebtIgnored)) else {
+            return Ok(());
+        };
+        // Whose change it is, and of what, is not known here; the log may know the last one.
+        let request = Request { what: What::Space, freed_tables: false };
+        let whole = request.step(P::Regime::facts().ceiling);
+        let log = self.log.read(Generation(owed.0.saturating_sub(1)), owed);
+        let step = log.and_then(|log| log.as_slice().first().copied());
+        let hint =
+            Hint { generation: owed, step: Step { freed_tables: false, ..step.unwrap_or(whole) } };
+        let change = Change { space: self, request, hint, looks_again: false, by_name: false };
+        pay_together(pin, me, &mut [change])?;
+        me.stats.paid.inc();
+        Ok(())
+    }
+
+    /// Are other gathers open? Then a flush of everything is called for.
+    pub(crate) fn nests(&self, me: &PerCpu<P>, own: u32) -> bool {
+        let nested = self.debts.others_are_open(own) && !without!(NestedGatherIgnored);
+        if nested {
+            me.stats.escalated_gathers.inc();
+        }
+        nested
+    }
+
+    /// Does the space owe anything?
+    pub(crate) fn is_owing(&self) -> bool {
+        self.debts.outstanding().is_some()
+    }
+
+    /// A change was unmapped for a batch: counts it, and leaves the telling for later.
+    pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
+        let change = self.count(Request::pages(range));
+        if !without!(PutOffForgotten) {
+            self.debts.owe(change.hint.generation);
+        }
+        change
+    }
+
+    /// A change was not even counted: it is now, and owed.
+    pub(crate) fn owe_counted(&self, request: Request) {
+        let Change { hint, .. } = self.count(request);
+        if request.freed_tables {
+            self.owe_tables(hint.generation);
+        }
+        self.owe(hint.generation);
+    }
+
+    /// The flush of a change has failed.
+    pub(crate) fn owe(&self, generation: Generation) {
+        if !without!(FailedFlushForgotten) {
+            self.debts.owe(generation);
+        }
+    }
+
+    /// A flush is done. If something was owed that it pays for, it is no more.
+    pub(super) fn paid_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
+        if self.is_owing() && !change.by_name && self.pays_all(change.request) {
+            self.debts.pay(change.hint.generation);
+            me.stats.paid_by_others.inc();
+        }
+    }
+
+    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were counted before it?
+    pub(crate) fn pays_all(&self, request: Request) -> bool {
+        // The tag is looked for after all CPUs have answered. One that loads the space under a tag which comes later
+        // finds that empty, and walks tables that have all those changes.
+        let by_name = current::strategy::<P>().is_some()
+            || current::shared::<P>().is_some() && self.shared_tag().tag().is_some();
+        let range = request.step(P::Regime::facts().ceiling).range;
+        !by_name || range.is_none() || !P::policy().ranges || without!(RangePaysForAll)
+    }
+}
+
+/// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of them concerns are
+/// interrupted once, and hardware that removes entries everywhere is waited for once.
+pub(crate) fn pay_together<P: Platform>(
+    pin: &P::Pin,
+    me: &PerCpu<P>,
+    changes: &mut [Change<'_, P>],
+) -> Result<(), FlushError> {
+    if P::policy().delivery == Delivery::Push && me.call.is_busy() {
+        return Err(FlushError::Reentered);
+    }
+    let mut targets = CpuSetOf::<P>::EMPTY;
+    let mut last = None;
+    for change in changes.iter_mut() {
+        let started: Started<P> = change.space.find(pin, me, change, Counted::Before);
+        targets = union::<P>(&targets, &started.targets);
+        last = started.issued.or(last);
+    }
+    if let Some(last) = last {
+        broadcast::complete::<P>(last);
+        for Change { space, .. } in changes.iter() {
+            targets = union::<P>(&targets, &space.completed(pin, me));
+        }
+    }
+    if without!(PaymentAsksNobody) {
+        targets = CpuSetOf::<P>::EMPTY;
+    }
+    tell_and_wait(pin, me, changes, targets, CpuSetOf::<P>::EMPTY)?;
+    for Change { space, request, hint, looks_again, by_name } in changes {
+        if *looks_again {
+            space.after_asking(pin, me, *request, hint.generation);
+        }
+        if !*by_name && space.pays_all(*request) {
+            space.debts.pay(hint.generation);
+        }
+    }
+    Ok(())
+}
