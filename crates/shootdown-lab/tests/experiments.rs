@@ -116,3 +116,8 @@ fn a_guests_flushes_wait_for_nobody_who_is_away() {
 fn hot_paths_touch_few_lines_and_fence_once() {
     holds("hot");
 }
+
+#[test]
+fn reclaim_saves_more_than_was_published() {
+    holds("reclaim");
+}

@@ -189,7 +189,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
 
     /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and sets nothing
     /// free. Only what needs a flush is noted; what does not is counted as elided. [`Change::Accessed`] is noted too:
-    /// where a policy defers it, it is not put into a gather.
+    /// where a policy defers it, it is not put into a gather. A gather that is empty after that may be dropped: to finish it
+    /// would also pay for what others owe.
     ///
     /// # Errors
     /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.

@@ -117,6 +117,7 @@ pub mod call;
 pub mod cpu;
 pub mod cpu_set;
 pub mod elide;
+pub mod epoch;
 pub mod facts;
 pub mod flush;
 pub mod gather;

@@ -11,11 +11,13 @@ mod tlbi;
 
 use std::sync::Arc;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Mutex;
-use loom::sync::atomic::Ordering;
+use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 use loom_support::holds;
-use shootdown::gather::Nothing;
+use shootdown::epoch::Epoch;
+use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::mutant::Mutant;
 use shootdown::*;
 use tlbi::{
@@ -104,5 +106,57 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
                 assert_eq!(on(1, || access(0)), 0, "it goes with another page");
             });
         }
+    });
+}
+
+/// Software that walks tables says so while it does.
+struct Walkers(AtomicU64);
+
+// SAFETY: a walk is counted, then fences, then reads the tables; the epoch fences after the tables were changed, then
+// looks at the count. So a walk is seen, or sees the change; and who sees it end (Acquire) sees what it read as read.
+unsafe impl Epoch for Walkers {
+    type Cookie = ();
+
+    fn start(&self) {
+        fence(Ordering::SeqCst);
+    }
+
+    fn has_passed(&self, (): ()) -> bool {
+        self.0.load(Ordering::Acquire) == 0
+    }
+}
+
+#[test]
+fn tables_are_free_when_software_has_looked_away() {
+    holds("software walks", None, &[Mutant::EpochIgnored], || {
+        ALONE.set(false);
+        let spaces = begin(&ALWAYS, &PLAIN);
+        let shared = Arc::new((Walkers(AtomicU64::new(0)), UnsafeCell::new(1)));
+        let walker = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let (walkers, table) = &*shared;
+                walkers.0.fetch_add(1, Ordering::Relaxed);
+                fence(Ordering::SeqCst);
+                if world().tables[0].load(Ordering::Relaxed) != 0 {
+                    // SAFETY: what is checked: nobody writes to the table while it is walked.
+                    table.with(|t| unsafe { *t });
+                }
+                walkers.0.fetch_sub(1, Ordering::Release);
+            })
+        };
+        let (walkers, table) = &*shared;
+        let mut gather = Gather::<Model, Array<(), 1>>::new(&spaces.spaces[0]);
+        world().tables[0].store(0, Ordering::Relaxed);
+        gather.table_freed(page(0), ()).unwrap();
+        let mut held = gather.finish_after(&Model::pin(), walkers).map_err(|(e, _)| e).unwrap();
+        while let Err(again) = held.poll() {
+            held = again;
+            thread::yield_now();
+        }
+        // SAFETY: as above.
+        table.with_mut(|t| unsafe { *t = 0 });
+        walker.join().unwrap();
+        spaces.over();
     });
 }

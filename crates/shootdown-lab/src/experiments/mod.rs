@@ -13,6 +13,7 @@ mod lines;
 mod overlap;
 mod paravirt;
 mod pcid;
+mod reclaim;
 mod rollover;
 mod run;
 mod scale;
@@ -136,6 +137,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &bystander::Bystander,
     &invlpgb::Invlpgb,
     &threshold::Sharing,
+    &reclaim::Reclaim,
     &rollover::Rollover,
     &accessed::AccessedBits,
     &paravirt::Paravirt,

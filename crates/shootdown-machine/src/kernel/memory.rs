@@ -33,7 +33,7 @@ fn pages_from(va: u64, pages: u64) -> VaRange {
         .unwrap_or_else(|e| panic!("{pages} pages at {va:#x}: {e}"))
 }
 
-fn page_of(leaf_va: u64, size: Stride) -> VaRange {
+pub(super) fn page_of(leaf_va: u64, size: Stride) -> VaRange {
     VaRange::new(leaf_va, 1, size).expect("a page that is mapped")
 }
 
@@ -222,7 +222,7 @@ impl Kernel {
     }
 
     /// Tells the oracle who acts.
-    fn act(&mut self) {
+    pub(super) fn act(&mut self) {
         let (cpu, at) = (self.id().0, engine::now().ps());
         with(|s| s.act_as(cpu, at));
     }
@@ -263,6 +263,11 @@ impl Kernel {
         engine::note(Event::FlushBegins { root: Some(root), range: Some(range), freed_tables });
         let freed = self.gather(space, changes);
         self.returned(token);
+        self.free(freed);
+    }
+
+    /// Frees what came out of a flush.
+    pub(super) fn free(&mut self, freed: Vec<Freed>) {
         with(|s| {
             for item in freed {
                 match item {
@@ -285,7 +290,7 @@ impl Kernel {
             .unwrap_or_else(|e| panic!("a memory call outside of task context: {e}"))
     }
 
-    fn returned(&mut self, token: crate::oracle::FlushToken) {
+    pub(super) fn returned(&mut self, token: crate::oracle::FlushToken) {
         engine::step();
         self.act();
         let root = token.root();

@@ -23,6 +23,7 @@ mod host;
 mod memory;
 mod mmus;
 mod port;
+mod reclaim;
 mod shared;
 mod state;
 #[cfg(test)]

@@ -21,7 +21,7 @@ use shootdown::space::{AddressSpace, RetireError};
 use shootdown::stats::Snapshot;
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::{Generations, TagsError};
-use shootdown::{CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
+use shootdown::{Batch, CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
 
 use super::host;
 use super::state::{State, here, with};
@@ -364,6 +364,12 @@ pub(crate) trait Library {
     fn flush_kernel(&self, range: VaRange) -> Result<(), FlushError>;
     fn accessed_cleared(&self, space: NonNull<u8>, range: VaRange) -> Result<Aged, FlushError>;
     fn tick(&self);
+    /// Has `clear` unmap one page of each of these spaces after the other, and pays for all of them together.
+    fn reclaim(
+        &self,
+        spaces: &[NonNull<u8>],
+        clear: &mut dyn FnMut(usize) -> Option<(VaRange, Unmapped)>,
+    ) -> Result<Vec<Freed>, FlushError>;
     /// Puts changes into a gather and finishes it.
     fn gather(&self, space: NonNull<u8>, changes: Vec<Change>) -> Result<Vec<Freed>, FlushError>;
     fn stats(&self, slot: NonNull<u8>) -> Snapshot;
@@ -470,6 +476,24 @@ impl<const W: usize> Library for Port<W> {
 
     fn tick(&self) {
         shootdown::accessed::tick::<Self>(&Self::pin());
+    }
+
+    fn reclaim(
+        &self,
+        spaces: &[NonNull<u8>],
+        clear: &mut dyn FnMut(usize) -> Option<(VaRange, Unmapped)>,
+    ) -> Result<Vec<Freed>, FlushError> {
+        let pin = Self::pin();
+        let mut batch = Batch::<Self, Kept>::new();
+        for (index, space) in spaces.iter().enumerate() {
+            let space = Self::space(*space);
+            batch.make_room(&pin, space)?;
+            if let Some((range, page)) = clear(index) {
+                let put_off = batch.unmapped(space, range, page.dirty, Freed::Page(page));
+                assert!(put_off.is_ok(), "there is room");
+            }
+        }
+        batch.finish(&pin).map(|kept| kept.0).map_err(|(error, _)| error)
     }
 
     fn gather(&self, space: NonNull<u8>, changes: Vec<Change>) -> Result<Vec<Freed>, FlushError> {

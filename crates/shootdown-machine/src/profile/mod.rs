@@ -61,8 +61,9 @@ pub enum ProfileError {
     },
 }
 
-const BUILT_IN: [(&str, &str); 9] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("haswell-ep-48", include_str!("../../../../profiles/haswell-ep-48.toml")),
+    ("haswell-4s-96", include_str!("../../../../profiles/haswell-4s-96.toml")),
     ("skylake-laptop", include_str!("../../../../profiles/skylake-laptop.toml")),
     ("zen4", include_str!("../../../../profiles/zen4.toml")),
     ("zen4-vm", include_str!("../../../../profiles/zen4-vm.toml")),

@@ -616,6 +616,11 @@ mutants! {
     /// That all is paid is seen without Acquire (W6).
     PaymentSeenRelaxed "payment-seen-relaxed" Ordering "owed.rs outstanding" Reuse;
 
+    // ---- epoch.rs: tables that software may still walk
+
+    /// Tables are handed back when the flush is done, whoever may still walk them.
+    EpochIgnored "epoch-ignored" Quarantine "epoch.rs poll" Reuse;
+
     // ---- reclaim.rs: batches across many spaces
 
     /// A batch hands back its frames without having paid.

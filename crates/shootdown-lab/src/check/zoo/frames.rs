@@ -57,7 +57,7 @@ pub const ALL: &[Scenario] = &[
         source: "Linux 3ea277194daa",
         year: 2017,
         wrong: "mprotect found an entry that reclaim had cleared and not yet flushed, and returned without a flush while a writable translation lived",
-        kept_out: "contract: whoever finds an entry changed asks whether its flush is still owed, or flushes; `flush` is cheap where nobody is behind",
+        kept_out: "contract: whoever finds an entry changed calls `pay_owed`, which is cheap where nothing is owed",
         step: Step::Kernel(KernelMutant::ProtectIgnoresPending),
         program: "; zap a0; protect a0; switch a | user, user",
         seen: &["stale-elsewhere", "pending-flush-seen"],
@@ -68,7 +68,7 @@ pub const ALL: &[Scenario] = &[
         source: "Linux 99baac21e458, 56236a59556c",
         year: 2017,
         wrong: "of two madvise calls on one range the second found the entries gone and returned before the first had flushed",
-        kept_out: "contract: an empty entry is no proof of a flush; ask for what is owed, or flush",
+        kept_out: "contract: an empty entry is no proof of a flush: `pay_owed`; a gather does it by itself",
         step: Step::Kernel(KernelMutant::DiscardIgnoresPending),
         program: "; discard a0; discard a0; switch a | user, user",
         seen: &["stale-elsewhere", "pending-flush-seen"],
@@ -234,6 +234,40 @@ pub const ALL: &[Scenario] = &[
         program: "; unmap a0; switch a | user, user",
         powers: TSO.with(Power::FailingKicks),
         seen: &["stale-elsewhere", "flush-refused", "flush-repeated"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l20-protect-over-reclaim",
+        source: "Linux 3ea277194daa",
+        year: 2017,
+        wrong: "as `z04-protect-over-batch`, with the library's own batch: what was put off was not remembered by the space, so nobody could pay for it",
+        kept_out: "`Batch` counts each unmapping at once, and the space owes it until every CPU has answered",
+        step: Step::Library(Mutant::PutOffForgotten),
+        program: "pages=2; reclaim a0 a1; protect a0; switch a | user, user",
+        seen: &["stale-elsewhere", "pending-flush-seen", "batch-paid"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l21-discard-beside-gather",
+        source: "Linux 99baac21e458, 56236a59556c",
+        year: 2017,
+        wrong: "as `z05-discard-twice`, with the library's own gathers: one that was open beside others did not count them",
+        kept_out: "open gathers are counted; who finishes, or asks, while others are open flushes the whole space",
+        step: Step::Library(Mutant::NestedGatherIgnored),
+        program: "; discard a0; discard a0; switch a | user, user",
+        seen: &["stale-elsewhere", "pending-flush-seen"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l22-store-after-collection",
+        source: "the shape of Linux 1cf35d47712d",
+        year: 2014,
+        wrong: "the dirty bit was collected with the entry, and the page written back, while a CPU could still store to it through a stale writable entry",
+        kept_out: "`Batch::before_write_back` pays if anything dirty is owed",
+        step: Step::Library(Mutant::DirtyUnmappingForgotten),
+        program: "pages=2; reclaim a0 a1; switch a | user, user",
+        breaks: &[Invariant::WriteBack],
+        seen: &["stale-elsewhere", "page-written-back", "batch-paid"],
         ..Scenario::USUAL
     },
 ];

@@ -122,6 +122,9 @@ impl<P: Port> Cpu<P> {
             Op::Clean(at) => self.at(at, |used, page| self.clean(used, page)),
             Op::Munmap(at) => self.at(at, |used, page| self.munmap(used, page)),
             Op::Driver(at) => self.at(at, |used, page| self.driver(used, page)),
+            Op::Reclaim(one, other) => self.at(one, |first, page| {
+                self.at(other, |second, at| self.reclaim([(first, page), (second, at)]));
+            }),
             Op::Age(at) => self.at(at, |used, page| self.age(used, page)),
             Op::Tick => self.tick(),
         }

@@ -34,6 +34,7 @@ mod op;
 mod port;
 mod program;
 mod random;
+mod reclaim;
 mod retire;
 mod state;
 mod tables;

@@ -139,6 +139,8 @@ pub enum Op {
     Munmap(At),
     /// The driver takes a page back: unmaps it if its area is still linked, then frees it.
     Driver(At),
+    /// Unmaps two pages, of any spaces, in one batch; what was dirty is written back before the rest is paid for.
+    Reclaim(At, At),
     /// Clears a page's accessed bit, to see whether it is used.
     Age(At),
     /// The timer's work for the library.
@@ -154,7 +156,9 @@ impl fmt::Display for Op {
             }
             Self::KernelPage(page) => write!(f, "{name} {page}"),
             Self::UnmapMany(at, count) => write!(f, "{name} {at} {count}"),
-            Self::Move(from, to) | Self::MoveTable(from, to) => write!(f, "{name} {from} {to}"),
+            Self::Move(from, to) | Self::MoveTable(from, to) | Self::Reclaim(from, to) => {
+                write!(f, "{name} {from} {to}")
+            }
             _ => match self.at() {
                 Some(at) => write!(f, "{name} {at}"),
                 None => f.write_str(name),
@@ -207,6 +211,7 @@ impl Op {
             Self::Clean(_) => "clean",
             Self::Munmap(_) => "munmap",
             Self::Driver(_) => "driver",
+            Self::Reclaim(..) => "reclaim",
             Self::Age(_) => "age",
             Self::Tick => "tick",
         }
@@ -216,7 +221,7 @@ impl Op {
     #[must_use]
     pub fn pages(&self) -> [Option<u8>; 2] {
         let to = match *self {
-            Self::Move(_, to) | Self::MoveTable(_, to) => Some(to.page),
+            Self::Move(_, to) | Self::MoveTable(_, to) | Self::Reclaim(_, to) => Some(to.page),
             _ => None,
         };
         [self.at().map(|at| at.page), to]
@@ -250,6 +255,7 @@ impl Op {
             | Self::Clean(at)
             | Self::Munmap(at)
             | Self::Driver(at)
+            | Self::Reclaim(at, _)
             | Self::Age(at) => Some(at),
             _ => None,
         }
@@ -309,6 +315,7 @@ impl FromStr for Op {
             "clean" => Self::Clean(word()?.parse()?),
             "munmap" => Self::Munmap(word()?.parse()?),
             "driver" => Self::Driver(word()?.parse()?),
+            "reclaim" => Self::Reclaim(word()?.parse()?, word()?.parse()?),
             "age" => Self::Age(word()?.parse()?),
             "tick" => Self::Tick,
             _ => return Err(format!("there is no operation `{name}`")),

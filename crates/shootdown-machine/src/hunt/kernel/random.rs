@@ -161,6 +161,12 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
         38 => Op::Migrate(at),
         39 => Op::Tick,
         40 => Op::Age(at),
-        _ => n.of(&[Op::Walk(at), Op::Peek(at.space), Op::Track(at), Op::Write(at)]),
+        _ => n.of(&[
+            Op::Walk(at),
+            Op::Peek(at.space),
+            Op::Track(at),
+            Op::Write(at),
+            Op::Reclaim(at, other),
+        ]),
     }
 }
