@@ -124,6 +124,8 @@ impl<P: Platform> AddressSpace<P> {
         let owed = self.owed_tables();
         let whole = owed.is_some() && !without!(OwedIgnored);
         let request = if whole { Request::space() } else { request };
+        // What comes to be owed while this flush runs is left to another: no look at a line that others have by then.
+        let owing = self.is_owing();
         let (change, started) = self.start(pin, me, request);
         let (Started { targets, trim, .. }, Change { hint, looks_again, .. }) = (started, change);
         let done = tell_and_wait(pin, me, &[change], targets, trim);
@@ -134,7 +136,9 @@ impl<P: Platform> AddressSpace<P> {
                     self.after_asking(pin, me, request, hint.generation);
                 }
                 owed.into_iter().for_each(|owed| self.paid_tables(owed));
-                self.paid_by(me, change);
+                if owing {
+                    self.paid_by(me, change);
+                }
                 Ok(Flushed { generation: hint.generation, interrupted })
             }
             Err(e) => {
