@@ -16,6 +16,7 @@ use shootdown_machine::harness::{self, Config, Library, Options, Port};
 // unchanged under this name, and built for the kernel with the crate of that name.
 use shootdown_machine::shootdown;
 
+use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown::facts::{Facts, TagScope};
 use shootdown::platform::{KickError, Pinned, Platform, Stalled};
@@ -218,7 +219,9 @@ unsafe impl Platform for Mine {
 
     /// The policy under test: yours to replace.
     fn policy() -> &'static Policy {
-        const TWO_SLOTS: Policy = Policy { slots: 2, ..Policy::SHOOTDOWN };
+        // The programs below clear no accessed bits: a switch need not look whether any were.
+        const NEVER: AccessedPolicy = AccessedPolicy::all(Accessed::Never);
+        const TWO_SLOTS: Policy = Policy { slots: 2, accessed: NEVER, ..Policy::SHOOTDOWN };
         &TWO_SLOTS
     }
 }

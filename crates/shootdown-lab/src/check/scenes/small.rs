@@ -1,5 +1,6 @@
 //! Small worlds, all schedules of which are explored.
 
+use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::policy::Policy;
 use shootdown_machine::hunt::kernel::Program;
 use shootdown_machine::hunt::{Memory, Powers, World};
@@ -24,6 +25,8 @@ impl Fixed {
         if let Some(policy) = policy {
             program.config.policy = policy;
         }
+        // None of them clears accessed bits, and a switch that looks whether any were doubles what there is to explore.
+        program.config.policy.accessed = AccessedPolicy::all(Accessed::Never);
         program
     }
 }
