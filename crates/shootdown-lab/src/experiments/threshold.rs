@@ -32,7 +32,7 @@ const STEP: Time = Time::from_ns(500);
 const COST: &str = "CPU time of an iteration";
 const PAYS: &str = "broadcasts pay from";
 /// How much worse than the better of interrupts and broadcasts the policy may be.
-const SLACK: f64 = 1.1;
+const SLACK: f64 = 1.15;
 
 /// Who iterates.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -94,7 +94,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Eight million states (a quarter of a GB), no limit of runs and time, and the first breach ends it.
+    /// Twelve million states (half a GB), no limit of runs and time, and the first breach ends it.
     fn default() -> Self {
         Self { states: 12 << 20, runs: u64::MAX, time: None, first_breach: true }
     }
