@@ -23,7 +23,7 @@ fn killed_mutants_say_where_and_are_counted() {
     let text = out(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     for words in [
-        "killed in `back`: revocation broken, after ",
+        "killed in `back`: ",
         "killed by the model checker: `the_first_cpu_of_a_word_passes_the_kick_on`",
         "no difference in ",
         "mutants: 2 of 2 killed, 1 of them by the model checker; 1 argued to be equivalent",

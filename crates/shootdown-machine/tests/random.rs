@@ -280,7 +280,7 @@ fn random_programs_find_missing_steps_where_some_tags_are_machine_wide() {
     use Mutant::{MovingCountsAsMoved, SettleIgnoresSlots, SharedTagNotLookedAtAgain};
     for mutant in [MovingCountsAsMoved, SettleIgnoresSlots, SharedTagNotLookedAtAgain] {
         mutant::set(Some(mutant));
-        let found = (1..=2000).any(|seed| run_on(&["zen3-milan-36"], seed).is_err());
+        let found = (1..=10_000).any(|seed| run_on(&["zen3-milan-36"], seed).is_err());
         mutant::set(None);
         assert!(found, "{mutant:?} went unnoticed");
     }
@@ -309,7 +309,7 @@ fn random_programs_find_missing_steps() {
         Mutant::GatherForgetsTables,
     ] {
         mutant::set(Some(mutant));
-        let found = (1..=2000).any(|seed| run(seed).is_err());
+        let found = (1..=10_000).any(|seed| run(seed).is_err());
         mutant::set(None);
         assert!(found, "{mutant:?} went unnoticed");
     }

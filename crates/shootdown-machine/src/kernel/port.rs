@@ -433,7 +433,10 @@ impl<const W: usize> Library for Port<W> {
         cpus.iter().for_each(|cpu| targets.insert(CpuId(*cpu)));
         shootdown::call_on::<Self, _>(&Self::pin(), &targets, &|_| {
             if with(|s| s.mine().current.is_none()) {
+                // This CPU runs the function with interrupts on.
+                let was = engine::irqs(false);
                 shootdown::leave::<Self>(&Self::pin());
+                engine::irqs(was);
             }
         })
     }

@@ -207,19 +207,19 @@ mutants! {
     /// The flusher takes CPUs that are elsewhere out of the set by itself.
     RemoteRemoval "remote-removal" Reference "flush.rs filter" Revocation;
     /// The initiator does no local work.
-    NoLocalWork "no-local-work" Row "flush.rs local_work" Revocation;
+    NoLocalWork "no-local-work" Row "flush/tell.rs local_work" Revocation;
     /// An initiator that interrupted its own CPU's catching up relies on it for its own change.
-    NestedWorkForgotten "nested-work-forgotten" Row "flush.rs local_work" Revocation;
+    NestedWorkForgotten "nested-work-forgotten" Row "flush/tell.rs local_work" Revocation;
     /// An initiator that interrupted its own CPU's leaving of a space relies on it for its own change.
-    UnloadingWorkForgotten "unloading-work-forgotten" Row "flush.rs local_work" Reuse;
+    UnloadingWorkForgotten "unloading-work-forgotten" Row "flush/tell.rs local_work" Reuse;
     /// The initiator does not wait for answers.
-    NoWait "no-wait" Wait "flush.rs pull_from" Revocation;
+    NoWait "no-wait" Wait "flush/tell.rs pull_from" Revocation;
     /// The initiator does not wait for a tree.
-    NoWaitTree "no-wait-tree" Wait "flush.rs tell_and_wait" Revocation;
+    NoWaitTree "no-wait-tree" Wait "flush/tell.rs tell_and_wait" Revocation;
     /// The initiator waits only for the last CPU of each group.
     WaitsForLastOnly "waits-for-last-only" Wait "flush/answer.rs wait_for_group" Revocation;
     /// A flush that can't wait reports that it is done.
-    WouldWaitIsOk "would-wait-is-ok" Ack "flush.rs tell_and_wait" Errors;
+    WouldWaitIsOk "would-wait-is-ok" Ack "flush/tell.rs tell_and_wait" Errors;
     /// The acknowledged generation is read before the space it belongs to.
     AnswerReadFirst "answer-read-first" Ordering "flush/answer.rs is_done" Revocation;
     /// The acknowledged generation is read without Acquire.
@@ -233,7 +233,7 @@ mutants! {
     /// A ticket is done when the first CPU has answered.
     TicketTrustsFirst "ticket-trusts-first" Quarantine "flush/answer.rs poll" Revocation;
     /// With push delivery, a flush that does not wait leaves no request behind.
-    DeferForgotten "defer-forgotten" Row "flush.rs tell" Progress;
+    DeferForgotten "defer-forgotten" Row "flush/tell.rs tell" Progress;
     /// The request of a flush that does not wait is posted without Release.
     DeferRelaxed "defer-relaxed" Ordering "call.rs defer" Progress
         unless "The fence of D1 in `flush::start` lies between the count and this store, and makes it a release of all that came before the fence. Who takes the request needs no more.";
@@ -264,9 +264,9 @@ mutants! {
     PaidRelaxed "paid-relaxed" Ordering "space.rs paid_tables" Reuse
         unless "As with `owed-relaxed`: the number is all there is, and the exchange fails when it has grown.";
     /// A posted flush reports success although its kick failed.
-    PushErrorForgotten "push-error-forgotten" Ack "flush.rs tell_and_wait" Errors;
+    PushErrorForgotten "push-error-forgotten" Ack "flush/tell.rs tell_and_wait" Errors;
     /// A flush by tree reports success although its kick failed.
-    TreeErrorForgotten "tree-error-forgotten" Ack "flush.rs tell_and_wait" Errors;
+    TreeErrorForgotten "tree-error-forgotten" Ack "flush/tell.rs tell_and_wait" Errors;
     /// A flush that gave up waiting reports success.
     StallForgotten "stall-forgotten" Ack "flush/answer.rs wait_for" Errors;
     /// A waiter sleeps although the state it looked at has changed since.
@@ -695,15 +695,15 @@ mutants! {
     /// A fresh tag does not reset who may hold entries.
     PresenceNotRenewed "presence-not-renewed" Row "switch/broadcast.rs switch_to" Revocation;
     /// What must be broadcast is invalidated on this CPU.
-    BroadcastStaysLocal "broadcast-stays-local" Filter "flush/broadcast.rs broadcast" Revocation;
+    BroadcastStaysLocal "broadcast-stays-local" Filter "flush/broadcast.rs issue" Revocation;
     /// A broadcast is not waited for.
-    BroadcastWithoutSync "broadcast-without-sync" Wait "flush/broadcast.rs broadcast" Revocation;
+    BroadcastWithoutSync "broadcast-without-sync" Wait "flush/broadcast.rs complete" Revocation;
     /// A broadcast for freed tables spares walk caches.
     BroadcastLeafOnly "broadcast-leaf-only" Row "flush/broadcast.rs invalidate" Reuse;
     /// The user half of a pair of tags is not invalidated.
     BroadcastUserHalfForgotten "broadcast-user-half-forgotten" Row "flush/broadcast.rs invalidate" Revocation;
     /// Hardware that completes early is believed.
-    EarlyCompletionTrusted "early-completion-trusted" Filter "flush/broadcast.rs broadcast" Revocation;
+    EarlyCompletionTrusted "early-completion-trusted" Filter "flush/broadcast.rs completed" Revocation;
     /// A CPU leaves the set of a space without having flushed the tag.
     TrimWithoutFlush "trim-without-flush" Quarantine "flush/broadcast.rs trim_here" Revocation;
     /// A kernel range is invalidated on this CPU.
