@@ -8,12 +8,12 @@
 //! ([`flush_kernel`](crate::flush_kernel), [`flush_everything`](crate::flush_everything)), and nothing else: calls,
 //! retiring and trims run code on their targets, and so does the move of a space to a tag for all CPUs.
 //!
-//! - **Marking** ([`Platform::preempted`](crate::Platform::preempted)). Each virtual CPU shares a byte with the
+//! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the
 //!   hypervisor ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in, and the
 //!   CPU is done with: that swap is the linearization point. If it fails because the CPU runs again, the CPU is
 //!   told as any other. If it is preempted after it was told and before it answered, it is marked then; but where a
 //!   large set is told as a tree, or with push delivery, its answer is waited for.
-//! - **Hypercall** ([`Platform::flush_remote`](crate::Platform::flush_remote)). The hypervisor gets the set of CPUs and
+//! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and
 //!   the pages, and makes those CPUs forget, running or not. Which flushes go this way is
 //!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are told as any other.
 //!
@@ -53,7 +53,7 @@ use crate::sync::{AtomicU8, Ordering};
 /// A byte that a virtual CPU shares with its hypervisor: does the CPU run, and must it forget before it does?
 ///
 /// The layout is that of KVM's `kvm_steal_time::preempted`. Guests hand a reference to the library
-/// ([`Platform::preempted`](crate::Platform::preempted)); [`stopped`](Self::stopped) and
+/// ([`Platform::preempted`]); [`stopped`](Self::stopped) and
 /// [`resumes`](Self::resumes) are the hypervisor's half.
 ///
 /// ```
