@@ -1,0 +1,36 @@
+//! Memory for devices: mapped and unmapped at line rate, with real protection.
+//!
+//! A device reaches memory through an IOMMU, by addresses of its own (IOVA). For every transfer a kernel takes an
+//! address, writes an entry, and afterwards takes both away again; and before the page is used for something else, the
+//! IOMMU must have forgotten the translation. This crate is that layer, in three parts that know nothing of each
+//! other, and one that joins them.
+//!
+//! | part | question | module |
+//! |---|---|---|
+//! | allocation | Which address? | [`iova`] |
+//! | page tables | What does the hardware find there? | [`table`] |
+//! | invalidation | When has everyone forgotten it? | [`invalidate`] |
+//!
+//! # The promise
+//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still owed to it.
+//! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the invalidation that
+//!    covers them is complete.
+//! 3. **No lock is held across an invalidation wait.**
+//! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
+//!
+//! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
+//! checker.
+
+#![no_std]
+
+extern crate alloc;
+#[cfg(any(test, loom))]
+extern crate std;
+
+pub mod addr;
+pub mod invalidate;
+pub mod iova;
+pub mod sync;
+pub mod table;
+
+pub use addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
