@@ -1,8 +1,52 @@
 //! Counters: what the mechanism did, per CPU, cheap enough to leave on.
 //!
 //! Every counter is written by its own CPU only (a relaxed load and store on a private line; no
-//! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract.
+//! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract; [`total`] is that
+//! of the whole machine.
+//!
+//! # A file of them
+//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` one `name value` in a line, as kernels
+//! print theirs. Both follow from the declaration below, so that none is left out, and need neither an allocator nor
+//! a large stack. A name belongs to its meaning for good: a counter that counts something else gets another name. New
+//! ones may come between the old, so readers go by the name and not by the line.
+//!
+//! ```
+//! # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
+//! use core::fmt::{self, Write};
+//! use shootdown::stats;
+//!
+//! /// What is read from the file `tlb`.
+//! fn show(file: &mut impl Write) -> fmt::Result {
+//!     write!(file, "{}", stats::total::<Mock>())
+//! }
+//!
+//! /// And from `tlb.help`.
+//! fn help(file: &mut impl Write) -> fmt::Result {
+//!     stats::total::<Mock>().iter().try_for_each(|c| writeln!(file, "{}: {}", c.name, c.meaning))
+//! }
+//!
+//! # boot_once(&<Mock as shootdown::Platform>::pin());
+//! let (mut lines, mut meanings) = (String::new(), String::new());
+//! show(&mut lines)?;
+//! help(&mut meanings)?;
+//! assert!(lines.lines().any(|line| line == "kicks_sent 0"));
+//! assert!(meanings.contains("kicks_sent: Interrupts raised (targets, not send operations)."));
+//! # Ok::<(), fmt::Error>(())
+//! ```
+//!
+//! | what became of the work | counters |
+//! |---|---|
+//! | put off | [`owed`](Snapshot::owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
+//! | paid for | [`paid`](Snapshot::paid), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`quiet_catch_ups`](Snapshot::quiet_catch_ups) |
+//! | never needed | [`elided_upgrades`](Snapshot::elided_upgrades), [`elided_new`](Snapshot::elided_new), [`accessed_left`](Snapshot::accessed_left), [`invalidations_none`](Snapshot::invalidations_none) |
+//! | made larger | [`over_ceiling`](Snapshot::over_ceiling), [`escalations`](Snapshot::escalations), [`escalated_gathers`](Snapshot::escalated_gathers) |
+//! | saved | `avoided_*`, [`coalesced`](Snapshot::coalesced), [`paid_by_others`](Snapshot::paid_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
 
+use core::fmt;
+
+use crate::cpu_set::Bits;
+use crate::ids::CpuId;
+use crate::platform::{CpuSetOf, Platform};
 use crate::sync::{CountCell, Ordering};
 
 macro_rules! counters {
@@ -49,10 +93,21 @@ macro_rules! counters {
             }
         }
 
-        impl Snapshot {
-            /// Names and values, in the order of declaration.
-            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
-                [$((stringify!($name), self.$name),)*].into_iter()
+        /// What is told of each counter, and where it is. A static table and no array of values: it is read on
+        /// stacks of a kernel.
+        static TABLE: &[Row] = &[
+            $(Row {
+                name: stringify!($name),
+                meaning: concat!($($doc),*).trim_ascii(),
+                of: |snapshot| snapshot.$name,
+            },)*
+        ];
+
+        #[cfg(all(test, not(loom)))]
+        impl Stats {
+            /// Each counter, in the order of declaration.
+            fn all(&self) -> impl Iterator<Item = &Counter> {
+                [$(&self.$name,)*].into_iter().chain(&self.waits)
             }
         }
 
@@ -78,8 +133,74 @@ macro_rules! counters {
     };
 }
 
+macro_rules! waits {
+    ($($from:literal)*) => {
+        /// The least ticks that each bucket counts, and what is told of it.
+        const WAITS: &[(u64, &str, &str)] = &[
+            $((
+                $from,
+                concat!("waits_from_", $from),
+                concat!("Completed waits of ", $from, " ticks of the platform or more, and too short for the next such counter."),
+            ),)*
+        ];
+    };
+}
+
+waits! {
+    0 1 2 4 8 16 32 64 128 256 512 1024 2048 4096 8192 16384 32768 65536 131072 262144 524288 1048576 2097152 4194304
+}
+
 /// Buckets of the wait histogram.
-pub const WAIT_BUCKETS: usize = 24;
+pub const WAIT_BUCKETS: usize = WAITS.len();
+
+struct Row {
+    name: &'static str,
+    meaning: &'static str,
+    of: fn(&Snapshot) -> u64,
+}
+
+/// A counter as it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Count {
+    /// Its name, in small letters, digits and `_`.
+    pub name: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What is counted, in one line.
+    pub meaning: &'static str,
+}
+
+impl Snapshot {
+    /// Every counter, in the order of declaration; the histogram of waits comes last, a counter for each bucket,
+    /// which is named after the fewest ticks in it.
+    pub fn iter(&self) -> impl Iterator<Item = Count> {
+        let named =
+            |row: &Row| Count { name: row.name, value: (row.of)(self), meaning: row.meaning };
+        let bucket =
+            |(&(_, name, meaning), &value): (&(u64, _, _), &u64)| Count { name, value, meaning };
+        TABLE.iter().map(named).chain(WAITS.iter().zip(&self.waits).map(bucket))
+    }
+}
+
+/// A line for each counter: `name value`.
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.iter().try_for_each(|Count { name, value, .. }| writeln!(f, "{name} {value}"))
+    }
+}
+
+/// The counters of all CPUs together, those that are offline now included. CPUs are read one after the other, while
+/// they count: what two counters say belongs together only where nothing runs.
+#[must_use]
+pub fn total<P: Platform>() -> Snapshot {
+    let mut sum = Snapshot::default();
+    let cpus = u32::try_from(CpuSetOf::<P>::capacity()).unwrap_or(u32::MAX);
+    for state in (0..cpus).filter_map(|cpu| P::slot(CpuId(cpu))) {
+        sum += state.stats();
+    }
+    sum
+}
 
 counters! {
     /// Switches to the space that was loaded already.
@@ -236,6 +357,10 @@ impl Stats {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::format;
+    use std::string::{String, ToString};
+    use std::vec::Vec;
+
     use super::*;
 
     #[test]
@@ -250,6 +375,15 @@ mod tests {
     }
 
     #[test]
+    fn buckets_are_named_after_the_fewest_ticks_in_them() {
+        for (bucket, (from, name, _)) in WAITS.iter().enumerate() {
+            let stats = Stats::new();
+            stats.waited(*from);
+            assert_eq!(stats.read().waits[bucket], 1, "{name}");
+        }
+    }
+
+    #[test]
     fn snapshots_add_and_subtract() {
         let stats = Stats::new();
         stats.kicks_sent.add(5);
@@ -258,8 +392,53 @@ mod tests {
         let mut sum = stats.read() - before;
         sum += sum;
         assert_eq!(sum.kicks_sent, 4);
-        assert!(sum.iter().any(|(name, value)| name == "kicks_sent" && value == 4));
+        assert!(sum.iter().any(|c| c.name == "kicks_sent" && c.value == 4));
         stats.reset(0);
         assert_eq!(stats.read(), Snapshot::default());
+    }
+
+    /// A snapshot in which every counter has another value.
+    fn distinct() -> Snapshot {
+        let stats = Stats::new();
+        (100..).zip(stats.all()).for_each(|(value, counter)| counter.add(value));
+        stats.read()
+    }
+
+    #[test]
+    fn every_field_is_shown_once_and_under_its_name() {
+        let snapshot = distinct();
+        assert_eq!(snapshot.iter().count() * size_of::<u64>(), size_of::<Snapshot>());
+        // What `Debug` was derived for is what the struct has.
+        let fields = format!("{snapshot:?}");
+        for count in snapshot.iter().filter(|c| !c.name.starts_with("waits_")) {
+            let field = format!(" {}: {},", count.name, count.value);
+            assert!(fields.contains(&field), "{field} is not in {fields}");
+        }
+        let waits: Vec<u64> =
+            snapshot.iter().filter(|c| c.name.starts_with("waits_")).map(|c| c.value).collect();
+        assert_eq!(waits, snapshot.waits);
+    }
+
+    #[test]
+    fn names_and_meanings_fit_a_file() {
+        let mut names: Vec<&str> = Vec::new();
+        for Count { name, meaning, .. } in distinct().iter() {
+            assert!(
+                name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+            );
+            assert!(meaning.ends_with('.') && !meaning.contains('\n'), "{name}: {meaning}");
+            assert!(!names.contains(&name), "{name} twice");
+            names.push(name);
+        }
+    }
+
+    #[test]
+    fn a_line_is_a_name_and_a_value() {
+        let snapshot = distinct();
+        let shown = snapshot.to_string();
+        let lines: Vec<String> =
+            snapshot.iter().map(|c| format!("{} {}", c.name, c.value)).collect();
+        assert_eq!(shown.lines().collect::<Vec<_>>(), lines);
+        assert!(shown.ends_with('\n'));
     }
 }

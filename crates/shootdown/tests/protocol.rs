@@ -85,6 +85,25 @@ fn a_remembered_space_keeps_its_entries_when_current_and_loses_exactly_them_when
 }
 
 #[test]
+fn the_machine_counts_what_its_cpus_do_those_that_went_offline_too() {
+    boot(3, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    (0..3).for_each(|cpu| {
+        switch(cpu, space);
+    });
+    on_cpu(0, |pin| space.flush(pin, Request::pages(pages(5, 1)))).unwrap();
+    on_cpu(2, |pin| {
+        shootdown::enter_lazy::<Mock>(pin);
+        shootdown::offline::<Mock>(pin);
+    });
+    let sum = shootdown::stats::total::<Mock>();
+    assert_eq!((sum.requests_pages, sum.kicks_sent, sum.kicks_received), (1, 2, 2));
+    assert_eq!(sum.switches_flushed, 3);
+    let lines = sum.to_string();
+    assert!(lines.lines().any(|line| line == "kicks_received 2"), "{lines}");
+}
+
+#[test]
 fn a_slot_that_changes_hands_is_flushed() {
     boot(1, &Policy::SHOOTDOWN, &PCID);
     let spaces: Vec<_> = (0..7).map(|_| new_space()).collect();
