@@ -19,17 +19,23 @@
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
 //! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
-//! checker.
+//! checker; the feature `mutants` is for this repository's own tests.
 
 #![no_std]
 
 extern crate alloc;
-#[cfg(any(test, loom))]
+#[cfg(any(test, loom, feature = "mutants"))]
 extern crate std;
+
+#[macro_use]
+mod without;
 
 pub mod addr;
 pub mod invalidate;
 pub mod iova;
+#[cfg(any(test, loom, feature = "mutants"))]
+#[doc(hidden)]
+pub mod mutant;
 pub mod sync;
 pub mod table;
 

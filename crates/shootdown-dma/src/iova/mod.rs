@@ -75,14 +75,14 @@ impl Want {
 
     /// Is `range` an answer to it?
     #[must_use]
-    pub const fn is_met_by(&self, range: IovaRange) -> bool {
+    pub fn is_met_by(&self, range: IovaRange) -> bool {
         let crosses = match self.boundary {
             0 => false,
             boundary => range.first() / boundary != range.last() / boundary,
         };
         range.pages() == self.pages
             && range.first() % self.align == 0
-            && range.last() <= self.limit
+            && (range.last() <= self.limit || without!(LimitIgnored))
             && !crosses
     }
 }
@@ -165,7 +165,7 @@ pub unsafe trait Allocate: Sync {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     #[test]
@@ -176,6 +176,13 @@ mod tests {
         assert_eq!(one.aligned(0).check(), Err(AllocError::Invalid));
         assert_eq!(Want::pages(8).unwrap().within(4).check(), Err(AllocError::Invalid));
         assert_eq!(Want::pages(4).unwrap().within(4).check(), Ok(()));
+    }
+
+    #[test]
+    pub(crate) fn limits_are_kept() {
+        let want = Want::pages(2).unwrap().below(5);
+        let met = |first| want.is_met_by(IovaRange::new(first, 2).unwrap());
+        assert_eq!([2, 4, 6].map(met), [true, true, false]);
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! The table of mutants: the one place where they are declared, a section for each part.
+//!
+//! A row is: what is missing, in one sentence; the variant; its name in print; the part; file and function of the step;
+//! and what kills it (see `mod.rs`).
+
+use super::Part;
+
+/// What kills a mutant.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // a kind of which there is none yet
+pub(super) enum Killer {
+    /// A function of this crate.
+    Scene(fn()),
+    /// File and function of a test in `tests/`.
+    Elsewhere(&'static str, &'static str),
+    /// Nothing breaks, for this reason.
+    Nobody(&'static str),
+}
+
+#[cfg(test)]
+#[allow(unused_macros)] // a kind of which there is none yet
+macro_rules! killer {
+    (scene($path:path)) => {
+        Killer::Scene($path)
+    };
+    (loom($file:literal $test:literal)) => {
+        Killer::Elsewhere($file, $test)
+    };
+    (test($file:literal $test:literal)) => {
+        Killer::Elsewhere($file, $test)
+    };
+    (unless($because:literal)) => {
+        Killer::Nobody($because)
+    };
+}
+
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+
+        $variant:ident $name:literal $part:ident $place:literal by $kind:ident $how:tt;)*) => {
+        /// One removed or weakened step.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[non_exhaustive]
+        pub enum Mutant {
+            $($(#[doc = $doc])+ $variant,)*
+        }
+
+        impl Mutant {
+            /// Every mutant, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// Its name in print.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The mutant of this name.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|m| m.name() == name)
+            }
+
+            /// What is missing.
+            #[must_use]
+            pub fn sentence(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+),)* }.trim_start()
+            }
+
+            /// The part it is in.
+            #[must_use]
+            pub const fn part(self) -> Part {
+                match self { $(Self::$variant => Part::$part,)* }
+            }
+
+            /// File (in `src/`) and function of the step.
+            #[must_use]
+            pub const fn place(self) -> &'static str {
+                match self { $(Self::$variant => $place,)* }
+            }
+
+            /// What kills it.
+            #[cfg(test)]
+            pub(super) const fn killer(self) -> Killer {
+                match self { $(Self::$variant => killer!($kind $how),)* }
+            }
+        }
+    };
+}
+
+mutants! {
+    // ---- iova
+
+    /// A range counts as a good answer though its last page is above the limit.
+    LimitIgnored "limit-ignored" Iova "iova/mod.rs: is_met_by"
+        by scene(crate::iova::tests::limits_are_kept);
+
+    // ---- table
+
+    // ---- invalidate
+
+    // ---- domain
+}
