@@ -19,21 +19,24 @@
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
 //! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
-//! checker; the feature `mutants` is for this repository's own tests.
+//! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The feature `mutants` is
+//! for this repository's own tests.
 
 #![no_std]
 
 extern crate alloc;
-#[cfg(any(test, loom, feature = "mutants"))]
+#[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
 extern crate std;
 
 #[macro_use]
 mod without;
 
 pub mod addr;
+pub mod fixed;
 pub mod invalidate;
 pub mod iova;
-#[cfg(any(test, loom, feature = "mutants"))]
+pub mod local;
+#[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
 #[doc(hidden)]
 pub mod mutant;
 pub mod sync;

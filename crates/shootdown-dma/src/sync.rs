@@ -1,10 +1,47 @@
-//! The atomics facade: `core`, or `loom` under the model checker.
+//! The atomics facade: `core`, `loom` under the model checker, or the software machine's traced atomics.
+//!
+//! The rest of the crate names atomics only through this module. [`UnsafeCell`] is the checker's too, so that it sees who
+//! enters what a flag protects.
 
-#[cfg(not(loom))]
+#[cfg(all(not(loom), not(shootdown_traced)))]
 pub use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 #[cfg(loom)]
-pub use loom::sync::atomic::{
+pub use loom::{
+    cell::UnsafeCell,
+    sync::atomic::{
+        AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+        fence,
+    },
+};
+#[cfg(all(shootdown_traced, not(loom)))]
+pub use shootdown_traced::sync::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
+
+/// As in `core`, entered by a closure.
+#[cfg(not(loom))]
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct UnsafeCell<T>(core::cell::UnsafeCell<T>);
+
+#[cfg(not(loom))]
+impl<T> UnsafeCell<T> {
+    /// A cell.
+    pub const fn new(value: T) -> Self {
+        Self(core::cell::UnsafeCell::new(value))
+    }
+
+    /// Gives `f` a pointer to read by.
+    #[inline]
+    pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        f(self.0.get())
+    }
+
+    /// Gives `f` a pointer to write by.
+    #[inline]
+    pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        f(self.0.get())
+    }
+}

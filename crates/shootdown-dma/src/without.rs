@@ -5,7 +5,7 @@
 //! here, before the compiler sees it: nothing of the mutants is compiled, linked or paid for.
 
 /// Is this step taken out?
-#[cfg(any(test, loom, feature = "mutants"))]
+#[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
 macro_rules! without {
     ($step:ident) => {
         $crate::mutant::active($crate::mutant::Mutant::$step)
@@ -13,7 +13,7 @@ macro_rules! without {
 }
 
 /// The ordering, unless it is weakened.
-#[cfg(any(test, loom, feature = "mutants"))]
+#[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
 #[allow(unused_macros)] // until a part has an ordering that is weakened
 macro_rules! order {
     ($step:ident, $order:ident) => {
@@ -26,7 +26,7 @@ macro_rules! order {
 }
 
 /// Is this step taken out? Never, in this build.
-#[cfg(not(any(test, loom, feature = "mutants")))]
+#[cfg(not(any(test, loom, shootdown_traced, feature = "mutants")))]
 macro_rules! without {
     ($step:ident) => {
         $crate::without::never()
@@ -34,7 +34,7 @@ macro_rules! without {
 }
 
 /// The ordering.
-#[cfg(not(any(test, loom, feature = "mutants")))]
+#[cfg(not(any(test, loom, shootdown_traced, feature = "mutants")))]
 #[allow(unused_macros)] // as above
 macro_rules! order {
     ($step:ident, $order:ident) => {
@@ -43,7 +43,7 @@ macro_rules! order {
 }
 
 /// False, in a form that does not look like a forgotten constant.
-#[cfg(not(any(test, loom, feature = "mutants")))]
+#[cfg(not(any(test, loom, shootdown_traced, feature = "mutants")))]
 #[inline(always)]
 pub(crate) const fn never() -> bool {
     false

@@ -92,7 +92,7 @@ macro_rules! words {
     )*};
 }
 
-words!(u8, u32, u64, usize);
+words!(u8, u16, u32, u64, usize);
 
 impl Word for bool {
     const WIDTH: u8 = 1;
@@ -235,6 +235,8 @@ traced! {
     AtomicBool(bool, native::AtomicBool) {}
     /// Traced `AtomicU8`.
     AtomicU8(u8, native::AtomicU8) {}
+    /// Traced `AtomicU16`.
+    AtomicU16(u16, native::AtomicU16) { arithmetic!(u16); }
     /// Traced `AtomicU32`.
     AtomicU32(u32, native::AtomicU32) { arithmetic!(u32); }
     /// Traced `AtomicU64`.

@@ -1,10 +1,12 @@
 //! The link-time seam: what the library's traced atomics call before they act.
 
+use std::alloc::Layout;
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
 use shootdown::sync::Access;
 
-use super::{current, memory};
+use super::{current, memory, with};
 use crate::hunt;
 
 /// An atomic access is about to happen.
@@ -51,4 +53,13 @@ fn __shootdown_prefetch(addr: usize, write: bool) {
     if current().is_some() {
         memory::prefetch(addr, write);
     }
+}
+
+/// Room for what the library shares between CPUs; `None`: no machine runs in this thread.
+#[unsafe(no_mangle)]
+fn __shootdown_place(layout: Layout) -> Option<NonNull<u8>> {
+    if current().is_some() {
+        return Some(with(|e| e.alloc(layout)));
+    }
+    hunt::hooks::place(layout)
 }

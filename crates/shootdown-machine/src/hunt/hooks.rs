@@ -5,7 +5,9 @@
 //! ([`hw::own`](super::hw::own)) take no part: their accesses are made natively. An interrupt can still come
 //! before an access to a CPU's own part, when one is pending: its handler reads the same memory.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use shootdown::sync::Access;
 
@@ -176,6 +178,11 @@ pub fn fence(order: Ordering) {
     with(|h| h.note(|| format!("fence ({order:?})")));
 }
 
+/// Room that CPUs share; `None`: nothing is hunted in this thread.
+pub fn place(layout: Layout) -> Option<NonNull<u8>> {
+    is_hunting().then(|| with(|h| h.arena.alloc(layout)))
+}
+
 /// Writes a buffered store to native memory.
 pub(super) fn write_native(at: *mut (), width: u8, value: u64) {
     #[allow(clippy::cast_possible_truncation)] // the value has this width
@@ -184,6 +191,7 @@ pub(super) fn write_native(at: *mut (), width: u8, value: u64) {
     unsafe {
         match width {
             1 => (*at.cast::<AtomicBool>()).store(value != 0, Ordering::Relaxed),
+            2 => (*at.cast::<AtomicU16>()).store(value as u16, Ordering::Relaxed),
             4 => (*at.cast::<AtomicU32>()).store(value as u32, Ordering::Relaxed),
             _ => (*at.cast::<AtomicU64>()).store(value, Ordering::Relaxed),
         }
