@@ -45,3 +45,10 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 }
+
+/// One turn of a loop that waits for another CPU.
+#[cfg(not(loom))]
+pub use core::hint::spin_loop;
+/// One turn of a loop that waits for another CPU.
+#[cfg(loom)]
+pub use loom::hint::spin_loop;

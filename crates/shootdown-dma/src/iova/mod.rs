@@ -5,7 +5,14 @@
 //! freed is named by its address *and* its length, which are checked where checking is affordable (each allocator
 //! says what it checks).
 
+pub mod space;
+mod spin;
+pub mod tree;
+
 use core::fmt;
+
+pub use space::Space;
+pub use tree::Tree;
 
 use crate::addr::IovaRange;
 
@@ -75,14 +82,14 @@ impl Want {
 
     /// Is `range` an answer to it?
     #[must_use]
-    pub fn is_met_by(&self, range: IovaRange) -> bool {
+    pub const fn is_met_by(&self, range: IovaRange) -> bool {
         let crosses = match self.boundary {
             0 => false,
             boundary => range.first() / boundary != range.last() / boundary,
         };
         range.pages() == self.pages
             && range.first() % self.align == 0
-            && (range.last() <= self.limit || without!(LimitIgnored))
+            && range.last() <= self.limit
             && !crosses
     }
 }
@@ -165,7 +172,7 @@ pub unsafe trait Allocate: Sync {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     #[test]
@@ -179,7 +186,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    pub(crate) fn limits_are_kept() {
+    fn limits_are_kept() {
         let want = Want::pages(2).unwrap().below(5);
         let met = |first| want.is_met_by(IovaRange::new(first, 2).unwrap());
         assert_eq!([2, 4, 6].map(met), [true, true, false]);

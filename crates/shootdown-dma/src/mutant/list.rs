@@ -91,9 +91,33 @@ macro_rules! mutants {
 mutants! {
     // ---- iova
 
-    /// A range counts as a good answer though its last page is above the limit.
-    LimitIgnored "limit-ignored" Iova "iova/mod.rs: is_met_by"
-        by scene(crate::iova::tests::limits_are_kept);
+    /// The tree places ranges above the limit.
+    TreeLimitIgnored "tree-limit-ignored" Iova "iova/tree/gap.rs: place"
+        by scene(crate::iova::tree::gap::tests::places_are_the_highest_that_are_right);
+    /// The tree places ranges across boundaries.
+    TreeBoundaryIgnored "tree-boundary-ignored" Iova "iova/tree/gap.rs: place"
+        by scene(crate::iova::tree::gap::tests::places_are_the_highest_that_are_right);
+    /// Live ranges that abut from below stay nodes of their own.
+    TreeRunsUnmerged "tree-runs-unmerged" Iova "iova/tree/runs.rs: occupy"
+        by scene(crate::iova::tree::tests::runs_merge);
+    /// What a subtree's greatest gap is stays as it was when a gap has changed.
+    TreeGreatestStale "tree-greatest-stale" Iova "iova/tree/runs.rs: set_gap"
+        by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
+    /// A range is taken back though its end is not live.
+    TreeFreeUnchecked "tree-free-unchecked" Iova "iova/tree/runs.rs: is_live"
+        by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
+    /// Requests that are aligned in an unusual way are given up when no gap is generous.
+    TreeScanSkipped "tree-scan-skipped" Iova "iova/tree/mod.rs: find"
+        by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
+    /// Nobody reserves the holes of the space.
+    HolesForgotten "holes-forgotten" Iova "iova/space.rs: holes"
+        by scene(crate::iova::tree::tests::holes_stay_free);
+    /// What was done under the lock is not released with it.
+    SpinReleaseRelaxed "spin-release-relaxed" Iova "iova/spin.rs: drop"
+        by loom("loom_iova.rs" "one_at_a_time");
+    /// What was done under the lock before is not acquired with it.
+    SpinAcquireRelaxed "spin-acquire-relaxed" Iova "iova/spin.rs: with"
+        by loom("loom_iova.rs" "one_at_a_time");
 
     // ---- table
 

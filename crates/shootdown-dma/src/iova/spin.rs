@@ -1,0 +1,73 @@
+//! The lock of the shared parts: one word, taken by compare-and-swap.
+//!
+//! Allocators are called from interrupt handlers too, where nothing may sleep, and hold this lock for a bounded time: a
+//! search in a balanced tree, a few words of a bitmap, a magazine that changes hands. They call nobody's code under it, neither
+//! the kernel's memory allocator nor an invalidation.
+//!
+//! A seam for the kernel's own lock would be a type parameter on every allocator and on everybody who holds
+//! one, for a lock that is rarely contended: magazines take it once for a hundred operations. It is not fair
+//! for the same reason; and a lock that hands itself over in turn stands still when the next in turn is a virtual CPU that
+//! does not run.
+//!
+//! **Interrupts.** The lock does not disable them. If interrupt handlers allocate or free, everybody else calls the
+//! allocators with interrupts disabled, or a handler would wait for the task it has interrupted.
+//!
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | S1 compare-and-swap in `take` | Acquire | S2 | what the one before did under the lock is seen |
+//! | S2 store when done | Release | S1 | |
+
+use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
+
+/// A value that one at a time may use.
+pub(crate) struct Spin<T> {
+    taken: AtomicBool,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: `with` and `attempt` give `&mut T` to one thread at a time, so that `T` needs to be movable between threads only.
+unsafe impl<T: Send> Sync for Spin<T> {}
+// SAFETY: as for `T` itself.
+unsafe impl<T: Send> Send for Spin<T> {}
+
+/// Gives the lock back, however its holder leaves.
+struct Taken<'a>(&'a AtomicBool);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, order!(SpinReleaseRelaxed, Release)); // [S2]
+    }
+}
+
+impl<T> Spin<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
+    }
+
+    /// Waits for the lock and uses the value.
+    #[inline]
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        while !self.take() {
+            spin_loop();
+            // Waits on a copy of the line. Not under the model checker, which would have a load see the old for ever.
+            while cfg!(not(loom)) && self.taken.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+        }
+        self.run(f)
+    }
+
+    #[inline]
+    fn take(&self) -> bool {
+        // ORDERING: acquires what the holder before released [S2].
+        let acquire = order!(SpinAcquireRelaxed, Acquire);
+        self.taken.compare_exchange(false, true, acquire, Ordering::Relaxed).is_ok() // [S1]
+    }
+
+    #[inline]
+    fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let _taken = Taken(&self.taken);
+        // SAFETY: `taken` was false and this thread made it true; nobody else comes here before `_taken` is dropped.
+        self.value.with_mut(|value| f(unsafe { &mut *value }))
+    }
+}
