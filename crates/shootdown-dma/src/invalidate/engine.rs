@@ -1,0 +1,418 @@
+//! A domain's invalidations: collected per CPU, told to every unit, known to be complete.
+//!
+//! # How to use it
+//! Clear the entry; [`note`](Engine::note) what was cleared, and keep the [`Token`] with what may not be reused: address
+//! range, data page, table page. [`flush`](Engine::flush) when enough has come together or enough time has passed. Reuse
+//! when the token [is complete](Engine::is_complete). Who can't go on before that [waits](Engine::wait).
+//!
+//! ```
+//! use shootdown_dma::invalidate::{Engine, Ladder, model::Model};
+//! use shootdown_dma::{DeviceId, DomainId, IovaRange};
+//!
+//! let iommu = Model::new(1);
+//! let engine = Engine::new(2, [(&iommu, DomainId(7))], Ladder::DEFAULT);
+//! let seat = engine.attach(0, DeviceId(3), true)?;
+//! iommu.attach(DeviceId(3), DomainId(7), true);
+//!
+//! let page = IovaRange::new(0x100, 1).expect("one page");
+//! iommu.map(DomainId(7), 0x100, 42);
+//! assert_eq!(iommu.access(DeviceId(3), 0x100), Some(42));
+//!
+//! // Unmap: the entry is cleared, but the device reaches the page as before.
+//! iommu.unmap(DomainId(7), 0x100);
+//! let token = engine.note(0, page, true);
+//! assert_eq!(iommu.access(DeviceId(3), 0x100), Some(42));
+//! assert!(!engine.is_complete(token));
+//!
+//! engine.flush(0);
+//! engine.wait(token, &mut || { iommu.step(); true })?;
+//! assert_eq!(iommu.access(DeviceId(3), 0x100), None); // nobody reaches it any more
+//! iommu.detach(DeviceId(3));
+//! engine.detach(seat, &mut || { iommu.step(); true }).map_err(|(error, _seat)| error)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The protocol
+//! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has one more lane, the
+//! **whole**, whose batches are invalidations of the whole domain. It serves timers ([`flush_all`](Engine::flush_all): what is
+//! pending in other lanes becomes part of the batch, each lane completes when it does), and whoever finds all lanes
+//! locked: noting there takes no lock, only the number of the next batch to be *started*.
+//!
+//! # Why a token covers what was cleared (I4)
+//! In a lane: the batch is still open when the token is taken, and is closed under the same lock. In the whole lane there is
+//! no lock, but a pair of fences:
+//!
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | E1 entry cleared, fence, `started` read | SeqCst fence | E2 | who reads that batch n has not started has cleared the entry before the fence of batch n, hence before any of its commands |
+//! | E2 `started` raised to n, fence, commands submitted | SeqCst fence | E1 | |
+//!
+//! Flushes are counted when they start and again when they are complete; a token is the first that has not started, so
+//! that what has completed it has begun after it. Reading *completed* or *submitted* instead would count a flush that
+//! began before the entry was cleared.
+
+use alloc::boxed::Box;
+
+use crate::addr::{DeviceId, DomainId, IovaRange};
+use crate::sync::{AtomicU64, Ordering, fence};
+
+use super::ladder::Ladder;
+use super::lane::{Lane, Slot};
+use super::members::{AttachError, Member, Seat};
+use super::pending::{SPANS, Span};
+use super::{QueueError, Unit};
+
+/// Lanes that a note tries before it takes the whole domain.
+const TRIES: usize = 4;
+
+/// What was noted before it was taken is forgotten when it is complete. Tokens of one CPU number mostly grow; compare
+/// them only by asking the engine that gave them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[must_use = "what was unmapped may be reused only when its token is complete"]
+pub struct Token {
+    lane: u32,
+    batch: u64,
+}
+
+/// The invalidations of one domain. See the [module](self).
+#[derive(Debug)]
+pub struct Engine<U> {
+    members: Box<[Member<U>]>,
+    /// One for each CPU number, and behind them the whole.
+    lanes: Box<[Lane]>,
+    /// The newest batch of the whole lane that has started.
+    started: AtomicU64,
+    ladder: Ladder,
+}
+
+impl<U: Unit> Engine<U> {
+    /// An engine for a domain that may have devices behind these units, and is known to each by this id, with a lane for each
+    /// of `cpus` CPUs (at least one).
+    #[must_use]
+    pub fn new(
+        cpus: usize,
+        units: impl IntoIterator<Item = (U, DomainId)>,
+        ladder: Ladder,
+    ) -> Self {
+        let members: Box<[_]> = units.into_iter().map(|(u, d)| Member::new(u, d)).collect();
+        let lanes = (0..=cpus.max(1)).map(|_| Lane::new(members.len())).collect();
+        Self { members, lanes, started: AtomicU64::new(0), ladder }
+    }
+
+    const fn whole(&self) -> usize {
+        self.lanes.len() - 1
+    }
+
+    /// Lists a device behind the unit of this number; `caches`: it has a cache of translations (ATC) that is turned on. To
+    /// be called before the device's configuration entry is made valid.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
+        let member = self.members.get(unit).ok_or(AttachError::NoSuchUnit)?;
+        let caching = member.attach(device, caches)?;
+        Ok(Seat { unit, device, caching })
+    }
+
+    /// Makes everybody forget a device whose configuration entry was cleared, waits until that is complete, and gives the
+    /// seat back. `relax` is a turn of the waiting; it returns false to give up.
+    ///
+    /// # Errors
+    /// See [`QueueError`], and the seat: the device is still listed. [`QueueError::DeviceTimeout`]: it does not answer; reset
+    /// it, and call [`evict`](Self::evict).
+    pub fn detach(
+        &self,
+        seat: Seat,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), (QueueError, Seat)> {
+        let member = &self.members[seat.unit];
+        let mut ticket = None;
+        loop {
+            let step = match ticket {
+                None => member.tell_departed(&seat).map(|t| {
+                    ticket = Some(t.0);
+                    false
+                }),
+                Some(ticket) => member.reached(ticket),
+            };
+            match step {
+                Ok(true) => break,
+                Err(error) if self.ends_waiting(error) => return Err((error, seat)),
+                _ if seat.caching.is_some() && !member.answers(seat.device) => {
+                    return Err((QueueError::DeviceTimeout, seat));
+                }
+                _ if !relax() => return Err((QueueError::GaveUp, seat)),
+                _ => {}
+            }
+        }
+        self.evict(seat);
+        Ok(())
+    }
+
+    /// Takes a device out that was reset or removed: it has no cache any more, and what it has not answered does not hold
+    /// others up.
+    pub fn evict(&self, seat: Seat) {
+        self.members[seat.unit].detach(seat.caching);
+    }
+
+    /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is going away. Never waits, never
+    /// allocates; may be called from interrupts.
+    ///
+    /// The token covers everything that this CPU cleared in `range` before, and becomes complete after a
+    /// [`flush`](Self::flush) for the same CPU number, [`flush_all`](Self::flush_all) or [`wait`](Self::wait).
+    pub fn note(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
+        self.put(cpu, false, |lane| lane.pending.push(range, leaf_only))
+    }
+
+    /// Notes that any entries of the domain were cleared, tables among them; devices are told to forget all. For buffers that
+    /// were mapped once, and for domains that go away.
+    pub fn note_everything(&self, cpu: usize) -> Token {
+        self.put(cpu, false, |lane| lane.pending.push_everything())
+    }
+
+    /// [`note`](Self::note), and submits the batch at once: for who is going to wait.
+    pub fn invalidate(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
+        self.put(cpu, true, |lane| lane.pending.push(range, leaf_only))
+    }
+
+    fn put(&self, cpu: usize, submit: bool, push: impl Fn(&Lane)) -> Token {
+        let cpus = self.whole();
+        for index in (0..cpus.min(TRIES)).map(|i| (cpu + i) % cpus) {
+            let lane = &self.lanes[index];
+            if lane.try_lock() {
+                push(lane);
+                let token = self.token(index);
+                if submit {
+                    self.flush_held(index, false);
+                } else if lane.unlock() {
+                    self.flush_lane(index, true);
+                }
+                return token;
+            }
+        }
+        self.note_whole()
+    }
+
+    /// All lanes are taken: the whole domain, without a lock.
+    fn note_whole(&self) -> Token {
+        fence(Ordering::SeqCst); // [E1]
+        let batch = self.started.load(Ordering::Relaxed) + 1;
+        self.flush_lane(self.whole(), true);
+        Token { lane: self.whole() as u32, batch }
+    }
+
+    /// The open batch of a lane.
+    fn token(&self, index: usize) -> Token {
+        Token { lane: index as u32, batch: self.lanes[index].closed() + 1 }
+    }
+
+    /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays pending, and
+    /// [`poll`](Self::poll) tries again.
+    pub fn flush(&self, cpu: usize) {
+        self.flush_lane(cpu % self.whole(), false);
+    }
+
+    /// Submits an invalidation of the whole domain, which whatever is pending becomes part of. The token covers everything
+    /// that was cleared before the call. Never waits, as [`flush`](Self::flush).
+    pub fn flush_all(&self) -> Token {
+        self.note_whole()
+    }
+
+    /// Tries again what units had no room for, and moves completions on. To be called now and then: from a timer, when an IOMMU
+    /// has interrupted, when nothing else is to do. Never waits.
+    ///
+    /// # Errors
+    /// The first that a unit tells of. All lanes were served nevertheless.
+    pub fn poll(&self) -> Result<(), QueueError> {
+        let mut outcome = Ok(());
+        for (index, lane) in self.lanes.iter().enumerate().rev() {
+            outcome = outcome.and(self.advance(index));
+            if lane.is_wanted() {
+                self.flush_lane(index, true);
+            }
+        }
+        outcome
+    }
+
+    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts.
+    #[must_use]
+    pub fn is_complete(&self, token: Token) -> bool {
+        let index = token.lane as usize;
+        // An error is told by the next `poll` or `wait`, if it lasts.
+        self.lanes[index].done() >= token.batch
+            || (self.advance(index).is_ok() && self.lanes[index].done() >= token.batch)
+    }
+
+    /// Is the token's batch submitted? If not, it is complete only after a flush.
+    #[must_use]
+    pub fn is_submitted(&self, token: Token) -> bool {
+        self.lanes[token.lane as usize].closed() >= token.batch
+    }
+
+    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile; not to be called with
+    /// interrupts off. `relax` is a turn of the waiting; it returns false to give up.
+    ///
+    /// # Errors
+    /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
+    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused.
+    pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
+        let index = token.lane as usize;
+        let lane = &self.lanes[index];
+        loop {
+            if lane.done() >= token.batch {
+                return Ok(());
+            }
+            if lane.closed() < token.batch {
+                self.flush_lane(index, true);
+            }
+            // The lane's batch may be part of one of the whole lane that there was no room for.
+            if self.lanes[self.whole()].is_wanted() {
+                self.flush_lane(self.whole(), true);
+            }
+            match self.advance(index) {
+                Err(error) if self.ends_waiting(error) => return Err(error),
+                _ if lane.done() >= token.batch => return Ok(()),
+                _ if self.members.iter().any(|m| m.silent().is_some()) => {
+                    return Err(QueueError::DeviceTimeout);
+                }
+                _ if !relax() => return Err(QueueError::GaveUp),
+                _ => {}
+            }
+        }
+    }
+
+    fn ends_waiting(&self, error: QueueError) -> bool {
+        error == QueueError::Stuck
+    }
+
+    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it.
+    fn flush_lane(&self, index: usize, force: bool) {
+        if self.lanes[index].try_lock_or_wish() {
+            self.flush_held(index, force);
+        }
+    }
+
+    /// The same with the lane's lock, which it leaves.
+    fn flush_held(&self, index: usize, mut force: bool) {
+        let lane = &self.lanes[index];
+        loop {
+            force |= lane.take_wish();
+            let submitted = if index == self.whole() {
+                self.submit_whole()
+            } else {
+                self.submit_lane(lane, force)
+            };
+            if submitted.is_none() {
+                lane.wish(); // for `poll`
+            }
+            if !lane.unlock() || submitted.is_none() || !lane.try_lock_or_wish() {
+                return;
+            }
+            force = true;
+        }
+    }
+
+    /// With the lane's lock. `None`: there was no room somewhere; the batch stays open.
+    fn submit_lane(&self, lane: &Lane, force: bool) -> Option<()> {
+        if lane.pending.is_empty() && !force {
+            return Some(());
+        }
+        let slot = lane.open_slot()?;
+        let mut spans = [Span::EMPTY; SPANS];
+        match lane.pending.read(&mut spans) {
+            Some(0) => slot.clear(),
+            Some(count) => self.tell(&slot, Some(&spans[..count]))?,
+            None => self.tell(&slot, None)?,
+        }
+        lane.close();
+        Some(())
+    }
+
+    /// With the whole lane's lock. `None`: there was no room somewhere; the batch has started and is not closed.
+    fn submit_whole(&self) -> Option<()> {
+        let lane = &self.lanes[self.whole()];
+        let slot = lane.open_slot()?;
+        let batch = lane.closed() + 1;
+        let again = self.started.load(Ordering::Relaxed) == batch;
+        self.started.store(batch, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // [E2]
+        for index in 0..self.whole() {
+            self.absorb(index, batch);
+        }
+        self.tell(&slot, None)?;
+        lane.close();
+        if again {
+            // Who came between the attempts has a token of the next batch.
+            lane.wish();
+        }
+        Some(())
+    }
+
+    /// Makes what is pending in a lane part of a batch of the whole lane that has started, and is not submitted yet.
+    fn absorb(&self, index: usize, whole: u64) {
+        let lane = &self.lanes[index];
+        if lane.pending.is_empty() || !lane.try_lock() {
+            return;
+        }
+        if let Some(slot) = lane.open_slot() {
+            let _ = lane.take_wish();
+            slot.follow(whole);
+            lane.close();
+        }
+        if lane.unlock() {
+            self.flush_lane(index, true);
+        }
+    }
+
+    /// Tells all units of the domain.
+    fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Option<()> {
+        fence(Ordering::SeqCst); // [M2]
+        slot.clear();
+        for (unit, member) in self.members.iter().enumerate() {
+            match member.tell(spans, &self.ladder) {
+                Ok(Some(ticket)) => slot.set(unit, ticket.0),
+                Ok(None) => {}
+                // Units that were told already are told again: too much is harmless.
+                Err(_) => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Moves the lane's completions on as far as they go.
+    fn advance(&self, index: usize) -> Result<(), QueueError> {
+        let lane = &self.lanes[index];
+        loop {
+            let batch = lane.done() + 1;
+            if batch > lane.closed() || !self.is_slot_complete(&lane.slot(batch))? {
+                return Ok(());
+            }
+            lane.finish(batch);
+        }
+    }
+
+    fn is_slot_complete(&self, slot: &Slot<'_>) -> Result<bool, QueueError> {
+        let whole = slot.followed();
+        if whole > self.lanes[self.whole()].done() {
+            self.advance(self.whole())?;
+            if whole > self.lanes[self.whole()].done() {
+                return Ok(false);
+            }
+        }
+        for (unit, member) in self.members.iter().enumerate() {
+            match slot.get(unit) {
+                0 => {}
+                ticket if !member.reached(ticket)? => return Ok(false),
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+
+    /// A device of the domain that does not answer, if there is one: nothing becomes complete until it is
+    /// [evicted](Self::evict).
+    #[must_use]
+    pub fn silent(&self) -> Option<DeviceId> {
+        self.members.iter().find_map(Member::silent)
+    }
+}

@@ -1,0 +1,178 @@
+//! One CPU's share of a domain's invalidations: what is pending, what is under way, what is done.
+//!
+//! # The protocol
+//! A lane numbers its batches. Batch `closed + 1` is open: what is [noted](super::Engine::note) goes into it. Submitting
+//! it to all units of the domain closes it, and its tickets are kept in one of [`FLIGHTS`] slots until all of them
+//! are complete; then `done` moves up, one batch after the other. A batch that a unit had no room for stays open, and grows
+//! instead: the further behind a unit is, the more a command of it covers.
+//!
+//! The lock is only ever tried. Who does not get it (another CPU with the same number, or an interrupt on top of the
+//! holder) notes in another lane; who wants the batch *submitted* leaves the wish in the lock word, and the holder, which
+//! leaves the lock by a read-modify-write of the same word, sees it. Nobody spins, so nobody can be waited for in vain.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | L1 lock taken | Acquire | L2 | pending spans, and the clearing of the entries that they name, happen before their submission |
+//! | L2 lock left | Release | L1 | |
+//! | L3 wish left in the lock word | Release | L1 | what the wisher noted before is in the batch that is submitted for it |
+//! | L4 batch closed | Release | L5 | its tickets are in their slot |
+//! | L5 closed read | Acquire | L4 | |
+//! | L6 done moved up, by compare-and-swap | AcqRel | L7 | what was submitted had taken effect |
+//! | L7 done read | Acquire | L6 | who sees it may reuse; and the slot may be filled again |
+//!
+//! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was filled again
+//! meanwhile; but that happens after `done` moved on (L7), and then the compare-and-swap of L6 fails.
+
+use alloc::boxed::Box;
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+use super::pending::Pending;
+
+/// Batches of a lane that may be under way at a time. A unit completes them in microseconds; who is further behind
+/// grows the open batch.
+#[cfg(not(loom))]
+pub(super) const FLIGHTS: usize = 8;
+#[cfg(loom)]
+pub(super) const FLIGHTS: usize = 2;
+
+const LOCKED: u32 = 1;
+const WANTED: u32 = 2;
+
+/// See the module. On cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+pub(super) struct Lane {
+    state: AtomicU32,
+    closed: AtomicU64,
+    done: AtomicU64,
+    pub pending: Pending,
+    /// [`FLIGHTS`] slots of `width` words: the batch of the domain's own lane that this one is part of (or 0), and a ticket
+    /// for each unit (or 0).
+    tickets: Box<[AtomicU64]>,
+    width: usize,
+}
+
+impl Lane {
+    pub fn new(units: usize) -> Self {
+        let width = units + 1;
+        Self {
+            state: AtomicU32::new(0),
+            closed: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            pending: Pending::new(),
+            tickets: (0..FLIGHTS * width).map(|_| AtomicU64::new(0)).collect(),
+            width,
+        }
+    }
+
+    /// Takes the lock, if nobody has it.
+    pub fn try_lock(&self) -> bool {
+        self.state.fetch_or(LOCKED, Ordering::Acquire) & LOCKED == 0 // [L1]
+    }
+
+    /// Takes the lock, or leaves the wish to whoever has it.
+    pub fn try_lock_or_wish(&self) -> bool {
+        while !self.try_lock() {
+            // [L3]
+            if self.state.fetch_or(WANTED, Ordering::Release) & LOCKED != 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Leaves the lock, and says if somebody wants the open batch submitted.
+    #[must_use]
+    pub fn unlock(&self) -> bool {
+        self.state.fetch_and(!LOCKED, Ordering::Release) & WANTED != 0 // [L2]
+    }
+
+    /// Leaves a wish.
+    pub fn wish(&self) {
+        self.state.fetch_or(WANTED, Ordering::Release); // [L3]
+    }
+
+    /// With the lock: takes the wish, if there is one, upon oneself.
+    pub fn take_wish(&self) -> bool {
+        // ORDERING: Acquire is the other side of L3, for a wish that came after L1.
+        self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
+    }
+
+    /// Is there a wish?
+    pub fn is_wanted(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & WANTED != 0
+    }
+
+    /// The newest batch that is submitted.
+    pub fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Acquire) // [L5]
+    }
+
+    /// All batches up to this are complete.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire) // [L7]
+    }
+
+    /// With the lock: the slot of the open batch, if one is free.
+    pub fn open_slot(&self) -> Option<Slot<'_>> {
+        let batch = self.closed() + 1;
+        (batch - self.done() <= FLIGHTS as u64).then(|| self.slot(batch))
+    }
+
+    /// The tickets of a batch.
+    pub fn slot(&self, batch: u64) -> Slot<'_> {
+        let at = (batch % FLIGHTS as u64) as usize * self.width;
+        Slot(&self.tickets[at..at + self.width])
+    }
+
+    /// With the lock: the open batch is submitted, its tickets are in its slot.
+    pub fn close(&self) {
+        let batch = self.closed.load(Ordering::Relaxed) + 1;
+        self.pending.clear();
+        self.closed.store(batch, Ordering::Release); // [L4]
+    }
+
+    /// This batch is complete, and all before it were.
+    pub fn finish(&self, batch: u64) {
+        // A failure means that somebody else was first.
+        let _ = self.done.compare_exchange(
+            batch - 1,
+            batch,
+            Ordering::AcqRel, // [L6]
+            Ordering::Relaxed,
+        );
+    }
+}
+
+/// The tickets of one batch.
+pub(super) struct Slot<'a>(&'a [AtomicU64]);
+
+impl Slot<'_> {
+    /// Nothing to wait for.
+    pub fn clear(&self) {
+        self.0.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    /// Complete with this batch of the domain's own lane.
+    pub fn follow(&self, whole: u64) {
+        self.clear();
+        self.0[0].store(whole, Ordering::Relaxed);
+    }
+
+    /// Which batch of the domain's own lane it is part of; 0: none.
+    pub fn followed(&self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
+    }
+
+    /// The unit's ticket.
+    pub fn set(&self, unit: usize, ticket: u64) {
+        self.0[1 + unit].store(ticket, Ordering::Relaxed);
+    }
+
+    /// The unit's ticket; 0: it was not told.
+    pub fn get(&self, unit: usize) -> u64 {
+        self.0[1 + unit].load(Ordering::Relaxed)
+    }
+}

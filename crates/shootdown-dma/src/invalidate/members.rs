@@ -1,0 +1,218 @@
+//! Who has to be told: the units of a domain, and the devices behind them that have caches of their own.
+//!
+//! Units are named when the engine is made; one is told as long as a device of the domain is behind it. Devices come
+//! and go while others flush:
+//!
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | M1 device listed, then fence, then its entry made valid | SeqCst fence | M2 | a flush that does not see the device clears entries before the device can walk to them |
+//! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1 | |
+//!
+//! M1 is the attacher's: [`attach`](super::Engine::attach) has returned before the configuration entry becomes valid.
+
+use alloc::boxed::Box;
+use core::fmt;
+
+use crate::addr::{DeviceId, DomainId};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::ladder::Ladder;
+use super::pending::{SPANS, Span};
+use super::{BATCH, Command, QueueError, Ticket, Unit};
+
+/// Devices with caches that a domain may have behind one unit.
+#[cfg(not(loom))]
+pub(super) const CACHING: usize = 32;
+#[cfg(loom)]
+pub(super) const CACHING: usize = 1;
+
+const LISTED: u64 = 1 << 32;
+
+/// Why a device is not in the domain. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The engine has no unit of this number.
+    NoSuchUnit,
+    /// The domain has 32 devices with caches behind this unit.
+    Full,
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSuchUnit => "name a unit that the engine was made with",
+            Self::Full => "turn off the device's own cache (ATS), or give it a domain of its own",
+        })
+    }
+}
+
+impl core::error::Error for AttachError {}
+
+/// A device's place in a domain. Given back by [`detach`](super::Engine::detach).
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "a device without its seat can't be detached"]
+pub struct Seat {
+    pub(super) unit: usize,
+    pub(super) device: DeviceId,
+    pub(super) caching: Option<usize>,
+}
+
+/// A unit as a member of a domain.
+#[derive(Debug)]
+pub(super) struct Member<U> {
+    unit: U,
+    domain: DomainId,
+    devices: AtomicU32,
+    caching: Box<[AtomicU64]>,
+    /// The newest ticket that was seen complete: saves asking the unit.
+    seen: AtomicU64,
+}
+
+impl<U: Unit> Member<U> {
+    pub fn new(unit: U, domain: DomainId) -> Self {
+        Self {
+            unit,
+            domain,
+            devices: AtomicU32::new(0),
+            caching: (0..CACHING).map(|_| AtomicU64::new(0)).collect(),
+            seen: AtomicU64::new(0),
+        }
+    }
+
+    /// Lists a device; returns its slot among those with caches. The caller fences (M1).
+    pub fn attach(&self, device: DeviceId, caches: bool) -> Result<Option<usize>, AttachError> {
+        let slot = if caches { Some(self.take_slot(device)?) } else { None };
+        self.devices.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst); // [M1]
+        Ok(slot)
+    }
+
+    fn take_slot(&self, device: DeviceId) -> Result<usize, AttachError> {
+        let listed = LISTED | u64::from(device.0);
+        let take = |slot: &AtomicU64| {
+            slot.compare_exchange(0, listed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        };
+        self.caching.iter().position(take).ok_or(AttachError::Full)
+    }
+
+    pub fn detach(&self, slot: Option<usize>) {
+        if let Some(slot) = slot {
+            self.caching[slot].store(0, Ordering::Relaxed);
+        }
+        self.devices.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn caching(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        let words = self.caching.iter().map(|slot| slot.load(Ordering::Relaxed));
+        words.filter(|word| word & LISTED != 0).map(|word| DeviceId(word as u32))
+    }
+
+    /// Tells the unit, and the devices behind it. `None`: there is nobody behind it. After the fence of M2.
+    pub fn tell(
+        &self,
+        spans: Option<&[Span]>,
+        ladder: &Ladder,
+    ) -> Result<Option<Ticket>, QueueError> {
+        if self.devices.load(Ordering::Relaxed) == 0 {
+            return Ok(None);
+        }
+        let mut room = [Span::EMPTY; SPANS];
+        let spans = spans.and_then(|spans| {
+            let room = &mut room[..spans.len()];
+            room.copy_from_slice(spans);
+            let count = ladder.plan(room, self.unit.is_crowded())?;
+            Some(&room[..count])
+        });
+        let mut batch = Batch::new(&self.unit);
+        match spans {
+            None => batch.push(Command::Domain(self.domain))?,
+            Some(spans) => {
+                for span in spans {
+                    batch.push(self.pages(*span))?;
+                }
+            }
+        }
+        // [I6] After the unit's own.
+        for device in self.caching() {
+            match spans {
+                Some(spans) if spans.len() <= ladder.device_ranges as usize => {
+                    for span in spans {
+                        batch.push(Command::Device { device, range: span.range() })?;
+                    }
+                }
+                _ => batch.push(Command::Device { device, range: None })?,
+            }
+        }
+        batch.submit().map(Some)
+    }
+
+    fn pages(&self, span: Span) -> Command {
+        match span.range() {
+            Some(range) => Command::Pages { domain: self.domain, range, leaf_only: span.leaf_only },
+            None => Command::Domain(self.domain),
+        }
+    }
+
+    /// What makes the unit forget a device that left.
+    pub fn tell_departed(&self, seat: &Seat) -> Result<Ticket, QueueError> {
+        let Seat { device, .. } = *seat;
+        let mut batch = Batch::new(&self.unit);
+        // [I11] What leads to the tables first, then what was found there.
+        batch.push(Command::Config { device, domain: self.domain })?;
+        batch.push(Command::Domain(self.domain))?;
+        if seat.caching.is_some() {
+            batch.push(Command::Device { device, range: None })?;
+        }
+        batch.submit()
+    }
+
+    /// Is the ticket complete, and can all devices be relied on?
+    pub fn reached(&self, ticket: u64) -> Result<bool, QueueError> {
+        // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that `completed` promised.
+        if self.seen.load(Ordering::Acquire) < ticket {
+            let completed = self.unit.completed()?.0;
+            if self.seen.fetch_max(completed, Ordering::AcqRel).max(completed) < ticket {
+                return Ok(false);
+            }
+        }
+        Ok(self.caching().all(|device| self.unit.answers(device)))
+    }
+
+    /// Can the device be relied on?
+    pub fn answers(&self, device: DeviceId) -> bool {
+        self.unit.answers(device)
+    }
+
+    /// The first device of the domain that can't be relied on.
+    pub fn silent(&self) -> Option<DeviceId> {
+        self.caching().find(|device| !self.unit.answers(*device))
+    }
+}
+
+/// Commands on their way to a unit: as many submissions as they need, the last ticket covers all.
+struct Batch<'a, U> {
+    unit: &'a U,
+    commands: [Command; BATCH],
+    len: usize,
+}
+
+impl<'a, U: Unit> Batch<'a, U> {
+    fn new(unit: &'a U) -> Self {
+        Self { unit, commands: [Command::All; BATCH], len: 0 }
+    }
+
+    fn push(&mut self, command: Command) -> Result<(), QueueError> {
+        if self.len == BATCH {
+            self.unit.submit(&self.commands)?;
+            self.len = 0;
+        }
+        self.commands[self.len] = command;
+        self.len += 1;
+        Ok(())
+    }
+
+    fn submit(self) -> Result<Ticket, QueueError> {
+        self.unit.submit(&self.commands[..self.len])
+    }
+}
