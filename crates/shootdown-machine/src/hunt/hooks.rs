@@ -66,7 +66,9 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
     // A store that goes to a buffer changes nothing that others see.
     let write = write && (access == Access::Rmw || with(|h| h.memory.model() != Memory::Tso));
     let fenced = order == Ordering::SeqCst && with(|h| h.memory.model()) != Memory::Sc;
-    step(location, write, drains || fenced);
+    // Devices walk at every store to their tables.
+    let walked = write && with(|h| h.io_word(addr).is_some());
+    step(location, write, drains || fenced || walked);
     with(|h| {
         if drains {
             h.drain(h.current);
@@ -122,6 +124,9 @@ pub fn store(at: *mut (), width: u8, old: u64, new: u64) -> bool {
             h.note(|| format!("writes {name} = {new}"));
         }
         let buffered = h.memory.store(cpu, location, new, order, Some((at, width)));
+        if !buffered {
+            h.io_written(at as usize, new);
+        }
         if order == Ordering::SeqCst {
             h.drain(cpu);
             h.memory.fence(cpu, order);
@@ -136,6 +141,9 @@ pub fn rmw(addr: usize, old: u64, new: Option<u64>) {
         let (cpu, location, order) = (h.current, h.me().location, h.me().order);
         h.memory.settle(location, old);
         h.memory.rmw(cpu, location, new, order);
+        if let Some(new) = new {
+            h.io_written(addr, new);
+        }
         h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
         if h.bounds.record {
             let name = h.arena.name_of(addr);

@@ -15,6 +15,8 @@ use shootdown::CpuId;
 use super::arena::Arena;
 use super::choice::{Candidate, Chooser, Footprint};
 use super::hw::Change;
+use super::io::TablePages;
+use super::iommu::Iommu;
 use super::memory::{FENCES, Location, MAX_CPUS, SharedMemory, mix};
 use super::mmu::Mmu;
 use super::powers::Powers;
@@ -105,6 +107,9 @@ pub(super) struct Hunt {
     pub memory: SharedMemory,
     pub arena: Arena,
     pub mmu: Mmu,
+    pub iommu: Iommu,
+    /// Where the I/O page tables are, if there are any.
+    pub io_tables: Option<TablePages>,
     pub cpus: Vec<CpuState>,
     /// Whose step it is.
     pub current: u8,
@@ -216,6 +221,8 @@ pub fn run(
         memory,
         arena,
         mmu,
+        iommu: Iommu::new(),
+        io_tables: None,
         cpus: (0..cpus).map(|_| CpuState::new()).collect(),
         current: 0,
         executing: 0,
@@ -429,7 +436,7 @@ impl Hunt {
 
     /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware hold.
     pub fn state(&mut self) -> u64 {
-        let mut hash = self.memory.hash() ^ self.mmu.hash();
+        let mut hash = self.memory.hash() ^ self.mmu.hash() ^ self.iommu.hash();
         for c in &self.cpus {
             let flags = u64::from(c.irqs_on)
                 | u64::from(c.in_interrupt) << 1

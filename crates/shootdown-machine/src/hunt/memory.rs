@@ -394,8 +394,8 @@ impl SharedMemory {
     }
 
     /// Where the oldest store of the buffer goes.
-    pub fn oldest(&self, cpu: u8) -> Option<Location> {
-        self.observers[cpu as usize].buffer.front().map(|b| b.location)
+    pub fn oldest(&self, cpu: u8) -> Option<Buffered> {
+        self.observers[cpu as usize].buffer.front().copied()
     }
 
     /// The oldest store becomes visible.

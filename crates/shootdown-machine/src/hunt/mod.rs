@@ -26,6 +26,8 @@ mod choice;
 pub mod guest;
 pub mod hooks;
 pub mod hw;
+pub mod io;
+mod iommu;
 pub mod kernel;
 mod machine;
 mod memory;

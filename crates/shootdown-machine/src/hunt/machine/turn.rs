@@ -94,7 +94,7 @@ impl Hunt {
     }
 
     fn list_candidates(&mut self) {
-        let Self { candidates, cpus, memory, mmu, powers, current, .. } = self;
+        let Self { candidates, cpus, memory, mmu, powers, current, io_tables, .. } = self;
         candidates.clear();
         let now = !powers.has(Power::LateInterrupts);
         let interruptible = |c: &CpuState| c.pending && c.irqs_on;
@@ -130,9 +130,11 @@ impl Hunt {
         }
         if memory.model() == Memory::Tso {
             for (cpu, _) in (0..).zip(cpus.iter()) {
-                if let Some(location) = memory.oldest(cpu) {
-                    // Walkers of every CPU read tables.
-                    let everything = mmu.is_entry(location);
+                if let Some(Buffered { location, native, .. }) = memory.oldest(cpu) {
+                    // Walkers of every CPU read tables, and devices read theirs.
+                    let walked =
+                        native.zip(*io_tables).is_some_and(|((at, _), io)| io.has(at as usize));
+                    let everything = mmu.is_entry(location) || walked;
                     let footprint = Footprint { cpu, location, write: true, everything };
                     candidates.push(Candidate { actor: Actor::Drain(cpu), footprint });
                 }
@@ -161,6 +163,7 @@ impl Hunt {
         if let Some(Buffered { location, value, native }) = self.memory.drain_one(cpu) {
             if let Some((at, width)) = native {
                 hooks::write_native(at, width, value);
+                self.io_written(at as usize, value);
             }
             self.mmu.visible(&self.memory, location);
         }
