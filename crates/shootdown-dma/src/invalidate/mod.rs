@@ -12,7 +12,7 @@
 //! | [`engine`] | one per domain: collects what was unmapped, tells all units, knows what is complete |
 //! | [`ladder`] | what to tell: pages, covering blocks, or the whole domain |
 //! | [`cover`] | aligned power-of-two blocks around a range |
-//! | [`vtd`] | descriptors of Intel VT-d, as pure functions |
+//! | [`vtd`], [`smmu`], [`amd`] | descriptors of Intel VT-d, Arm SMMUv3 and AMD-Vi, as pure functions |
 //! | [`model`] | an IOMMU in software that is as hostile as the manuals allow |
 //!
 //! The engine knows a unit by the trait [`Unit`] alone.
@@ -34,6 +34,7 @@ use core::fmt;
 
 use crate::addr::{DeviceId, DomainId, IovaRange};
 
+pub mod amd;
 pub mod cover;
 pub mod engine;
 pub mod ladder;
@@ -41,6 +42,7 @@ mod lane;
 mod members;
 pub mod model;
 mod pending;
+pub mod smmu;
 pub mod vtd;
 
 pub use engine::{Engine, Token};
