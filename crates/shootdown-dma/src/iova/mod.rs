@@ -5,13 +5,17 @@
 //! freed is named by its address *and* its length, which are checked where checking is affordable (each allocator
 //! says what it checks).
 
+pub mod checked;
+pub mod magazine;
 pub mod space;
 mod spin;
 pub mod tree;
 
 use core::fmt;
 
-pub use space::Space;
+pub use checked::Checked;
+pub use magazine::Magazines;
+pub use space::{Space, SpaceError};
 pub use tree::Tree;
 
 use crate::addr::IovaRange;

@@ -57,6 +57,12 @@ impl<T> Spin<T> {
         self.run(f)
     }
 
+    /// Uses the value if nobody else does; does not wait.
+    #[inline]
+    pub(crate) fn attempt<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if self.take() || without!(SpinNotTaken) { Some(self.run(f)) } else { None }
+    }
+
     #[inline]
     fn take(&self) -> bool {
         // ORDERING: acquires what the holder before released [S2].

@@ -112,6 +112,30 @@ mutants! {
     /// Nobody reserves the holes of the space.
     HolesForgotten "holes-forgotten" Iova "iova/space.rs: holes"
         by scene(crate::iova::tree::tests::holes_stay_free);
+    /// A block is popped though it is above the limit.
+    PopIgnoresLimit "pop-ignores-limit" Iova "iova/magazine/round.rs: pop"
+        by scene(crate::iova::magazine::tests::agrees_with_intervals);
+    /// A block is put into a magazine twice.
+    MagazinePushesTwice "magazine-pushes-twice" Iova "iova/magazine/mod.rs: exchange"
+        by scene(crate::iova::magazine::tests::agrees_with_intervals);
+    /// What is exhausted is not looked for in the caches of other CPUs.
+    MagazinesNotFlushed "magazines-not-flushed" Iova "iova/magazine/mod.rs: uncached"
+        by scene(crate::iova::magazine::tests::what_others_have_cached_is_found);
+    /// A range that the CPU holds in its magazines is taken back again.
+    DoubleFreeUnseen "double-free-unseen" Iova "iova/magazine/mod.rs: cache"
+        by scene(crate::iova::magazine::tests::freed_twice_in_a_row_is_refused);
+    /// A depot takes every magazine it is brought.
+    DepotUnbounded "depot-unbounded" Iova "iova/magazine/depot.rs: has_room"
+        by scene(crate::iova::magazine::tests::caches_are_bounded);
+    /// A depot keeps what nobody needs.
+    DepotNeverTrims "depot-never-trims" Iova "iova/magazine/depot.rs: lend_surplus"
+        by scene(crate::iova::magazine::tests::what_a_burst_leaves_goes_back);
+    /// The checked allocator passes a free on without looking.
+    CheckedFreeUnseen "checked-free-unseen" Iova "iova/checked.rs: free"
+        by scene(crate::iova::checked::tests::finds_what_magazines_do_not);
+    /// A CPU's magazines are used though somebody else is using them.
+    SpinNotTaken "spin-not-taken" Iova "iova/spin.rs: attempt"
+        by loom("loom_iova.rs" "two_with_the_number_of_one_cpu");
     /// What was done under the lock is not released with it.
     SpinReleaseRelaxed "spin-release-relaxed" Iova "iova/spin.rs: drop"
         by loom("loom_iova.rs" "one_at_a_time");

@@ -127,6 +127,12 @@ impl Tree {
         self.runs.with(|runs| runs.free_pages())
     }
 
+    /// Pages of the space that are not reserved.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.last - self.first + 1 - self.holes.iter().map(|hole| hole.pages()).sum::<u64>()
+    }
+
     fn holds(&self, range: IovaRange) -> bool {
         self.first <= range.first() && range.last() <= self.last
     }

@@ -337,3 +337,8 @@ fn requests_larger_than_the_space_are_exhausted() {
     assert_eq!(tree.alloc(0, &want(1).below(0)), Err(AllocError::Exhausted));
     assert_eq!(tree.alloc(0, &want(1).aligned(3)), Err(AllocError::Invalid));
 }
+
+/// There is no memory for nodes from now on, or there is again, in this thread.
+pub(crate) fn no_memory(none: bool) {
+    NO_MEMORY.set(none);
+}
