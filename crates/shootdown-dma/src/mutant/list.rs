@@ -145,6 +145,64 @@ mutants! {
 
     // ---- table
 
+    /// A walk is posted without ordering against whoever frees tables.
+    WalkUnordered "walk-unordered" Table "table/seat.rs: begin"
+        by loom("loom_table.rs" "walkers_are_waited_for");
+    /// Whoever frees tables asks the seats without ordering.
+    SeatsReadRelaxed "seats-read-relaxed" Table "table/seat.rs: ask"
+        by loom("loom_table.rs" "walkers_are_waited_for");
+    /// A table is freed though somebody is walking who may have found it.
+    WalkNotAwaited "walk-not-awaited" Table "table/seat.rs: has_walked"
+        by loom("loom_table.rs" "walkers_are_waited_for");
+    /// A table is freed though a walker remembers it.
+    HeldTableFreed "held-table-freed" Table "table/seat.rs: holds"
+        by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// A new table is linked before its zeroes were written back.
+    ParentBeforeChild "parent-before-child" Table "table/mod.rs: new_table"
+        by scene(crate::table::tests::scenes::entries_are_in_memory_when_map_returns);
+    /// A table is relied on that somebody else has linked, and not yet written back.
+    ParentTrusted "parent-trusted" Table "table/walk.rs: down"
+        by scene(crate::table::tests::scenes::nobody_relies_on_what_is_not_written_back);
+    /// A page is shared whose entry the first user has not yet written back.
+    SharedLeafTrusted "shared-leaf-trusted" Table "table/identity.rs: acquire"
+        by scene(crate::table::tests::scenes::nobody_relies_on_what_is_not_written_back);
+    /// Entries are stored, and not written back.
+    LeafNotWrittenBack "leaf-not-written-back" Table "table/mod.rs: show"
+        by scene(crate::table::tests::scenes::entries_are_in_memory_when_map_returns);
+    /// A range that could not be mapped to its end stays mapped as far as it was.
+    UndoSkipped "undo-skipped" Table "table/range.rs: undo"
+        by scene(crate::table::tests::scenes::a_failed_map_leaves_nothing);
+    /// Nobody is told of the pages that were mapped for a moment.
+    UndoneNotReported "undone-not-reported" Table "table/range.rs: undo"
+        by scene(crate::table::tests::scenes::a_failed_map_leaves_nothing);
+    /// Unmapping says that only leaf entries have changed, though a table went away.
+    LeafOnlyAlways "leaf-only-always" Table "table/range.rs: unmap"
+        by scene(crate::table::tests::scenes::walk_caches_forget_tables_that_go_away);
+    /// The first entry of a range is stored without regard for tombstones.
+    AnchorStored "anchor-stored" Table "table/range.rs: map_in_one_table"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// A use count goes from its largest value to 0.
+    CountWraps "count-wraps" Table "table/identity.rs: acquire"
+        by scene(crate::table::tests::scenes::counts_do_not_wrap);
+    /// One entry of a table that is taken out gets no tombstone.
+    TombstoneSkipped "tombstone-skipped" Table "table/reclaim.rs: entomb"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// A table is taken out though an entry was found live.
+    LiveEntryEntombed "live-entry-entombed" Table "table/reclaim.rs: entomb"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// Tombstones are taken away by plain stores, over what was mapped there.
+    RollbackStores "rollback-stores" Table "table/reclaim.rs: entomb"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// A table that is unmapped as a whole is taken out with its entries empty.
+    DeadTableOpen "dead-table-open" Table "table/reclaim.rs: clear_and_detach"
+        by scene(crate::table::tests::scenes::dead_tables_take_nothing);
+    /// A table that was put back is taken out again though an invalidation is still owed for the first time.
+    PendingIgnored "pending-ignored" Table "table/reclaim.rs: detach"
+        by scene(crate::table::tests::scenes::a_table_put_back_is_not_freed);
+    /// A table is freed though it was put back.
+    RevivalOverlooked "revival-overlooked" Table "table/reclaim.rs: finish"
+        by scene(crate::table::tests::scenes::a_table_put_back_is_not_freed);
+
     // ---- invalidate
 
     // ---- domain

@@ -3,8 +3,12 @@
 use crate::addr::PhysAddr;
 use crate::sync::AtomicU64;
 
+/// Bits of a page number that one level of a table resolves. (Four entries a table suffice for a model checker, and more
+/// would be too many.)
+pub const INDEX_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
+
 /// Entries of a table: 4 KiB of them.
-pub const ENTRIES: usize = 512;
+pub const ENTRIES: usize = 1 << INDEX_BITS;
 
 /// A page-table page, as software sees it.
 pub type Table = [AtomicU64; ENTRIES];
@@ -12,9 +16,10 @@ pub type Table = [AtomicU64; ENTRIES];
 /// Pages for page tables, and the way between their addresses.
 ///
 /// # Safety
-/// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, which nobody else has until it is
-/// [freed](Self::free), and which the IOMMU reads at that physical address. [`table`](Self::table) of a page that is allocated
-/// is that page. After [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored before.
+/// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, below 2^52 and not at 0, which nobody else
+/// has until it is [freed](Self::free), and which the IOMMU reads at that physical address. [`table`](Self::table) of a page
+/// that is allocated is that page. After [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored
+/// before.
 pub unsafe trait TableMemory: Sync {
     /// A zeroed page; `None` when there is no memory.
     fn allocate(&self) -> Option<PhysAddr>;
@@ -42,5 +47,32 @@ pub unsafe trait TableMemory: Sync {
     /// the memory is not [coherent](Self::is_coherent).
     fn write_back(&self, entries: &[AtomicU64]) {
         let _ = entries;
+    }
+}
+
+// SAFETY: it is the same memory.
+unsafe impl<M: TableMemory> TableMemory for &M {
+    fn allocate(&self) -> Option<PhysAddr> {
+        (**self).allocate()
+    }
+
+    unsafe fn free(&self, page: PhysAddr) {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).free(page) }
+    }
+
+    #[inline]
+    unsafe fn table(&self, page: PhysAddr) -> &Table {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).table(page) }
+    }
+
+    #[inline]
+    fn is_coherent(&self) -> bool {
+        (**self).is_coherent()
+    }
+
+    fn write_back(&self, entries: &[AtomicU64]) {
+        (**self).write_back(entries);
     }
 }

@@ -1,5 +1,323 @@
 //! What does the hardware find there? I/O page tables.
+//!
+//! # The problem
+//! Many CPUs map and unmap in one tree at once, millions of times a second, and a device walks it all the time. A lock would be
+//! the most contended line of the machine. And tables that have become empty have to go away, or address spaces that
+//! are used page by page grow without bound.
+//!
+//! # The protocol
+//! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps or unmaps in it meanwhile.
+//! So leaf entries are only the owner's ([`Walker::map`], [`Walker::unmap`]), and tables are what is shared. Pages that
+//! several users map at one address (identity) are counted in the entry instead ([`Walker::acquire`],
+//! [`Walker::release`]).
+//!
+//! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes the winner's.
+//!
+//! **Tables are taken out** in three steps (`reclaim`), off the path of mapping:
+//! 1. Every entry of an empty table becomes a tombstone, one compare-and-swap each. An entry that is not empty ends it, and
+//!    the tombstones go away again. Who comes to a tombstone looks again from the root.
+//! 2. The entry above becomes *detached*: not present for the hardware, and it still names the table.
+//! 3. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the page is freed as soon as no
+//!    walker of ours can be in it (`seat`).
+//!
+//! Between 2 and 3 walk caches may lead to the old table. If a new one were put in its place, a device could be led past
+//! it, and fault on what is mapped. So whoever maps there then puts the *same* table back, and the third step finds that there
+//! is nothing to free. Nobody waits for an invalidation.
+//!
+//! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap: it was empty, so the
+//! table was in the tree, and no tombstoning can succeed from now on. The others are then stored without
+//! further ado, even over tombstones: whoever put them there will come to a live entry, and takes away only what is still a tombstone.
+//!
+//! # Invariants
+//! - **I1** An entry that is present is in a table that can be reached from the root.
+//! - **I2** A table that is out of the tree, or detached, has tombstones only.
+//! - **I3** A table is freed after its invalidation, and after the last walker of ours has left it.
+//! - **I4** While an invalidation of a detached table is owed its page is not freed, nor detached again.
+//! - **I5** What fails has changed nothing that is mapped, and says what a device may have seen meanwhile.
+//! - **I6** A walker that does not look into the CPU's caches finds what was mapped when `map` returns, and never comes to
+//!   a table before its entries.
+//!
+//! # Orderings
+//! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the contents of tables along with
+//! their links; the two-sided ones are in `seat`.
 
+mod error;
+pub(crate) mod format;
+mod identity;
 pub mod memory;
+mod range;
+mod reclaim;
+mod seat;
+mod walk;
 
+pub use error::{MapError, MapErrorKind, UnmapError};
+pub use format::{AmdV1, ArmStage1, ArmStage2, Decoded, Format, VtdSecondLevel};
+pub use identity::{Acquired, Released};
 pub use memory::TableMemory;
+pub use range::Unmapped;
+pub use reclaim::{Detached, Detachments};
+pub use walk::{Translation, Walker};
+
+use core::fmt;
+use core::slice;
+
+use crate::addr::{IovaRange, PhysAddr};
+use crate::fixed::{Fixed, NoMemory};
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use memory::INDEX_BITS;
+use reclaim::Reclaim;
+use seat::Seat;
+
+/// Pages that an entry at `level` covers.
+#[inline]
+const fn span(level: u32) -> u64 {
+    1 << (INDEX_BITS * level)
+}
+
+/// Where `page` is in a table at `level`.
+#[inline]
+const fn index(page: u64, level: u32) -> usize {
+    (page >> (INDEX_BITS * level)) as usize & (memory::ENTRIES - 1)
+}
+
+/// Stores an entry that is the caller's to store.
+///
+/// The model checker orders a plain store and read-modify-writes that run beside it only in part: it lets one of these
+/// read past the store, as no hardware does (a read-modify-write follows what it has read directly, in the order
+/// of all stores to the word). There it is a swap, which is no stronger otherwise.
+#[inline]
+fn put(slot: &AtomicU64, entry: u64) {
+    // ORDERING: Release, with the Acquire of whoever reads it and goes on from there.
+    #[cfg(not(loom))]
+    slot.store(entry, Ordering::Release);
+    #[cfg(loom)]
+    slot.swap(entry, Ordering::Release);
+}
+
+/// One turn of waiting for somebody who is about to be done.
+fn relax() {
+    #[cfg(not(loom))]
+    core::hint::spin_loop();
+    #[cfg(loom)]
+    loom::thread::yield_now();
+}
+
+/// An I/O page table: what one domain's devices reach.
+///
+/// ```
+/// # use shootdown_dma::table::{memory::Table, TableMemory};
+/// # struct Pages;
+/// # unsafe impl TableMemory for Pages {
+/// #     fn allocate(&self) -> Option<PhysAddr> {
+/// #         let layout = std::alloc::Layout::from_size_align(4096, 4096).ok()?;
+/// #         let page = unsafe { std::alloc::alloc_zeroed(layout) };
+/// #         (!page.is_null()).then_some(PhysAddr(page as u64))
+/// #     }
+/// #     unsafe fn free(&self, page: PhysAddr) {
+/// #         let layout = std::alloc::Layout::from_size_align(4096, 4096).unwrap();
+/// #         unsafe { std::alloc::dealloc(page.0 as *mut u8, layout) }
+/// #     }
+/// #     unsafe fn table(&self, page: PhysAddr) -> &Table { unsafe { &*(page.0 as *const Table) } }
+/// # }
+/// use shootdown_dma::table::{Detachments, IoPageTable, VtdSecondLevel};
+/// use shootdown_dma::{IovaRange, PhysAddr, Rights};
+///
+/// let format = VtdSecondLevel::new(4, true, false).expect("four levels");
+/// let table = IoPageTable::new(format, Pages, 8)?; // for 8 CPUs
+/// let mut walker = table.walker(0).expect("nobody else walks");
+///
+/// let range = IovaRange::new(0x1000, 3).expect("three pages");
+/// walker.map(range, PhysAddr(0x8000_0000), Rights::Read)?;
+/// assert_eq!(walker.translate(0x1002).map(|t| t.phys), Some(PhysAddr(0x8000_2000)));
+///
+/// let mut detached = Detachments::new();
+/// let unmapped = walker.unmap(range, &mut detached)?;
+/// // Now tell the IOMMU, and wait for it before the range or the memory is anyone else's.
+/// assert!(unmapped.leaf_only && detached.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Dropping it leaks its pages, since devices may walk them: see [`free`](Self::free).
+pub struct IoPageTable<F: Format, M: TableMemory> {
+    format: F,
+    memory: M,
+    root: PhysAddr,
+    seats: Fixed<Seat>,
+    reclaim: Reclaim,
+    pages: AtomicUsize,
+}
+
+impl<F: Format, M: TableMemory> IoPageTable<F, M> {
+    /// An empty table, for `cpus` CPUs (at least one) that walk it at once.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(format: F, memory: M, cpus: usize) -> Result<Self, NoMemory> {
+        let seats = Fixed::new(cpus.max(1), |_| Seat::new())?;
+        let root = memory.allocate().ok_or(NoMemory)?;
+        if !memory.is_coherent() {
+            // SAFETY: just allocated.
+            memory.write_back(unsafe { memory.table(root) });
+        }
+        let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(1));
+        Ok(Self { format, memory, root, seats, reclaim, pages })
+    }
+
+    /// The format.
+    pub fn format(&self) -> &F {
+        &self.format
+    }
+
+    /// Where the pages come from.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// The root, for the device's entry in the IOMMU. It stays where it is.
+    pub fn root(&self) -> PhysAddr {
+        self.root
+    }
+
+    /// The last page that the table resolves.
+    #[inline]
+    pub fn last_page(&self) -> u64 {
+        match INDEX_BITS * self.format.levels() {
+            // No address has more than 64 bits.
+            bits if bits >= 52 => (1 << 52) - 1,
+            bits => (1 << bits) - 1,
+        }
+    }
+
+    /// Page-table pages that are not free: the root, those in the tree, and those that wait to be freed.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// A seat at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint (any number will do): where it was
+    /// last, what it remembers is found again.
+    #[inline]
+    pub fn walker(&self, cpu: usize) -> Option<Walker<'_, F, M>> {
+        let seats = self.seats.len();
+        let first = if cpu < seats { cpu } else { cpu % seats };
+        if self.seats[first].take() {
+            // SAFETY: just taken.
+            return Some(unsafe { Walker::sit(self, &self.seats[first], true) });
+        }
+        let others = (first + 1..seats).chain(0..first);
+        let seat = others.map(|n| &self.seats[n]).find(|seat| seat.take())?;
+        // SAFETY: just taken.
+        Some(unsafe { Walker::sit(self, seat, true) })
+    }
+
+    /// The seat of this number, without asking whether it is taken: this saves an atomic swap. `None` if there is no such seat.
+    ///
+    /// # Safety
+    /// Nobody else sits there while the walker lives; nobody calls [`walker`](Self::walker) while one from here lives.
+    #[inline]
+    pub unsafe fn walker_at(&self, seat: usize) -> Option<Walker<'_, F, M>> {
+        // SAFETY: as the caller promises.
+        self.seats.get(seat).map(|seat| unsafe { Walker::sit(self, seat, false) })
+    }
+
+    /// Frees all its pages.
+    ///
+    /// # Safety
+    /// No IOMMU can reach the table: no device's entry names it, and the invalidation of those that did is
+    /// complete, with all that was mapped.
+    pub unsafe fn free(self) {
+        self.reclaim.for_each_dead(&self.memory, |page| {
+            // SAFETY: out of the tree, and nobody borrows the table any more.
+            unsafe { self.memory.free(page) };
+        });
+        self.free_below(self.root, self.format.levels() - 1);
+    }
+
+    fn free_below(&self, phys: PhysAddr, level: u32) {
+        if level > 0 {
+            // SAFETY: in the tree, and freed below.
+            for slot in unsafe { self.memory.table(phys) } {
+                match self.format.decode(slot.load(Ordering::Acquire), level) {
+                    Decoded::Table(below) | Decoded::Detached(below) => {
+                        self.free_below(below, level - 1);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        // SAFETY: `free` owns the tree; each page hangs in one place.
+        unsafe { self.memory.free(phys) };
+    }
+
+    /// Is the range within what the table resolves?
+    #[inline]
+    fn resolves(&self, range: IovaRange) -> bool {
+        range.last() <= self.last_page()
+    }
+
+    /// A page for a table, empty for the hardware too.
+    fn new_table(&self) -> Option<PhysAddr> {
+        let phys = self.memory.allocate()?;
+        self.pages.fetch_add(1, Ordering::Relaxed);
+        if !self.memory.is_coherent() && !without!(ParentBeforeChild) {
+            // SAFETY: just allocated.
+            self.memory.write_back(unsafe { self.memory.table(phys) });
+        }
+        Some(phys)
+    }
+
+    /// # Safety
+    /// As [`TableMemory::free`].
+    unsafe fn free_table(&self, phys: PhysAddr) {
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: as promised.
+        unsafe { self.memory.free(phys) };
+    }
+
+    /// Before anything is put below `entry`, or relied on: the hardware sees it, whoever stored it.
+    ///
+    /// The mark is set when the entry has been written back, so that this is done once for each.
+    #[inline]
+    fn rely_on(&self, slot: &AtomicU64, entry: u64, level: u32) {
+        if self.memory.is_coherent() || entry & F::WRITTEN_BACK != 0 {
+            return;
+        }
+        self.memory.write_back(slice::from_ref(slot));
+        let same = |now: u64| {
+            let (now, then) = (self.format.decode(now, level), self.format.decode(entry, level));
+            now == then
+        };
+        let mut now = entry;
+        // ORDERING: Release, with the Acquire of who finds the mark: it was written back before.
+        while let Err(other) =
+            slot.compare_exchange(now, now | F::WRITTEN_BACK, Ordering::AcqRel, Ordering::Acquire)
+        {
+            if other & F::WRITTEN_BACK != 0
+                || !same(other)
+                || (level > 0 && (other ^ entry) & F::PENDING != 0)
+            {
+                return;
+            }
+            now = other;
+        }
+    }
+
+    /// Entries were stored: the hardware is to see them.
+    #[inline]
+    fn show(&self, entries: &[AtomicU64]) {
+        if !self.memory.is_coherent() && !without!(LeafNotWrittenBack) {
+            self.memory.write_back(entries);
+        }
+    }
+}
+
+impl<F: Format, M: TableMemory> fmt::Debug for IoPageTable<F, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IoPageTable")
+            .field("root", &self.root)
+            .field("pages", &self.pages())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,140 @@
+//! What entries look like: one file for each format.
+//!
+//! An entry is one 64-bit word. Present entries are the hardware's, but for some bits that it ignores: there lie the use
+//! count, and two marks. Entries that are not present are all ours, and look the same in every format ([`word`]), since
+//! all of them tell by bits 0 and 1 that an entry is not present and ignore the rest. (AMD-Vi as QEMU models it looks at
+//! the rights, bits 61 and 62, of entries that are not present: these stay clear too.)
+//!
+//! | word | meaning |
+//! |---|---|
+//! | 0 | empty |
+//! | bit 52 | tombstone: the table is being taken out of the tree, or is out of it; nothing is mapped here |
+//! | bit 53, and an address | detached: a table hung here, and walk caches may still know it |
+
+mod amd;
+mod arm;
+mod vtd;
+
+pub use amd::AmdV1;
+pub use arm::{ArmStage1, ArmStage2};
+pub use vtd::VtdSecondLevel;
+
+use crate::addr::{PhysAddr, Rights};
+
+/// The bits of a word that hold a physical address, in every format here.
+pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Words that are not present.
+pub mod word {
+    use super::ADDRESS;
+
+    /// Nothing is here.
+    pub const EMPTY: u64 = 0;
+    /// Nothing may be put here: look again from the root. (Dead tables keep links of lists in the other bits.)
+    pub const TOMBSTONE: u64 = 1 << 52;
+    /// A table was taken out from here.
+    pub const DETACHED: u64 = 1 << 53;
+
+    /// The table at this address was taken out.
+    #[must_use]
+    pub const fn detached(table: u64) -> u64 {
+        DETACHED | (table & ADDRESS)
+    }
+}
+
+/// What a word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decoded {
+    /// Nothing.
+    Empty,
+    /// That its table is going away, or has.
+    Tombstone,
+    /// That this table hung here.
+    Detached(PhysAddr),
+    /// That the walk goes on in this table.
+    Table(PhysAddr),
+    /// That this memory is reached with these rights.
+    Leaf(PhysAddr, Rights),
+}
+
+/// A format of page-table entries, with what of it depends on the unit: levels, sizes of pages, attributes.
+///
+/// Levels are counted from 0, which maps pages of 4 KiB; each level above resolves nine bits more.
+pub trait Format: Copy + Send + Sync + 'static {
+    /// A leaf's bits that hold a use count (shifted to where they are). All ones of them is the largest count.
+    const COUNT: u64;
+    /// A bit of leaves and of tables: the entry has been written back to where a non-coherent walker looks.
+    const WRITTEN_BACK: u64;
+    /// A bit of tables: an invalidation that was asked for when this table was detached is still owed; it was put back
+    /// since.
+    const PENDING: u64;
+    /// A leaf's bits that the hardware writes: accessed, dirty.
+    const HARDWARE: u64;
+
+    /// How many levels. The root is at level `levels() - 1`.
+    fn levels(&self) -> u32;
+
+    /// May a leaf be at this level?
+    fn may_be_leaf(&self, level: u32) -> bool;
+
+    /// How many bits physical addresses have.
+    fn phys_bits(&self) -> u32;
+
+    /// A leaf without use count and marks. `phys` is aligned to the size of a page at this level.
+    fn leaf(&self, phys: PhysAddr, rights: Rights, level: u32) -> u64;
+
+    /// An entry in a table at `level` that leads to the table `phys` at the level below.
+    fn table(&self, phys: PhysAddr, level: u32) -> u64;
+
+    /// Does the hardware take something from it?
+    fn is_present(&self, word: u64) -> bool;
+
+    /// Does a present word lead to a table?
+    fn is_table(&self, word: u64, level: u32) -> bool;
+
+    /// A leaf's rights.
+    fn rights(&self, word: u64) -> Rights;
+
+    /// What a word in a table at `level` says.
+    #[inline]
+    fn decode(&self, word: u64, level: u32) -> Decoded {
+        if self.is_present(word) {
+            let phys = PhysAddr(word & ADDRESS);
+            if self.is_table(word, level) {
+                Decoded::Table(phys)
+            } else {
+                Decoded::Leaf(phys, self.rights(word))
+            }
+        } else if word == word::EMPTY {
+            Decoded::Empty
+        } else if word & word::TOMBSTONE != 0 {
+            Decoded::Tombstone
+        } else {
+            Decoded::Detached(PhysAddr(word & ADDRESS))
+        }
+    }
+
+    /// How often a counted leaf is used. 0: it is not counted.
+    #[inline]
+    fn count(word: u64) -> u64 {
+        (word & Self::COUNT) >> Self::COUNT.trailing_zeros()
+    }
+
+    /// The largest count.
+    #[inline]
+    fn max_count() -> u64 {
+        Self::count(Self::COUNT)
+    }
+
+    /// One use, to be added to a word.
+    #[inline]
+    fn one() -> u64 {
+        1 << Self::COUNT.trailing_zeros()
+    }
+
+    /// A leaf's bits that say what is mapped, and how.
+    #[inline]
+    fn meaning(word: u64) -> u64 {
+        word & !(Self::COUNT | Self::WRITTEN_BACK | Self::HARDWARE)
+    }
+}

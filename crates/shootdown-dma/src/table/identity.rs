@@ -1,0 +1,160 @@
+//! Pages that several users map at one address: counted in the entry itself.
+//!
+//! Where a device's address is a function of the memory's (identity mapping), two users of one page share one entry, and nobody
+//! owns it. Its word says everything, and each change is one compare-and-swap:
+//!
+//! | word | acquire | release |
+//! |---|---|---|
+//! | empty | leaf, count 1 | error: not mapped |
+//! | leaf, count *n* | count *n* + 1 | count *n* - 1 |
+//! | leaf, count 1 | count 2 | empty: the last; **to be invalidated** |
+//! | leaf, largest count | error: full, map it elsewhere | count - 1 |
+//! | tombstone | look again from the root | error: not mapped |
+//!
+//! A count of 0 is not one: such leaves are owned ([`Walker::map`]).
+//!
+//! Until the last user releases the page a device can reach it, also for those who have released it: rights are those of a page,
+//! not of a buffer. And *each* last release is invalidated on its own behalf, by a command submitted after it: one that is
+//! pending from before may have been carried out already.
+
+use super::format::{Decoded, Format, word};
+use super::memory::TableMemory;
+use super::walk::Walker;
+use super::{MapError, MapErrorKind, UnmapError, index, relax};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::sync::Ordering;
+
+/// What it took to acquire a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Acquired {
+    /// It was not mapped. (Units that remember what was not mapped are to be told.)
+    First,
+    /// It was mapped already.
+    Shared,
+}
+
+/// What is left when a page has been released.
+#[must_use = "a device reaches the page until the last release is invalidated"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Released {
+    /// Others use it: it stays mapped.
+    Shared,
+    /// Nobody: it is to be invalidated (leaf entries only) before it is anyone else's.
+    Last,
+}
+
+impl<F: Format, M: TableMemory> Walker<'_, F, M> {
+    /// One more user of the page, which is mapped to `phys`; the first one maps it.
+    ///
+    /// # Errors
+    /// See [`MapError`]; nothing has changed. [`MapErrorKind::AlreadyMapped`] also if other memory, or other rights, are mapped.
+    #[inline]
+    pub fn acquire(
+        &mut self,
+        page: u64,
+        phys: PhysAddr,
+        rights: Rights,
+    ) -> Result<Acquired, MapError> {
+        let fail = |kind| Err(MapError { kind, page, undone: None });
+        let Some(range) = IovaRange::new(page, 1) else {
+            return fail(MapErrorKind::OutOfRange);
+        };
+        self.check(range, phys)?;
+        let leaf = self.table.format.leaf(phys, rights, 0);
+        loop {
+            let slot = match self.reach(page, 0) {
+                Ok(table) => &table[index(page, 0)],
+                Err(obstacle) => return fail(obstacle.into()),
+            };
+            let entry = slot.load(Ordering::Relaxed);
+            let (next, acquired) = match self.table.format.decode(entry, 0) {
+                Decoded::Empty => (leaf | F::one(), Acquired::First),
+                Decoded::Leaf(..)
+                    if F::meaning(entry) != F::meaning(leaf) || F::count(entry) == 0 =>
+                {
+                    return fail(MapErrorKind::AlreadyMapped);
+                }
+                Decoded::Leaf(..) if F::count(entry) == F::max_count() && !without!(CountWraps) => {
+                    return fail(MapErrorKind::CountFull);
+                }
+                Decoded::Leaf(..) => {
+                    let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
+                    (entry & !F::COUNT | count, Acquired::Shared)
+                }
+                Decoded::Tombstone | Decoded::Table(_) | Decoded::Detached(_) => {
+                    self.forget();
+                    relax();
+                    continue;
+                }
+            };
+            // ORDERING: AcqRel: what earlier users did comes before, and this before what later ones do.
+            if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if !without!(SharedLeafTrusted) || acquired == Acquired::First {
+                    self.table.rely_on(slot, next, 0);
+                }
+                return Ok(acquired);
+            }
+        }
+    }
+
+    /// One user of the page less; the last one unmaps it.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]; nothing has changed.
+    #[inline]
+    pub fn release(&mut self, page: u64) -> Result<Released, UnmapError> {
+        if page > self.table.last_page() {
+            return Err(UnmapError::OutOfRange);
+        }
+        loop {
+            let (table, level) = self.locate(page);
+            let slot = &table[index(page, level)];
+            let entry = slot.load(Ordering::Relaxed);
+            match self.table.format.decode(entry, level) {
+                Decoded::Leaf(..) if F::count(entry) != 0 => {}
+                Decoded::Leaf(..) => return Err(UnmapError::NotCounted { page }),
+                // It is mapped by the caller, or else it is not: nothing that others do meanwhile matters.
+                _ => return Err(UnmapError::NotMapped { page }),
+            }
+            let last = F::count(entry) == 1;
+            let next = if last { word::EMPTY } else { entry - F::one() };
+            // ORDERING: AcqRel, as in `acquire`; the last one comes after all other users.
+            if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                if last {
+                    self.table.show(core::slice::from_ref(slot));
+                    return Ok(Released::Last);
+                }
+                return Ok(Released::Shared);
+            }
+        }
+    }
+
+    /// [Acquires](Self::acquire) each page of a range, which is mapped to the memory from `phys` on.
+    ///
+    /// # Errors
+    /// The first that one of them meets. The others have been released again; where that was the last use,
+    /// [`MapError::undone`] covers it.
+    pub fn acquire_all(
+        &mut self,
+        range: IovaRange,
+        phys: PhysAddr,
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        self.check(range, phys)?;
+        for done in 0..range.pages() {
+            let page = range.first() + done;
+            let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << 12)), rights) else {
+                continue;
+            };
+            let mut last = None;
+            for page in range.first()..page {
+                if self.release(page) == Ok(Released::Last) {
+                    last = Some((last.map_or(page, |(first, _)| first), page));
+                }
+            }
+            let undone = last.and_then(|(first, last)| IovaRange::new(first, last - first + 1));
+            return Err(MapError { undone, ..error });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! Ranges that are owned: mapped and unmapped at the speed of memory.
+//!
+//! One walk for each table, one compare-and-swap for the first entry that a range gets there, plain stores for the rest
+//! (see [`super`] why that is safe). Superpages where address, memory and length allow.
+
+use super::format::{Decoded, Format, word};
+use super::memory::{ENTRIES, TableMemory};
+use super::reclaim::Detachments;
+use super::walk::{Obstacle, Walker};
+use super::{MapError, MapErrorKind, UnmapError, index, put, relax, span};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::sync::Ordering;
+
+/// What is to be invalidated before the range, and what it led to, is anyone else's.
+#[must_use = "a device reaches the memory until this is invalidated"]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unmapped {
+    /// The pages.
+    pub range: IovaRange,
+    /// No table went away: what is cached of the walk may stay.
+    pub leaf_only: bool,
+}
+
+impl From<Obstacle> for MapErrorKind {
+    fn from(obstacle: Obstacle) -> Self {
+        match obstacle {
+            Obstacle::Leaf => Self::AlreadyMapped,
+            Obstacle::NoMemory => Self::NoMemory,
+        }
+    }
+}
+
+impl<F: Format, M: TableMemory> Walker<'_, F, M> {
+    /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits. A device may use them when it
+    /// returns (units that remember what was not mapped are told by an invalidation).
+    ///
+    /// The caller owns the range: nobody else maps or unmaps in it at the same time.
+    ///
+    /// # Errors
+    /// See [`MapError`]; nothing of it is mapped then. Tables that were put in place stay, empty.
+    #[inline]
+    pub fn map(
+        &mut self,
+        range: IovaRange,
+        phys: PhysAddr,
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        self.check(range, phys)?;
+        let mut done = 0;
+        loop {
+            let phys = PhysAddr(phys.0 + (done << 12));
+            let (more, failed) =
+                self.map_in_one_table(range.first() + done, phys, rights, range.pages() - done);
+            done += more;
+            if let Some(kind) = failed {
+                return Err(self.undo(range, done, kind));
+            }
+            if done == range.pages() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Can it be mapped at all?
+    #[inline]
+    pub(super) fn check(&self, range: IovaRange, phys: PhysAddr) -> Result<(), MapError> {
+        let error = |kind| Err(MapError { kind, page: range.first(), undone: None });
+        if !self.table.resolves(range) {
+            return error(MapErrorKind::OutOfRange);
+        }
+        let end = range.pages().checked_mul(1 << 12).and_then(|bytes| phys.0.checked_add(bytes));
+        match end {
+            Some(end) if phys.0 & 0xfff == 0 && end <= 1 << self.table.format.phys_bits() => Ok(()),
+            _ => error(MapErrorKind::BadAddress),
+        }
+    }
+
+    /// The largest level at which the next leaf can be.
+    #[inline]
+    fn level_for(&self, page: u64, phys: PhysAddr, pages: u64) -> u32 {
+        let format = &self.table.format;
+        let mut best = 0;
+        for level in 1..format.levels() {
+            let all = page | phys.0 >> 12;
+            if pages < span(level) || all & (span(level) - 1) != 0 {
+                break;
+            }
+            if format.may_be_leaf(level) {
+                best = level;
+            }
+        }
+        best
+    }
+
+    /// Maps the first pages: those in one table. How many it has mapped, and why it did not get on.
+    #[inline]
+    fn map_in_one_table(
+        &mut self,
+        page: u64,
+        phys: PhysAddr,
+        rights: Rights,
+        pages: u64,
+    ) -> (u64, Option<MapErrorKind>) {
+        let mut level = self.level_for(page, phys, pages);
+        let (table, first, leaf) = loop {
+            let table = match self.reach(page, level) {
+                Ok(table) => table,
+                Err(obstacle) => return (0, Some(obstacle.into())),
+            };
+            let first = index(page, level);
+            let leaf = self.table.format.leaf(phys, rights, level);
+            if without!(AnchorStored) && table[first].load(Ordering::Relaxed) == word::EMPTY {
+                put(&table[first], leaf);
+                break (table, first, leaf);
+            }
+            // ORDERING: what decides is that the entry was empty; Release, as for all links.
+            match table[first].compare_exchange(
+                word::EMPTY,
+                leaf,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break (table, first, leaf),
+                Err(entry) => match self.table.format.decode(entry, level) {
+                    Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
+                    Decoded::Empty | Decoded::Tombstone => {
+                        self.forget();
+                        relax();
+                    }
+                    // Smaller pages were mapped here, or are.
+                    Decoded::Table(_) | Decoded::Detached(_) => level = self.smaller(level),
+                },
+            }
+        };
+        // From here on the table stays: it has a live entry.
+        let step = span(level);
+        let fit = (pages / step).min((ENTRIES - first) as u64) as usize;
+        let mut failed = None;
+        let mut done = 1;
+        while done < fit {
+            let slot = &table[first + done];
+            let entry = slot.load(Ordering::Relaxed);
+            if entry != word::EMPTY {
+                match self.table.format.decode(entry, level) {
+                    // Not for long: whoever put it there will come to the first entry, or has.
+                    Decoded::Empty | Decoded::Tombstone => {}
+                    Decoded::Table(_) | Decoded::Detached(_) => break,
+                    Decoded::Leaf(..) => {
+                        failed = Some(MapErrorKind::AlreadyMapped);
+                        break;
+                    }
+                }
+            }
+            put(slot, leaf + ((done as u64 * step) << 12));
+            done += 1;
+        }
+        self.table.show(&table[first..first + done]);
+        (done as u64 * step, failed)
+    }
+
+    /// The next smaller size.
+    fn smaller(&self, level: u32) -> u32 {
+        (0..level).rev().find(|l| self.table.format.may_be_leaf(*l)).unwrap_or(0)
+    }
+
+    /// Takes away the first `done` pages again, which are ours.
+    #[cold]
+    fn undo(&mut self, range: IovaRange, done: u64, kind: MapErrorKind) -> MapError {
+        let page = range.first() + done;
+        let undone = IovaRange::new(range.first(), done);
+        if let (Some(undone), false) = (undone, without!(UndoSkipped)) {
+            self.clear(undone, None);
+        }
+        MapError { kind, page, undone: if without!(UndoneNotReported) { None } else { undone } }
+    }
+
+    /// Unmaps the pages of `range`, all of which are mapped, with whole superpages. Tables that it empties as a whole are taken
+    /// out, as many as `detached` has room for.
+    ///
+    /// The caller owns the range, until what is returned has been invalidated.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]; nothing of it is unmapped then.
+    #[inline]
+    pub fn unmap(
+        &mut self,
+        range: IovaRange,
+        detached: &mut Detachments,
+    ) -> Result<Unmapped, UnmapError> {
+        if !self.table.resolves(range) {
+            return Err(UnmapError::OutOfRange);
+        }
+        self.check_mapped(range)?;
+        let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
+        Ok(Unmapped { range, leaf_only })
+    }
+
+    /// Is all of it mapped, in whole leaves that are not counted?
+    #[inline]
+    fn check_mapped(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+        let mut page = range.first();
+        loop {
+            let (table, level) = self.locate(page);
+            let step = span(level);
+            for slot in &table[index(page, level)..] {
+                let entry = slot.load(Ordering::Relaxed);
+                match self.table.format.decode(entry, level) {
+                    Decoded::Leaf(..) if F::count(entry) != 0 => {
+                        return Err(UnmapError::Counted { page });
+                    }
+                    Decoded::Leaf(..) => {}
+                    // Only behind larger leaves: go on there.
+                    Decoded::Table(_) => break,
+                    _ => return Err(UnmapError::NotMapped { page }),
+                }
+                let left = range.last() - page;
+                if page & (step - 1) != 0 || left < step - 1 {
+                    return Err(UnmapError::PartOfSuperpage { page });
+                }
+                if left == step - 1 {
+                    return Ok(());
+                }
+                page += step;
+            }
+        }
+    }
+
+    /// Clears what is known to be mapped. False: tables went away.
+    #[inline]
+    fn clear(&mut self, range: IovaRange, mut detached: Option<&mut Detachments>) -> bool {
+        let (mut page, mut left) = (range.first(), range.pages());
+        let mut leaf_only = true;
+        while left > 0 {
+            let (table, level) = self.locate(page);
+            let first = index(page, level);
+            let fit = (left / span(level)).min((ENTRIES - first) as u64) as usize;
+            let entries = &table[first..first + fit];
+            let whole = if fit == ENTRIES { detached.as_deref_mut() } else { None };
+            if whole.is_some_and(|into| self.table.clear_and_detach(entries, page, level, into)) {
+                leaf_only = false;
+                page += span(level + 1);
+                left -= span(level + 1);
+                continue;
+            }
+            let mut cleared = 0;
+            for slot in entries {
+                // Smaller pages behind larger ones: go on there.
+                if level > 0 && self.table.is_table(slot.load(Ordering::Relaxed), level) {
+                    break;
+                }
+                put(slot, word::EMPTY);
+                cleared += 1;
+            }
+            self.table.show(&entries[..cleared]);
+            page += cleared as u64 * span(level);
+            left -= cleared as u64 * span(level);
+        }
+        leaf_only
+    }
+}

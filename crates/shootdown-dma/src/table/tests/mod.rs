@@ -1,0 +1,175 @@
+//! Tables under a device that forgets nothing unless it is told to.
+
+mod device;
+mod formats;
+pub(crate) mod scenes;
+mod shadow;
+mod threads;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::vec::Vec;
+
+use super::*;
+use crate::addr::Rights;
+pub(crate) use device::Pages;
+
+pub(crate) type Shared<F> = Arc<Pages<F>>;
+
+/// A table with its device, and what should be mapped.
+pub(crate) struct World<F: Format> {
+    pub pages: Shared<F>,
+    pub table: Arc<IoPageTable<F, Shared<F>>>,
+    /// Memory, rights and count of each page.
+    pub shadow: BTreeMap<u64, (u64, Rights, u64)>,
+    /// The pages that the device looks at whenever it can.
+    pub eyes: Vec<u64>,
+    /// Taken out, not yet finished; and whether the device has been told.
+    pub owed: Vec<(Detached, bool)>,
+}
+
+pub(crate) fn range(first: u64, pages: u64) -> IovaRange {
+    IovaRange::new(first, pages).expect("a range")
+}
+
+impl<F: Format> World<F> {
+    pub fn new(format: F, coherent: bool, eyes: &[u64]) -> Self {
+        let pages = Arc::new(Pages::new(format, coherent, eyes));
+        let table = Arc::new(IoPageTable::new(format, Arc::clone(&pages), 2).expect("memory"));
+        pages.attach(table.root());
+        let (shadow, owed) = (BTreeMap::new(), Vec::new());
+        Self { pages, table, shadow, eyes: eyes.to_vec(), owed }
+    }
+
+    /// What the format makes of rights.
+    fn granted(&self, rights: Rights) -> Rights {
+        let format = self.table.format();
+        format.rights(format.leaf(PhysAddr(0x1000), rights, 0))
+    }
+
+    pub fn map(&mut self, first: u64, pages: u64, phys: u64, rights: Rights) -> bool {
+        let result =
+            self.table.walker(0).expect("a seat").map(range(first, pages), PhysAddr(phys), rights);
+        match result {
+            Ok(()) => {
+                let rights = self.granted(rights);
+                for n in 0..pages {
+                    let old = self.shadow.insert(first + n, (phys + (n << 12), rights, 0));
+                    assert_eq!(old, None, "mapped over something");
+                }
+            }
+            Err(error) => {
+                let taken = (first..first + pages).any(|p| self.shadow.contains_key(&p));
+                assert!(taken || error.kind != MapErrorKind::AlreadyMapped, "{error}");
+                self.told(error.undone);
+            }
+        }
+        self.check();
+        result.is_ok()
+    }
+
+    fn told(&self, undone: Option<IovaRange>) {
+        if let Some(undone) = undone {
+            self.pages.invalidate(undone, true);
+        }
+    }
+
+    pub fn unmap(&mut self, first: u64, pages: u64) -> Result<(), UnmapError> {
+        let mut detached = Detachments::new();
+        let result =
+            self.table.walker(1).expect("a seat").unmap(range(first, pages), &mut detached);
+        let whole = (first..first + pages).all(|p| self.shadow.get(&p).is_some_and(|e| e.2 == 0));
+        match result {
+            Ok(unmapped) => {
+                assert!(whole, "unmapped what was not mapped");
+                self.shadow.retain(|p, _| !(first..first + pages).contains(p));
+                self.pages.invalidate(unmapped.range, unmapped.leaf_only);
+            }
+            Err(UnmapError::PartOfSuperpage { .. }) => assert!(detached.is_empty()),
+            Err(_) => assert!(!whole && detached.is_empty(), "{result:?}"),
+        }
+        while let Some(gone) = detached.pop() {
+            self.owed.push((gone, true));
+        }
+        self.check();
+        result.map(drop)
+    }
+
+    pub fn acquire(&mut self, page: u64, phys: u64, rights: Rights) -> Result<Acquired, MapError> {
+        let result = self.table.walker(0).expect("a seat").acquire(page, PhysAddr(phys), rights);
+        if let Ok(acquired) = result {
+            let granted = self.granted(rights);
+            let entry = self.shadow.entry(page).or_insert((phys, granted, 0));
+            assert_eq!((entry.0, entry.1), (phys, granted));
+            entry.2 += 1;
+            assert_eq!(entry.2 == 1, acquired == Acquired::First);
+        }
+        self.check();
+        result
+    }
+
+    pub fn release(&mut self, page: u64) -> Result<Released, UnmapError> {
+        let result = self.table.walker(1).expect("a seat").release(page);
+        match result {
+            Ok(released) => {
+                let entry = self.shadow.get_mut(&page).expect("released what nobody uses");
+                entry.2 = entry.2.checked_sub(1).expect("released what is not counted");
+                assert_eq!(entry.2 == 0, released == Released::Last);
+                if released == Released::Last {
+                    self.shadow.remove(&page);
+                    self.pages.invalidate(range(page, 1), true);
+                }
+            }
+            Err(_) => assert!(self.shadow.get(&page).is_none_or(|e| e.2 == 0)),
+        }
+        self.check();
+        result
+    }
+
+    /// Takes out what is empty; the device is not told yet.
+    pub fn sweep(&mut self) -> usize {
+        let mut detached = Detachments::new();
+        let found = self.table.sweep(usize::MAX, &mut detached).expect("nobody else sweeps");
+        while let Some(gone) = detached.pop() {
+            self.owed.push((gone, false));
+        }
+        self.check();
+        found
+    }
+
+    /// Tells the device of one table that was taken out, and finishes it.
+    pub fn settle(&mut self, n: usize) {
+        if self.owed.is_empty() {
+            return;
+        }
+        let (gone, told) = self.owed.swap_remove(n % self.owed.len());
+        if !told {
+            self.pages.invalidate(gone.range(), false);
+        }
+        // SAFETY: the device was told.
+        unsafe { self.table.finish(gone) };
+        self.check();
+    }
+
+    /// The device and the software find what they should.
+    pub fn check(&self) {
+        let mut walker = self.table.walker(0).expect("a seat");
+        for page in self.eyes.iter().copied() {
+            let should = self.shadow.get(&page).copied();
+            let found = walker.translate(page).map(|t| (t.phys.0, t.rights, t.uses));
+            assert_eq!(found, should, "page {page:#x} by software");
+            let seen = self.pages.access(page);
+            assert_eq!(seen, should.map(|e| (e.0, e.1)), "page {page:#x} by the device");
+        }
+    }
+}
+
+impl<F: Format> Drop for World<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        // A walker holds one page at most, and there are two.
+        self.table.collect();
+    }
+}

@@ -1,0 +1,248 @@
+//! Walks: from the root to the table where an entry is, on the way putting tables where there are none.
+//!
+//! A [`Walker`] is what a CPU maps and unmaps through. It remembers one table (the last one it came to), so that what
+//! is mapped near to that is found without a walk.
+
+use core::fmt;
+
+use super::format::{Decoded, Format, word};
+use super::memory::{ENTRIES, INDEX_BITS, Table, TableMemory};
+use super::seat::{Memo, NOWHERE, Seat};
+use super::{IoPageTable, index, relax, span};
+use crate::addr::{PhysAddr, Rights};
+use crate::sync::Ordering;
+
+/// Why a walk ended before it was where it should go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Obstacle {
+    /// A leaf covers the page.
+    Leaf,
+    /// There is no memory for a table.
+    NoMemory,
+}
+
+/// What a page translates to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Translation {
+    /// Where the page is.
+    pub phys: PhysAddr,
+    /// What a device may do.
+    pub rights: Rights,
+    /// The level of the leaf: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
+    pub level: u32,
+    /// How often it is used, if it is counted; 0 otherwise.
+    pub uses: u64,
+}
+
+/// A CPU at a page table: [`IoPageTable::walker`]. Maps and unmaps; remembers where it was last.
+///
+/// While it lives one page-table page may be kept from being freed, and nothing else is held up: it can be kept as long as its
+/// CPU likes.
+pub struct Walker<'t, F: Format, M: TableMemory> {
+    pub(super) table: &'t IoPageTable<F, M>,
+    seat: &'t Seat,
+    /// Leaves the seat when dropped.
+    leaves: bool,
+    memo: Memo,
+}
+
+impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
+    /// # Safety
+    /// The seat is the caller's, and as long as this lives nobody else's.
+    #[inline]
+    pub(super) unsafe fn sit(table: &'t IoPageTable<F, M>, seat: &'t Seat, leaves: bool) -> Self {
+        // SAFETY: as promised.
+        let memo = unsafe { seat.recall() };
+        Self { table, seat, leaves, memo }
+    }
+
+    /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device would fault.
+    pub fn translate(&mut self, page: u64) -> Option<Translation> {
+        if page > self.table.last_page() {
+            return None;
+        }
+        let (table, level) = self.locate(page);
+        let entry = table[index(page, level)].load(Ordering::Acquire);
+        let Decoded::Leaf(phys, rights) = self.table.format.decode(entry, level) else {
+            return None;
+        };
+        let phys = PhysAddr(phys.0 + ((page % span(level)) << 12));
+        Some(Translation { phys, rights, level, uses: F::count(entry) })
+    }
+
+    /// The table that is remembered, if it is the one at `level` that covers `page`.
+    #[inline]
+    fn remembered(&self, page: u64, level: u32) -> Option<&'t Table> {
+        if self.memo.level == level && self.covers(page) {
+            // SAFETY: the seat holds it (I2 of `seat`).
+            Some(unsafe { self.table.memory.table(self.memo.table) })
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn covers(&self, page: u64) -> bool {
+        (page ^ self.memo.first) >> (INDEX_BITS * (self.memo.level + 1)) == 0
+    }
+
+    /// The table at `level` that covers `page`, put there if it was not. Good until the next call of this or
+    /// [`locate`](Self::locate).
+    #[inline]
+    pub(super) fn reach(&mut self, page: u64, level: u32) -> Result<&'t Table, Obstacle> {
+        match self.remembered(page, level) {
+            Some(table) => Ok(table),
+            None => self.walk(page, Some(level)).map(|(table, _)| table),
+        }
+    }
+
+    /// The table where the walk for `page` ends: its entry there is no table. Nothing is put anywhere. Good until the next call
+    /// of this or [`reach`](Self::reach).
+    #[inline]
+    pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
+        if self.covers(page) {
+            let level = self.memo.level;
+            // SAFETY: the seat holds it (I2 of `seat`).
+            let table = unsafe { self.table.memory.table(self.memo.table) };
+            let entry = table[index(page, level)].load(Ordering::Acquire);
+            // Anything else may be more than this table knows: it may be out of the tree.
+            if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
+                return (table, level);
+            }
+        }
+        match self.walk(page, None) {
+            Ok(found) => found,
+            Err(_) => unreachable!("only walks that install meet obstacles"),
+        }
+    }
+
+    /// Forgets where it was: what was found there says that the tree has changed.
+    pub(super) fn forget(&mut self) {
+        self.memo.first = NOWHERE;
+    }
+
+    /// From the root to the table at level `install`, or to where it ends.
+    #[cold]
+    fn walk(&mut self, page: u64, install: Option<u32>) -> Result<(&'t Table, u32), Obstacle> {
+        self.memo.walks += 1;
+        self.seat.begin(self.memo.walks);
+        let found = loop {
+            match self.descend(page, install) {
+                Ok(None) => relax(),
+                Ok(Some(found)) => break Ok(found),
+                Err(obstacle) => break Err(obstacle),
+            }
+        };
+        match found {
+            Ok((phys, level)) => {
+                self.seat.end(phys);
+                let first = page & !(span(level + 1) - 1);
+                self.memo = Memo { first, level, table: phys, ..self.memo };
+                // SAFETY: reached while the walk was posted, and held since.
+                Ok((unsafe { self.table.memory.table(phys) }, level))
+            }
+            Err(obstacle) => {
+                self.seat.end(PhysAddr(0));
+                self.forget();
+                Err(obstacle)
+            }
+        }
+    }
+
+    /// One attempt. `None`: somebody is just taking out, or putting back, a table on the way.
+    fn descend(
+        &self,
+        page: u64,
+        install: Option<u32>,
+    ) -> Result<Option<(PhysAddr, u32)>, Obstacle> {
+        let mut level = self.table.format.levels() - 1;
+        let mut phys = self.table.root;
+        while install != Some(level) {
+            // SAFETY: the walk is posted, and this was reached from the root since.
+            let table = unsafe { self.table.memory.table(phys) };
+            let below = match install {
+                Some(_) => self.down(table, index(page, level), level)?,
+                None => match self.peek(table, index(page, level), level) {
+                    Some(below) => Some(below),
+                    None => return Ok(Some((phys, level))),
+                },
+            };
+            match below {
+                Some(below) => phys = below,
+                None => return Ok(None),
+            }
+            level -= 1;
+        }
+        Ok(Some((phys, level)))
+    }
+
+    /// The table below this entry, if there is one.
+    fn peek(&self, table: &Table, index: usize, level: u32) -> Option<PhysAddr> {
+        // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
+        let entry = table[index].load(Ordering::Acquire);
+        match self.table.format.decode(entry, level) {
+            Decoded::Table(below) => Some(below),
+            _ => None,
+        }
+    }
+
+    /// The table below this entry, put there if there is none. `None`: the entry is a tombstone.
+    fn down(&self, table: &Table, index: usize, level: u32) -> Result<Option<PhysAddr>, Obstacle> {
+        let (all, slot) = (self.table, &table[index]);
+        loop {
+            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
+            let entry = slot.load(Ordering::Acquire);
+            match all.format.decode(entry, level) {
+                Decoded::Leaf(..) => return Err(Obstacle::Leaf),
+                Decoded::Tombstone => return Ok(None),
+                Decoded::Table(below) => {
+                    if !without!(ParentTrusted) {
+                        all.rely_on(slot, entry, level);
+                    }
+                    return Ok(Some(below));
+                }
+                Decoded::Detached(below) => {
+                    if all.put_back(slot, entry, below, level) {
+                        return Ok(Some(below));
+                    }
+                }
+                Decoded::Empty => {
+                    let below = all.new_table().ok_or(Obstacle::NoMemory)?;
+                    let linked = all.format.table(below, level);
+                    // ORDERING: Release, with the Acquire of who walks: the new table is seen to be empty.
+                    let link = slot.compare_exchange(
+                        word::EMPTY,
+                        linked,
+                        Ordering::AcqRel,
+                        Ordering::Acquire,
+                    );
+                    if link.is_ok() {
+                        all.rely_on(slot, linked, level);
+                        return Ok(Some(below));
+                    }
+                    // SAFETY: just allocated, and nobody has seen it.
+                    unsafe { all.free_table(below) };
+                }
+            }
+        }
+    }
+}
+
+impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
+    #[inline]
+    fn drop(&mut self) {
+        // SAFETY: the seat is ours.
+        unsafe { self.seat.remember(self.memo) };
+        if self.leaves {
+            self.seat.leave();
+        }
+    }
+}
+
+impl<F: Format, M: TableMemory> fmt::Debug for Walker<'_, F, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Walker").field("walks", &self.memo.walks).finish_non_exhaustive()
+    }
+}
+
+const _: () = assert!(ENTRIES.is_power_of_two());

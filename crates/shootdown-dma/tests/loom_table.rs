@@ -1,0 +1,214 @@
+//! I/O page tables under the `loom` model checker: what is mapped stays reachable while tables are taken out, and no table is
+//! freed under a walker.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma --release --test loom_table --target-dir target/loom`
+#![cfg(loom)]
+
+#[path = "support/loom.rs"]
+mod support;
+
+use std::sync::atomic::AtomicUsize;
+
+use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use loom::thread;
+use shootdown_dma::mutant::Mutant;
+use shootdown_dma::table::memory::Table;
+use shootdown_dma::table::*;
+use shootdown_dma::{IovaRange, PhysAddr, Rights};
+use support::holds;
+
+const PAGES: usize = 6;
+/// Nobody's memory.
+const CANARY: u64 = 0xdead_b000;
+
+/// A few pages; those that are freed lead to the canary.
+struct Memory {
+    tables: [Table; PAGES],
+    freed: [AtomicBool; PAGES],
+    used: AtomicUsize,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self {
+            tables: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
+            freed: core::array::from_fn(|_| AtomicBool::new(false)),
+            used: AtomicUsize::new(0),
+        }
+    }
+}
+
+// SAFETY: each page is handed out once.
+unsafe impl TableMemory for &'static Memory {
+    fn allocate(&self) -> Option<PhysAddr> {
+        let n = self.used.fetch_add(1, Ordering::Relaxed);
+        (n < PAGES).then_some(PhysAddr((n as u64 + 1) << 12))
+    }
+
+    unsafe fn free(&self, page: PhysAddr) {
+        let n = (page.0 >> 12) as usize - 1;
+        let twice = self.freed[n].swap(true, Ordering::Relaxed);
+        assert!(!twice, "freed twice");
+        for slot in &self.tables[n] {
+            slot.store(format().leaf(PhysAddr(CANARY), Rights::ReadWrite, 0), Ordering::Relaxed);
+        }
+    }
+
+    unsafe fn table(&self, page: PhysAddr) -> &Table {
+        &self.tables[(page.0 >> 12) as usize - 1]
+    }
+}
+
+fn format() -> VtdSecondLevel {
+    VtdSecondLevel::new(3, false, false).expect("three levels")
+}
+
+type World = IoPageTable<VtdSecondLevel, &'static Memory>;
+
+fn world() -> &'static World {
+    let memory = Box::leak(Box::new(Memory::new()));
+    Box::leak(Box::new(IoPageTable::new(format(), &*memory, 2).expect("memory")))
+}
+
+fn range(first: u64, pages: u64) -> IovaRange {
+    IovaRange::new(first, pages).expect("a range")
+}
+
+fn phys(page: u64) -> PhysAddr {
+    PhysAddr(page << 12)
+}
+
+/// The hardware's walk from the root.
+fn reach(table: &World, page: u64) -> Option<PhysAddr> {
+    let mut at = table.root();
+    for level in (0..3).rev() {
+        let n = (page >> (2 * level)) as usize & 3;
+        // SAFETY: pages of the model stay where they are.
+        let entry = unsafe { table.memory().table(at) }[n].load(Ordering::Acquire);
+        match table.format().decode(entry, level) {
+            Decoded::Table(below) => at = below,
+            Decoded::Leaf(phys, _) => return Some(phys),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Takes out what is empty, and finishes it: there are no caches here.
+fn sweep(table: &World) {
+    let mut out = Detachments::new();
+    table.sweep(8, &mut out);
+    while let Some(gone) = out.pop() {
+        // SAFETY: there is no device.
+        unsafe { table.finish(gone) };
+    }
+}
+
+/// A leaf table for pages 4 to 7, empty.
+fn empty_table(table: &World) {
+    let mut walker = table.walker(0).expect("a seat");
+    walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+    let _ = walker.unmap(range(5, 1), &mut Detachments::new()).expect("mapped");
+}
+
+#[test]
+fn what_is_mapped_stays_reachable() {
+    let mutants = [Mutant::TombstoneSkipped, Mutant::LiveEntryEntombed, Mutant::AnchorStored];
+    holds("one page beside a sweep", None, &mutants, || {
+        let table = world();
+        empty_table(table);
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        sweeper.join().expect("the sweep");
+        assert_eq!(reach(table, 5), Some(phys(5)), "and until it is unmapped");
+        let _ = walker.unmap(range(5, 1), &mut Detachments::new()).expect("mapped");
+        assert_eq!(reach(table, 5), None);
+    });
+    holds("a range beside a sweep", None, &[Mutant::RollbackStores], || {
+        let table = world();
+        empty_table(table);
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
+        walker.map(range(4, 2), phys(4), Rights::Read).expect("free");
+        sweeper.join().expect("the sweep");
+        assert_eq!([4, 5, 6].map(|page| reach(table, page)), [4, 5, 6].map(|p| Some(phys(p))));
+    });
+}
+
+#[test]
+fn walkers_are_waited_for() {
+    let mutants = [Mutant::WalkNotAwaited, Mutant::WalkUnordered, Mutant::SeatsReadRelaxed];
+    holds("a walk beside a free", None, &mutants, || {
+        let table = world();
+        empty_table(table);
+        // What seat 0 remembers is elsewhere.
+        table.walker(0).expect("a seat").translate(63);
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        assert_eq!(walker.translate(5), None, "the canary");
+        assert_eq!(walker.translate(6), None, "the canary, in what is remembered");
+        drop(walker);
+        sweeper.join().expect("the sweep");
+    });
+}
+
+#[test]
+fn two_who_put_a_table_share_it() {
+    holds("two maps", None, &[], || {
+        let table = world();
+        let other = thread::spawn(move || {
+            let mut walker = table.walker(1).expect("a seat");
+            walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+        });
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
+        other.join().expect("the other");
+        assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+        assert_eq!(table.pages(), 3);
+    });
+}
+
+#[test]
+fn uses_are_counted() {
+    holds("two users", None, &[], || {
+        let table = world();
+        empty_table(table);
+        let use_it = move |seat| {
+            let mut walker = table.walker(seat).expect("a seat");
+            walker.acquire(5, phys(5), Rights::Read).expect("not full");
+            assert_eq!(reach(table, 5), Some(phys(5)), "while it is used");
+            walker.release(5) == Ok(Released::Last)
+        };
+        let other = thread::spawn(move || use_it(1));
+        let mine = use_it(0);
+        let others = other.join().expect("the other");
+        assert!(mine || others, "somebody was the last");
+        assert_eq!(reach(table, 5), None);
+    });
+}
+
+#[test]
+fn a_table_is_put_back_or_freed() {
+    holds("a map beside a finish", None, &[Mutant::RevivalOverlooked], || {
+        let table = world();
+        empty_table(table);
+        table.walker(0).expect("a seat").translate(63);
+        let mut out = Detachments::new();
+        assert_eq!(table.sweep(8, &mut out), Some(1));
+        let finisher = thread::spawn(move || {
+            let gone = out.pop().expect("one");
+            // SAFETY: there is no device.
+            unsafe { table.finish(gone) };
+        });
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(5, 2), phys(5), Rights::Read).expect("free");
+        finisher.join().expect("the finish");
+        assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+        walker.translate(63); // so that nothing is held
+        table.collect();
+        assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+    });
+}
