@@ -160,7 +160,7 @@ impl<'a> World<'a> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn nothing_is_reached_after_completion(seed: u64, room in 18..80usize, ops in ops()) {

@@ -13,6 +13,7 @@
 //! | [`ladder`] | what to tell: pages, covering blocks, or the whole domain |
 //! | [`cover`] | aligned power-of-two blocks around a range |
 //! | [`vtd`], [`smmu`], [`amd`] | descriptors of Intel VT-d, Arm SMMUv3 and AMD-Vi, as pure functions |
+//! | [`queue`] | the rings in which units take their commands, and what is done when one stands still |
 //! | [`model`] | an IOMMU in software that is as hostile as the manuals allow |
 //!
 //! The engine knows a unit by the trait [`Unit`] alone.
@@ -42,6 +43,7 @@ mod lane;
 mod members;
 pub mod model;
 mod pending;
+pub mod queue;
 pub mod smmu;
 pub mod vtd;
 

@@ -1,0 +1,322 @@
+//! A ring of commands in memory that many CPUs write and one IOMMU reads: the three of them, behind one protocol.
+//!
+//! # The protocol
+//! Positions count slots from the beginning and never wrap; a slot is a position modulo the size of the ring. A [`Ticket`] is
+//! the position behind a submission's last slot, which is a wait that makes the unit say that it got there.
+//! 1. **Reserve**: a submitter counts its slots, the wait among them, and moves `reserved` on by compare-and-swap.
+//! 2. **Write** the slots, and then say so in `ends`, at the index of the first: where the submission ends.
+//! 3. **Publish**: whoever gets the lock moves the tail over all submissions that are written, in order, and tells the unit.
+//!    Who does not get it leaves word that there is work, in the same word as the lock: the holder sees it when it
+//!    leaves. Nobody waits for anybody, so that a submission may be interrupted by another one at any step.
+//! 4. **Complete**: the unit stores the position to the status word (low 32 bits; [`widen`] finds the rest). A slot may be
+//!    written again only when a wait behind it is complete.
+//!
+//! Only three eighths of the ring are handed out. As many again belong to [recovery](self#errors), which copies what was lost,
+//! and the rest to the waits and barriers that it adds.
+//!
+//! # Errors
+//! When a queue does not move, whoever polls has a look, with the publisher's lock:
+//! - A slot was **refused**: it is replaced by one that covers it (all of the IOTLB, all of a device), and the queue goes on. A
+//!   device that refuses even that is taken as silent. Anything else that is refused twice is the end: [`QueueError::Stuck`],
+//!   nothing completes any more.
+//! - A **device did not answer**: what the unit has read and not completed is copied behind everything that is
+//!   reserved, with a wait of its own. Until the unit has come to that wait nothing is complete (`gate`), whatever
+//!   the waits on the way say: they do not know what was lost. A device that does not answer [`STRIKES`] times is silent: it
+//!   is left out from then on, and [`Unit::answers`] says so, before anything completes without it.
+//!
+//! # Invariants
+//! - **I8** The tail never passes the head; the slots of a submission are written before the tail passes them.
+//! - **I9** What was not completed when an error was found is executed again, or covered, before it counts as complete.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | Q1 `ends` of a submission stored | Release | Q2 | its slots are written, its tables changed |
+//! | Q2 `ends` read by the publisher | Acquire | Q1 | [`Port::publish`] makes them visible to the unit |
+//! | Q3 work left in the lock word | AcqRel | Q4 | the holder finds the submission |
+//! | Q4 work taken from the lock word, lock left | AcqRel | Q3 | the next holder finds the tail |
+//! | Q5 `done` moved on | AcqRel | Q6 | what the unit has done; it has read the slots |
+//! | Q6 `done` read | Acquire | Q5 | slots are written again; who asks may reuse |
+//! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
+//! | Q8 status read, then the gate | Acquire | Q7 | who reads such a status sees the gate |
+
+use alloc::boxed::Box;
+
+use crate::addr::DeviceId;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use super::{BATCH, Command, QueueError, Ticket, Unit};
+
+mod amd;
+mod format;
+mod port;
+mod recover;
+mod silence;
+mod smmu;
+mod vtd;
+
+pub use amd::Amd;
+pub use format::{Format, Instead, MOST, Slot, Trouble, widen};
+pub use port::Port;
+pub use silence::STRIKES;
+use silence::Silence;
+pub use smmu::Smmu;
+pub use vtd::Vtd;
+
+/// Slots that a ring has at least: three eighths of it hold [`BATCH`] commands of [`MOST`] slots, a barrier and a wait.
+pub const SLOTS: usize = ((BATCH * MOST + 2) * 8 / 3 + 1).next_power_of_two();
+
+/// Polls without progress after which somebody has a look at the registers: a look takes as long as tens of polls.
+const PATIENCE: u32 = 16;
+
+const LOCKED: u32 = 1;
+const WORK: u32 = 2;
+
+/// One IOMMU's queue. See the [module](self).
+#[derive(Debug)]
+pub struct Queue<P, F> {
+    port: P,
+    format: F,
+    slots: u64,
+    ends: Box<[AtomicU64]>,
+    reserved: AtomicU64,
+    /// Of the publisher: [`LOCKED`], [`WORK`].
+    state: AtomicU32,
+    /// With the lock: what the unit was told.
+    tail: AtomicU64,
+    done: AtomicU64,
+    /// Slots before it are read, and will not be copied by another recovery.
+    floor: AtomicU64,
+    gate: AtomicU64,
+    silence: Silence,
+    patched: AtomicU64,
+    idle: AtomicU32,
+    stuck: AtomicBool,
+}
+
+impl<P: Port, F: Format> Queue<P, F> {
+    /// A queue that is set up and empty, head and tail at slot 0. `None` if the ring is no power of two, or has less than
+    /// [`SLOTS`].
+    #[must_use]
+    pub fn new(port: P, format: F) -> Option<Self> {
+        let slots = port.ring().len() / 2;
+        (slots >= SLOTS && slots.is_power_of_two()).then(|| Self::starting_at(port, format, 0))
+    }
+
+    /// A queue of any size whose positions begin elsewhere: for tests of what happens when they wrap.
+    #[cfg(any(test, loom, feature = "mutants"))]
+    #[doc(hidden)]
+    pub fn small(port: P, format: F, start: u64) -> Self {
+        Self::starting_at(port, format, start)
+    }
+
+    fn starting_at(port: P, format: F, start: u64) -> Self {
+        let slots = port.ring().len() as u64 / 2;
+        port.status().store(start, Ordering::Relaxed);
+        Self {
+            port,
+            format,
+            slots,
+            ends: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            reserved: AtomicU64::new(start),
+            state: AtomicU32::new(0),
+            tail: AtomicU64::new(start),
+            done: AtomicU64::new(start),
+            floor: AtomicU64::new(start),
+            gate: AtomicU64::new(start),
+            silence: Silence::new(),
+            patched: AtomicU64::new(0),
+            idle: AtomicU32::new(0),
+            stuck: AtomicBool::new(false),
+        }
+    }
+
+    /// The host's side.
+    pub const fn port(&self) -> &P {
+        &self.port
+    }
+
+    /// Slots that submitters may have under way.
+    const fn share(&self) -> u64 {
+        self.slots / 2 - self.slots / 8
+    }
+
+    /// The first slot that is still needed.
+    fn base(&self) -> u64 {
+        // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit has read what is before.
+        self.done.load(Ordering::Acquire).max(self.floor.load(Ordering::Acquire))
+    }
+
+    fn reserve(&self, count: u64) -> Option<u64> {
+        let mut looked = false;
+        loop {
+            // First what was reserved, so that the base is not behind it by more than is true.
+            let from = self.reserved.load(Ordering::Relaxed);
+            if (from + count).saturating_sub(self.base()) > self.share() {
+                if core::mem::replace(&mut looked, true) {
+                    return None;
+                }
+                self.refresh();
+                continue;
+            }
+            let taken = self.reserved.compare_exchange_weak(
+                from,
+                from + count,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                return Some(from);
+            }
+        }
+    }
+
+    fn write(&self, position: u64, slot: Slot) {
+        let at = (position % self.slots) as usize * 2;
+        let ring = self.port.ring();
+        ring[at].store(slot[0], Ordering::Relaxed);
+        ring[at + 1].store(slot[1], Ordering::Relaxed);
+    }
+
+    fn read(&self, position: u64) -> Slot {
+        let at = (position % self.slots) as usize * 2;
+        [0, 1].map(|w| self.port.ring()[at + w].load(Ordering::Relaxed))
+    }
+
+    /// Says that the slots from `from` to `end` are written.
+    fn written(&self, from: u64, end: u64) {
+        self.ends[(from % self.slots) as usize].store(end, Ordering::Release); // [Q1]
+    }
+
+    /// Where the submission that begins there ends, if it is written.
+    fn end(&self, from: u64) -> Option<u64> {
+        let end = self.ends[(from % self.slots) as usize].load(Ordering::Acquire); // [Q2]
+        // What was there a round before is not above.
+        (end > from).then_some(end)
+    }
+
+    /// Somebody moves the tail over what is written.
+    fn publish(&self) {
+        // [Q3]
+        if self.state.fetch_or(LOCKED | WORK, Ordering::AcqRel) & LOCKED == 0 {
+            self.publish_held();
+        }
+    }
+
+    /// With the lock, which it leaves.
+    fn publish_held(&self) {
+        loop {
+            self.state.fetch_and(!WORK, Ordering::AcqRel); // [Q4]
+            let before = self.tail.load(Ordering::Relaxed);
+            let mut tail = before;
+            while let Some(end) = self.end(tail) {
+                tail = end;
+            }
+            if tail != before {
+                self.port.publish();
+                self.tail.store(tail, Ordering::Relaxed);
+                self.format.set_tail(&self.port, tail);
+            }
+            let left = self.state.compare_exchange(LOCKED, 0, Ordering::AcqRel, Ordering::Relaxed);
+            if left.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Looks how far the unit is.
+    fn refresh(&self) -> u64 {
+        let mut done = self.done.load(Ordering::Acquire); // [Q6]
+        let position = self.format.position(&self.port, self.base());
+        let gate = self.gate.load(Ordering::Acquire); // [Q8]
+        if position <= done || position < gate {
+            return done;
+        }
+        if self.format.is_coarse() {
+            // The gate is the end of a submission, and so is what was done before.
+            done = done.max(gate);
+            while let Some(end) = self.end(done).filter(|end| *end <= position) {
+                done = end;
+            }
+        } else {
+            done = position;
+        }
+        self.done.fetch_max(done, Ordering::AcqRel).max(done) // [Q5]
+    }
+
+    /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
+    /// each command) are left out.
+    fn slots_of(&self, commands: &[Command], left_out: u64, put: &mut dyn FnMut(Slot)) {
+        let own = commands.iter().filter(|c| !c.is_for_device());
+        own.for_each(|c| self.format.encode(c, put));
+        let told = commands
+            .iter()
+            .enumerate()
+            .filter(|(n, c)| c.is_for_device() && left_out & (1 << n) == 0);
+        let mut told = told.map(|(_, c)| c).peekable();
+        if told.peek().is_some() {
+            put(self.format.barrier(self.port.status_address())); // [I6]
+        }
+        told.for_each(|c| self.format.encode(c, put));
+    }
+
+    fn left_out(&self, commands: &[Command]) -> u64 {
+        let silent = commands.iter().enumerate().filter(|(_, command)| match command {
+            Command::Device { device, .. } => self.silence.is_silent(*device),
+            _ => false,
+        });
+        silent.fold(0, |bits, (n, _)| bits | 1 << n)
+    }
+}
+
+// SAFETY: (1) What `refresh` returns is a position that a wait of the unit has come to (contract of `Port`, 4), or a gate
+// before it; a wait is complete when all before it is, and gates hold back those that do not know what was lost (I9).
+// (2) A barrier stands before what devices are told, behind everything that was reserved before. (3) Positions only grow.
+unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
+    /// Of at most 64 commands.
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        if self.stuck.load(Ordering::Relaxed) {
+            return Err(QueueError::Stuck);
+        }
+        if commands.len() > 64 {
+            return Err(QueueError::Full);
+        }
+        let left_out = self.left_out(commands);
+        let mut count = 1;
+        self.slots_of(commands, left_out, &mut |_| count += 1);
+        let from = self.reserve(count).ok_or(QueueError::Full)?;
+        let mut at = from;
+        self.slots_of(commands, left_out, &mut |slot| {
+            self.write(at, slot);
+            at += 1;
+        });
+        let end = at + 1;
+        self.write(at, self.format.wait(self.port.status_address(), end));
+        self.written(from, end);
+        self.publish();
+        Ok(Ticket(end))
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        let before = self.done.load(Ordering::Relaxed);
+        let done = self.refresh();
+        if done > before || done == self.reserved.load(Ordering::Relaxed) {
+            self.idle.store(0, Ordering::Relaxed);
+        } else if self.idle.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
+            self.attend()?;
+        }
+        if self.stuck.load(Ordering::Relaxed) {
+            return Err(QueueError::Stuck);
+        }
+        Ok(Ticket(done))
+    }
+
+    fn answers(&self, device: DeviceId) -> bool {
+        !self.silence.is_silent(device)
+    }
+
+    fn is_crowded(&self) -> bool {
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        reserved.saturating_sub(self.base()) * 2 > self.share()
+    }
+}
