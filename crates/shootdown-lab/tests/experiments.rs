@@ -121,3 +121,27 @@ fn hot_paths_touch_few_lines_and_fence_once() {
 fn reclaim_saves_more_than_was_published() {
     holds("reclaim");
 }
+
+/// Flushing every cleared accessed bit costs what was published, and batches and deferral gain each on its own.
+#[test]
+fn swapout_loses_what_was_published_to_accessed_bits() {
+    holds("swapout");
+    let findings = run("swapout");
+    let rate = |policy: &str, batches: bool| {
+        let rows = &findings.documents[0].rows;
+        let row = rows.iter().find(|r| {
+            r.policy == policy
+                && r.metric == "swapped out"
+                && r.workload.contains("batch") == batches
+        });
+        row.unwrap_or_else(|| panic!("{policy}")).value
+    };
+    let [immediate, generation] = ["linux-4.13, immediate", "linux-4.13, generation"];
+    assert!(rate(immediate, false) < rate(generation, false));
+    assert!(rate(immediate, false) < rate(immediate, true));
+    assert!(rate(immediate, true) < rate(generation, true));
+    assert!(rate(generation, false) < rate(generation, true));
+    for row in findings.documents[0].rows.iter().filter(|r| r.metric == "found young") {
+        assert!((0.95..1.05).contains(&row.value), "{row:?}");
+    }
+}

@@ -18,6 +18,7 @@ mod rollover;
 mod run;
 mod scale;
 mod slots;
+mod swapout;
 mod threshold;
 
 pub(crate) use run::chance;
@@ -138,6 +139,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &invlpgb::Invlpgb,
     &threshold::Sharing,
     &reclaim::Reclaim,
+    &swapout::Swapout,
     &rollover::Rollover,
     &accessed::AccessedBits,
     &paravirt::Paravirt,
