@@ -8,7 +8,10 @@
 mod support;
 
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
+use shootdown_dma::IovaRange;
+use shootdown_dma::iova::arena::{Arena, Flush, Layout};
 use shootdown_dma::iova::magazine::{Config, Magazines};
 use shootdown_dma::iova::{Allocate, Space, Tree, Want};
 use shootdown_dma::mutant::Mutant;
@@ -59,5 +62,101 @@ fn two_with_the_number_of_one_cpu() {
         magazines.free(0, again).unwrap();
         magazines.flush();
         assert_eq!((magazines.inner().nodes(), magazines.inner().free_pages()), (1, 8), "A3");
+    });
+}
+
+/// What hardware may have cached, by page, and what is mapped. A walk is not modelled: what is mapped is cached at once.
+struct Iotlb {
+    mapped: [AtomicBool; PAGES],
+    cached: [AtomicBool; PAGES],
+}
+
+const PAGES: usize = 3;
+
+impl Iotlb {
+    fn new() -> Arc<Self> {
+        let flags = || core::array::from_fn(|_| AtomicBool::new(false));
+        Arc::new(Self { mapped: flags(), cached: flags() })
+    }
+}
+
+struct Hardware(Arc<Iotlb>);
+
+// SAFETY: what was cleared before is forgotten when it returns.
+unsafe impl Flush for Hardware {
+    fn flush(&self) {
+        for (mapped, cached) in self.0.mapped.iter().zip(&self.0.cached) {
+            if !mapped.load(Ordering::Acquire) {
+                cached.store(false, Ordering::Release);
+            }
+        }
+    }
+}
+
+struct Sweeps {
+    arena: Arena<Hardware>,
+    iotlb: Arc<Iotlb>,
+}
+
+impl Sweeps {
+    /// So many pools of one page.
+    fn new(pools: usize, end: u64) -> Arc<Self> {
+        let iotlb = Iotlb::new();
+        let layout = Layout::pools(pools).large_above(u64::MAX);
+        let arena = Arena::new(&Space::below(end), &layout, Hardware(Arc::clone(&iotlb))).unwrap();
+        Arc::new(Self { arena, iotlb })
+    }
+
+    fn map(&self, cpu: usize) -> Option<IovaRange> {
+        let range = self.arena.alloc(cpu, &pages(1)).ok()?;
+        let page = range.first() as usize;
+        assert!(!self.iotlb.cached[page].load(Ordering::Acquire), "A6: page {page} is cached");
+        self.iotlb.mapped[page].store(true, Ordering::Release);
+        self.iotlb.cached[page].store(true, Ordering::Release);
+        Some(range)
+    }
+
+    fn unmap(&self, range: IovaRange) {
+        self.iotlb.mapped[range.first() as usize].store(false, Ordering::Release);
+        self.arena.retire(range).unwrap();
+    }
+}
+
+#[test]
+fn two_pools_wrap() {
+    holds("two pools", Some(3), &[Mutant::PoolsShareOneFlag], || {
+        let sweeps = Sweeps::new(2, 3);
+        for cpu in [0, 1] {
+            let range = sweeps.map(cpu).unwrap();
+            sweeps.unmap(range);
+        }
+        let other = {
+            let sweeps = Arc::clone(&sweeps);
+            thread::spawn(move || sweeps.map(1).unwrap())
+        };
+        sweeps.map(0).unwrap();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_pool_wraps_under_two_cpus() {
+    let mutants = [Mutant::FreedBeforeFlush, Mutant::PoolEpochIgnored, Mutant::RetiredTooLateFreed];
+    holds("one pool", Some(3), &mutants, || {
+        // One page, which is held back. Both want it; who comes too late finds the pool exhausted.
+        let sweeps = Sweeps::new(1, 2);
+        let held = sweeps.map(0).unwrap();
+        sweeps.unmap(held);
+        let other = {
+            let sweeps = Arc::clone(&sweeps);
+            thread::spawn(move || {
+                if let Some(range) = sweeps.map(1) {
+                    sweeps.unmap(range);
+                    sweeps.map(1);
+                }
+            })
+        };
+        sweeps.map(0);
+        other.join().unwrap();
     });
 }

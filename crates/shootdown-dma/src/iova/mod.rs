@@ -5,6 +5,7 @@
 //! freed is named by its address *and* its length, which are checked where checking is affordable (each allocator
 //! says what it checks).
 
+pub mod arena;
 pub mod checked;
 pub mod magazine;
 pub mod space;
@@ -13,6 +14,7 @@ pub mod tree;
 
 use core::fmt;
 
+pub use arena::Arena;
 pub use checked::Checked;
 pub use magazine::Magazines;
 pub use space::{Space, SpaceError};

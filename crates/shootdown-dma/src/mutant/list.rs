@@ -133,6 +133,18 @@ mutants! {
     /// The checked allocator passes a free on without looking.
     CheckedFreeUnseen "checked-free-unseen" Iova "iova/checked.rs: free"
         by scene(crate::iova::checked::tests::finds_what_magazines_do_not);
+    /// What a pool holds back is freed when the flush begins.
+    FreedBeforeFlush "freed-before-flush" Iova "iova/arena/mod.rs: sweep"
+        by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
+    /// A flush that is complete frees what a later one is to free.
+    PoolEpochIgnored "pool-epoch-ignored" Iova "iova/arena/bits.rs: complete"
+        by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
+    /// A flush that is complete frees what was retired after it had begun.
+    RetiredTooLateFreed "retired-too-late-freed" Iova "iova/arena/bits.rs: complete"
+        by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
+    /// All pools share one flag that says a flush is needed, which whoever flushes lowers first.
+    PoolsShareOneFlag "pools-share-one-flag" Iova "iova/arena/mod.rs: sweep"
+        by loom("loom_iova.rs" "two_pools_wrap");
     /// A CPU's magazines are used though somebody else is using them.
     SpinNotTaken "spin-not-taken" Iova "iova/spin.rs: attempt"
         by loom("loom_iova.rs" "two_with_the_number_of_one_cpu");
