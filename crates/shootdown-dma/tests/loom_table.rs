@@ -113,7 +113,13 @@ fn empty_table(table: &World) {
 
 #[test]
 fn what_is_mapped_stays_reachable() {
-    let mutants = [Mutant::TombstoneSkipped, Mutant::LiveEntryEntombed, Mutant::AnchorStored];
+    let mutants = [
+        Mutant::TombstoneSkipped,
+        Mutant::LiveEntryEntombed,
+        Mutant::AnchorStored,
+        Mutant::CallOffIgnored,
+        Mutant::TombTaken,
+    ];
     holds("one page beside a sweep", None, &mutants, || {
         let table = world();
         empty_table(table);
@@ -172,6 +178,21 @@ fn two_who_put_a_table_share_it() {
 }
 
 #[test]
+fn tables_of_tables_are_taken_out_beside_maps() {
+    holds("a map beside a sweep of two levels", Some(4), &[], || {
+        let table = world();
+        empty_table(table);
+        sweep(table); // the leaf table is gone, and the one above is empty
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        walker.acquire(5, phys(5), Rights::Read).expect("free");
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        sweeper.join().expect("the sweep");
+        assert_eq!(reach(table, 5), Some(phys(5)), "and until it is unmapped");
+    });
+}
+
+#[test]
 fn uses_are_counted() {
     holds("two users", None, &[], || {
         let table = world();
@@ -192,6 +213,25 @@ fn uses_are_counted() {
 
 #[test]
 fn a_table_is_put_back_or_freed() {
+    // Two put it back at once, and map beside each other.
+    holds("two maps of what is detached", Some(3), &[Mutant::RevivalStores], || {
+        let table = world();
+        empty_table(table);
+        let mut out = Detachments::new();
+        assert_eq!(table.sweep(8, &mut out), Some(1));
+        let other = thread::spawn(move || {
+            let mut walker = table.walker(1).expect("a seat");
+            walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
+        });
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        other.join().expect("the other");
+        assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+        // SAFETY: there is no device.
+        unsafe { table.finish(out.pop().expect("one")) };
+        assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+    });
     holds("a map beside a finish", None, &[Mutant::RevivalOverlooked], || {
         let table = world();
         empty_table(table);

@@ -203,8 +203,17 @@ mutants! {
     LiveEntryEntombed "live-entry-entombed" Table "table/reclaim.rs: entomb"
         by loom("loom_table.rs" "what_is_mapped_stays_reachable");
     /// Tombstones are taken away by plain stores, over what was mapped there.
-    RollbackStores "rollback-stores" Table "table/reclaim.rs: entomb"
+    RollbackStores "rollback-stores" Table "table/reclaim.rs: detach"
         by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// A table is taken out though somebody who maps there has called it off.
+    CallOffIgnored "call-off-ignored" Table "table/reclaim.rs: unlink"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// Something is mapped over a tombstone without having called off what that is from.
+    TombTaken "tomb-taken" Table "table/range.rs: map_in_one_table"
+        by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// The tombstones of a table that is put back are taken away by plain stores, over what was mapped there.
+    RevivalStores "revival-stores" Table "table/reclaim.rs: put_back"
+        by loom("loom_table.rs" "a_table_is_put_back_or_freed");
     /// A table that is unmapped as a whole is taken out with its entries empty.
     DeadTableOpen "dead-table-open" Table "table/reclaim.rs: clear_and_detach"
         by scene(crate::table::tests::scenes::dead_tables_take_nothing);

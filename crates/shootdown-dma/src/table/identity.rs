@@ -20,7 +20,7 @@
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
 use super::walk::Walker;
-use super::{MapError, MapErrorKind, UnmapError, index, relax};
+use super::{MapError, MapErrorKind, UnmapError, index};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::Ordering;
 
@@ -61,14 +61,18 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         };
         self.check(range, phys)?;
         let leaf = self.table.format.leaf(phys, rights, 0);
+        let mut stale = word::EMPTY;
         loop {
             let slot = match self.reach(page, 0) {
                 Ok(table) => &table[index(page, 0)],
                 Err(obstacle) => return fail(obstacle.into()),
             };
-            let entry = slot.load(Ordering::Relaxed);
+            // ORDERING: Acquire, as in `down`.
+            let entry = slot.load(Ordering::Acquire);
             let (next, acquired) = match self.table.format.decode(entry, 0) {
                 Decoded::Empty => (leaf | F::one(), Acquired::First),
+                // Seen before the last walk: it means nothing any more (see `down`).
+                Decoded::Tombstone if entry == stale => (leaf | F::one(), Acquired::First),
                 Decoded::Leaf(..)
                     if F::meaning(entry) != F::meaning(leaf) || F::count(entry) == 0 =>
                 {
@@ -82,8 +86,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     (entry & !F::COUNT | count, Acquired::Shared)
                 }
                 Decoded::Tombstone | Decoded::Table(_) | Decoded::Detached(_) => {
+                    stale = entry;
                     self.forget();
-                    relax();
                     continue;
                 }
             };

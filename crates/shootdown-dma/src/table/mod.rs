@@ -13,20 +13,25 @@
 //!
 //! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes the winner's.
 //!
-//! **Tables are taken out** in three steps (`reclaim`), off the path of mapping:
-//! 1. Every entry of an empty table becomes a tombstone, one compare-and-swap each. An entry that is not empty ends it, and
-//!    the tombstones go away again. Who comes to a tombstone looks again from the root.
-//! 2. The entry above becomes *detached*: not present for the hardware, and it still names the table.
-//! 3. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the page is freed as soon as no
+//! **Tables are taken out** in four steps (`reclaim`), off the path of mapping:
+//! 1. The entry above an empty table is marked: *burying*.
+//! 2. Every entry of the table becomes a tombstone, one compare-and-swap each. An entry that is not empty ends it, and
+//!    the tombstones go away again.
+//! 3. The marked entry becomes *detached*: not present for the hardware, and it still names the table.
+//! 4. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the page is freed as soon as no
 //!    walker of ours can be in it (`seat`).
 //!
-//! Between 2 and 3 walk caches may lead to the old table. If a new one were put in its place, a device could be led past
-//! it, and fault on what is mapped. So whoever maps there then puts the *same* table back, and the third step finds that there
-//! is nothing to free. Nobody waits for an invalidation.
+//! Nobody waits for any of it, also not if who does it is interrupted for long. Who comes to a tombstone and wants to map there goes
+//! once more from the root, and takes off the mark of step 1: then step 3 fails, and the tombstone, whose number is that of this
+//! burial, means nothing any more.
+//!
+//! Between 3 and 4 walk caches may lead to the old table. If a new one were put in its place, a device could be led past
+//! it, and fault on what is mapped. So whoever maps there then puts the *same* table back, and the fourth step finds that there
+//! is nothing to free. Nobody waits for an invalidation either.
 //!
 //! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap: it was empty, so the
-//! table was in the tree, and no tombstoning can succeed from now on. The others are then stored without
-//! further ado, even over tombstones: whoever put them there will come to a live entry, and takes away only what is still a tombstone.
+//! table was in the tree, and no burial can succeed from now on. The others are then stored without further ado, even over
+//! tombstones: whoever put them there will come to a live entry, and takes away only what is still his tombstone.
 //!
 //! # Invariants
 //! - **I1** An entry that is present is in a table that can be reached from the root.
@@ -92,14 +97,6 @@ fn put(slot: &AtomicU64, entry: u64) {
     slot.store(entry, Ordering::Release);
     #[cfg(loom)]
     slot.swap(entry, Ordering::Release);
-}
-
-/// One turn of waiting for somebody who is about to be done.
-fn relax() {
-    #[cfg(not(loom))]
-    core::hint::spin_loop();
-    #[cfg(loom)]
-    loom::thread::yield_now();
 }
 
 /// An I/O page table: what one domain's devices reach.

@@ -7,7 +7,7 @@ use super::format::{Decoded, Format, word};
 use super::memory::{ENTRIES, TableMemory};
 use super::reclaim::Detachments;
 use super::walk::{Obstacle, Walker};
-use super::{MapError, MapErrorKind, UnmapError, index, put, relax, span};
+use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::Ordering;
 
@@ -102,6 +102,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         pages: u64,
     ) -> (u64, Option<MapErrorKind>) {
         let mut level = self.level_for(page, phys, pages);
+        let mut stale = word::EMPTY;
+        let mut expected = word::EMPTY;
         let (table, first, leaf) = loop {
             let table = match self.reach(page, level) {
                 Ok(table) => table,
@@ -114,19 +116,18 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 break (table, first, leaf);
             }
             // ORDERING: what decides is that the entry was empty; Release, as for all links.
-            match table[first].compare_exchange(
-                word::EMPTY,
-                leaf,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match table[first].compare_exchange(expected, leaf, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => break (table, first, leaf),
                 Err(entry) => match self.table.format.decode(entry, level) {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
-                    Decoded::Empty | Decoded::Tombstone => {
+                    Decoded::Empty => expected = entry,
+                    // Once more from the root. If it is still the same then, it means nothing any more (see `down`).
+                    Decoded::Tombstone if entry != stale && !without!(TombTaken) => {
+                        stale = entry;
                         self.forget();
-                        relax();
                     }
+                    Decoded::Tombstone => expected = entry,
                     // Smaller pages were mapped here, or are.
                     Decoded::Table(_) | Decoded::Detached(_) => level = self.smaller(level),
                 },
@@ -142,7 +143,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let entry = slot.load(Ordering::Relaxed);
             if entry != word::EMPTY {
                 match self.table.format.decode(entry, level) {
-                    // Not for long: whoever put it there will come to the first entry, or has.
+                    // It means nothing any more: whoever put it there will come to the first entry, or has.
                     Decoded::Empty | Decoded::Tombstone => {}
                     Decoded::Table(_) | Decoded::Detached(_) => break,
                     Decoded::Leaf(..) => {

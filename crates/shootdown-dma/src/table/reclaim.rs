@@ -99,6 +99,8 @@ impl Detachments {
 struct State {
     /// Where the next sweep begins.
     sweep: u64,
+    /// Burials so far. (Their tombstones have 40 bits for it: nobody remembers one for so long.)
+    burials: u64,
     /// Dead tables whose walkers are waited for: the first of a list, or 0.
     waiting: u64,
     /// Dead tables that nobody walks, but may hold.
@@ -121,7 +123,7 @@ impl Reclaim {
     pub fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            state: UnsafeCell::new(State { sweep: 0, waiting: 0, held: 0 }),
+            state: UnsafeCell::new(State { sweep: 0, burials: 0, waiting: 0, held: 0 }),
             fresh: AtomicU64::new(0),
         }
     }
@@ -163,20 +165,46 @@ fn each<M: TableMemory>(memory: &M, mut at: u64, mut f: impl FnMut(PhysAddr)) {
 fn hang<M: TableMemory>(memory: &M, page: PhysAddr, list: &mut u64) {
     // SAFETY: dead, and not freed yet.
     let table = unsafe { memory.table(page) };
-    table[0].store(word::TOMBSTONE | *list, Ordering::Relaxed);
+    table[0].store(word::TOMBSTONE | word::DEAD | *list, Ordering::Relaxed);
     *list = page.0;
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
+    /// Takes out the leaf tables that cover pages of `range`, as far as they are empty, and as long as `detached` has room.
+    /// `None`: somebody else is at it; otherwise how many it has taken out.
+    ///
+    /// The way to keep up with page-wise unmapping at no cost in invalidations: call it for the ranges of a batch, invalidate
+    /// all of the batch at once (with table entries, if there is any), and then [finish](Self::finish) what it gave.
+    pub fn reclaim(&self, range: IovaRange, detached: &mut Detachments) -> Option<usize> {
+        if self.format.levels() == 1 || !self.resolves(range) {
+            return Some(0);
+        }
+        self.reclaim.alone(|state| {
+            let before = detached.len();
+            let mut first = range.first() & !(span(1) - 1);
+            while first <= range.last() && !detached.is_full() {
+                let gone = self.parent_of(first, 1).and_then(|(parent, _)| {
+                    self.detach(parent, index(first, 1), 1, first, &mut state.burials)
+                });
+                if let Some(gone) = gone {
+                    detached.push(gone);
+                }
+                first += span(1);
+            }
+            detached.len() - before
+        })
+    }
+
     /// Looks at the next `budget` tables in turn, and takes out those that are empty, as long as `detached` has room. Each one is to be
     /// invalidated and finished. `None`: somebody else is at it; otherwise how many it has taken out.
     ///
-    /// One table costs a look at its first live entry, or 512 compare-and-swaps. Called for every few hundred
-    /// pages unmapped with a budget of one or two, it keeps up with them.
+    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps. Unlike
+    /// [`reclaim`](Self::reclaim) it also finds tables of tables, and what that had no room for.
     pub fn sweep(&self, budget: usize, detached: &mut Detachments) -> Option<usize> {
         self.reclaim.alone(|state| {
             let before = detached.len();
-            let mut sweep = Sweep { from: state.sweep, budget, detached };
+            let mut sweep =
+                Sweep { from: state.sweep, budget, burials: &mut state.burials, detached };
             let top = self.format.levels() - 1;
             let finished = self.sweep_below(self.root, top, 0, &mut sweep);
             state.sweep = if finished { 0 } else { sweep.from };
@@ -203,7 +231,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 return false;
             }
             sweep.budget -= 1;
-            if let Some(gone) = self.detach(phys, n, level, first) {
+            if let Some(gone) = self.detach(phys, n, level, first, sweep.burials) {
                 sweep.detached.push(gone);
             }
         }
@@ -211,10 +239,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     }
 
     /// Takes out the table below this entry if it is empty. We have the lock.
-    fn detach(&self, parent: PhysAddr, n: usize, level: u32, first: u64) -> Option<Detached> {
+    fn detach(
+        &self,
+        parent: PhysAddr,
+        n: usize,
+        level: u32,
+        first: u64,
+        burials: &mut u64,
+    ) -> Option<Detached> {
         // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table below.
         let slot = &unsafe { self.memory.table(parent) }[n];
-        let entry = slot.load(Ordering::Acquire);
+        let mut entry = slot.load(Ordering::Acquire);
         let Decoded::Table(below) = self.format.decode(entry, level) else {
             return None;
         };
@@ -223,61 +258,91 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         // SAFETY: see above.
         let table = unsafe { self.memory.table(below) };
-        if !self.entomb(table) {
+        // Most are not empty: see that without writing.
+        if !table.iter().all(|slot| word::is_vacant(slot.load(Ordering::Relaxed))) {
             return None;
         }
-        self.unlink(slot, entry, below, level);
-        Some(Detached { parent, slot: n as u16, level: level as u8, table: below, first })
+        // ORDERING: Release, and so are the tombstones: who sees one of them sees the mark.
+        while let Err(other) =
+            slot.compare_exchange(entry, entry | F::BURYING, Ordering::AcqRel, Ordering::Acquire)
+        {
+            entry = other; // it was written back
+        }
+        *burials += 1;
+        let tomb = word::tombstone(*burials);
+        if self.entomb(table, tomb) && self.unlink(slot, below, level, F::BURYING) {
+            return Some(Detached {
+                parent,
+                slot: n as u16,
+                level: level as u8,
+                table: below,
+                first,
+            });
+        }
+        for slot in table {
+            if without!(RollbackStores) && slot.load(Ordering::Relaxed) == tomb {
+                put(slot, word::EMPTY);
+            }
+            // Where something is mapped by now it stays.
+            let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        let mut entry = slot.load(Ordering::Acquire);
+        while entry & F::BURYING != 0 && !self.call_off(slot, entry) {
+            entry = slot.load(Ordering::Acquire);
+        }
+        None
     }
 
-    /// Makes all entries of an empty table tombstones; none if it is not empty.
-    fn entomb(&self, table: &Table) -> bool {
-        // Most are not empty: see that without writing.
-        if table.iter().any(|slot| slot.load(Ordering::Relaxed) != word::EMPTY) {
-            return false;
-        }
+    /// Makes all entries of an empty table tombstones. False: it is not empty.
+    fn entomb(&self, table: &Table, tomb: u64) -> bool {
         for (n, slot) in table.iter().enumerate() {
             if n == 1 && without!(TombstoneSkipped) {
                 continue;
             }
+            let mut entry = word::EMPTY;
             // ORDERING: Acquire, with the Release of who cleared the entry: it is done with the table.
-            let tomb = slot.compare_exchange(
-                word::EMPTY,
-                word::TOMBSTONE,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-            if tomb.is_err() && !without!(LiveEntryEntombed) {
-                for slot in &table[..n] {
-                    if without!(RollbackStores) {
-                        put(slot, word::EMPTY);
+            while let Err(other) =
+                slot.compare_exchange(entry, tomb, Ordering::AcqRel, Ordering::Acquire)
+            {
+                if !word::is_vacant(other) {
+                    if without!(LiveEntryEntombed) {
+                        break;
                     }
-                    // Where something is mapped by now it stays.
-                    let _ = slot.compare_exchange(
-                        word::TOMBSTONE,
-                        word::EMPTY,
-                        Ordering::AcqRel,
-                        Ordering::Relaxed,
-                    );
+                    return false;
                 }
-                return false;
+                entry = other; // from an earlier burial
             }
         }
         true
     }
 
-    /// Makes the entry that leads to an entombed table *detached*. We have the lock.
-    fn unlink(&self, slot: &AtomicU64, entry: u64, below: PhysAddr, level: u32) {
-        let mut now = entry;
-        // ORDERING: Release, with the Acquire of `put_back`: it sees all tombstones.
-        while let Err(other) =
-            slot.compare_exchange(now, word::detached(below.0), Ordering::AcqRel, Ordering::Acquire)
-        {
-            // Only the mark that it was written back may have come to it.
-            debug_assert_eq!(self.format.decode(other, level), Decoded::Table(below));
-            now = other;
+    /// Makes the entry that leads to an entombed table *detached*. False: it has lost its mark. We have the lock.
+    fn unlink(&self, slot: &AtomicU64, below: PhysAddr, level: u32, mark: u64) -> bool {
+        let mut entry = slot.load(Ordering::Acquire);
+        loop {
+            debug_assert_eq!(self.format.decode(entry, level), Decoded::Table(below));
+            if entry & mark != mark && !without!(CallOffIgnored) {
+                return false;
+            }
+            // ORDERING: Release, with the Acquire of `put_back`: it sees all tombstones.
+            match slot.compare_exchange(
+                entry,
+                word::detached(below.0),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => break,
+                Err(other) => entry = other,
+            }
         }
         self.show(core::slice::from_ref(slot));
+        true
+    }
+
+    /// Takes off the mark that the table below is about to be taken out. False: the entry has changed.
+    pub(super) fn call_off(&self, slot: &AtomicU64, entry: u64) -> bool {
+        let kept = entry & !F::BURYING;
+        slot.compare_exchange(entry, kept, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Clears all the entries of a table, which are mapped and the caller's, and takes it out. False: nothing was done.
@@ -293,7 +358,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             return false;
         }
         self.reclaim
-            .alone(|_| {
+            .alone(|state| {
                 let Some((parent, below)) = self.parent_of(page, level + 1) else {
                     return false;
                 };
@@ -306,12 +371,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 if !leaves || (entry & F::PENDING != 0 && !without!(PendingIgnored)) {
                     return false;
                 }
-                let dead = if without!(DeadTableOpen) { word::EMPTY } else { word::TOMBSTONE };
+                state.burials += 1;
+                let tomb = word::tombstone(state.burials);
+                let dead = if without!(DeadTableOpen) { word::EMPTY } else { tomb };
                 for slot in entries {
                     put(slot, dead);
                 }
                 self.show(entries);
-                self.unlink(slot, entry, below, level + 1);
+                self.unlink(slot, below, level + 1, 0);
                 let first = page & !(span(level + 1) - 1);
                 let level = level as u8 + 1;
                 detached.push(Detached { parent, slot: n as u16, level, table: below, first });
@@ -350,16 +417,22 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         below: PhysAddr,
         level: u32,
     ) -> bool {
+        // SAFETY: our walk is posted, and the table was named here since.
+        let table = unsafe { self.memory.table(below) };
+        // All are the same, if it is detached still.
+        let tomb = table[0].load(Ordering::Acquire);
         let linked = self.format.table(below, level) | F::PENDING;
         // ORDERING: Acquire, with the Release of `unlink`: what is stored here comes after the tombstones.
         if slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }
         self.rely_on(slot, linked, level);
-        // SAFETY: in the tree again, and our walk is posted.
-        for slot in unsafe { self.memory.table(below) } {
-            // A tombstone of this burial: the next cannot be complete before this is.
-            put(slot, word::EMPTY);
+        for slot in table {
+            if without!(RevivalStores) && slot.load(Ordering::Relaxed) == tomb {
+                put(slot, word::EMPTY);
+            }
+            // Others may have mapped there by now, knowing that the tombstone means nothing.
+            let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }
         true
     }
@@ -456,6 +529,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 struct Sweep<'a> {
     from: u64,
     budget: usize,
+    burials: &'a mut u64,
     detached: &'a mut Detachments,
 }
 

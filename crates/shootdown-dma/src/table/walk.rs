@@ -5,10 +5,10 @@
 
 use core::fmt;
 
-use super::format::{Decoded, Format, word};
+use super::format::{Decoded, Format};
 use super::memory::{ENTRIES, INDEX_BITS, Table, TableMemory};
 use super::seat::{Memo, NOWHERE, Seat};
-use super::{IoPageTable, index, relax, span};
+use super::{IoPageTable, index, span};
 use crate::addr::{PhysAddr, Rights};
 use crate::sync::Ordering;
 
@@ -126,9 +126,10 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     fn walk(&mut self, page: u64, install: Option<u32>) -> Result<(&'t Table, u32), Obstacle> {
         self.memo.walks += 1;
         self.seat.begin(self.memo.walks);
+        let mut stale = None;
         let found = loop {
-            match self.descend(page, install) {
-                Ok(None) => relax(),
+            match self.descend(page, install, &mut stale) {
+                Ok(None) => {}
                 Ok(Some(found)) => break Ok(found),
                 Err(obstacle) => break Err(obstacle),
             }
@@ -149,11 +150,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// One attempt. `None`: somebody is just taking out, or putting back, a table on the way.
+    /// One attempt. `None`: look again from the root, with the tombstone that was seen (see [`down`](Self::down)).
     fn descend(
         &self,
         page: u64,
         install: Option<u32>,
+        stale: &mut Option<u64>,
     ) -> Result<Option<(PhysAddr, u32)>, Obstacle> {
         let mut level = self.table.format.levels() - 1;
         let mut phys = self.table.root;
@@ -161,7 +163,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             // SAFETY: the walk is posted, and this was reached from the root since.
             let table = unsafe { self.table.memory.table(phys) };
             let below = match install {
-                Some(_) => self.down(table, index(page, level), level)?,
+                Some(_) => self.down(table, index(page, level), level, stale)?,
                 None => match self.peek(table, index(page, level), level) {
                     Some(below) => Some(below),
                     None => return Ok(Some((phys, level))),
@@ -186,18 +188,30 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table below this entry, put there if there is none. `None`: the entry is a tombstone.
-    fn down(&self, table: &Table, index: usize, level: u32) -> Result<Option<PhysAddr>, Obstacle> {
+    /// The table below this entry, put there if there is none. On the way a burial of that table is called off.
+    ///
+    /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls off the burial that it
+    /// is from, if that still goes on: if the same one is found then, it means nothing any more.
+    fn down(
+        &self,
+        table: &Table,
+        index: usize,
+        level: u32,
+        stale: &mut Option<u64>,
+    ) -> Result<Option<PhysAddr>, Obstacle> {
         let (all, slot) = (self.table, &table[index]);
         loop {
-            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
+            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen. And after a
+            // tombstone was seen, the mark of its burial is.
             let entry = slot.load(Ordering::Acquire);
             match all.format.decode(entry, level) {
                 Decoded::Leaf(..) => return Err(Obstacle::Leaf),
-                Decoded::Tombstone => return Ok(None),
                 Decoded::Table(below) => {
+                    if entry & F::BURYING != 0 && !all.call_off(slot, entry) {
+                        continue;
+                    }
                     if !without!(ParentTrusted) {
-                        all.rely_on(slot, entry, level);
+                        all.rely_on(slot, entry & !F::BURYING, level);
                     }
                     return Ok(Some(below));
                 }
@@ -206,16 +220,16 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
                         return Ok(Some(below));
                     }
                 }
-                Decoded::Empty => {
+                Decoded::Tombstone if *stale != Some(entry) => {
+                    *stale = Some(entry);
+                    return Ok(None);
+                }
+                Decoded::Empty | Decoded::Tombstone => {
                     let below = all.new_table().ok_or(Obstacle::NoMemory)?;
                     let linked = all.format.table(below, level);
                     // ORDERING: Release, with the Acquire of who walks: the new table is seen to be empty.
-                    let link = slot.compare_exchange(
-                        word::EMPTY,
-                        linked,
-                        Ordering::AcqRel,
-                        Ordering::Acquire,
-                    );
+                    let link =
+                        slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire);
                     if link.is_ok() {
                         all.rely_on(slot, linked, level);
                         return Ok(Some(below));

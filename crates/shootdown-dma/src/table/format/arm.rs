@@ -27,6 +27,7 @@ const S2_WRITE_BACK: u64 = 0b1111 << 2;
 const COUNT: u64 = 0b111 << 55;
 const WRITTEN_BACK: u64 = 1 << 58;
 const PENDING: u64 = 1 << 55;
+const BURYING: u64 = 1 << 56;
 const PHYS_BITS: u32 = 48;
 
 const fn levels_are_good(levels: u32) -> bool {
@@ -62,6 +63,7 @@ impl Format for ArmStage1 {
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;
+    const BURYING: u64 = BURYING;
     const HARDWARE: u64 = ACCESSED;
 
     #[inline]
@@ -128,6 +130,7 @@ impl Format for ArmStage2 {
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;
+    const BURYING: u64 = BURYING;
     const HARDWARE: u64 = ACCESSED;
 
     #[inline]

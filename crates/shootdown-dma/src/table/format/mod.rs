@@ -8,7 +8,8 @@
 //! | word | meaning |
 //! |---|---|
 //! | 0 | empty |
-//! | bit 52 | tombstone: the table is being taken out of the tree, or is out of it; nothing is mapped here |
+//! | bit 52, and a number | tombstone: the table is being taken out of the tree, or was; the number says which time |
+//! | bits 52 and 54, and an address | the first word of a table that waits to be freed: the next one |
 //! | bit 53, and an address | detached: a table hung here, and walk caches may still know it |
 
 mod amd;
@@ -30,10 +31,24 @@ pub mod word {
 
     /// Nothing is here.
     pub const EMPTY: u64 = 0;
-    /// Nothing may be put here: look again from the root. (Dead tables keep links of lists in the other bits.)
+    /// Nothing may be put here: look again from the root.
     pub const TOMBSTONE: u64 = 1 << 52;
     /// A table was taken out from here.
     pub const DETACHED: u64 = 1 << 53;
+    /// Of tombstones: the table waits to be freed.
+    pub const DEAD: u64 = 1 << 54;
+
+    /// The tombstone of the `burial`-th table that was, or was to be, taken out.
+    #[must_use]
+    pub const fn tombstone(burial: u64) -> u64 {
+        TOMBSTONE | (burial << 12 & ADDRESS)
+    }
+
+    /// Can nothing be mapped by it, here or below?
+    #[must_use]
+    pub const fn is_vacant(word: u64) -> bool {
+        word == EMPTY || (word & 0b11 == 0 && word & TOMBSTONE != 0)
+    }
 
     /// The table at this address was taken out.
     #[must_use]
@@ -68,6 +83,8 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// A bit of tables: an invalidation that was asked for when this table was detached is still owed; it was put back
     /// since.
     const PENDING: u64;
+    /// A bit of tables: somebody is about to take it out, which whoever maps there calls off by clearing this.
+    const BURYING: u64;
     /// A leaf's bits that the hardware writes: accessed, dirty.
     const HARDWARE: u64;
 

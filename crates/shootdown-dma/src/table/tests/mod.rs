@@ -1,5 +1,6 @@
 //! Tables under a device that forgets nothing unless it is told to.
 
+mod churn;
 mod device;
 mod formats;
 pub(crate) mod scenes;
