@@ -159,7 +159,7 @@ impl<P: Port, F: Format> Queue<P, F> {
                 self.refresh();
                 continue;
             }
-            let taken = self.reserved.compare_exchange_weak(
+            let taken = self.reserved.compare_exchange(
                 from,
                 from + count,
                 Ordering::Relaxed,
