@@ -53,7 +53,8 @@ use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::flush::{FlushError, Request};
 use crate::ids::{Stride, VaRange};
-use crate::platform::Platform;
+use crate::later;
+use crate::platform::{Pinned, Platform};
 use crate::regime::Regime;
 use crate::respond;
 use crate::space::AddressSpace;
@@ -255,8 +256,9 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
     }
 }
 
-/// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, so that their staleness
-/// is bounded on CPUs that switch rarely. Call it with interrupts off.
+/// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those of pages that were
+/// unmapped [lazily](crate::later), so that their staleness is bounded on CPUs that switch rarely. Call it with interrupts
+/// off.
 pub fn tick<P: Platform>(pin: &P::Pin) {
     let me = PerCpu::<P>::here(pin);
     let loaded = me.loaded();
@@ -265,5 +267,8 @@ pub fn tick<P: Platform>(pin: &P::Pin) {
     }
     if let Some(space) = me.space() {
         honour(me, space);
+        if !without!(LaterTickForgotten) {
+            later::come_by(pin.cpu(), me, space);
+        }
     }
 }

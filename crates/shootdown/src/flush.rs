@@ -40,7 +40,7 @@ mod tell;
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
-use crate::ids::CpuId;
+use crate::ids::{CpuId, Generation};
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::{Delivery, Lazy, Leave};
 use crate::range_log::Step;
@@ -55,9 +55,11 @@ use crate::tree::{self, READ_AHEAD};
 use answer::is_done;
 use tell::{local_work, tell, tell_and_wait};
 
+pub(crate) use tell::here;
+
 pub use answer::Ticket;
 pub use everywhere::{flush_everything, flush_kernel};
-pub(crate) use owed::pay_together;
+pub(crate) use owed::{Spare, pay_together};
 pub use request::{FlushError, Flushed, Request, What};
 
 /// A change that was counted.
@@ -81,6 +83,25 @@ impl<P: Platform> Clone for Change<'_, P> {
 
 impl<P: Platform> Copy for Change<'_, P> {}
 
+impl<P: Platform> Change<'_, P> {
+    /// The generation that it was given.
+    pub fn generation(&self) -> Generation {
+        self.hint.generation
+    }
+
+    /// Becomes one change with a newer one of the same space.
+    pub fn join(&mut self, newer: &Self) {
+        self.request = match (self.request.what, newer.request.what) {
+            (What::Pages(before), What::Pages(range)) if !without!(BatchCoversLast) => {
+                Request::pages(before.merge(&range))
+            }
+            _ => newer.request,
+        };
+        self.hint.generation = newer.hint.generation;
+        self.hint.step = self.request.step(P::Regime::facts().ceiling);
+    }
+}
+
 /// When was a change counted?
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
@@ -88,6 +109,8 @@ enum Counted {
     Now,
     /// A while ago.
     Before,
+    /// So long ago that most have answered: worth a look at each, however many they are.
+    LongBefore,
 }
 
 /// Who must be told of a change, and who should leave the set, being there for nothing.
@@ -253,7 +276,8 @@ impl<P: Platform> AddressSpace<P> {
             lost.into_iter().for_each(|cpu| targets.remove(cpu));
         }
         let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
-        if policy.targeted && looks && !targets.is_empty() && !tree::is_for::<P>(&targets) {
+        let each = counted == Counted::LongBefore || !tree::is_for::<P>(&targets);
+        if policy.targeted && looks && !targets.is_empty() && each {
             trim = self.filter(me, &mut targets, hint, counted);
         }
         debug_assert!(!targets.contains(cpu), "this CPU does its own work");
@@ -296,7 +320,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // Can a CPU have answered for this change already? Not if it was counted just now and the space has not
         // changed again. With push delivery nobody reads acknowledged generations: the request is on its way.
-        let overtaken = counted == Counted::Before
+        let overtaken = counted != Counted::Now
             || self.generation() != generation && policy.delivery != Delivery::Push;
         let shared = current::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());
         let asks_all = freed_tables && policy.leave == Leave::WhenAsked;

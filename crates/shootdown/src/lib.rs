@@ -29,6 +29,7 @@
 //! | What is owed when accessed bits are cleared? | [`accessed`] |
 //! | How is a CPU left alone that runs user code for long? | [`quiet`] |
 //! | How do I take pages away from many spaces at once? | [`reclaim`] |
+//! | How long may an unmapping go untold? | [`later`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -122,6 +123,7 @@ pub mod facts;
 pub mod flush;
 pub mod gather;
 pub mod ids;
+pub mod later;
 #[cfg(shootdown_traced)]
 pub mod layout;
 #[cfg(any(shootdown_traced, loom))]
@@ -155,6 +157,7 @@ pub use facts::Facts;
 pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, flush_kernel};
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
+pub use later::Later;
 pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};

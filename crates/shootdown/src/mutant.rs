@@ -87,6 +87,8 @@ pub enum Promise {
     Errors,
     /// A page in use is seen as used, within the bound of the policy.
     Accessed,
+    /// What was unmapped lazily is used no longer than the policy allows.
+    Deferred,
 }
 
 impl Promise {
@@ -101,6 +103,7 @@ impl Promise {
             Self::Calls => "calls",
             Self::Errors => "errors",
             Self::Accessed => "accessed",
+            Self::Deferred => "deferred",
         }
     }
 }

@@ -95,6 +95,12 @@ impl Debts {
         (owed > paid).then_some(Generation(owed))
     }
 
+    /// Has every CPU answered for all changes up to this generation?
+    pub fn has_paid(&self, generation: Generation) -> bool {
+        // ORDERING: W6
+        self.paid.load(order!(PaymentSeenRelaxed, Acquire)) >= generation.0
+    }
+
     /// Every CPU has answered for all changes up to this generation.
     pub fn pay(&self, generation: Generation) {
         // ORDERING: W5

@@ -8,6 +8,7 @@ use core::fmt;
 
 use crate::accessed::{Accessed, AccessedPolicy};
 use crate::facts::{Broadcast, Facts};
+use crate::later::LazyUnmap;
 use crate::presence::Strategy;
 use crate::tags::shared::Threshold;
 
@@ -100,6 +101,8 @@ pub struct Policy {
     pub hypercall_from: u16,
     /// When entries go whose accessed bits were cleared.
     pub accessed: AccessedPolicy,
+    /// How long unmappings may go untold that the kernel gives to a [`Later`](crate::Later); `None`: not at all.
+    pub lazy_unmap: Option<LazyUnmap>,
 }
 
 /// A policy that this hardware can't serve.
@@ -154,6 +157,8 @@ impl Policy {
         // A small page that looks unused for one tick more costs little, and clearing is frequent. A large one that
         // is reclaimed by mistake costs hundreds of pages, stays cached for long, and is cleared rarely.
         accessed: AccessedPolicy { small: Accessed::Generation, large: Accessed::Immediate },
+        // A kernel has to be ready for it.
+        lazy_unmap: None,
     };
 
     /// No tags, everyone interrupted, full flushes, one after the other.
@@ -175,6 +180,7 @@ impl Policy {
         shared: Threshold::NEVER,
         hypercall_from: 0,
         accessed: AccessedPolicy { small: Accessed::Never, large: Accessed::Immediate },
+        lazy_unmap: None,
     };
 
     /// Generations and lazy mode, local before remote, no tags.

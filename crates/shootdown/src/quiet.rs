@@ -14,9 +14,11 @@
 //! first and then compares the count with the one it is current to; if there is more, it forgets everything.
 //! Of what changes while it is in the kernel it is told, as ever.
 //!
+//! What was unmapped [lazily](crate::later) in the space of a quiet CPU waits for the same moment: it forgets that on its way in.
+//!
 //! # What is not deferred
 //! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a walker reads them in
-//! user mode too, by speculation. Flushes of spaces, which concern user addresses. And where hardware broadcasts nobody
+//! user mode too, by speculation. Flushes of spaces, which concern user addresses (lazy unmappings aside). And where hardware broadcasts nobody
 //! is interrupted anyway.
 //!
 //! While a CPU is in user mode, an entry that is owed can still be used by a speculative access that never
@@ -37,7 +39,8 @@
 
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
-use crate::platform::{CpuSetOf, Platform};
+use crate::later;
+use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
@@ -157,14 +160,17 @@ pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
         fence(Ordering::SeqCst); // ORDERING: Q1, with the fence of D4 in `flush::everywhere`
     }
     let now = early.unwrap_or_else(count); // ORDERING: Q2
-    if now == me.quiet.current.load(Ordering::Relaxed) {
-        return false;
+    let missed = now != me.quiet.current.load(Ordering::Relaxed);
+    if missed {
+        if !without!(QuietTrusts) {
+            P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+            switch::settle::<P>();
+        }
+        me.quiet.current.store(now, Ordering::Relaxed);
+        me.stats.quiet_catch_ups.inc();
     }
-    if !without!(QuietTrusts) {
-        P::Regime::invalidate(Invalidate::Everything, Reach::Local);
-        switch::settle::<P>();
+    if !without!(LaterEntryForgotten) {
+        later::come_by_chance(pin.cpu(), me);
     }
-    me.quiet.current.store(now, Ordering::Relaxed);
-    me.stats.quiet_catch_ups.inc();
-    true
+    missed
 }

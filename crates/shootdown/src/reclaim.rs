@@ -32,11 +32,10 @@
 use core::mem::ManuallyDrop;
 
 use crate::cpu::PerCpu;
-use crate::flush::{Change, FlushError, Request, What, pay_together};
+use crate::flush::{Change, FlushError, Spare, pay_together};
 use crate::gather::{Array, Keep};
 use crate::ids::VaRange;
 use crate::platform::Platform;
-use crate::regime::Regime;
 use crate::space::AddressSpace;
 
 /// Unmappings of many spaces, with what they set free; at most `N` spaces between two payments.
@@ -125,13 +124,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
             self.dirty |= dirty;
             return Ok(());
         };
-        let merged = match debt.request.what {
-            What::Pages(before) if !without!(BatchCoversLast) => before.merge(&range),
-            _ => range,
-        };
-        debt.request = Request::pages(merged);
-        debt.hint.generation = change.hint.generation;
-        debt.hint.step = debt.request.step(P::Regime::facts().ceiling);
+        debt.join(&change);
         self.dirty |= dirty;
         Ok(())
     }
@@ -193,7 +186,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         let debts = if without!(BatchPaysFirstOnly) { 1 } else { N };
         let debts = debts.min(self.debts.as_slice().len());
         if debts != 0 {
-            pay_together(pin, me, &mut self.debts.as_mut_slice()[..debts])?;
+            pay_together(pin, me, &mut self.debts.as_mut_slice()[..debts], Spare::Nobody)?;
         }
         me.stats.owed.add(self.unmapped);
         me.stats.paid.add(debts as u64);

@@ -313,6 +313,18 @@ counters! {
     paid,
     /// Spaces for which what was owed was paid by a flush that was made anyway.
     paid_by_others,
+    /// Unmappings that were put off until their frames or addresses are needed.
+    lazily_owed,
+    /// Unmappings that were not, for one of the reasons in `later`.
+    lazily_refused,
+    /// Payments for such unmappings that interrupted nobody: all had come by.
+    lazily_unasked,
+    /// Payments for such unmappings that interrupted CPUs because it was time.
+    lazily_by_age,
+    /// Payments for such unmappings that interrupted CPUs because frames or addresses were needed.
+    lazily_by_need,
+    /// Times this CPU came by and forgot what it had not been told of.
+    lazily_swept,
     /// Gathers, and changes that rely on others', that flushed a whole space because others were open.
     escalated_gathers,
 }

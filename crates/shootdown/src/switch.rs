@@ -35,6 +35,7 @@ use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
 use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation, Tag};
+use crate::later;
 use crate::platform::{Pinned, Platform};
 use crate::policy::{Lazy, Leave};
 use crate::range_log::Steps;
@@ -112,6 +113,9 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         };
         if let Some(outcome) = same {
             accessed::honour(me, next);
+            if !without!(LaterSwitchForgotten) {
+                later::come_by(cpu, me, next);
+            }
             return outcome;
         }
     }

@@ -81,6 +81,18 @@ pub const BREAKERS: &[Breaker] = {
         library(I::CallCompletes, M::CallErrorForgotten, "; call; switch a | user").with(Power::FailingKicks),
         library(I::AccessedBound, M::AgeIgnored, "accessed=generation; age a0; switch a | tick, tick"),
         library(I::AccessedBound, M::DueIgnored, "accessed=switch tags=on spaces=2; age a0; switch a | switch b, switch a"),
+        library(I::RangeReuse, M::LaterStaysInTheWay, "lazy=on; unmap-later a0, map a0; switch a | user, user"),
+        library(I::RangeReuse, M::LaterForgetsRanges, "lazy=on pages=2; unmap-later a0, unmap-later a1, map a0; switch a | user, user"),
+        kernel(I::RangeReuse, K::MapIgnoresOwed, "lazy=on; unmap-later a0, map a0; switch a | user, user"),
+        library(I::LazyBound, M::LaterTickForgotten, "lazy=on; unmap-later a0; switch a | tick, tick"),
+        library(I::LazyBound, M::LaterSwitchForgotten, "lazy=on; unmap-later a0; switch a | switch a, switch a"),
+        library(I::LazyBound, M::LaterEntryForgotten, "lazy=on quiet=on; unmap-later a0; switch a | user, user"),
+        library(I::LazyBound, M::LaterStaysHere, "lazy=on; switch a | unmap-later a0"),
+        library(I::FrameReuse, M::LaterPaysNothing, "lazy=on; unmap-later a0, redeem a; switch a | user, user"),
+        library(I::FrameReuse, M::LaterQuietAnswer, "lazy=on quiet=on; unmap-later a0, expire a; switch a | user, user"),
+        library(I::WriteBack, M::LaterTakesWritten, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
+        library(I::WriteBack, M::LaterIgnoresPending, "lazy=on; grant a0 | track a0; unmap-later a0; switch a | user, user"),
+        kernel(I::WriteBack, K::LaterOverlooksDirty, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
         library(I::ErrorsTotal, M::OfflineDoesNotLeave, "; switch a | offline, online"),
     ]
 };

@@ -12,8 +12,8 @@ use shootdown::{CpuId, Reach, Tag};
 
 pub use super::guest::{Forget, enter_guest, forget_on, leave_guest, virtual_cpus};
 pub use super::promises::{
-    aged, breach, check_ages, kernel_code, latest, revoked, seal, software_reads, unseal,
-    user_code, user_store,
+    breach, check_deferred, check_gone, deferred, kernel_code, latest, reused, revoked, seal,
+    software_reads, unseal, user_code, user_store,
 };
 pub use super::setup::{Architecture, Setup};
 

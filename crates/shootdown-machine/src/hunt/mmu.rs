@@ -51,6 +51,8 @@ struct Entry {
     location: Location,
     /// Translations made from older writes are stale.
     revoked: u32,
+    /// Translations made from older writes are of what the address was before it was mapped again.
+    reused: u32,
     /// For each write the epoch of the frame it names.
     epochs: Vec<u32>,
     /// The writes that only cleared the accessed bit.
@@ -76,8 +78,8 @@ pub(super) struct Mmu {
     /// Which entry a location is: number + 1.
     by_location: Vec<u16>,
     revocations: u64,
-    /// Accessed bits that were cleared, and that was told.
-    aged: Vec<Change>,
+    /// Changes that each CPU sees to by itself, and the promise that it does.
+    deferred: Vec<(Change, Invariant)>,
     /// Hash of what table pages and frames are used for.
     uses: u64,
     /// Hash of the hardware, while nothing of it changes.
@@ -161,7 +163,7 @@ impl Mmu {
             kept: vec![Vec::new(); MAX_CPUS],
             by_location: Vec::new(),
             revocations: 0,
-            aged: Vec::new(),
+            deferred: Vec::new(),
             uses: 0,
             hash: None,
         }
@@ -184,7 +186,7 @@ impl Mmu {
         self.kept.iter_mut().for_each(Vec::clear);
         self.by_location.clear();
         self.revocations = 0;
-        self.aged.clear();
+        self.deferred.clear();
         self.uses = 0;
         self.hash = None;
     }
@@ -358,31 +360,63 @@ impl Mmu {
         version
     }
 
-    /// The code under test was told that an accessed bit was cleared, and has promised to see to it.
-    pub fn aged(&mut self, change: Change) {
-        let number = self.number(change.word) as u64;
-        let place = self.aged.len() as u64 + 1;
-        self.revocations ^=
-            mix(number << 40 ^ u64::from(change.version) << 8 ^ place ^ 0xa9ed << 48);
-        self.aged.push(change);
+    /// The address of an entry was given out again after this change of it.
+    pub fn reused(&mut self, change: Change) {
+        let number = self.number(change.word);
+        let floor = &mut self.entries[number].reused;
+        if change.version > *floor {
+            let cell =
+                |version: u32| mix((number as u64) << 32 ^ u64::from(version) ^ 0x5a3e << 48);
+            self.revocations ^= cell(*floor) ^ cell(change.version);
+            *floor = change.version;
+        }
     }
 
-    /// A CPU has switched or ticked, and had heard of the first `told` of these promises before: what it could use
-    /// now is not older than any of those changes.
-    pub fn check_ages(&self, cpu: u8, told: usize) -> Result<(), Broken> {
+    /// The code under test was told of a change, and has promised that each CPU sees to it by itself.
+    pub fn deferred(&mut self, change: Change, promise: Invariant) {
+        let number = self.number(change.word) as u64;
+        let place = self.deferred.len() as u64 + 1;
+        self.revocations ^=
+            mix(number << 40 ^ u64::from(change.version) << 8 ^ place ^ 0xa9ed << 48);
+        self.deferred.push((change, promise));
+    }
+
+    /// A CPU has come by, and had heard of the first `told` of these promises before: what it could use now is not
+    /// older than any of those changes.
+    pub fn check_deferred(
+        &self,
+        cpu: u8,
+        told: usize,
+        only: Option<Invariant>,
+    ) -> Result<(), Broken> {
+        let counts = |(_, promise): &&(Change, Invariant)| only.is_none_or(|o| o == *promise);
+        self.check_gone(cpu, self.deferred[..told].iter().filter(counts))
+    }
+
+    /// What the CPU could use now is not older than any of these changes.
+    pub fn check_gone<'c>(
+        &self,
+        cpu: u8,
+        changes: impl Iterator<Item = &'c (Change, Invariant)> + Clone,
+    ) -> Result<(), Broken> {
         let at = usize::from(cpu);
         for t in self.hostile.translations(at) {
             let usable = t.descriptor.present() && t.rights.user();
             if !usable || !self.hostile.serves(at, t.owner) {
                 continue;
             }
-            let old = |c: &&Change| c.word == t.source.word && t.source.version < c.version;
-            if let Some(change) = self.aged[..told].iter().find(old) {
+            let old =
+                |(c, _): &&(Change, _)| c.word == t.source.word && t.source.version < c.version;
+            if let Some((change, promise)) = changes.clone().find(old) {
+                let what = match promise {
+                    Invariant::AccessedBound => "the accessed bit of that was cleared",
+                    _ => "that was unmapped",
+                };
                 let details = format!(
-                    "cpu{cpu} can use a translation of page {} from before the accessed bit of {} was cleared, although it has switched or ticked since",
+                    "cpu{cpu} can use a translation of page {} made from {} before {what}, although it has come by since",
                     t.base, change.word
                 );
-                return Err((Invariant::AccessedBound, details));
+                return Err((*promise, details));
             }
         }
         Ok(())
@@ -501,6 +535,10 @@ impl Mmu {
         for source in t.sources() {
             let number = number(self.hostile.rules().shape, source.word);
             let entry = &self.entries[number];
+            if source.version < entry.reused {
+                let details = format!("{} from before {} was given out again", what(), source.word);
+                return Err((Invariant::RangeReuse, details));
+            }
             if source.version < entry.revoked {
                 let kept = self.kept[cpu as usize].get(number).copied().unwrap_or(0);
                 let word = source.word;

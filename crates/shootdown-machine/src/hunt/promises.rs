@@ -111,20 +111,37 @@ pub fn revoked(changes: &[Change]) {
     });
 }
 
-/// The code under test was told that an accessed bit was cleared ([`hw::age_entry`](super::hw::age_entry)), and
-/// has promised that a CPU that switches or ticks after that was heard of uses no older translation. No step:
-/// what says that it was told is the caller's own memory, stored just before.
-pub fn aged(change: Change) {
+/// The address of these changes is about to be given out again: what it was before is used no more.
+pub fn reused(changes: &[Change]) {
+    step(0, false, true);
     with(|h| {
-        h.mmu.aged(change);
-        h.note(|| format!("has told that the accessed bit of {} was cleared", change.word));
+        for change in changes {
+            h.mmu.reused(*change);
+            h.note(|| format!("gives out again what {} maps", change.word));
+        }
     });
 }
 
-/// A switch or a tick of this CPU is over, at whose beginning it had heard of the first `told` of these.
-pub fn check_ages(told: usize) {
+/// The code under test was told of a change (an accessed bit that was cleared, [`hw::age_entry`](super::hw::age_entry); a
+/// lazy unmapping), and has promised that a CPU that comes by after that was heard of uses no older translation. No step:
+/// what says that it was told is the caller's own memory, stored just before.
+pub fn deferred(change: Change, promise: Invariant) {
+    with(|h| {
+        h.mmu.deferred(change, promise);
+        h.note(|| format!("has told of {}, which each CPU is to see to", change.word));
+    });
+}
+
+/// This CPU has come by, and had heard of the first `told` of these at the beginning; `only` those of one promise count.
+pub fn check_deferred(told: usize, only: Option<Invariant>) {
     own_step();
-    check(|h| h.mmu.check_ages(h.current, told));
+    check(|h| h.mmu.check_deferred(h.current, told, only));
+}
+
+/// This CPU uses nothing that is older than the change.
+pub fn check_gone(change: Change, promise: Invariant) {
+    own_step();
+    check(|h| h.mmu.check_gone(h.current, [(change, promise)].iter()));
 }
 
 /// A promise of the code under test itself does not hold. The run is over.

@@ -39,11 +39,15 @@ pub enum Invariant {
     ErrorsTotal,
     /// An entry whose accessed bit was cleared goes within the bound of the policy.
     AccessedBound,
+    /// An address is not mapped again before what was unmapped there lazily is gone.
+    RangeReuse,
+    /// What was unmapped lazily is used no longer than the policy allows.
+    LazyBound,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Revocation,
         Self::FrameReuse,
         Self::TableReuse,
@@ -58,6 +62,8 @@ impl Invariant {
         Self::CallCompletes,
         Self::ErrorsTotal,
         Self::AccessedBound,
+        Self::RangeReuse,
+        Self::LazyBound,
     ];
 
     /// Its name, as reports and tests write it.
@@ -78,6 +84,8 @@ impl Invariant {
             Self::CallCompletes => "call-completes",
             Self::ErrorsTotal => "errors-total",
             Self::AccessedBound => "accessed-bound",
+            Self::RangeReuse => "range-reuse",
+            Self::LazyBound => "lazy-bound",
         }
     }
 
@@ -123,6 +131,12 @@ impl Invariant {
             Self::AccessedBound => {
                 "after a switch or a tick of a CPU, it uses no entry whose accessed bit had been cleared before"
             }
+            Self::RangeReuse => {
+                "an address that was unmapped lazily is not mapped again while a CPU can still use what was there"
+            }
+            Self::LazyBound => {
+                "after a switch, a tick, or a way in from quiet user mode of a CPU, it uses nothing that had been unmapped lazily before"
+            }
         }
     }
 
@@ -153,6 +167,12 @@ impl Invariant {
             Self::ErrorsTotal => "when a CPU comes online (hunt)",
             Self::AccessedBound => {
                 "for all that a CPU has cached, when a switch or a tick of it ends (kernel)"
+            }
+            Self::RangeReuse => {
+                "for all that a CPU has cached, when it runs user code after the address was mapped again (hunt)"
+            }
+            Self::LazyBound => {
+                "for all that a CPU has cached, when it has unmapped, and when a switch, a tick or a way in of it ends (hunt)"
             }
         }
     }
@@ -187,6 +207,12 @@ impl Invariant {
             Self::ErrorsTotal => "space, cpu: conditions are looked at before anything changes",
             Self::AccessedBound => {
                 "accessed: a switch compares how often accessed bits were cleared, and flushes"
+            }
+            Self::RangeReuse => {
+                "later: addresses that are owed are paid for before they are mapped"
+            }
+            Self::LazyBound => {
+                "later: whoever comes by compares generations; polls pay what is older than allowed"
             }
         }
     }

@@ -55,7 +55,7 @@ impl<P: Platform> AddressSpace<P> {
         let hint =
             Hint { generation: owed, step: Step { freed_tables: false, ..step.unwrap_or(whole) } };
         let change = Change { space: self, request, hint, looks_again: false, by_name: false };
-        pay_together(pin, me, &mut [change])?;
+        pay_together(pin, me, &mut [change], Spare::Nobody)?;
         me.stats.paid.inc();
         Ok(())
     }
@@ -72,6 +72,19 @@ impl<P: Platform> AddressSpace<P> {
     /// Does the space owe anything?
     pub(crate) fn is_owing(&self) -> bool {
         self.debts.outstanding().is_some()
+    }
+
+    /// May others have changes that are not flushed yet? `own`: the newest generation that the caller owes itself. Under the
+    /// table lock.
+    pub(crate) fn owes_besides(&self, own: Option<Generation>) -> bool {
+        let owed = self.debts.outstanding();
+        let others = owed.is_some() && owed != own;
+        others || self.debts.others_are_open(0) || self.owed_tables().is_some()
+    }
+
+    /// Has every CPU answered for this generation?
+    pub(crate) fn has_paid(&self, generation: Generation) -> bool {
+        self.debts.has_paid(generation)
     }
 
     /// A change was unmapped for a batch: counts it, and leaves the telling for later.
@@ -118,20 +131,40 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
+/// Who is not interrupted for a payment.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spare {
+    /// Of many CPUs, none is looked at first.
+    Nobody,
+    /// CPUs that are current, of however many.
+    Current,
+    /// These, and quiet CPUs, which are in user mode for long. If one has not answered yet, nothing is paid.
+    Quiet,
+}
+
+/// Who took part in a payment.
+pub(crate) struct Payment {
+    pub interrupted: u32,
+    /// If any were, nothing is paid.
+    pub spared: u32,
+}
+
 /// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of them concerns are
 /// interrupted once, and hardware that removes entries everywhere is waited for once.
 pub(crate) fn pay_together<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
     changes: &mut [Change<'_, P>],
-) -> Result<(), FlushError> {
+    spare: Spare,
+) -> Result<Payment, FlushError> {
     if P::policy().delivery == Delivery::Push && me.call.is_busy() {
         return Err(FlushError::Reentered);
     }
     let mut targets = CpuSetOf::<P>::EMPTY;
     let mut last = None;
+    let counted = if spare == Spare::Nobody { Counted::Before } else { Counted::LongBefore };
     for change in changes.iter_mut() {
-        let started: Started<P> = change.space.find(pin, me, change, Counted::Before);
+        let started: Started<P> = change.space.find(pin, me, change, counted);
         targets = union::<P>(&targets, &started.targets);
         last = started.issued.or(last);
     }
@@ -144,7 +177,14 @@ pub(crate) fn pay_together<P: Platform>(
     if without!(PaymentAsksNobody) {
         targets = CpuSetOf::<P>::EMPTY;
     }
-    tell_and_wait(pin, me, changes, targets, CpuSetOf::<P>::EMPTY)?;
+    let spared =
+        if spare == Spare::Quiet { P::system().leave_quiet_alone(&mut targets) } else { 0 };
+    me.stats.avoided_quiet.add(u64::from(spared));
+    let interrupted = tell_and_wait(pin, me, changes, targets, CpuSetOf::<P>::EMPTY)?;
+    let payment = Payment { interrupted, spared };
+    if spared != 0 {
+        return Ok(payment);
+    }
     for Change { space, request, hint, looks_again, by_name } in changes {
         if *looks_again {
             space.after_asking(pin, me, *request, hint.generation);
@@ -153,5 +193,5 @@ pub(crate) fn pay_together<P: Platform>(
             space.debts.pay(hint.generation);
         }
     }
-    Ok(())
+    Ok(payment)
 }

@@ -628,7 +628,7 @@ mutants! {
     /// Of many spaces a batch pays for the first.
     BatchPaysFirstOnly "batch-pays-first-only" Row "reclaim.rs pay" Reuse;
     /// A batch forgets the earlier ranges of a space.
-    BatchCoversLast "batch-covers-last" Row "reclaim.rs changed" Reuse;
+    BatchCoversLast "batch-covers-last" Row "flush.rs join" Reuse;
     /// A posted payment is made for the batch's first space, whatever its target has loaded.
     BatchPushedToFirst "batch-pushed-to-first" Row "flush/remote.rs push" Reuse;
     /// A payment as a large call is answered without catching up.
@@ -637,6 +637,45 @@ mutants! {
     DirtyUnmappingForgotten "dirty-unmapping-forgotten" Wait "reclaim.rs before_write_back" Revocation;
     /// A batch hands back its frames although the payment has failed.
     BatchErrorForgotten "batch-error-forgotten" Quarantine "reclaim.rs finish" Errors;
+
+    // ---- later.rs: unmappings that nobody is told of until they matter
+
+    /// Frames and addresses are given out without asking who may use them still.
+    LaterPaysNothing "later-pays-nothing" Quarantine "later.rs pay" Reuse;
+    /// Addresses are mapped again without a payment.
+    LaterStaysInTheWay "later-stays-in-the-way" Quarantine "later.rs make_way" Reuse;
+    /// Of the ranges that are owed only the last is remembered.
+    LaterForgetsRanges "later-forgets-ranges" Quarantine "later.rs note" Reuse;
+    /// A quiet CPU that was not interrupted counts as having answered.
+    LaterQuietAnswer "later-quiet-answer" Wait "later.rs pay" Reuse;
+    /// A payment that has failed counts as made.
+    LaterErrorForgotten "later-error-forgotten" Quarantine "later.rs pay" Errors;
+    /// What may have been written is put off.
+    LaterTakesWritten "later-takes-written" Row "later.rs why_not" Revocation;
+    /// Tables are put off.
+    LaterTakesTables "later-takes-tables" Row "later.rs why_not" Reuse;
+    /// Pages of the kernel are put off.
+    LaterTakesKernel "later-takes-kernel" Row "later.rs why_not" Revocation;
+    /// Pages that devices have cached are put off.
+    LaterTakesDevices "later-takes-devices" Row "later.rs why_not" Revocation;
+    /// Unmappings are put off where no CPU forgets by itself.
+    LaterTakesBroadcast "later-takes-broadcast" Row "later.rs why_not" Deferred;
+    /// More is put off than the policy allows.
+    LaterTakesAll "later-takes-all" Row "later.rs why_not" Deferred;
+    /// An entry is taken at its word although its last change is not flushed yet.
+    LaterIgnoresPending "later-ignores-pending" Row "later.rs why_not" Revocation;
+    /// The CPU that unmaps goes on using what it has cached.
+    LaterStaysHere "later-stays-here" Row "later.rs unmapped" Deferred;
+    /// Nothing is ever too old.
+    LaterIsNeverOld "later-is-never-old" Row "later.rs poll" Deferred;
+    /// A tick does not look for what was unmapped.
+    LaterTickForgotten "later-tick-forgotten" Row "accessed.rs tick" Deferred;
+    /// A switch to the loaded space does not look for what was unmapped.
+    LaterSwitchForgotten "later-switch-forgotten" Row "switch.rs switch_to" Deferred;
+    /// A quiet CPU comes to the kernel and does not look for what was unmapped.
+    LaterEntryForgotten "later-entry-forgotten" Row "quiet.rs from_user" Deferred;
+    /// A tick that has interrupted its CPU's catching up leaves it at that.
+    LaterNestedForgotten "later-nested-forgotten" Row "later.rs come_by" Deferred;
 
     // ---- flush/shared.rs, switch/shared.rs: tags for all CPUs beside slots
 

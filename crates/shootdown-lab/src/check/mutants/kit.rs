@@ -257,8 +257,8 @@ impl Tree {
     }
 }
 
-/// The flag that counts clearings of accessed bits that the library was told of.
-const AGED: usize = 7;
+/// The flag that counts changes that the library was told of and that each CPU sees to by itself.
+const TOLD: usize = 7;
 
 impl Tree {
     /// Clears the accessed bit of a page, and tells the library.
@@ -266,18 +266,23 @@ impl Tree {
         let Some((_, change)) = hw::age_entry(self.word(at)) else { return };
         let aged = self.space.accessed_cleared(&Rig::pin(), pages(at, 1));
         if aged == Ok(Aged::Owed) {
-            kit().flags[AGED].fetch_add(1, Ordering::AcqRel);
-            hw::aged(change);
+            told(change, Invariant::AccessedBound);
         }
     }
 }
 
-/// A switch or a tick, after which no entry is used whose accessed bit was cleared before.
+/// The library was told of a change that each CPU sees to by itself.
+pub fn told(change: hw::Change, promise: Invariant) {
+    kit().flags[TOLD].fetch_add(1, Ordering::AcqRel);
+    hw::deferred(change, promise);
+}
+
+/// A switch, a tick or a way in, after which no entry is used that the CPU was to see to before.
 pub fn honours(switch: impl FnOnce()) {
     hw::without_irqs(|| {
-        let told = kit().flags[AGED].load(Ordering::Acquire);
+        let told = kit().flags[TOLD].load(Ordering::Acquire);
         switch();
-        hw::check_ages(told as usize);
+        hw::check_deferred(told as usize, None);
     });
 }
 
@@ -288,8 +293,15 @@ pub fn table(i: u8) -> Request {
 
 /// Unmaps the kernel's page.
 pub fn unmap_kernel() -> Result<(), FlushError> {
+    unmap_kernel_by(|range| flush_kernel::<Rig>(&Rig::pin(), range))
+}
+
+/// Unmaps the kernel's page, and flushes by `flush`.
+pub fn unmap_kernel_by(
+    flush: impl FnOnce(VaRange) -> Result<(), FlushError>,
+) -> Result<(), FlushError> {
     let change = hw::write_entry(Word::new(kit().kernel_leaf, 0), Descriptor::ABSENT);
-    flush_kernel::<Rig>(&Rig::pin(), pages(KERNEL_PAGE, 1))?;
+    flush(pages(KERNEL_PAGE, 1))?;
     hw::revoked(&[change]);
     Ok(())
 }

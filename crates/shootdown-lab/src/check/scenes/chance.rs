@@ -3,7 +3,7 @@
 use shootdown::policy::Policy;
 use shootdown::presence::Strategy;
 use shootdown_machine::hunt::hw::Architecture;
-use shootdown_machine::hunt::kernel::{Config, Guest, Op, Program, Split};
+use shootdown_machine::hunt::kernel::{At, Config, Guest, Op, Program, Split};
 use shootdown_machine::hunt::{Memory, Power, Powers, World};
 
 use crate::check::hunted::Scene;
@@ -22,6 +22,8 @@ pub struct Chance {
     tags: Tags,
     /// The CPUs are virtual, and the hypervisor does its part of flushes: any way.
     guests: bool,
+    /// Pages are unmapped lazily.
+    lazy: bool,
     powers: Powers,
     witnesses: &'static [&'static str],
 }
@@ -56,6 +58,11 @@ impl Chance {
         if self.guests {
             let ways = [Guest::Marks, Guest::Calls, Guest::Both];
             config.guest = ways[(seed >> 10) as usize % ways.len()];
+        }
+        if self.lazy {
+            config.policy.lazy_unmap = Some(Config::LAZY);
+            unmap_lazily(&mut program, seed);
+            return program;
         }
         match self.tags {
             Tags::Any => {}
@@ -93,6 +100,32 @@ fn switch_often(program: &mut Program, to: impl Fn(usize, usize) -> usize) {
             #[allow(clippy::cast_possible_truncation)] // a space
             let space = to(cpu, at / 3) as u8;
             *op = Op::Switch(space);
+        }
+    }
+}
+
+/// Half of the operations unmap lazily, or have to do with that.
+fn unmap_lazily(program: &mut Program, seed: u64) {
+    let (spaces, pages) = (program.config.spaces, program.config.pages.max(1));
+    let mut numbers = seed;
+    let mut below = |n: u8| {
+        numbers = numbers.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1); // Knuth's, MMIX
+        #[allow(clippy::cast_possible_truncation)] // a small number
+        let chosen = (numbers >> 33) as u8 % n;
+        chosen
+    };
+    for script in &mut program.cpus {
+        for op in script.run.iter_mut().step_by(2) {
+            let space = below(spaces);
+            let at = At { space, page: below(pages) };
+            *op = match below(10) {
+                0..4 => Op::UnmapLater(at),
+                4 => Op::Redeem(space),
+                5 => Op::Expire(space),
+                6 | 7 => Op::Map(at),
+                8 => Op::Tick,
+                _ => Op::User,
+            };
         }
     }
 }
@@ -144,6 +177,16 @@ const MOVING: &[&str] = &[
     "space-reborn",
 ];
 
+/// What a hunt of lazy unmapping must have seen.
+const LAZY: &[&str] = &[
+    "unmapped-lazily",
+    "paid-lazily",
+    "address-needed",
+    "quiet-left-owing",
+    "pending-flush-seen",
+    "space-reborn",
+];
+
 /// What a hunt of a hypervisor's guests must have seen.
 const GUESTS: &[&str] =
     &["table-page-freed", "hypercall", "hypercall-fails", "forgets-before-it-runs"];
@@ -156,6 +199,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         defects: false,
         tags: Tags::Any,
         guests: false,
+        lazy: false,
         powers,
         witnesses: USUAL,
     };
@@ -165,6 +209,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         defects: false,
         tags: Tags::Wide(Some(strategy)),
         guests: false,
+        lazy: false,
         powers: Powers::HOSTILE,
         witnesses,
     };
@@ -229,6 +274,14 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         ),
         (
             Chance { guests: true, witnesses: GUESTS, ..x86("random/guest-weak", hostile) },
+            "the same under the language's memory model",
+        ),
+        (
+            Chance { lazy: true, witnesses: LAZY, ..x86("random/lazy", tso) },
+            "x86-64, pages unmapped lazily: paid for when they are needed, when it is time, or by whoever comes by",
+        ),
+        (
+            Chance { lazy: true, witnesses: LAZY, ..x86("random/lazy-weak", hostile) },
             "the same under the language's memory model",
         ),
         (

@@ -106,6 +106,22 @@ const SMALL: &[Small] = &[
         quick: false,
     },
     Small {
+        name: "exhaustive/later",
+        line: "a page is unmapped lazily and mapped again while another CPU uses it, and ticks",
+        text: "lazy=on; unmap-later a0, map a0; switch a | user, tick",
+        memory: Memory::Weak,
+        witnesses: &["stale-elsewhere", "unmapped-lazily", "address-needed"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/later-quiet",
+        line: "the same, and the other is a quiet CPU, which is left alone until the frame is needed",
+        text: "lazy=on quiet=on; unmap-later a0, expire a, redeem a; switch a | user",
+        memory: Memory::Weak,
+        witnesses: &["stale-elsewhere", "unmapped-lazily", "paid-lazily", "quiet-left-owing"],
+        quick: false,
+    },
+    Small {
         name: "exhaustive/always",
         line: "a page is unmapped by broadcast while another CPU comes to its space",
         text: "arch=arm wide=2 broadcast=always; switch a | unmap a0; switch a, leave | switch a, user",

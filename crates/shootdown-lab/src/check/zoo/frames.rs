@@ -270,4 +270,63 @@ pub const ALL: &[Scenario] = &[
         seen: &["stale-elsewhere", "page-written-back", "batch-paid"],
         ..Scenario::USUAL
     },
+    Scenario {
+        name: "l23-map-before-sweep",
+        source: "what LATR has to wait for (ASPLOS 2018)",
+        year: 2018,
+        wrong: "an address that was unmapped lazily was mapped again before every CPU had come by, and one went on with what was there before",
+        kept_out: "`Later::make_way` pays for the address first; contract: whoever maps calls it",
+        step: Step::Kernel(KernelMutant::MapIgnoresOwed),
+        program: "lazy=on; unmap-later a0, map a0; switch a | user, user",
+        breaks: &[Invariant::RangeReuse],
+        seen: &["stale-elsewhere", "unmapped-lazily", "address-needed"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l24-contents-behind-a-mapping",
+        source: "an objection to Linux's lazy unmap flush (linux-mm)",
+        year: 2024,
+        wrong: "a page of a file was gone from the tables, and its contents were replaced in the page cache, while a CPU still read the old page through a stale read-only entry",
+        kept_out: "contract: whoever relies on an entry that is empty already calls `pay_owed`; what is put off is owed",
+        step: Step::Kernel(KernelMutant::DiscardIgnoresPending),
+        program: "lazy=on; unmap-later a0, unmap a0; switch a | user, user",
+        breaks: &[Invariant::Revocation],
+        seen: &["stale-elsewhere", "unmapped-lazily", "pending-flush-seen"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l25-allocated-past-the-check",
+        source: "an objection to Linux's lazy unmap flush (linux-mm)",
+        year: 2024,
+        wrong: "a frame whose flush was owed left the allocator by a way on which nobody looked whether it was",
+        kept_out: "frames come out of `Later::redeem` and `poll` only, and those pay first",
+        step: Step::Library(Mutant::LaterPaysNothing),
+        program: "lazy=on; unmap-later a0, redeem a; switch a | user, user",
+        breaks: &[Invariant::FrameReuse],
+        seen: &["stale-elsewhere", "unmapped-lazily", "paid-lazily"],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l26-dirty-and-lazy",
+        source: "the shape of Linux 1cf35d47712d, in a lazy design",
+        year: 2014,
+        wrong: "the dirty bit that was collected with the entry was overlooked, so the page counted as clean while a CPU could still store to it",
+        kept_out: "`Later::unmapped` refuses what may have been written; contract: `Was` says what the entry was",
+        step: Step::Kernel(KernelMutant::LaterOverlooksDirty),
+        program: "lazy=on; grant a0 | unmap-later a0; switch a | user, user",
+        breaks: &[Invariant::WriteBack],
+        ..Scenario::USUAL
+    },
+    Scenario {
+        name: "l27-no-tick",
+        source: "what LATR assumes (ASPLOS 2018)",
+        year: 2018,
+        wrong: "CPUs were to forget at their timer, and a CPU that runs one program without a timer never did",
+        kept_out: "a quiet CPU forgets when it comes to the kernel (`quiet::from_user`), and nothing is free before",
+        step: Step::Library(Mutant::LaterEntryForgotten),
+        program: "lazy=on quiet=on; unmap-later a0, expire a; switch a | user, user",
+        breaks: &[Invariant::LazyBound],
+        seen: &["stale-elsewhere", "unmapped-lazily", "quiet-left-owing"],
+        ..Scenario::USUAL
+    },
 ];

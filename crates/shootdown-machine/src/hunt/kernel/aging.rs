@@ -7,6 +7,7 @@ use super::Port;
 use super::cpu::{Cpu, Used};
 use super::tables::range;
 use crate::hunt::hw;
+use crate::oracle::Invariant;
 
 impl<P: Port> Cpu<P> {
     /// Clears the accessed bit of a page and tells the library.
@@ -20,7 +21,7 @@ impl<P: Port> Cpu<P> {
                 hw::witness("accessed-owed");
                 // ORDERING: Release, with the Acquire in `begin_aging`: the library was told
                 self.k.aged.fetch_add(1, Ordering::AcqRel);
-                hw::aged(change);
+                hw::deferred(change, Invariant::AccessedBound);
             }
             Ok(Aged::Flushed) => hw::revoked(&[change]),
             Ok(_) => {}
@@ -38,7 +39,7 @@ impl<P: Port> Cpu<P> {
         hw::set_irqs(before);
     }
 
-    /// A switch or a tick begins. Interrupts are off.
+    /// A switch, a tick or a way in begins. Interrupts are off.
     pub(super) fn begin_aging(&self) {
         if self.k.traits.ages {
             let told = self.k.aged.load(Ordering::Acquire);
@@ -46,10 +47,17 @@ impl<P: Port> Cpu<P> {
         }
     }
 
+    /// As [`Self::check_aging`], after a way in from quiet user mode: accessed bits may still be owed.
+    pub(super) fn check_way_in(&self) {
+        if self.k.traits.ages {
+            hw::check_deferred(self.mine.aged.get(), Some(Invariant::LazyBound));
+        }
+    }
+
     /// What had been told when it began is binding on this CPU.
     pub(super) fn check_aging(&self) {
         if self.k.traits.ages {
-            hw::check_ages(self.mine.aged.get());
+            hw::check_deferred(self.mine.aged.get(), None);
         }
     }
 }

@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 use shootdown::Tag;
 use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
+use shootdown::later::LazyUnmap;
 use shootdown::policy::Policy;
 use shootdown::presence::Strategy;
 use shootdown::tags::shared::Threshold;
 
 use super::KernelMutant;
+use crate::hostile::{Descriptor, Frame};
 use crate::hunt::hw::{Architecture, Setup};
 
 /// The configuration of a world. Its text is a list of `word=value`; what is not said is as in
@@ -38,6 +40,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `tree` | larger sets of CPUs are told as a tree | from 1; 0 never |
 /// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
 /// | `accessed` | when entries go whose accessed bits were cleared | `immediate`, `switch`, `generation`, `never` |
+/// | `lazy` | pages may be unmapped lazily, and are read-only until they are granted | `on`, `off` |
 /// | `quiet` | CPUs are quiet in user mode | `on`, `off` |
 /// | `serializes` | invalidations order later translations | `on`, `off` |
 /// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
@@ -195,6 +198,9 @@ impl Config {
     /// The most address spaces.
     pub const MAX_SPACES: usize = 4;
 
+    /// Two pages at most, and what [`Op::Expire`](super::Op::Expire) finds is old.
+    pub const LAZY: LazyUnmap = LazyUnmap { max_age: 1, max_pages: 2 };
+
     /// The first of the tags for all CPUs: above those of the slots.
     pub const FIRST_SHARED: Tag = Tag(7);
 
@@ -202,6 +208,14 @@ impl Config {
     #[must_use]
     pub const fn looks_always(above: u32) -> Threshold {
         Threshold { above, every: 1, alone: 0 }
+    }
+
+    /// A page of a program as it is mapped at first.
+    pub(super) const fn page(&self, frame: Frame) -> Descriptor {
+        match self.policy.lazy_unmap {
+            Some(_) => Descriptor::user_ro(frame),
+            None => Descriptor::user_rw(frame),
+        }
     }
 
     /// The port's facts.
@@ -326,6 +340,7 @@ impl Config {
                 })?;
                 self.policy.accessed = AccessedPolicy::all(accessed.1);
             }
+            "lazy" => self.policy.lazy_unmap = switch()?.then_some(Self::LAZY),
             "split" => {
                 self.split = match value {
                     "off" => Split::Off,
@@ -408,10 +423,18 @@ impl fmt::Display for Config {
         // The policy is one of the named ones, with a few things changed.
         let same = |p: &Policy| {
             let Policy {
-                slots, tree_above, range_log, early_ack, broadcast, shared, accessed, ..
+                slots,
+                tree_above,
+                range_log,
+                early_ack,
+                broadcast,
+                shared,
+                accessed,
+                lazy_unmap,
+                ..
             } = self.policy;
             let chosen = Policy { slots, tree_above, range_log, early_ack, broadcast, ..*p };
-            Policy { shared, accessed, ..chosen } == self.policy
+            Policy { shared, accessed, lazy_unmap, ..chosen } == self.policy
         };
         let (name, base) = POLICIES.iter().find(|(_, p)| same(p)).unwrap_or(&POLICIES[0]);
         say(*base != plain.policy, "policy", name)?;
@@ -425,6 +448,7 @@ impl fmt::Display for Config {
         if let Some((name, _)) = known {
             say(self.policy.accessed != base.accessed, "accessed", name)?;
         }
+        say(self.policy.lazy_unmap.is_some(), "lazy", &"on")?;
         let split = if self.split == Split::On { "on" } else { "owed" };
         say(self.split != Split::Off, "split", &split)?;
         say(self.policy.slots != base.slots, "slots", &self.policy.slots)?;

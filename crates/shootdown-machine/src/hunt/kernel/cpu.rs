@@ -126,6 +126,9 @@ impl<P: Port> Cpu<P> {
                 self.at(other, |second, at| self.reclaim([(first, page), (second, at)]));
             }),
             Op::Age(at) => self.at(at, |used, page| self.age(used, page)),
+            Op::UnmapLater(at) => self.at(at, |used, page| self.unmap_later(used, page)),
+            Op::Redeem(space) => self.in_space(space, |used| self.redeem(used)),
+            Op::Expire(space) => self.in_space(space, |used| self.expire(used)),
             Op::Tick => self.tick(),
         }
     }
@@ -351,9 +354,11 @@ impl<P: Port> Cpu<P> {
 
     /// The way in. Interrupts are off.
     fn back_from_quiet(&self) {
+        self.begin_aging();
         if quiet::from_user::<P>(&self.pin) {
             hw::witness("quiet-caught-up");
         }
+        self.check_way_in();
         hw::kernel_code();
     }
 

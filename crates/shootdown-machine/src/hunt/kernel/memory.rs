@@ -31,8 +31,9 @@ impl<P: Port> Cpu<P> {
         self.lock(used);
         if let Some(word) = self.tables.walk_or_make(used.root(), page, 0)
             && !hw::read_entry(word).present()
+            && self.make_way(used, page, 1)
         {
-            self.widen(used, page, word, Descriptor::user_rw(hw::new_frame()));
+            self.widen(used, page, word, self.k.config.page(hw::new_frame()));
         }
         used.room.lock.unlock();
     }
@@ -257,7 +258,8 @@ impl<P: Port> Cpu<P> {
         self.lock(used);
         let words = (self.leaf(used, from), self.leaf(used, u32::from(to)));
         let (Some(source), Some(target)) = words else { return used.room.lock.unlock() };
-        if source == target || hw::read_entry(target).present() {
+        let free = source != target && !hw::read_entry(target).present();
+        if !free || !self.make_way(used, u32::from(to), 1) {
             return used.room.lock.unlock();
         }
         let (old, change) = hw::swap_entry(source, Descriptor::ABSENT);

@@ -19,7 +19,8 @@
 //!   it finds unmapped or read-only calls `pay_owed`.
 //! - K4: whoever waits for a lock serves others.
 //! - K5: a space is retired when nobody uses it (`users`), and its tables are freed after.
-//! - K6: what CPUs share is traced; all else is one CPU's own or constant after boot.
+//! - K6: what CPUs share is traced, or used under a traced lock; all else is one CPU's own or constant after boot.
+//! - K7: an address is mapped after `make_way`.
 
 mod aging;
 mod config;
@@ -27,6 +28,7 @@ mod contents;
 mod cpu;
 mod elide;
 mod kernel_pages;
+mod later;
 mod library;
 mod memory;
 mod mutant;

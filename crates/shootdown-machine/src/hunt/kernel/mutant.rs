@@ -63,6 +63,10 @@ pub enum KernelMutant {
     UncheckedNmi,
     /// The handler of the kick does not call the library.
     DeafHandler,
+    /// An address is mapped again although what was unmapped there lazily is not paid for.
+    MapIgnoresOwed,
+    /// A dirty page counts as never written when it is unmapped lazily.
+    LaterOverlooksDirty,
     /// A fault on a stale "nothing there" is taken for a real one, and nothing is invalidated.
     SpuriousFaultStays,
     /// Port: table stores are not published.
@@ -83,7 +87,7 @@ pub enum KernelMutant {
 
 impl KernelMutant {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::MoveFlushesLate,
         Self::MoveTableUnlocked,
         Self::UnlinkBeforeFlush,
@@ -113,6 +117,8 @@ impl KernelMutant {
         Self::SwitchWithInterrupts,
         Self::UncheckedNmi,
         Self::DeafHandler,
+        Self::MapIgnoresOwed,
+        Self::LaterOverlooksDirty,
         Self::SpuriousFaultStays,
         Self::NoPublish,
         Self::NoSync,
@@ -156,6 +162,8 @@ impl KernelMutant {
             Self::SwitchWithInterrupts => "switch-with-interrupts",
             Self::UncheckedNmi => "unchecked-nmi",
             Self::DeafHandler => "deaf-handler",
+            Self::MapIgnoresOwed => "map-ignores-owed",
+            Self::LaterOverlooksDirty => "later-overlooks-dirty",
             Self::SpuriousFaultStays => "spurious-fault-stays",
             Self::NoPublish => "no-publish",
             Self::NoSync => "no-sync",

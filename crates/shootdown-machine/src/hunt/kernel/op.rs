@@ -141,6 +141,12 @@ pub enum Op {
     Driver(At),
     /// Unmaps two pages, of any spaces, in one batch; what was dirty is written back before the rest is paid for.
     Reclaim(At, At),
+    /// Unmaps a page lazily, if nothing speaks against it.
+    UnmapLater(At),
+    /// Pays for what a space has unmapped lazily, and frees it.
+    Redeem(u8),
+    /// The same because it is time: quiet CPUs are left alone.
+    Expire(u8),
     /// Clears a page's accessed bit, to see whether it is used.
     Age(At),
     /// The timer's work for the library.
@@ -151,7 +157,12 @@ impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name();
         match *self {
-            Self::Switch(s) | Self::Unshare(s) | Self::Retire(s) | Self::Peek(s) => {
+            Self::Switch(s)
+            | Self::Unshare(s)
+            | Self::Retire(s)
+            | Self::Peek(s)
+            | Self::Redeem(s)
+            | Self::Expire(s) => {
                 write!(f, "{name} {}", Space(s))
             }
             Self::KernelPage(page) => write!(f, "{name} {page}"),
@@ -212,6 +223,9 @@ impl Op {
             Self::Munmap(_) => "munmap",
             Self::Driver(_) => "driver",
             Self::Reclaim(..) => "reclaim",
+            Self::UnmapLater(_) => "unmap-later",
+            Self::Redeem(_) => "redeem",
+            Self::Expire(_) => "expire",
             Self::Age(_) => "age",
             Self::Tick => "tick",
         }
@@ -256,6 +270,7 @@ impl Op {
             | Self::Munmap(at)
             | Self::Driver(at)
             | Self::Reclaim(at, _)
+            | Self::UnmapLater(at)
             | Self::Age(at) => Some(at),
             _ => None,
         }
@@ -316,6 +331,9 @@ impl FromStr for Op {
             "munmap" => Self::Munmap(word()?.parse()?),
             "driver" => Self::Driver(word()?.parse()?),
             "reclaim" => Self::Reclaim(word()?.parse()?, word()?.parse()?),
+            "unmap-later" => Self::UnmapLater(word()?.parse()?),
+            "redeem" => Self::Redeem(space(word()?)?),
+            "expire" => Self::Expire(space(word()?)?),
             "age" => Self::Age(word()?.parse()?),
             "tick" => Self::Tick,
             _ => return Err(format!("there is no operation `{name}`")),

@@ -52,7 +52,7 @@ impl Program {
             match op {
                 Op::Retire(space) => traits.retired |= 1 << space,
                 Op::Walk(_) => traits.walks = true,
-                Op::Age(_) => traits.ages = true,
+                Op::Age(_) | Op::UnmapLater(_) => traits.ages = true,
                 Op::Offline => traits.hotplug = true,
                 _ => {}
             }

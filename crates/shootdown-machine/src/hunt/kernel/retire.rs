@@ -1,6 +1,6 @@
 //! The end of a space that nobody runs, and its successor.
 
-use super::cpu::Cpu;
+use super::cpu::{Cpu, Used};
 use super::{KernelMutant, Port};
 use crate::hostile::TableId;
 use crate::hunt::hw;
@@ -19,6 +19,7 @@ impl<P: Port> Cpu<P> {
             self.k.revive(number);
             return;
         }
+        self.redeem_last(Used { room: self.k.room(number), space });
         self.tear_down(space.root());
         let root = self.tables.new_root(self.k.kernel_root);
         let word = self.tables.walk_or_make(root, 0, 0).expect("a new root has no large pages");

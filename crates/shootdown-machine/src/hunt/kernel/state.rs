@@ -11,6 +11,7 @@ use shootdown::layout;
 use shootdown::sync::{AtomicBool, AtomicU32, Ordering};
 use shootdown::{AddressSpace, CpuId, poll};
 
+use super::later::Owed;
 use super::library::name_parts;
 use super::{Config, KernelMutant, Port};
 use crate::hostile::{Frame, TableId};
@@ -52,6 +53,8 @@ pub(super) struct Room<P: Port> {
     successor: AtomicU32,
     /// The driver's area is still linked.
     pub linked: AtomicBool,
+    /// What was unmapped lazily.
+    pub owed: Owed<P>,
     spaces: [UnsafeCell<MaybeUninit<AddressSpace<P>>>; 2],
     /// Frames of the pages that are mapped at the start.
     pub frames: [Cell<Frame>; 8],
@@ -66,6 +69,7 @@ impl<P: Port> Room<P> {
             users: AtomicU32::new(0),
             successor: AtomicU32::new(0),
             linked: AtomicBool::new(true),
+            owed: Owed::new(),
             spaces: [const { UnsafeCell::new(MaybeUninit::uninit()) }; 2],
             frames: [const { Cell::new(Frame(0)) }; 8],
         }
@@ -92,7 +96,7 @@ pub(super) struct Mine<P: Port> {
     pub offline: Cell<bool>,
     /// User mode, of a quiet CPU.
     pub quiet: Cell<bool>,
-    /// Ghost: how many clearings of accessed bits had been told when this CPU last began a switch or a tick.
+    /// Ghost: of how many changes that each CPU sees to by itself the library had been told when this CPU last came by.
     pub aged: Cell<usize>,
     /// Ghost: functions of calls that ran here.
     pub calls: Cell<u32>,
@@ -107,7 +111,7 @@ pub(super) struct Kernel<P: Port> {
     pub kernel_root: TableId,
     /// Spaces that have the shared table.
     pub sharers: AtomicU32,
-    /// How many clearings of accessed bits the library was told of.
+    /// Of how many changes the library was told that each CPU sees to by itself.
     pub aged: AtomicU32,
     pub cpus: [Mine<P>; MAX_CPUS],
 }
@@ -121,7 +125,7 @@ pub(super) struct Traits {
     pub walks: bool,
     /// CPUs go offline.
     pub hotplug: bool,
-    /// Accessed bits are cleared.
+    /// Accessed bits are cleared, or pages are unmapped lazily.
     pub ages: bool,
 }
 
@@ -177,6 +181,7 @@ impl<P: Port> Kernel<P> {
     pub fn settle(&self, space: u8, root: TableId) {
         let room = self.room(space);
         room.put(0, AddressSpace::new(root));
+        room.owed.begin(room.get(0));
         let letter = char::from(b'a' + space);
         for (which, place) in room.spaces.iter().enumerate() {
             let at = NonNull::from(place).cast::<AddressSpace<P>>();
@@ -257,6 +262,7 @@ impl<P: Port> Kernel<P> {
     pub fn reborn(&self, space: u8, root: TableId) {
         let room = self.room(space);
         room.put(1, AddressSpace::new(root));
+        room.owed.begin(room.get(1));
         room.successor.store(1, Ordering::Relaxed);
         room.users.store(0, Ordering::Release);
     }

@@ -129,7 +129,7 @@ impl Tables {
         for page in 0..config.pages {
             let frame = hw::new_frame();
             keep(page, frame);
-            self.make(Word::new(word.table, page), Descriptor::user_rw(frame));
+            self.make(Word::new(word.table, page), config.page(frame));
         }
         let second = u32::from(self.entries());
         if config.large {

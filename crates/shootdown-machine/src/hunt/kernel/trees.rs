@@ -41,6 +41,9 @@ impl<P: Port> Cpu<P> {
         if source == target || !is_table || hw::read_entry(target).present() {
             return;
         }
+        if !self.make_way(used, self.tables.table_base(to), self.entries()) {
+            return;
+        }
         let (_, change) = hw::swap_entry(source, Descriptor::ABSENT);
         if self.flush(used, self.tables.table_base(from), self.entries(), true) {
             hw::revoked(&[change]);

@@ -6,6 +6,7 @@ mod clean;
 mod elide;
 mod flush;
 mod handlers;
+mod later;
 mod moving;
 mod owed;
 mod presence;
@@ -33,6 +34,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         tags::SCENES,
         elide::SCENES,
         accessed::SCENES,
+        later::SCENES,
         clean::SCENES,
         moving::SCENES,
         presence::SCENES,
