@@ -204,6 +204,17 @@ macro_rules! traced {
                 rmw(self.at(), ok, || self.0.compare_exchange(current, new, ok, err), |_| new)
             }
 
+            /// As [`compare_exchange`](Self::compare_exchange): it never fails by chance, so that runs repeat.
+            ///
+            /// # Errors
+            /// The value found, when it is not `current`.
+            #[inline]
+            pub fn compare_exchange_weak(
+                &self, current: $ty, new: $ty, ok: Ordering, err: Ordering,
+            ) -> Result<$ty, $ty> {
+                self.compare_exchange(current, new, ok, err)
+            }
+
             $($extra)*
         }
     )*};
