@@ -29,9 +29,22 @@ impl<T> Fixed<T> {
     /// # Errors
     /// [`NoMemory`], before anything is made.
     pub fn new(len: usize, mut make: impl FnMut(usize) -> T) -> Result<Self, NoMemory> {
+        Self::try_new(len, |index| Ok(make(index)))
+    }
+
+    /// The same, where making one can fail.
+    ///
+    /// # Errors
+    /// [`NoMemory`]: what was made is dropped.
+    pub fn try_new(
+        len: usize,
+        mut make: impl FnMut(usize) -> Result<T, NoMemory>,
+    ) -> Result<Self, NoMemory> {
         let mut items = Vec::new();
         items.try_reserve_exact(len).map_err(|_| NoMemory)?;
-        items.extend((0..len).map(&mut make));
+        for index in 0..len {
+            items.push(make(index)?);
+        }
         Ok(Self(imp::place(items.into_boxed_slice())))
     }
 }

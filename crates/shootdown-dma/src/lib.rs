@@ -10,6 +10,7 @@
 //! | allocation | Which address? | [`iova`] |
 //! | page tables | What does the hardware find there? | [`table`] |
 //! | invalidation | When has everyone forgotten it? | [`invalidate`] |
+//! | domain | What does a driver call? | [`domain`] |
 //!
 //! # The promise
 //! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still owed to it.
@@ -32,6 +33,7 @@ extern crate std;
 mod without;
 
 pub mod addr;
+pub mod domain;
 pub mod fixed;
 pub mod invalidate;
 pub mod iova;
@@ -43,3 +45,4 @@ pub mod sync;
 pub mod table;
 
 pub use addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
+pub use domain::{Config, DmaAddr, Domain, Host, MapError, Policy, UnmapError};

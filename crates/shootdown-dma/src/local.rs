@@ -50,8 +50,22 @@ impl<T> Local<T> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(cpus: usize, mut make: impl FnMut(usize) -> T) -> Result<Self, NoMemory> {
-        let cell = |cpu| Cell { busy: AtomicBool::new(false), value: UnsafeCell::new(make(cpu)) };
-        Ok(Self { cells: Fixed::new(cpus.max(1), cell)? })
+        Self::try_new(cpus, |cpu| Ok(make(cpu)))
+    }
+
+    /// The same, where making one can fail.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn try_new(
+        cpus: usize,
+        mut make: impl FnMut(usize) -> Result<T, NoMemory>,
+    ) -> Result<Self, NoMemory> {
+        let cells = Fixed::try_new(cpus.max(1), |cpu| {
+            let value = UnsafeCell::new(make(cpu)?);
+            Ok(Cell { busy: AtomicBool::new(false), value })
+        })?;
+        Ok(Self { cells })
     }
 
     /// For how many CPUs.
@@ -75,18 +89,21 @@ impl<T> Local<T> {
         Some(cell.value.with_mut(|value| f(unsafe { &mut *value })))
     }
 
-    /// The same with what `cpu` has, or else with the next that nobody is at; `None` (and `f` comes back) if there is none.
+    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is told.
     ///
     /// # Errors
-    /// `f`, not called.
+    /// `f`, not called: somebody is at each.
     #[inline]
-    pub fn enter_near<R, F: FnOnce(&mut T) -> R>(&self, cpu: usize, f: F) -> Result<R, F> {
+    pub fn enter_near<R, F: FnOnce(usize, &mut T) -> R>(&self, cpu: usize, f: F) -> Result<R, F> {
+        let cells = self.cells.len();
+        let mut index = if cpu < cells { cpu } else { cpu % cells };
         let mut f = Some(f);
-        for step in 0..self.cells.len() {
-            let entered = self.enter(cpu.wrapping_add(step), |value| f.take().map(|f| f(value)));
+        for _ in 0..cells {
+            let entered = self.enter(index, |value| f.take().map(|f| f(index, value)));
             if let Some(Some(result)) = entered {
                 return Ok(result);
             }
+            index = if index + 1 < cells { index + 1 } else { 0 };
         }
         f.map_or_else(|| unreachable!("called, and yet not returned"), Err)
     }
@@ -123,9 +140,9 @@ mod tests {
     #[test]
     fn whoever_finds_one_taken_goes_to_the_next() {
         let local = Local::new(2, |cpu| cpu).unwrap();
-        let seen = local.enter(0, |_| local.enter_near(0, |mine| *mine).ok());
+        let seen = local.enter(0, |_| local.enter_near(0, |_, mine| *mine).ok());
         assert_eq!(seen, Some(Some(1)));
-        let none = local.enter(0, |_| local.enter(1, |_| local.enter_near(0, |_| ()).is_err()));
+        let none = local.enter(0, |_| local.enter(1, |_| local.enter_near(0, |_, _| ()).is_err()));
         assert_eq!(none, Some(Some(true)));
     }
 

@@ -74,6 +74,11 @@ pub struct Token {
     batch: u64,
 }
 
+impl Token {
+    /// A token that every engine takes for complete.
+    pub const DONE: Self = Self { lane: 0, batch: 0 };
+}
+
 /// The invalidations of one domain. See the [module](self).
 #[derive(Debug)]
 pub struct Engine<U> {
@@ -210,6 +215,13 @@ impl<U: Unit> Engine<U> {
     /// [`poll`](Self::poll) tries again.
     pub fn flush(&self, cpu: usize) {
         self.flush_lane(cpu % self.whole(), false);
+    }
+
+    /// Submits the token's batch, if it is not: [`flush`](Self::flush) for whoever has a token.
+    pub fn submit(&self, token: Token) {
+        if !self.is_submitted(token) {
+            self.flush_lane(token.lane as usize, true);
+        }
     }
 
     /// Submits an invalidation of the whole domain, which whatever is pending becomes part of. The token covers everything

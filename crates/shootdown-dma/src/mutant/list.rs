@@ -227,4 +227,26 @@ mutants! {
     // ---- invalidate
 
     // ---- domain
+
+    /// The bounds of what a CPU may owe are not looked at.
+    BoundIgnored "bound-ignored" Domain "domain/owed.rs: has_room"
+        by scene(crate::domain::tests::what_is_owed_is_bounded);
+    /// What is owed is given back though its invalidation is not complete.
+    GivenBackEarly "given-back-early" Domain "domain/owed.rs: take"
+        by scene(crate::domain::tests::nothing_is_given_back_early);
+    /// A strict unmapping returns without waiting.
+    StrictDoesNotWait "strict-does-not-wait" Domain "domain/mod.rs: wait"
+        by scene(crate::domain::tests::strict_waits);
+    /// What is owed by a CPU that maps nothing more is never flushed.
+    TimerForgets "timer-forgets" Domain "domain/settle.rs: poll"
+        by scene(crate::domain::tests::an_idle_domain_drains);
+    /// A table that was taken out is invalidated as if it were still there.
+    SweptAsLeaf "swept-as-leaf" Domain "domain/settle.rs: owe_tables"
+        by scene(crate::domain::tests::tables_go_after_walk_caches);
+    /// Entries that were put and taken away again because others could not be are not invalidated.
+    UndoneNotNoted "undone-not-noted" Domain "domain/map.rs: unput"
+        by scene(crate::domain::tests::what_was_undone_is_invalidated);
+    /// A unit that remembers what was not mapped is not told of what is.
+    PresenceNotTold "presence-not-told" Domain "domain/map.rs: tell_of_presence"
+        by scene(crate::domain::tests::units_that_remember_absence_are_told);
 }

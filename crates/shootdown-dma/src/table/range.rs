@@ -3,6 +3,8 @@
 //! One walk for each table, one compare-and-swap for the first entry that a range gets there, plain stores for the rest
 //! (see [`super`] why that is safe). Superpages where address, memory and length allow.
 
+use core::slice;
+
 use super::format::{Decoded, Format, word};
 use super::memory::{ENTRIES, TableMemory};
 use super::reclaim::Detachments;
@@ -196,9 +198,36 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Ok(Unmapped { range, leaf_only })
     }
 
+    /// Unmaps one page of 4 KiB, and says where it led.
+    ///
+    /// The caller owns the page, as in [`unmap`](Self::unmap).
+    ///
+    /// # Errors
+    /// See [`UnmapError`]; nothing has changed.
+    #[inline]
+    pub fn unmap_page(&mut self, page: u64) -> Result<PhysAddr, UnmapError> {
+        if page > self.table.last_page() {
+            return Err(UnmapError::OutOfRange);
+        }
+        let (table, level) = self.locate(page);
+        let slot = &table[index(page, level)];
+        let entry = slot.load(Ordering::Relaxed);
+        match self.table.format.decode(entry, level) {
+            Decoded::Leaf(..) if F::count(entry) != 0 => Err(UnmapError::Counted { page }),
+            Decoded::Leaf(..) if level != 0 => Err(UnmapError::PartOfSuperpage { page }),
+            Decoded::Leaf(phys, _) => {
+                // ORDERING: Release, as in `clear`.
+                slot.store(word::EMPTY, Ordering::Release);
+                self.table.show(slice::from_ref(slot));
+                Ok(phys)
+            }
+            _ => Err(UnmapError::NotMapped { page }),
+        }
+    }
+
     /// Is all of it mapped, in whole leaves that are not counted?
     #[inline]
-    fn check_mapped(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+    pub(crate) fn check_mapped(&mut self, range: IovaRange) -> Result<(), UnmapError> {
         let mut page = range.first();
         loop {
             let (table, level) = self.locate(page);

@@ -1,0 +1,109 @@
+//! What can be wrong with a request. Unless it says otherwise nothing has changed.
+
+use core::fmt;
+
+use crate::invalidate::QueueError;
+use crate::iova::AllocError;
+use crate::table::{self, MapErrorKind};
+
+/// Why memory was not mapped. No device reaches it, and no reference to it is held (or it is given back
+/// when the invalidation is complete of what was mapped in between).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// No bytes.
+    Empty,
+    /// Address and length go past the end of what can be addressed.
+    Overflow,
+    /// A segment but the first begins within a page, or one but the last ends within one: the device would see a gap.
+    Unaligned,
+    /// There is no address for it.
+    Addresses(AllocError),
+    /// The page table can't hold it.
+    Table(MapErrorKind),
+    /// The kernel does not let this memory be held.
+    NotHeld,
+    /// A policy that the domain is not made for: see [`Config`](super::Config).
+    Refused,
+    /// The memory lies outside of the window that is mapped one to one.
+    OutsideWindow,
+    /// More CPUs are at it at once than the domain was made for.
+    Busy,
+    /// The IOMMU, which remembers what was not mapped, has not been told of the change.
+    NotTold(QueueError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("there is nothing to map; ask for at least one byte"),
+            Self::Overflow => f.write_str("address and length go past the end of memory"),
+            Self::Unaligned => f.write_str(
+                "segments that follow each other must join at page boundaries; map them one by one",
+            ),
+            Self::Addresses(error) => error.fmt(f),
+            Self::Table(error) => write!(f, "the page table can't hold it: {error:?}"),
+            Self::NotHeld => f.write_str("the kernel does not let this memory be held"),
+            Self::Refused => f.write_str("the domain was not made for this policy"),
+            Self::OutsideWindow => f.write_str("the memory lies outside of the window"),
+            Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
+            Self::NotTold(error) => write!(f, "the IOMMU was not told: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+impl From<AllocError> for MapError {
+    fn from(error: AllocError) -> Self {
+        Self::Addresses(error)
+    }
+}
+
+/// Why memory was not unmapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// No bytes.
+    Empty,
+    /// Address and length go past the end of what can be addressed.
+    Overflow,
+    /// Not all of it is mapped here: unmapped twice, by another device's domain, with a wrong length, or never mapped.
+    NotMapped,
+    /// It has a part of something that was mapped as one: a superpage, or pages that several users share.
+    Partial,
+    /// More CPUs are at it at once than the domain was made for.
+    Busy,
+    /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory. Addresses and references
+    /// stay with the domain until it is ([`poll`](super::Domain::poll)); what the caller owns must not be used for
+    /// anything else before.
+    NotComplete(QueueError),
+}
+
+impl fmt::Display for UnmapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("there is nothing to unmap; say how many bytes"),
+            Self::Overflow => f.write_str("address and length go past the end of the space"),
+            Self::NotMapped => {
+                f.write_str("not all of it is mapped here; check address and length")
+            }
+            Self::Partial => f.write_str("it is part of something larger; unmap all of that"),
+            Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
+            Self::NotComplete(error) => {
+                write!(f, "unmapped, but still in reach of devices: {error}")
+            }
+        }
+    }
+}
+
+impl core::error::Error for UnmapError {}
+
+impl From<table::UnmapError> for UnmapError {
+    fn from(error: table::UnmapError) -> Self {
+        match error {
+            table::UnmapError::OutOfRange | table::UnmapError::NotMapped { .. } => Self::NotMapped,
+            _ => Self::Partial,
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! Mapping: hold the pages, take addresses, put entries.
+
+use super::owed::{Frames, Thing};
+use super::{DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::iova::{Allocate, Want};
+use crate::table;
+
+/// A piece of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Where it begins, in bytes.
+    pub phys: PhysAddr,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Segment {
+    /// The pages that it lies in: where the first one is, and how many.
+    fn frames(&self) -> Option<Frames> {
+        let Segment { phys, bytes } = *self;
+        let last = phys.0.checked_add(bytes.checked_sub(1)?)?;
+        let first = phys.0 >> PAGE_SHIFT;
+        Some(Frames {
+            first: PhysAddr(phys.0 & !(PAGE - 1)),
+            pages: (last >> PAGE_SHIFT) - first + 1,
+        })
+    }
+}
+
+impl<H: Host> Domain<H> {
+    /// Maps `bytes` bytes of memory from `phys` on, and says by which address devices reach it: the same place within the
+    /// page. They reach all of the pages that it lies in.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    #[inline]
+    pub fn map(&self, phys: PhysAddr, bytes: u64, rights: Rights) -> Result<DmaAddr, MapError> {
+        self.map_under(self.config.policy, phys, bytes, rights)
+    }
+
+    /// The same under another policy than the domain's. Only [`Policy::Bypass`] makes a difference here; the others do when
+    /// it is [unmapped](Self::unmap_under).
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    #[inline]
+    pub fn map_under(
+        &self,
+        policy: Policy,
+        phys: PhysAddr,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        let segment = Segment { phys, bytes };
+        if policy == Policy::Bypass {
+            return self.map_in_window(segment);
+        }
+        let Some(frames) = segment.frames() else {
+            return Err(if bytes == 0 { MapError::Empty } else { MapError::Overflow });
+        };
+        let range = self.allocate(frames.pages)?;
+        if let Err(error) = self.hold(frames) {
+            self.give_back_one(Thing::Mapping(Some(range), None));
+            return Err(error);
+        }
+        self.put(range, frames, rights)?;
+        self.tell_of_presence(range)?;
+        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))))
+    }
+
+    /// Maps pieces of memory so that a device finds them one after the other.
+    ///
+    /// # Errors
+    /// See [`MapError`]; [`MapError::Unaligned`] if there would be a gap.
+    pub fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
+        let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
+            return Err(MapError::Empty);
+        };
+        let mut pages = 0u64;
+        for (n, segment) in segments.iter().enumerate() {
+            let Some(frames) = segment.frames() else {
+                return Err(if segment.bytes == 0 { MapError::Empty } else { MapError::Overflow });
+            };
+            let begins = segment.phys.0 & (PAGE - 1) == 0 || n == 0;
+            let end = segment.phys.0 + (segment.bytes - 1);
+            let ends = end & (PAGE - 1) == PAGE - 1 || core::ptr::eq(segment, last);
+            if !begins || !ends {
+                return Err(MapError::Unaligned);
+            }
+            pages = pages.checked_add(frames.pages).ok_or(MapError::Overflow)?;
+        }
+        let range = self.allocate(pages)?;
+        let mut done = 0;
+        for segment in segments {
+            // Looked at above.
+            let Some(frames) = segment.frames() else { return Err(MapError::Overflow) };
+            let part =
+                IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
+            let put = self.hold(frames).and_then(|()| self.put_kept(part, frames, rights));
+            if let Err(error) = put {
+                self.take_back(range, done);
+                return Err(error);
+            }
+            done += frames.pages;
+        }
+        self.tell_of_presence(range)?;
+        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (first.phys.0 & (PAGE - 1))))
+    }
+
+    /// Addresses for so many pages. What is owed may have them all: then that is waited for, once.
+    #[inline]
+    pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
+        let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
+        match self.addresses.alloc(self.host.cpu(), &want) {
+            Ok(range) => Ok(range),
+            Err(error) => self.allocate_after_flush(&want, error),
+        }
+    }
+
+    #[cold]
+    fn allocate_after_flush(
+        &self,
+        want: &Want,
+        error: crate::iova::AllocError,
+    ) -> Result<IovaRange, MapError> {
+        if self.owes().0 == 0 || error != crate::iova::AllocError::Exhausted {
+            return Err(error.into());
+        }
+        // What it can't get back in this way stays owed.
+        let _ = self.flush();
+        Ok(self.addresses.alloc(self.host.cpu(), want)?)
+    }
+
+    /// The last page that may be used.
+    #[inline]
+    fn limit(&self) -> u64 {
+        self.config.limit.min(self.table.last_page())
+    }
+
+    /// Holds pages, if the domain does that.
+    #[inline]
+    pub(super) fn hold(&self, frames: Frames) -> Result<(), MapError> {
+        if !self.config.holds || self.host.hold(frames.first, frames.pages) {
+            Ok(())
+        } else {
+            Err(MapError::NotHeld)
+        }
+    }
+
+    /// What a domain that holds pages owes for them.
+    #[inline]
+    pub(super) fn held(&self, frames: Frames) -> Option<Frames> {
+        self.config.holds.then_some(frames)
+    }
+
+    /// Puts the entries of a range that was allocated whole. If that fails, range and pages are given back.
+    #[inline]
+    fn put(&self, range: IovaRange, frames: Frames, rights: Rights) -> Result<(), MapError> {
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            // SAFETY: a cell is one CPU's at a time, and there is a seat for each that nobody uses otherwise.
+            let walker = unsafe { self.table.walker_at(seat) };
+            let mut walker = walker.ok_or((MapError::Busy, None))?;
+            walker.map(range, frames.first, rights).map_err(Self::why)?;
+            cell.counts.maps += 1;
+            cell.counts.mapped_pages += frames.pages;
+            Ok(())
+        });
+        let error = match entered {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => (MapError::Busy, None),
+        };
+        self.unput(error, Some(range), frames)
+    }
+
+    /// Puts the entries of a range that stays the caller's if that fails.
+    pub(super) fn put_kept(
+        &self,
+        part: IovaRange,
+        frames: Frames,
+        rights: Rights,
+    ) -> Result<(), MapError> {
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            // SAFETY: as in `put`.
+            let walker = unsafe { self.table.walker_at(seat) };
+            let mut walker = walker.ok_or((MapError::Busy, None))?;
+            walker.map(part, frames.first, rights).map_err(Self::why)?;
+            cell.counts.mapped_pages += frames.pages;
+            Ok(())
+        });
+        let error = match entered {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => error,
+            Err(_) => (MapError::Busy, None),
+        };
+        self.unput(error, None, frames)
+    }
+
+    /// The reason, and what a device may have seen meanwhile.
+    pub(super) fn why(error: table::MapError) -> (MapError, Option<IovaRange>) {
+        (MapError::Table(error.kind), error.undone)
+    }
+
+    /// Entries could not be put. What a device may have seen of them is owed; otherwise all is given back now.
+    #[cold]
+    fn unput(
+        &self,
+        (error, seen): (MapError, Option<IovaRange>),
+        range: Option<IovaRange>,
+        frames: Frames,
+    ) -> Result<(), MapError> {
+        let thing = Thing::Mapping(range, self.held(frames));
+        match seen {
+            Some(seen) if !without!(UndoneNotNoted) => {
+                let token = self.engine.note(self.host.cpu(), seen, true);
+                self.owe(token, thing);
+            }
+            _ => self.give_back_one(thing),
+        }
+        Err(error)
+    }
+
+    /// Takes back the first `done` pages of a range that is not used after all.
+    #[cold]
+    fn take_back(&self, range: IovaRange, done: u64) {
+        match IovaRange::new(range.first(), done) {
+            // Mapped by us, just now.
+            Some(part) => {
+                let _ = self.unmap_pages(part, Some(range), Policy::Strict);
+            }
+            None => self.give_back_one(Thing::Mapping(Some(range), None)),
+        }
+    }
+
+    /// Units that remember what was not mapped are told that it is.
+    #[inline]
+    pub(super) fn tell_of_presence(&self, range: IovaRange) -> Result<(), MapError> {
+        if !self.config.caches_absence || without!(PresenceNotTold) {
+            return Ok(());
+        }
+        let token = self.engine.invalidate(self.host.cpu(), range, true);
+        let told = self.wait(token);
+        told.map_err(|error| {
+            let _ = self.unmap_pages(range, Some(range), Policy::Strict);
+            MapError::NotTold(error)
+        })
+    }
+}

@@ -1,0 +1,288 @@
+//! What joins the three parts: a device's view of memory.
+//!
+//! # The problem
+//! A driver wants to map a buffer, tell its device, and unmap it when the device is done, millions of times a second on every
+//! CPU. What has to happen in between, and in which order, is always the same, and each order but one is a hole:
+//!
+//! ```text
+//! map:    hold the pages --> take addresses --> put entries --> (tell units that remember absence)
+//! unmap:  clear entries --> take a token --> tell the units --> complete --> addresses, pages, tables are free
+//! ```
+//!
+//! # The protocol
+//! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
+//! enters a cell (one atomic swap; any cell will do), changes entries, notes what was cleared with the engine, and leaves
+//! what may not be reused yet in the queue, with the token. From time to time it takes from the queue what is complete. Nothing
+//! is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
+//! [`Policy::Strict`].
+//!
+//! # Invariants
+//! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages of tables back to where they
+//!   came from after the token is complete that was taken when their entries had been cleared. (`owed.rs`)
+//! - **I2** A reference to a page is held from before it is mapped until I1, if the domain [holds](Config::holds) pages.
+//! - **I3** Nobody waits with a cell entered. (`unmap.rs`)
+//! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
+//! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
+//!
+//! | file | does |
+//! |---|---|
+//! | `host.rs` | the kernel's half: CPUs, waiting, references to pages |
+//! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
+//! | `owed.rs` | the queue of what may not be reused yet |
+//! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
+//! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
+//! | `window.rs` | all of memory, one to one |
+//! | `settle.rs` | giving back, timers, the end of a domain |
+
+mod counts;
+mod error;
+mod host;
+mod map;
+mod owed;
+mod policy;
+mod settle;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests;
+mod two_step;
+mod unmap;
+mod window;
+
+pub use counts::Counts;
+pub use error::{MapError, UnmapError};
+pub use host::Host;
+pub use map::Segment;
+pub use policy::{Limits, Policy};
+pub use settle::Failed;
+pub use two_step::Reservation;
+pub use window::WindowError;
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::addr::{DeviceId, DomainId, PhysAddr};
+use crate::fixed::NoMemory;
+use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token};
+use crate::local::Local;
+use crate::sync::AtomicU64;
+use crate::table::IoPageTable;
+use owed::{Queue, Thing};
+
+/// Bits of a byte address within a page.
+pub(crate) const PAGE_SHIFT: u32 = 12;
+const PAGE: u64 = 1 << PAGE_SHIFT;
+
+/// An address as a device uses it, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DmaAddr(pub u64);
+
+impl fmt::Debug for DmaAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// What a domain is made for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// CPUs that map and unmap at the same time.
+    pub cpus: usize,
+    /// What [`unmap`](Domain::unmap) promises.
+    pub policy: Policy,
+    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Held`], and
+    /// harmless with the others.
+    pub holds: bool,
+    /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
+    pub trusted: bool,
+    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is told after mapping too.
+    pub caches_absence: bool,
+    /// The last page that the devices can address.
+    pub limit: u64,
+    /// Bounds of what is put off.
+    pub limits: Limits,
+    /// What to tell units when.
+    pub ladder: Ladder,
+}
+
+impl Config {
+    /// For so many CPUs: strict, untrusted, addresses from the allocator.
+    #[must_use]
+    pub const fn new(cpus: usize) -> Self {
+        Self {
+            cpus,
+            policy: Policy::Strict,
+            holds: false,
+            trusted: false,
+            caches_absence: false,
+            limit: u64::MAX,
+            limits: Limits::DEFAULT,
+            ladder: Ladder::DEFAULT,
+        }
+    }
+
+    /// The same with this policy. [`Policy::Held`] makes the domain hold its pages.
+    #[must_use]
+    pub const fn policy(self, policy: Policy) -> Self {
+        let holds = self.holds || matches!(policy, Policy::Held);
+        Self { policy, holds, ..self }
+    }
+
+    /// The same for devices that are trusted as much as the kernel.
+    #[must_use]
+    pub const fn trusted(self) -> Self {
+        Self { trusted: true, ..self }
+    }
+
+    /// The same, for devices that address no page above this.
+    #[must_use]
+    pub const fn limit(self, limit: u64) -> Self {
+        Self { limit, ..self }
+    }
+
+    /// The same with other bounds.
+    #[must_use]
+    pub const fn limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
+    }
+
+    /// The same, with a unit that remembers what was not mapped.
+    #[must_use]
+    pub const fn caching_absence(self) -> Self {
+        Self { caches_absence: true, ..self }
+    }
+}
+
+/// One CPU's part.
+#[derive(Debug)]
+struct Cell {
+    owed: Queue,
+    /// Unmappings that nobody was asked to flush yet.
+    unflushed: usize,
+    /// Pages unmapped since empty tables were looked for.
+    unswept: u64,
+    counts: Counts,
+}
+
+/// What devices see of memory, and the way to change it.
+pub struct Domain<H: Host> {
+    host: H,
+    config: Config,
+    addresses: H::Addresses,
+    table: IoPageTable<H::Format, H::Tables>,
+    engine: Engine<H::Unit>,
+    cells: Local<Cell>,
+    /// What could not be given back, nor queued: the hardware did not answer. Hardly ever anything.
+    stranded: Local<Vec<(Token, Thing)>>,
+    /// When what is owed was flushed last, by the clock of [`poll`](Domain::poll).
+    flushed_at: AtomicU64,
+    /// The window's first page and its pages; 0: there is none.
+    window: AtomicU64,
+    window_pages: AtomicU64,
+}
+
+/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
+const SPARE: usize = 2;
+
+impl<H: Host> Domain<H> {
+    /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each with the domain's id
+    /// there; `tables` and `format` say how they are walked.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(
+        host: H,
+        config: Config,
+        addresses: H::Addresses,
+        format: H::Format,
+        tables: H::Tables,
+        units: impl IntoIterator<Item = (H::Unit, DomainId)>,
+    ) -> Result<Self, NoMemory> {
+        let cpus = config.cpus.max(1) + SPARE;
+        let cells = Local::try_new(cpus, |_| {
+            let owed = Queue::new(config.limits)?;
+            Ok(Cell { owed, unflushed: 0, unswept: 0, counts: Counts::default() })
+        })?;
+        Ok(Self {
+            table: IoPageTable::new(format, tables, cpus)?,
+            engine: Engine::new(cpus, units, config.ladder),
+            stranded: Local::new(1, |_| Vec::new())?,
+            host,
+            config,
+            addresses,
+            cells,
+            flushed_at: AtomicU64::new(0),
+            window: AtomicU64::new(0),
+            window_pages: AtomicU64::new(0),
+        })
+    }
+
+    /// The root of the page table, for the devices' entries in the IOMMU.
+    pub fn root(&self) -> PhysAddr {
+        self.table.root()
+    }
+
+    /// The page table, to be looked at.
+    pub const fn table(&self) -> &IoPageTable<H::Format, H::Tables> {
+        &self.table
+    }
+
+    /// Where addresses come from, to be looked at.
+    pub const fn addresses(&self) -> &H::Addresses {
+        &self.addresses
+    }
+
+    /// The kernel's half.
+    pub const fn host(&self) -> &H {
+        &self.host
+    }
+
+    /// What it was made for.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Lists a device behind the unit of this number. To be called before the device's entry in the IOMMU is made valid; see
+    /// [`Engine::attach`].
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
+        self.engine.attach(unit, device, caches)
+    }
+
+    /// Makes everybody forget a device whose entry in the IOMMU was cleared; see [`Engine::detach`].
+    ///
+    /// # Errors
+    /// See [`QueueError`], and the seat.
+    pub fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
+        self.engine.detach(seat, &mut || self.host.relax())
+    }
+
+    /// Takes a device out that was reset or removed; see [`Engine::evict`].
+    pub fn evict(&self, seat: Seat) {
+        self.engine.evict(seat);
+    }
+
+    /// Waits for a token, with no cell entered (I3).
+    fn wait(&self, token: Token) -> Result<(), QueueError> {
+        if without!(StrictDoesNotWait) {
+            return Ok(());
+        }
+        self.engine.wait(token, &mut || self.host.relax())
+    }
+
+    /// The range of pages that some bytes lie in.
+    const fn pages_of(first: u64, bytes: u64) -> Option<(u64, u64)> {
+        let Some(last) = first.checked_add(bytes.wrapping_sub(1)) else { return None };
+        Some((first >> PAGE_SHIFT, (last >> PAGE_SHIFT) - (first >> PAGE_SHIFT) + 1))
+    }
+}
+
+impl<H: Host> fmt::Debug for Domain<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain")
+            .field("config", &self.config)
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,245 @@
+//! Giving back what invalidations have set free; timers; the end of a domain.
+
+use super::owed::{BATCH, Taken, Thing};
+use super::{Cell, Counts, Domain, Host};
+use crate::invalidate::{QueueError, Token};
+use crate::iova::{Allocate, FreeError};
+use crate::sync::Ordering;
+use crate::table::Detachments;
+
+/// A domain could not be ended; here it is.
+#[derive(Debug)]
+pub struct Failed<H: Host> {
+    /// Why.
+    pub error: QueueError,
+    /// As it was, but that what it owes may have become less.
+    pub domain: Domain<H>,
+}
+
+/// Pages unmapped after which a CPU looks at the next table, whether it is empty: as many as a table has entries, so that
+/// looking, which reads them, costs less than a nanosecond a page.
+const SWEEP_AT: u64 = 512;
+
+impl<H: Host> Domain<H> {
+    /// Gives back what is complete, has units told of what has waited for longer than
+    /// [`window_ns`](super::Limits::window_ns), and tries again what failed. Call it from a timer, and when nothing else is to do;
+    /// `now_ns` is any clock that does not go back. Never waits.
+    ///
+    /// # Errors
+    /// What a unit complains of. Everything else was done nevertheless.
+    pub fn poll(&self, now_ns: u64) -> Result<(), QueueError> {
+        // One who polls decides; a second one at the same time has nothing to do.
+        let before = self.flushed_at.load(Ordering::Relaxed);
+        let due = now_ns.wrapping_sub(before) >= self.config.limits.window_ns
+            && self
+                .flushed_at
+                .compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        for cpu in 0..self.cells.cpus() {
+            self.settle(cpu);
+            if due && !without!(TimerForgets) {
+                self.flush_late(cpu);
+            }
+        }
+        let outcome = self.engine.poll();
+        for cpu in 0..self.cells.cpus() {
+            self.settle(cpu);
+        }
+        self.settle_stranded();
+        self.table.collect();
+        outcome
+    }
+
+    /// The CPU's tokens are submitted: it had them long enough.
+    fn flush_late(&self, cpu: usize) {
+        let late = self.cells.enter(cpu, |cell| {
+            let late = cell.owed.last().filter(|token| !self.engine.is_submitted(*token));
+            if late.is_some() {
+                cell.unflushed = 0;
+                cell.counts.timed_flushes += 1;
+            }
+            late
+        });
+        if let Some(Some(token)) = late {
+            self.engine.submit(token);
+        }
+    }
+
+    /// Gives back what is complete of what a CPU owes.
+    pub(super) fn settle(&self, cpu: usize) {
+        loop {
+            let taken = self.cells.enter(cpu, |cell| self.take(cell));
+            let Some(taken) = taken else { return };
+            let len = taken.len;
+            self.give_back(taken);
+            if len < BATCH {
+                return;
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn take(&self, cell: &mut Cell) -> Taken {
+        cell.owed.take(|token| self.engine.is_complete(token))
+    }
+
+    /// Gives back what was taken from a queue (I1), with no cell entered.
+    pub(super) fn give_back(&self, taken: Taken) {
+        for thing in taken.things.into_iter().take(taken.len).flatten() {
+            self.give_back_one(thing);
+        }
+    }
+
+    /// Gives back something whose token is complete.
+    pub(super) fn give_back_one(&self, thing: Thing) {
+        match thing {
+            Thing::Mapping(range, frames) => {
+                if let Some(frames) = frames {
+                    self.host.release(frames.first, frames.pages);
+                }
+                let Some(range) = range else { return };
+                match self.addresses.free(self.host.cpu(), range) {
+                    Ok(()) => {}
+                    // Complete, but the allocator has no memory for its records: try again later.
+                    Err(FreeError::NoMemory) => {
+                        self.strand(Token::DONE, Thing::Mapping(Some(range), None));
+                    }
+                    Err(error) => debug_assert!(false, "{range:?} was mapped: {error}"),
+                }
+            }
+            // SAFETY: its token is complete; it was taken after the table was taken out, and covers table entries.
+            Thing::Table(detached) => unsafe { self.table.finish(detached) },
+        }
+    }
+
+    /// Keeps what can't be given back, and has no room in a queue (I5).
+    #[cold]
+    pub(super) fn strand(&self, token: Token, thing: Thing) {
+        let mut thing = Some(thing);
+        while thing.is_some() {
+            let kept = self.stranded.enter(0, |list| match thing.take() {
+                Some(thing) if list.try_reserve(1).is_ok() => list.push((token, thing)),
+                // No memory for the note that it is owed: it stays out of use for ever, which is safe.
+                _ => {}
+            });
+            if kept.is_none() {
+                core::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Tries again to give back what was stranded.
+    fn settle_stranded(&self) {
+        loop {
+            let complete = self.stranded.enter(0, |list| {
+                let at = list.iter().position(|(token, _)| self.engine.is_complete(*token))?;
+                Some(list.swap_remove(at).1)
+            });
+            match complete {
+                Some(Some(thing)) => self.give_back_one(thing),
+                _ => return,
+            }
+        }
+    }
+
+    /// Looks whether there are empty tables, and takes them out.
+    #[cold]
+    pub(super) fn sweep(&self, cpu: usize) {
+        let mut detached = Detachments::new();
+        if self.table.sweep(2, &mut detached).is_none_or(|found| found == 0) {
+            return;
+        }
+        self.owe_tables(cpu, &mut detached);
+    }
+
+    /// Tables were taken out: their pages are owed until walk caches have forgotten them.
+    #[cold]
+    pub(super) fn owe_tables(&self, cpu: usize, detached: &mut Detachments) {
+        while let Some(table) = detached.pop() {
+            let token = self.engine.note(cpu, table.range(), without!(SweptAsLeaf));
+            let mut table = Some(Thing::Table(table));
+            self.cells.enter(cpu, |cell| {
+                cell.counts.swept_tables += 1;
+                table = table.take().and_then(|table| cell.owed.push(token, table).err());
+            });
+            if let Some(table) = table {
+                self.strand(token, table);
+            }
+        }
+    }
+
+    /// Is it time to look for empty tables?
+    #[inline]
+    pub(super) fn is_sweep_due(cell: &mut Cell, pages: u64) -> bool {
+        cell.unswept += pages;
+        let due = cell.unswept >= SWEEP_AT;
+        if due {
+            cell.unswept = 0;
+        }
+        due
+    }
+
+    /// What was done so far on all CPUs together. Those that are busy just now are left out.
+    pub fn counts(&self) -> Counts {
+        let mut all = Counts::default();
+        for cpu in 0..self.cells.cpus() {
+            self.cells.enter(cpu, |cell| all.add(&cell.counts));
+        }
+        all
+    }
+
+    /// What is owed just now: how many things, and how many pages are held back.
+    pub fn owes(&self) -> (usize, u64) {
+        let mut all = (0, 0);
+        for cpu in 0..self.cells.cpus() {
+            self.cells.enter(cpu, |cell| {
+                all = (all.0 + cell.owed.len(), all.1 + cell.owed.pages());
+            });
+        }
+        self.stranded.enter(0, |list| all.0 += list.len());
+        all
+    }
+
+    /// Has the units told of all that is owed, waits until it is complete, and gives it back.
+    ///
+    /// # Errors
+    /// See [`QueueError`]: something is still owed.
+    pub fn flush(&self) -> Result<(), QueueError> {
+        let token = self.engine.flush_all();
+        self.engine.wait(token, &mut || self.host.relax())?;
+        for cpu in 0..self.cells.cpus() {
+            let last = self.cells.enter(cpu, |cell| cell.owed.last()).flatten();
+            if let Some(token) = last {
+                self.engine.wait(token, &mut || self.host.relax())?;
+            }
+            self.settle(cpu);
+        }
+        self.settle_stranded();
+        self.table.collect();
+        Ok(())
+    }
+
+    /// Ends the domain: makes everybody forget everything, gives back what is owed, and frees the page table. What is
+    /// still mapped is unmapped; its addresses go with the allocator, and its pages are not released (nobody
+    /// remembers them).
+    ///
+    /// Dropping a domain instead leaks its page table, which devices may walk.
+    ///
+    /// # Safety
+    /// No device's entry in an IOMMU leads to the domain any more: all are [detached](Self::detach).
+    ///
+    /// # Errors
+    /// [`Failed`], with the domain.
+    #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
+    pub unsafe fn end(self) -> Result<H::Addresses, Failed<H>> {
+        let token = self.engine.note_everything(self.host.cpu());
+        let outcome = self.wait(token).and_then(|()| self.flush());
+        if let Err(error) = outcome {
+            return Err(Failed { error, domain: self });
+        }
+        let Self { table, addresses, .. } = self;
+        // SAFETY: no entry leads to it, and what had been cached of it is forgotten.
+        unsafe { table.free() };
+        Ok(addresses)
+    }
+}

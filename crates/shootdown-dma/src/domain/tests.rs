@@ -1,0 +1,453 @@
+//! What a domain promises, on hardware that answers when the test says so.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::vec::Vec;
+
+use super::*;
+use crate::addr::{IovaRange, Rights};
+use crate::invalidate::{Command, Ticket, Unit};
+use crate::iova::AllocError;
+use crate::iova::space::{INTERRUPTS, Space};
+use crate::iova::tree::Tree;
+use crate::table::memory::Table;
+use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
+
+const ID: DomainId = DomainId(7);
+
+/// A unit that completes what it was told when somebody waits, or when it is told to.
+#[derive(Default)]
+struct Slow {
+    told: Vec<Vec<Command>>,
+    completed: u64,
+    /// Never answers.
+    dead: bool,
+}
+
+/// Everything that a test looks at.
+#[derive(Default)]
+struct World {
+    unit: Mutex<Slow>,
+    refs: Mutex<BTreeMap<u64, i64>>,
+    /// Page-table pages in use.
+    tables: AtomicUsize,
+    /// Page-table pages that may still be allocated, plus 1; 0: any number.
+    left: AtomicUsize,
+}
+
+impl World {
+    fn unit(&self) -> MutexGuard<'_, Slow> {
+        self.unit.lock().unwrap()
+    }
+
+    fn complete(&self) {
+        let mut unit = self.unit();
+        unit.completed = unit.told.len() as u64;
+    }
+
+    /// All commands so far.
+    fn commands(&self) -> Vec<Command> {
+        self.unit().told.iter().flatten().copied().collect()
+    }
+
+    fn refs(&self, page: u64) -> i64 {
+        self.refs.lock().unwrap().get(&page).copied().unwrap_or(0)
+    }
+}
+
+// SAFETY: it caches nothing.
+unsafe impl Unit for &World {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        let mut unit = self.unit();
+        unit.told.push(commands.to_vec());
+        Ok(Ticket(unit.told.len() as u64))
+    }
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        Ok(Ticket(self.unit().completed))
+    }
+}
+
+fn layout() -> Layout {
+    Layout::from_size_align(4096, 4096).unwrap()
+}
+
+// SAFETY: pages of the heap, at their own addresses.
+unsafe impl TableMemory for &World {
+    fn allocate(&self) -> Option<PhysAddr> {
+        match self.left.load(Ordering::Relaxed) {
+            0 => {}
+            1 => return None,
+            n => self.left.store(n - 1, Ordering::Relaxed),
+        }
+        self.tables.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the layout is not empty.
+        Some(PhysAddr(unsafe { alloc_zeroed(layout()) } as u64))
+    }
+    unsafe fn free(&self, page: PhysAddr) {
+        self.tables.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: from `allocate`, as promised.
+        unsafe { dealloc(page.0 as *mut u8, layout()) }
+    }
+    unsafe fn table(&self, page: PhysAddr) -> &Table {
+        // SAFETY: from `allocate`, as promised.
+        unsafe { &*(page.0 as *const Table) }
+    }
+}
+
+// SAFETY: nothing is recycled.
+unsafe impl<'w> Host for &'w World {
+    type Addresses = Tree;
+    type Format = VtdSecondLevel;
+    type Tables = &'w World;
+    type Unit = &'w World;
+
+    fn cpu(&self) -> usize {
+        0
+    }
+    fn relax(&self) -> bool {
+        let mut unit = self.unit();
+        if !unit.dead {
+            unit.completed = unit.told.len() as u64;
+        }
+        !unit.dead
+    }
+    fn hold(&self, first: PhysAddr, pages: u64) -> bool {
+        let mut refs = self.refs.lock().unwrap();
+        let first = first.0 >> PAGE_SHIFT;
+        (first..first + pages).for_each(|page| *refs.entry(page).or_default() += 1);
+        true
+    }
+    fn release(&self, first: PhysAddr, pages: u64) {
+        let mut refs = self.refs.lock().unwrap();
+        let first = first.0 >> PAGE_SHIFT;
+        (first..first + pages).for_each(|page| *refs.entry(page).or_default() -= 1);
+    }
+}
+
+fn domain(world: &World, config: Config) -> Domain<&World> {
+    let space = Space::below(1 << 20).without(&[INTERRUPTS]);
+    let format = VtdSecondLevel::new(3, true, true).unwrap();
+    let tree = Tree::new(&space).unwrap();
+    let domain = Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap();
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    domain
+}
+
+/// Buffers lie here, one in every other page.
+const fn buffer(n: u64) -> PhysAddr {
+    PhysAddr(0x4000_0000 + n * 0x2000)
+}
+
+fn finish(domain: Domain<&World>) {
+    // SAFETY: there is no device.
+    let Ok(_) = (unsafe { domain.end() }) else { panic!("the unit answers") };
+}
+
+pub(crate) fn strict_waits() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let at = domain.map(buffer(0), 100, Rights::Write).unwrap();
+    domain.unmap(at, 100).unwrap();
+    let unit = world.unit();
+    assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0);
+    drop(unit);
+    let again = domain.map(buffer(1), 100, Rights::Write).unwrap();
+    assert_eq!(again, at, "the address is free again");
+    domain.unmap(again, 100).unwrap();
+    assert_eq!(domain.counts().waits, 2);
+    finish(domain);
+    assert_eq!(world.tables.load(Ordering::Relaxed), 0);
+}
+
+pub(crate) fn nothing_is_given_back_early() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let page = buffer(0).0 >> PAGE_SHIFT;
+    let at = domain.map(buffer(0), 4096, Rights::ReadWrite).unwrap();
+    assert_eq!(world.refs(page), 1, "held while it is mapped");
+    domain.unmap(at, 4096).unwrap();
+    domain.poll(u64::MAX / 2).unwrap();
+    assert_eq!(world.refs(page), 1, "held until the hardware has forgotten it");
+    let other = domain.map(buffer(1), 4096, Rights::ReadWrite).unwrap();
+    assert_ne!(other, at, "the address is not free yet");
+    world.complete();
+    domain.poll(u64::MAX / 2).unwrap();
+    assert_eq!(world.refs(page), 0);
+    domain.unmap(other, 4096).unwrap();
+    finish(domain);
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+}
+
+pub(crate) fn what_is_owed_is_bounded() {
+    let world = World::default();
+    let limits = Limits { entries: 4, flush_at: 2, held_pages: 8, window_ns: 0 };
+    let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
+    for n in 0..20 {
+        let bytes = if n % 2 == 0 { 4096 } else { 3 * 4096 };
+        let at = domain.map(buffer(4 * n), bytes, Rights::Write).unwrap();
+        domain.unmap(at, bytes).unwrap();
+        let (entries, pages) = domain.owes();
+        assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
+    }
+    assert!(domain.counts().forced_waits > 0 && domain.counts().flushes > 0);
+    finish(domain);
+}
+
+pub(crate) fn an_idle_domain_drains() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
+    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    domain.poll(20_000_000).unwrap();
+    domain.unmap(at, 4096).unwrap();
+    domain.poll(29_000_000).unwrap();
+    assert_eq!(world.commands(), [], "there is time");
+    domain.poll(30_000_000).unwrap();
+    world.complete();
+    domain.poll(30_000_001).unwrap();
+    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.counts().timed_flushes, 1);
+    finish(domain);
+}
+
+pub(crate) fn tables_go_after_walk_caches() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
+    let before = world.tables.load(Ordering::Relaxed);
+    let mut all = Vec::new();
+    // Page by page: no unmapping covers a whole table.
+    for n in 0..1536 {
+        all.push(domain.map(buffer(n), 4096, Rights::Write).unwrap());
+    }
+    let most = world.tables.load(Ordering::Relaxed);
+    for at in all {
+        domain.unmap(at, 4096).unwrap();
+    }
+    domain.flush().unwrap();
+    // Nothing is owed but the tables that are found now.
+    let told = world.commands().len();
+    for _ in 0..8 {
+        domain.sweep(0);
+    }
+    let swept = domain.counts().swept_tables;
+    assert!(swept >= 3, "{swept} tables were empty");
+    domain.poll(u64::MAX / 2).unwrap();
+    world.complete();
+    domain.poll(u64::MAX / 2).unwrap();
+    assert!(world.tables.load(Ordering::Relaxed) < most);
+    assert!(world.tables.load(Ordering::Relaxed) <= before + 2);
+    // The last batch took them along: with table entries.
+    let commands = world.commands().split_off(told);
+    let drops_walks = |command: &Command| match command {
+        Command::Pages { leaf_only, .. } => !leaf_only,
+        _ => true,
+    };
+    assert!(!commands.is_empty() && commands.iter().all(drops_walks), "{commands:?}");
+    finish(domain);
+}
+
+/// Ends in the middle of a mapping: there is no memory for the second table.
+pub(crate) fn what_was_undone_is_invalidated() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    world.left.store(1, Ordering::Relaxed);
+    let frames = PhysAddr(0x5000_1000);
+    let mut reservation = domain.reserve(1024).unwrap();
+    world.left.store(2, Ordering::Relaxed);
+    let error = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap_err();
+    assert_eq!(error, MapError::Table(MapErrorKind::NoMemory));
+    assert_eq!(world.refs(frames.0 >> PAGE_SHIFT), 1, "a device may have seen it");
+    domain.poll(u64::MAX / 2).unwrap();
+    world.complete();
+    domain.poll(u64::MAX / 2).unwrap();
+    assert_eq!(world.refs(frames.0 >> PAGE_SHIFT), 0);
+    let seen = IovaRange::new(reservation.addr().0 >> PAGE_SHIFT, 512).unwrap();
+    let covers = |command: &Command| match command {
+        Command::Pages { range, .. } => range.contains(seen),
+        _ => true,
+    };
+    assert!(world.commands().iter().any(covers), "{:?}", world.commands());
+    world.left.store(0, Ordering::Relaxed);
+    let again = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap();
+    assert_eq!(again, reservation.addr(), "nothing was left behind");
+    domain.release(reservation).unwrap();
+    domain.unmap(first, 4096).unwrap();
+    finish(domain);
+}
+
+pub(crate) fn units_that_remember_absence_are_told() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).caching_absence());
+    let at = domain.map(buffer(0), 8192, Rights::Read).unwrap();
+    let range = IovaRange::new(at.0 >> PAGE_SHIFT, 2).unwrap();
+    let leaf_only = true;
+    assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only }]);
+    assert_eq!(world.unit().completed, 1, "and waited for");
+    domain.unmap(at, 8192).unwrap();
+    finish(domain);
+}
+
+macro_rules! tests {
+    ($($scene:ident)*) => {
+        mod scenes {
+            $(#[test] fn $scene() { super::$scene(); })*
+        }
+    };
+}
+tests! {
+    strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
+    tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
+}
+
+#[test]
+fn bad_input_is_refused_and_changes_nothing() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let at = domain.map(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
+    assert_eq!(at.0 & 0xfff, 0xf00, "the same place in its page");
+    let before = (domain.owes(), domain.addresses().free_pages(), world.commands());
+
+    let map = |phys, bytes| domain.map(PhysAddr(phys), bytes, Rights::Read);
+    assert_eq!(map(0x1000, 0), Err(MapError::Empty));
+    assert_eq!(map(u64::MAX, 2), Err(MapError::Overflow));
+    assert_eq!(map(0, u64::MAX), Err(MapError::Addresses(AllocError::Exhausted)));
+    let far = map(1 << 60, 4096);
+    assert_eq!(far, Err(MapError::Table(MapErrorKind::BadAddress)));
+    let bypass = domain.map_under(Policy::Bypass, PhysAddr(0), 4096, Rights::Read);
+    assert_eq!(bypass, Err(MapError::Refused));
+    assert_eq!(domain.open_window(1), Err(WindowError::NotTrusted));
+    let segment = |phys, bytes| Segment { phys: PhysAddr(phys), bytes };
+    let sg = |segments: &[Segment]| domain.map_sg(segments, Rights::Read);
+    assert_eq!(sg(&[]), Err(MapError::Empty));
+    assert_eq!(sg(&[segment(0, 4096), segment(0, 0)]), Err(MapError::Empty));
+    assert_eq!(sg(&[segment(0, 100), segment(0x1000, 100)]), Err(MapError::Unaligned));
+    assert_eq!(sg(&[segment(0, 4096), segment(0x1100, 100)]), Err(MapError::Unaligned));
+
+    let page = DmaAddr(at.0 & !0xfff);
+    assert_eq!(domain.unmap(at, 0), Err(UnmapError::Empty));
+    assert_eq!(domain.unmap(DmaAddr(u64::MAX), 2), Err(UnmapError::Overflow));
+    assert_eq!(domain.unmap(DmaAddr(0), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.unmap(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.unmap(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
+
+    let after = (domain.owes(), domain.addresses().free_pages(), world.commands());
+    assert_eq!(before, after);
+    domain.unmap(at, 0x200).unwrap();
+    assert_eq!(domain.unmap(at, 0x200), Err(UnmapError::NotMapped), "twice");
+    finish(domain);
+}
+
+#[test]
+fn scattered_memory_is_one_range_and_comes_back_whole() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    // More pieces than one step unmaps.
+    let segments: Vec<Segment> =
+        (0..40).map(|n| Segment { phys: buffer(n), bytes: 4096 }).collect();
+    let at = domain.map_sg(&segments, Rights::Write).unwrap();
+    let mut walker = domain.table().walker(9).unwrap();
+    for (n, segment) in (0..).zip(&segments) {
+        let page = (at.0 >> PAGE_SHIFT) + n;
+        assert_eq!(walker.translate(page).map(|t| t.phys), Some(segment.phys));
+    }
+    drop(walker);
+    assert_eq!(domain.unmap(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
+    assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 1));
+    domain.unmap(at, 40 * 4096).unwrap();
+    assert_eq!(domain.owes(), (40, 40));
+    domain.flush().unwrap();
+    assert_eq!(domain.owes(), (0, 0));
+    assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 0));
+    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
+    finish(domain);
+}
+
+#[test]
+fn what_the_hardware_does_not_answer_stays_owed() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    world.unit().dead = true;
+    let error = domain.unmap_under(Policy::Strict, at, 4096);
+    assert_eq!(error, Err(UnmapError::NotComplete(QueueError::GaveUp)));
+    assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1);
+    assert_eq!(domain.owes(), (1, 1));
+    world.unit().dead = false;
+    world.complete();
+    domain.poll(0).unwrap();
+    assert_eq!((domain.owes(), world.refs(buffer(0).0 >> PAGE_SHIFT)), ((0, 0), 0));
+    finish(domain);
+}
+
+#[test]
+fn trusted_devices_may_bypass() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).trusted());
+    let map = |phys, bytes| domain.map_under(Policy::Bypass, PhysAddr(phys), bytes, Rights::Read);
+    assert_eq!(map(0, 4096), Err(MapError::Refused), "there is no window yet");
+    let window = domain.open_window(1 << 18).unwrap();
+    assert_eq!(domain.open_window(1), Err(WindowError::Exists));
+    assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)));
+    assert_eq!(map((1 << 30) - 1, 2), Err(MapError::OutsideWindow));
+    domain.unmap(DmaAddr(window.0 + 0x1234), 4096).unwrap();
+    assert_eq!(domain.unmap(window, (1 << 30) + 1), Err(UnmapError::NotMapped));
+    assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)), "it stays");
+    assert_eq!(world.commands(), [], "and costs nothing");
+    // Memory that is mapped otherwise is not in the way.
+    let at = domain.map(buffer(0), 4096, Rights::Read).unwrap();
+    domain.unmap(at, 4096).unwrap();
+    finish(domain);
+}
+
+#[test]
+fn addresses_come_before_memory() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let mut ring = domain.reserve(64).unwrap();
+    for n in 0..32 {
+        let at = domain.link(&mut ring, buffer(n), 2, Rights::Write).unwrap();
+        assert_eq!(at.0, ring.addr().0 + n * 8192);
+    }
+    domain.sync(&mut ring).unwrap();
+    let full = domain.link(&mut ring, buffer(0), 1, Rights::Write);
+    assert_eq!(full, Err(MapError::Overflow));
+    domain.unlink(&mut ring).unwrap();
+    assert_eq!(ring.linked(), 0);
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0), "waited for");
+    domain.link(&mut ring, buffer(0), 1, Rights::Read).unwrap();
+    domain.release(ring).unwrap();
+    domain.flush().unwrap();
+    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    finish(domain);
+}
+
+#[test]
+fn all_addresses_owed_are_waited_for_before_none_is_left() {
+    let world = World::default();
+    let space = Space::below(8);
+    let format = VtdSecondLevel::new(3, true, true).unwrap();
+    let tree = Tree::new(&space).unwrap();
+    let config = Config::new(1).policy(Policy::Lazy);
+    let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
+    for n in 0..30 {
+        let at = domain.map(buffer(n), 4096, Rights::Write).unwrap();
+        domain.unmap(at, 4096).unwrap();
+    }
+    finish(domain);
+}
+
+#[test]
+fn every_count_is_shown() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    domain.unmap(at, 4096).unwrap();
+    let rows: Vec<_> = domain.counts().rows().collect();
+    let value = |name| rows.iter().find(|row| row.0 == name).map(|row| row.1);
+    assert_eq!((value("maps"), value("unmapped_pages")), (Some(1), Some(1)));
+    assert!(rows.iter().all(|row| row.2.ends_with('.')));
+    finish(domain);
+}

@@ -1,0 +1,153 @@
+//! Addresses first, memory bit by bit, one invalidation.
+//!
+//! Mapping page by page costs an address for each, and an invalidation for each when it is unmapped. Who knows how
+//! much there will be takes all the addresses at once ([`Domain::reserve`]), links memory as it comes, and takes
+//! everything away with one invalidation. (Linux has had this shape since 6.16.)
+
+use core::fmt;
+
+use super::owed::{Frames, Thing};
+use super::{DmaAddr, Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+
+/// Addresses that are one user's, with or without memory behind them.
+///
+/// Given back by [`Domain::release`]; forgetting it leaks the addresses, and leaves what is linked mapped.
+#[must_use = "addresses that are not released are lost"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Reservation {
+    range: IovaRange,
+    /// Pages with memory behind them, from the first on.
+    linked: u64,
+    /// Up to where units know of them that remember what was not mapped.
+    told: u64,
+    /// What was behind them is unmapped, and not forgotten by everybody.
+    stale: bool,
+}
+
+impl Reservation {
+    /// Where it begins, for the device.
+    #[must_use]
+    pub const fn addr(&self) -> DmaAddr {
+        DmaAddr(self.range.first() << PAGE_SHIFT)
+    }
+
+    /// How many pages.
+    #[must_use]
+    pub const fn pages(&self) -> u64 {
+        self.range.pages()
+    }
+
+    /// How many of them have memory behind them.
+    #[must_use]
+    pub const fn linked(&self) -> u64 {
+        self.linked
+    }
+}
+
+impl fmt::Display for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, {} linked", self.range, self.linked)
+    }
+}
+
+impl<H: Host> Domain<H> {
+    /// Addresses for so many pages, with nothing behind them yet.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn reserve(&self, pages: u64) -> Result<Reservation, MapError> {
+        if pages == 0 {
+            return Err(MapError::Empty);
+        }
+        Ok(Reservation { range: self.allocate(pages)?, linked: 0, told: 0, stale: false })
+    }
+
+    /// Puts `pages` pages of memory behind the next addresses; says by which address the device reaches them. It may
+    /// when [`sync`](Self::sync) has returned.
+    ///
+    /// # Errors
+    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left.
+    pub fn link(
+        &self,
+        reservation: &mut Reservation,
+        phys: PhysAddr,
+        pages: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        if pages == 0 {
+            return Err(MapError::Empty);
+        }
+        if pages > reservation.pages() - reservation.linked {
+            return Err(MapError::Overflow);
+        }
+        let first = reservation.range.first() + reservation.linked;
+        let part = IovaRange::new(first, pages).ok_or(MapError::Overflow)?;
+        if reservation.stale {
+            self.flush().map_err(MapError::NotTold)?;
+            reservation.stale = false;
+        }
+        let frames = Frames { first: phys, pages };
+        self.hold(frames)?;
+        self.put_kept(part, frames, rights)?;
+        reservation.linked += pages;
+        Ok(DmaAddr(first << PAGE_SHIFT))
+    }
+
+    /// The device may use what was linked. This costs something only where a unit remembers what was not mapped.
+    ///
+    /// # Errors
+    /// [`MapError::NotTold`]; try again.
+    pub fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
+        let new = reservation.linked - reservation.told;
+        let first = reservation.range.first() + reservation.told;
+        if let (true, Some(new)) = (self.config.caches_absence, IovaRange::new(first, new)) {
+            let token = self.engine.invalidate(self.host.cpu(), new, true);
+            self.wait(token).map_err(MapError::NotTold)?;
+        }
+        reservation.told = reservation.linked;
+        Ok(())
+    }
+
+    /// Takes away all that was linked, with one invalidation under the domain's policy, and keeps the addresses:
+    /// other memory may be linked when it is complete, which this waits for.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
+    pub fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
+        if let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) {
+            let outcome = self.unmap_pages(linked, None, Policy::Strict);
+            reservation.stale = matches!(outcome, Err(UnmapError::NotComplete(_)));
+            if outcome.is_ok() || reservation.stale {
+                (reservation.linked, reservation.told) = (0, 0);
+            }
+            return outcome;
+        }
+        Ok(())
+    }
+
+    /// Gives the addresses back, and takes away what is linked, with one invalidation under the domain's policy.
+    ///
+    /// # Errors
+    /// See [`UnmapError`], and the reservation if it is still there. After [`UnmapError::NotComplete`] it is not: it goes back
+    /// when that is complete.
+    pub fn release(
+        &self,
+        reservation: Reservation,
+    ) -> Result<(), (UnmapError, Option<Reservation>)> {
+        let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) else {
+            let thing = Thing::Mapping(Some(reservation.range), None);
+            if reservation.stale {
+                self.owe(self.engine.flush_all(), thing);
+            } else {
+                self.give_back_one(thing);
+            }
+            return Ok(());
+        };
+        match self.unmap_pages(linked, Some(reservation.range), self.config.policy) {
+            Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),
+            Err(error) => Err((error, Some(reservation))),
+            Ok(()) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Unmapping: clear the entries, take a token, owe what may not be reused yet.
+//!
+//! How a page goes (strict-ish, a page of a buffer that a device has written to):
+//! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its seat and its queue.
+//! 2. The entries are looked at, for the memory that they lead to, and cleared.
+//! 3. [`Engine::note`](crate::invalidate::Engine::note) takes the range, and gives a token that is complete when all units
+//!    and devices have forgotten it.
+//! 4. Range and pages are put into the queue, with the token. If there is no room they are the caller's, who waits.
+//! 5. The cell is left. If enough was owed the batch is submitted; what has become complete is given back.
+//!
+//! A domain that holds pages has to know which memory it unmaps. Where it lies in more than [`RUNS`] pieces, it is
+//! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
+
+use super::owed::{Frames, Thing};
+use super::{Cell, DmaAddr, Domain, Host, PAGE_SHIFT, Policy, UnmapError};
+use crate::addr::{IovaRange, PhysAddr};
+use crate::invalidate::Token;
+use crate::table::memory::INDEX_BITS;
+use crate::table::{Detachments, Format, TableMemory, Walker};
+
+/// Pieces of memory that are unmapped in one step.
+const RUNS: usize = 16;
+
+/// Unmappings between two looks at what is complete.
+const SETTLE_EVERY: usize = 16;
+
+/// Memory that a range leads to.
+struct Runs {
+    frames: [Frames; RUNS],
+    len: usize,
+}
+
+impl Runs {
+    const NONE: Self = Self { frames: [Frames { first: PhysAddr(0), pages: 0 }; RUNS], len: 0 };
+
+    fn as_slice(&self) -> &[Frames] {
+        &self.frames[..self.len]
+    }
+
+    /// Finds out which memory the first pages of a range lead to: as many pages as there is room for, and whole leaves.
+    fn collect<F: Format, M: TableMemory>(
+        &mut self,
+        walker: &mut Walker<'_, F, M>,
+        range: IovaRange,
+    ) -> Result<u64, UnmapError> {
+        let mut done = 0;
+        while done < range.pages() {
+            let page = range.first() + done;
+            let found = walker.translate(page).ok_or(UnmapError::NotMapped)?;
+            let leaf = 1 << (INDEX_BITS * found.level);
+            let pages = (leaf - page % leaf).min(range.pages() - done);
+            if !self.push(found.phys, pages) {
+                break;
+            }
+            done += pages;
+        }
+        Ok(done)
+    }
+
+    /// Adds memory; false if that would be one piece too many.
+    #[inline]
+    fn push(&mut self, first: PhysAddr, pages: u64) -> bool {
+        if let Some(last) = self.frames[..self.len].last_mut() {
+            if last.first.0 + (last.pages << PAGE_SHIFT) == first.0 {
+                last.pages += pages;
+                return true;
+            }
+        }
+        if self.len == RUNS {
+            return false;
+        }
+        self.frames[self.len] = Frames { first, pages };
+        self.len += 1;
+        true
+    }
+}
+
+/// What a step leaves to be done when its cell was left.
+pub(super) struct Left {
+    seat: usize,
+    token: Token,
+    /// Nothing was queued: who unmaps waits for the token.
+    wait: bool,
+    /// Submit what the CPU has noted.
+    flush: bool,
+    /// Look at what is complete.
+    settle: bool,
+    /// Look for empty tables.
+    sweep: bool,
+}
+
+impl<H: Host> Domain<H> {
+    /// Unmaps `bytes` bytes from `at` on: what one [`map`](Self::map) has mapped, or several that follow each other. What
+    /// it promises is the domain's [`Policy`].
+    ///
+    /// # Errors
+    /// See [`UnmapError`].
+    #[inline]
+    pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        self.unmap_under(self.config.policy, at, bytes)
+    }
+
+    /// The same under another policy. [`Policy::Held`] in a domain that does not hold its pages is
+    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the window stays mapped.
+    ///
+    /// # Errors
+    /// See [`UnmapError`].
+    #[inline]
+    pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        if bytes == 0 {
+            return Err(UnmapError::Empty);
+        }
+        let (first, pages) = Self::pages_of(at.0, bytes).ok_or(UnmapError::Overflow)?;
+        if let Some(outcome) = self.unmap_in_window(first, pages) {
+            return outcome;
+        }
+        let range = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
+        if pages == 1 {
+            self.unmap_page(range, policy)
+        } else {
+            self.unmap_pages(range, Some(range), policy)
+        }
+    }
+
+    /// May it be owed under this policy?
+    #[inline]
+    pub(super) const fn may_owe(&self, policy: Policy) -> bool {
+        match policy {
+            Policy::Held => self.config.holds,
+            Policy::Lazy | Policy::Bypass => true,
+            Policy::Strict => false,
+        }
+    }
+
+    /// One page: the way of most packets.
+    #[inline]
+    fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
+        let mut frames = [Frames { first: PhysAddr(0), pages: 1 }];
+        let held = if self.config.holds { 1 } else { 0 };
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            frames[0].first = self.walker(seat)?.unmap_page(range.first())?;
+            cell.counts.unmaps += 1;
+            Ok(self.owe_in(seat, cell, (range, true), policy, Some(range), &frames[..held]))
+        });
+        let left = entered.unwrap_or(Err(UnmapError::Busy))?;
+        self.leave(&left, Some(range), &frames[..held])
+    }
+
+    /// Many pages. `gives`: the addresses that go back to the allocator.
+    pub(super) fn unmap_pages(
+        &self,
+        range: IovaRange,
+        gives: Option<IovaRange>,
+        policy: Policy,
+    ) -> Result<(), UnmapError> {
+        let mut outcome = Ok(());
+        let mut first = range.first();
+        while first <= range.last() {
+            let Some(rest) = IovaRange::new(first, range.last() - first + 1) else { break };
+            let mut runs = Runs::NONE;
+            let mut detached = Detachments::new();
+            let mut pages = rest.pages();
+            let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+                let mut walker = self.walker(seat)?;
+                if self.config.holds {
+                    pages = runs.collect(&mut walker, rest)?;
+                    if pages < rest.pages() && first == range.first() {
+                        // There will be another step: make sure now that it can't fail.
+                        walker.check_mapped(rest)?;
+                    }
+                }
+                let part = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
+                let unmapped = walker.unmap(part, &mut detached)?;
+                let last = pages == rest.pages();
+                cell.counts.unmaps += u64::from(last);
+                // The token with which addresses are given back covers all that was mapped by them.
+                let noted = if last { range } else { unmapped.range };
+                let gives = gives.filter(|_| last);
+                let noted = (noted, unmapped.leaf_only);
+                Ok(self.owe_in(seat, cell, noted, policy, gives, runs.as_slice()))
+            });
+            let left = match entered.unwrap_or(Err(UnmapError::Busy)) {
+                Ok(left) => left,
+                // Whoever is in the cells leaves them soon.
+                Err(UnmapError::Busy) if first != range.first() => {
+                    core::hint::spin_loop();
+                    continue;
+                }
+                // Only the first step fails: nothing was unmapped.
+                Err(error) => return Err(error),
+            };
+            self.owe_tables(left.seat, &mut detached);
+            first += pages;
+            let gives = gives.filter(|_| first > range.last());
+            outcome = outcome.and(self.leave(&left, gives, runs.as_slice()));
+        }
+        outcome
+    }
+
+    /// The seat of a cell that was entered.
+    #[inline]
+    pub(super) fn walker(
+        &self,
+        seat: usize,
+    ) -> Result<Walker<'_, H::Format, H::Tables>, UnmapError> {
+        // SAFETY: a cell is one CPU's at a time, and the seat of its number nobody's otherwise.
+        unsafe { self.table.walker_at(seat) }.ok_or(UnmapError::Busy)
+    }
+
+    /// Entries of a range were cleared, in this cell: takes a token, and queues what is given back when it is complete,
+    /// if the policy allows it and there is room.
+    #[inline]
+    pub(super) fn owe_in(
+        &self,
+        seat: usize,
+        cell: &mut Cell,
+        (range, leaf_only): (IovaRange, bool),
+        policy: Policy,
+        gives: Option<IovaRange>,
+        frames: &[Frames],
+    ) -> Left {
+        let pages = frames.iter().map(|frames| frames.pages).sum();
+        let may_owe = self.may_owe(policy);
+        let owes = may_owe && cell.owed.has_room(frames.len().max(1), pages);
+        cell.counts.unmapped_pages += range.pages();
+        cell.counts.waits += u64::from(!owes);
+        cell.counts.forced_waits += u64::from(may_owe && !owes);
+        let sweep = Self::is_sweep_due(cell, range.pages());
+        if !owes {
+            let token = self.engine.invalidate(seat, range, leaf_only);
+            return Left { seat, token, wait: true, flush: false, settle: may_owe, sweep };
+        }
+        let token = self.engine.note(seat, range, leaf_only);
+        for thing in things(gives, frames) {
+            // There is room: it was looked at above.
+            let _ = cell.owed.push(token, thing);
+        }
+        cell.unflushed += 1;
+        let flush = cell.unflushed >= self.config.limits.flush_at;
+        if flush {
+            cell.unflushed = 0;
+            cell.counts.flushes += 1;
+        }
+        let settle = cell.owed.len() % SETTLE_EVERY == 0;
+        Left { seat, token, wait: false, flush, settle, sweep }
+    }
+
+    /// Does what is left to be done, with no cell entered (I3 of [`super`]).
+    #[inline]
+    pub(super) fn leave(
+        &self,
+        left: &Left,
+        gives: Option<IovaRange>,
+        frames: &[Frames],
+    ) -> Result<(), UnmapError> {
+        if left.flush {
+            self.engine.flush(left.seat);
+        }
+        if left.settle {
+            self.settle(left.seat);
+        }
+        if left.sweep {
+            self.sweep(left.seat);
+        }
+        if left.wait { self.wait_for(left.token, gives, frames) } else { Ok(()) }
+    }
+
+    /// Waits, and gives back. What never completes is owed (I5 of [`super`]).
+    fn wait_for(
+        &self,
+        token: Token,
+        gives: Option<IovaRange>,
+        frames: &[Frames],
+    ) -> Result<(), UnmapError> {
+        let outcome = self.wait(token);
+        for thing in things(gives, frames) {
+            match outcome {
+                Ok(()) => self.give_back_one(thing),
+                Err(_) => self.owe(token, thing),
+            }
+        }
+        outcome.map_err(UnmapError::NotComplete)
+    }
+
+    /// Owes something, from outside of a cell.
+    #[cold]
+    pub(super) fn owe(&self, token: Token, thing: Thing) {
+        let mut thing = Some(thing);
+        let _ = self.cells.enter_near(self.host.cpu(), |_, cell| {
+            thing = thing.take().and_then(|thing| cell.owed.push(token, thing).err());
+        });
+        if let Some(thing) = thing {
+            self.strand(token, thing);
+        }
+    }
+}
+
+/// What is given back: pieces of memory, and with the last of them the addresses.
+#[inline]
+fn things(gives: Option<IovaRange>, frames: &[Frames]) -> impl Iterator<Item = Thing> + '_ {
+    let last = frames.len().saturating_sub(1);
+    let alone = (frames.is_empty() && gives.is_some()).then_some(Thing::Mapping(gives, None));
+    let pieces = frames.iter().enumerate();
+    let pieces =
+        pieces.map(move |(n, frames)| Thing::Mapping(gives.filter(|_| n == last), Some(*frames)));
+    pieces.chain(alone)
+}
