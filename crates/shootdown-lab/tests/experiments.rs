@@ -122,6 +122,16 @@ fn reclaim_saves_more_than_was_published() {
     holds("reclaim");
 }
 
+#[test]
+fn a_permission_given_back_costs_no_other_thread() {
+    holds("elide");
+    let rows = &run("elide").documents[0].rows;
+    let flushed = rows.iter().filter(|r| r.policy.ends_with("flushing") && r.cpus == 2);
+    for row in flushed.filter(|r| r.metric == "over eliding") {
+        assert!(row.value > 3.0, "{row:?}");
+    }
+}
+
 /// Flushing every cleared accessed bit costs what was published, and batches and deferral gain each on its own.
 #[test]
 fn swapout_loses_what_was_published_to_accessed_bits() {

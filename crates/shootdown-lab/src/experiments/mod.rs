@@ -7,6 +7,7 @@
 mod accessed;
 mod broadcast;
 mod bystander;
+mod elide;
 mod hot;
 mod invlpgb;
 mod lines;
@@ -142,6 +143,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &swapout::Swapout,
     &rollover::Rollover,
     &accessed::AccessedBits,
+    &elide::Elide,
     &paravirt::Paravirt,
     &hot::Hot,
 ];
