@@ -111,9 +111,17 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             return Err(UnmapError::OutOfRange);
         }
         loop {
-            let (table, level) = self.locate(page);
-            let slot = &table[index(page, level)];
-            let entry = slot.load(Ordering::Relaxed);
+            let near = self.near(page).map(|slot| (slot, slot.load(Ordering::Relaxed), 0));
+            let format = &self.table.format;
+            let (slot, entry, level) = match near.filter(|(_, entry, _)| format.is_present(*entry))
+            {
+                Some(near) => near,
+                None => {
+                    let (table, level) = self.locate(page);
+                    let slot = &table[index(page, level)];
+                    (slot, slot.load(Ordering::Relaxed), level)
+                }
+            };
             match self.table.format.decode(entry, level) {
                 Decoded::Leaf(..) if F::count(entry) != 0 => {}
                 Decoded::Leaf(..) => return Err(UnmapError::NotCounted { page }),

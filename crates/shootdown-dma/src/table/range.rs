@@ -5,13 +5,13 @@
 
 use core::slice;
 
-use super::format::{Decoded, Format, word};
-use super::memory::{ENTRIES, TableMemory};
+use super::format::{ADDRESS, Decoded, Format, word};
+use super::memory::{ENTRIES, INDEX_BITS, TableMemory};
 use super::reclaim::Detachments;
 use super::walk::{Obstacle, Walker};
 use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// What is to be invalidated before the range, and what it led to, is anyone else's.
 #[must_use = "a device reaches the memory until this is invalidated"]
@@ -32,6 +32,12 @@ impl From<Obstacle> for MapErrorKind {
     }
 }
 
+/// How many entries of a table at `level`, from `first` on, `pages` fill.
+#[inline]
+fn fit(pages: u64, first: usize, level: u32) -> usize {
+    (pages >> (INDEX_BITS * level)).min((ENTRIES - first) as u64) as usize
+}
+
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits. A device may use them when it
     /// returns (units that remember what was not mapped are told by an invalidation).
@@ -48,6 +54,10 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         rights: Rights,
     ) -> Result<(), MapError> {
         self.check(range, phys)?;
+        let near = range.pages() == 1 && !without!(AnchorStored);
+        if near && self.map_near(range.first(), phys, rights) {
+            return Ok(());
+        }
         let mut done = 0;
         loop {
             let phys = PhysAddr(phys.0 + (done << 12));
@@ -61,6 +71,35 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 return Ok(());
             }
         }
+    }
+
+    /// Maps one page, if the table is the one that is remembered and nothing is in the way.
+    #[inline]
+    fn map_near(&self, page: u64, phys: PhysAddr, rights: Rights) -> bool {
+        let Some(slot) = self.near(page) else {
+            return false;
+        };
+        let leaf = self.table.format.leaf(phys, rights, 0);
+        // ORDERING: as in `map_in_one_table`.
+        let mapped =
+            slot.compare_exchange(word::EMPTY, leaf, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if mapped {
+            self.table.show(slice::from_ref(slot));
+        }
+        mapped
+    }
+
+    /// Unmaps one page, if the table is the one that is remembered and it is mapped there; where it led.
+    #[inline]
+    fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
+        let slot = self.near(page)?;
+        let entry = slot.load(Ordering::Relaxed);
+        if !self.table.format.is_present(entry) || F::count(entry) != 0 {
+            return None;
+        }
+        put(slot, word::EMPTY);
+        self.table.show(slice::from_ref(slot));
+        Some(PhysAddr(entry & ADDRESS))
     }
 
     /// Can it be mapped at all?
@@ -136,15 +175,14 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
         };
         // From here on the table stays: it has a live entry.
-        let step = span(level);
-        let fit = (pages / step).min((ENTRIES - first) as u64) as usize;
+        let fit = fit(pages, first, level);
         let mut failed = None;
         let mut done = 1;
-        while done < fit {
-            let slot = &table[first + done];
-            let entry = slot.load(Ordering::Relaxed);
-            if entry != word::EMPTY {
-                match self.table.format.decode(entry, level) {
+        let mut entry = leaf;
+        for slot in &table[first + 1..first + fit] {
+            let there = slot.load(Ordering::Relaxed);
+            if there != word::EMPTY {
+                match self.table.format.decode(there, level) {
                     // It means nothing any more: whoever put it there will come to the first entry, or has.
                     Decoded::Empty | Decoded::Tombstone => {}
                     Decoded::Table(_) | Decoded::Detached(_) => break,
@@ -154,11 +192,12 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     }
                 }
             }
-            put(slot, leaf + ((done as u64 * step) << 12));
+            entry += span(level) << 12;
+            put(slot, entry);
             done += 1;
         }
         self.table.show(&table[first..first + done]);
-        (done as u64 * step, failed)
+        ((done as u64) << (INDEX_BITS * level), failed)
     }
 
     /// The next smaller size.
@@ -193,6 +232,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if !self.table.resolves(range) {
             return Err(UnmapError::OutOfRange);
         }
+        if range.pages() == 1 && self.unmap_near(range.first()).is_some() {
+            return Ok(Unmapped { range, leaf_only: true });
+        }
         self.check_mapped(range)?;
         let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
         Ok(Unmapped { range, leaf_only })
@@ -209,6 +251,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if page > self.table.last_page() {
             return Err(UnmapError::OutOfRange);
         }
+        if let Some(phys) = self.unmap_near(page) {
+            return Ok(phys);
+        }
         let (table, level) = self.locate(page);
         let slot = &table[index(page, level)];
         let entry = slot.load(Ordering::Relaxed);
@@ -216,8 +261,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             Decoded::Leaf(..) if F::count(entry) != 0 => Err(UnmapError::Counted { page }),
             Decoded::Leaf(..) if level != 0 => Err(UnmapError::PartOfSuperpage { page }),
             Decoded::Leaf(phys, _) => {
-                // ORDERING: Release, as in `clear`.
-                slot.store(word::EMPTY, Ordering::Release);
+                put(slot, word::EMPTY);
                 self.table.show(slice::from_ref(slot));
                 Ok(phys)
             }
@@ -228,30 +272,46 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// Is all of it mapped, in whole leaves that are not counted?
     #[inline]
     pub(crate) fn check_mapped(&mut self, range: IovaRange) -> Result<(), UnmapError> {
-        let mut page = range.first();
+        let (mut page, mut left) = (range.first(), range.pages());
         loop {
             let (table, level) = self.locate(page);
-            let step = span(level);
-            for slot in &table[index(page, level)..] {
+            let first = index(page, level);
+            let fit = fit(left, first, level);
+            let format = &self.table.format;
+            let is_good = |entry: u64| {
+                format.is_present(entry) && !format.is_table(entry, level) && F::count(entry) == 0
+            };
+            // Most are like the first but for the address, and that has no say in it.
+            let kind = |entry: u64| entry & !(ADDRESS | F::HARDWARE | F::WRITTEN_BACK);
+            let like = kind(table[first].load(Ordering::Relaxed));
+            let as_good = |slot: &&AtomicU64| {
                 let entry = slot.load(Ordering::Relaxed);
-                match self.table.format.decode(entry, level) {
-                    Decoded::Leaf(..) if F::count(entry) != 0 => {
-                        return Err(UnmapError::Counted { page });
-                    }
-                    Decoded::Leaf(..) => {}
-                    // Only behind larger leaves: go on there.
-                    Decoded::Table(_) => break,
-                    _ => return Err(UnmapError::NotMapped { page }),
-                }
-                let left = range.last() - page;
-                if page & (step - 1) != 0 || left < step - 1 {
-                    return Err(UnmapError::PartOfSuperpage { page });
-                }
-                if left == step - 1 {
-                    return Ok(());
-                }
-                page += step;
+                kind(entry) == like || is_good(entry)
+            };
+            let good = if is_good(like) {
+                table[first..first + fit].iter().take_while(as_good).count()
+            } else {
+                0
+            };
+            if good == 0 || page & (span(level) - 1) != 0 {
+                return Err(self.why_not(page, table[first].load(Ordering::Relaxed), level));
             }
+            let pages = (good as u64) << (INDEX_BITS * level);
+            if pages == left {
+                return Ok(());
+            }
+            page += pages;
+            left -= pages;
+        }
+    }
+
+    /// Why `page` can't be unmapped, with what there is left of the range.
+    #[cold]
+    fn why_not(&self, page: u64, entry: u64, level: u32) -> UnmapError {
+        match self.table.format.decode(entry, level) {
+            Decoded::Leaf(..) if F::count(entry) != 0 => UnmapError::Counted { page },
+            Decoded::Leaf(..) => UnmapError::PartOfSuperpage { page },
+            _ => UnmapError::NotMapped { page },
         }
     }
 
@@ -263,7 +323,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         while left > 0 {
             let (table, level) = self.locate(page);
             let first = index(page, level);
-            let fit = (left / span(level)).min((ENTRIES - first) as u64) as usize;
+            let fit = fit(left, first, level);
             let entries = &table[first..first + fit];
             let whole = if fit == ENTRIES { detached.as_deref_mut() } else { None };
             if whole.is_some_and(|into| self.table.clear_and_detach(entries, page, level, into)) {
@@ -282,8 +342,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 cleared += 1;
             }
             self.table.show(&entries[..cleared]);
-            page += cleared as u64 * span(level);
-            left -= cleared as u64 * span(level);
+            let pages = (cleared as u64) << (INDEX_BITS * level);
+            page += pages;
+            left -= pages;
         }
         leaf_only
     }

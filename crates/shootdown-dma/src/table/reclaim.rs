@@ -7,6 +7,7 @@
 //! What waits to be freed costs no memory: it hangs in lists through the dead tables' own first words, which stay tombstones.
 
 use core::fmt;
+use core::mem::MaybeUninit;
 
 use super::format::{ADDRESS, Decoded, Format, word};
 use super::memory::{ENTRIES, Table, TableMemory};
@@ -44,9 +45,11 @@ impl Detached {
 }
 
 /// Tables that were taken out: as many as there is room for.
-#[derive(Debug, Default)]
+///
+/// An empty one costs nothing to make.
 pub struct Detachments {
-    tables: [Option<Detached>; Self::ROOM],
+    /// The first `len` of them are there.
+    tables: [MaybeUninit<Detached>; Self::ROOM],
     len: usize,
 }
 
@@ -56,8 +59,9 @@ impl Detachments {
 
     /// None yet.
     #[must_use]
+    #[inline]
     pub const fn new() -> Self {
-        Self { tables: [const { None }; Self::ROOM], len: 0 }
+        Self { tables: [const { MaybeUninit::uninit() }; Self::ROOM], len: 0 }
     }
 
     /// How many there are.
@@ -81,17 +85,31 @@ impl Detachments {
     /// The one that came last.
     pub fn pop(&mut self) -> Option<Detached> {
         self.len = self.len.checked_sub(1)?;
-        self.tables[self.len].take()
+        // SAFETY: it is there, and now it is not counted any more.
+        Some(unsafe { self.tables[self.len].assume_init_read() })
     }
 
     /// All of them, to be looked at.
     pub fn iter(&self) -> impl Iterator<Item = &Detached> {
-        self.tables[..self.len].iter().flatten()
+        // SAFETY: as many are there.
+        self.tables[..self.len].iter().map(|table| unsafe { table.assume_init_ref() })
     }
 
     fn push(&mut self, detached: Detached) {
-        self.tables[self.len] = Some(detached);
+        self.tables[self.len].write(detached);
         self.len += 1;
+    }
+}
+
+impl Default for Detachments {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Detachments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
     }
 }
 

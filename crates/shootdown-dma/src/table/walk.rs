@@ -10,7 +10,7 @@ use super::memory::{ENTRIES, INDEX_BITS, Table, TableMemory};
 use super::seat::{Memo, NOWHERE, Seat};
 use super::{IoPageTable, index, span};
 use crate::addr::{PhysAddr, Rights};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// Why a walk ended before it was where it should go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,12 +73,19 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// The table that is remembered, if it is the one at `level` that covers `page`.
     #[inline]
     fn remembered(&self, page: u64, level: u32) -> Option<&'t Table> {
-        if self.memo.level == level && self.covers(page) {
+        if self.memo.level == level && (page ^ self.memo.first) >> (INDEX_BITS * (level + 1)) == 0 {
             // SAFETY: the seat holds it (I2 of `seat`).
             Some(unsafe { self.table.memory.table(self.memo.table) })
         } else {
             None
         }
+    }
+
+    /// The entry of `page` in the leaf table that is remembered, if that covers it. What it says is only the truth if it is a
+    /// leaf: the table may be out of the tree.
+    #[inline]
+    pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
+        self.remembered(page, 0).map(|table| &table[index(page, 0)])
     }
 
     #[inline]
