@@ -139,7 +139,10 @@ pub struct IoPageTable<F: Format, M: TableMemory> {
     format: F,
     memory: M,
     root: PhysAddr,
+    /// Those of `walker`.
     seats: Fixed<Seat>,
+    /// Those of `walker_at`.
+    kept: Fixed<Seat>,
     reclaim: Reclaim,
     pages: AtomicUsize,
 }
@@ -151,13 +154,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// [`NoMemory`].
     pub fn new(format: F, memory: M, cpus: usize) -> Result<Self, NoMemory> {
         let seats = Fixed::new(cpus.max(1), |_| Seat::new())?;
+        let kept = Fixed::new(cpus.max(1), |_| Seat::new())?;
         let root = memory.allocate().ok_or(NoMemory)?;
         if !memory.is_coherent() {
             // SAFETY: just allocated.
             memory.write_back(unsafe { memory.table(root) });
         }
         let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(1));
-        Ok(Self { format, memory, root, seats, reclaim, pages })
+        Ok(Self { format, memory, root, seats, kept, reclaim, pages })
     }
 
     /// The format.
@@ -206,14 +210,20 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         Some(unsafe { Walker::sit(self, seat, true) })
     }
 
-    /// The seat of this number, without asking whether it is taken: this saves an atomic swap. `None` if there is no such seat.
+    /// A seat that the caller keeps for one CPU at a time by itself, which saves an atomic swap. There are as many as CPUs,
+    /// beside those of [`walker`](Self::walker); `None` if there is none of this number.
     ///
     /// # Safety
-    /// Nobody else sits there while the walker lives; nobody calls [`walker`](Self::walker) while one from here lives.
+    /// While the walker lives nobody else asks for one of the same number.
     #[inline]
-    pub unsafe fn walker_at(&self, seat: usize) -> Option<Walker<'_, F, M>> {
+    pub unsafe fn walker_at(&self, number: usize) -> Option<Walker<'_, F, M>> {
         // SAFETY: as the caller promises.
-        self.seats.get(seat).map(|seat| unsafe { Walker::sit(self, seat, false) })
+        self.kept.get(number).map(|seat| unsafe { Walker::sit(self, seat, false) })
+    }
+
+    /// Every seat that there is.
+    fn all_seats(&self) -> impl Iterator<Item = &Seat> {
+        self.seats.iter().chain(self.kept.iter())
     }
 
     /// Frees all its pages.

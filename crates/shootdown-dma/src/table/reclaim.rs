@@ -11,6 +11,7 @@ use core::mem::MaybeUninit;
 
 use super::format::{ADDRESS, Decoded, Format, word};
 use super::memory::{ENTRIES, Table, TableMemory};
+use super::seat::Seat;
 use super::walk::Walker;
 use super::{IoPageTable, index, put, span};
 use crate::addr::{IovaRange, PhysAddr};
@@ -514,7 +515,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                     // ORDERING: Acquire, with the Release of `finish`.
                     state.waiting = self.reclaim.fresh.swap(0, Ordering::Acquire);
                     if state.waiting != 0 {
-                        self.seats.iter().for_each(super::seat::Seat::await_walk);
+                        self.all_seats().for_each(Seat::await_walk);
                         return freed + self.collect_waiting(state);
                     }
                 }
@@ -524,14 +525,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     }
 
     fn collect_waiting(&self, state: &mut State) -> usize {
-        if state.waiting != 0 && self.seats.iter().all(super::seat::Seat::has_walked) {
+        if state.waiting != 0 && self.all_seats().all(Seat::has_walked) {
             let waiting = core::mem::take(&mut state.waiting);
             each(&self.memory, waiting, |page| hang(&self.memory, page, &mut state.held));
         }
         let mut freed = 0;
         let held = core::mem::take(&mut state.held);
         each(&self.memory, held, |page| {
-            if self.seats.iter().any(|seat| seat.holds(page)) {
+            if self.all_seats().any(|seat| seat.holds(page)) {
                 hang(&self.memory, page, &mut state.held);
             } else {
                 freed += 1;
