@@ -4,11 +4,13 @@
 mod hardware;
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hardware::{Fault, Hardware, Kind};
 use proptest::prelude::*;
 use shootdown_dma::invalidate::queue::{Amd, Format, Queue, SLOTS, STRIKES, Smmu, Vtd};
-use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit, smmu, vtd};
+use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit, smmu, vtd};
+use shootdown_dma::mutant::{self, Mutant};
 use shootdown_dma::{DeviceId, DomainId, IovaRange};
 
 const KINDS: [Kind; 4] = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::Amd];
@@ -321,5 +323,85 @@ fn a_batch_fits_an_empty_queue() {
         assert!(Queue::new(&hardware[0], vtd_format(slots)).unwrap().submit(&batch).is_ok());
         assert!(Queue::new(&hardware[1], smmu_format(slots, true)).unwrap().submit(&batch).is_ok());
         assert!(Queue::new(&hardware[3], Amd { slots }).unwrap().submit(&batch).is_ok());
+    }
+}
+
+/// The work holds as it is, and breaks without the step.
+fn is_missed(step: Mutant, work: impl Fn()) {
+    mutant::set(None);
+    work();
+    mutant::set(Some(step));
+    let outcome = catch_unwind(AssertUnwindSafe(&work));
+    let reached = mutant::reached();
+    mutant::set(None);
+    assert!(reached, "{step:?} is not come by");
+    assert!(outcome.is_err(), "nobody misses {step:?}");
+}
+
+#[test]
+fn every_step_of_the_queue_is_missed() {
+    let each = |seeds: u64, work: &dyn Fn(Kind, u64)| {
+        for kind in KINDS {
+            (0..seeds).for_each(|seed| work(kind, seed));
+        }
+    };
+    let calm = |kind, seed| drop(run(kind, 16, 0, seed, None, &MIXED));
+    let fault = |fault| {
+        move |kind, seed| {
+            for at in 0..30 {
+                run(kind, 32, 0, seed, Some((at, fault)), &MIXED);
+            }
+        }
+    };
+    is_missed(Mutant::RoomUnchecked, || each(5, &calm));
+    is_missed(Mutant::BarrierSkipped, || each(5, &calm));
+    is_missed(Mutant::RefusedDropped, || each(2, &fault(Fault::Refuse(1))));
+    is_missed(Mutant::LostForgotten, || each(2, &fault(Fault::Silent(1))));
+    is_missed(Mutant::SilentRelied, || each(2, &fault(Fault::Silent(STRIKES as u32))));
+}
+
+/// An engine over real queues: a domain behind a unit of each kind.
+#[test]
+fn an_engine_drives_all_kinds() {
+    let slots = SLOTS as u64;
+    let hardware = KINDS.map(|kind| Hardware::new(kind, slots, 0, 1));
+    let units: [Box<dyn Unit>; 4] = [
+        Box::new(Queue::new(&hardware[0], vtd_format(slots)).unwrap()),
+        Box::new(Queue::new(&hardware[1], smmu_format(slots, true)).unwrap()),
+        Box::new(Queue::new(&hardware[2], smmu_format(slots, false)).unwrap()),
+        Box::new(Queue::new(&hardware[3], Amd { slots }).unwrap()),
+    ];
+    let members = units.iter().map(|unit| (unit, DomainId(7)));
+    let engine = Engine::new(2, members, Ladder::DEFAULT);
+    for unit in 0..4 {
+        let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
+    }
+    for round in 0..300u64 {
+        let first = 1 + round * 8;
+        for unit in &hardware {
+            unit.state.lock().unwrap().iotlb.extend((first..first + 8).map(|page| (7, page)));
+            unit.refill(3, 7);
+        }
+        let range = IovaRange::new(first, 1 + round % 8).unwrap();
+        let token = engine.note(round as usize, range, true);
+        if round % 4 != 3 {
+            continue;
+        }
+        (0..2).for_each(|cpu| engine.flush(cpu));
+        let outcome = engine.wait(token, &mut || {
+            hardware.iter().for_each(|unit| {
+                unit.step();
+                unit.refill(3, 7);
+            });
+            true
+        });
+        assert_eq!(outcome, Ok(()));
+        for unit in &hardware {
+            let state = unit.state.lock().unwrap();
+            for page in range.first()..=range.last() {
+                assert!(!state.iotlb.contains(&(7, page)), "{:?}", unit.kind);
+                assert!(!state.atc.contains(&(3, page)), "{:?}", unit.kind);
+            }
+        }
     }
 }

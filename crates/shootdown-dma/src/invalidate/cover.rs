@@ -19,14 +19,16 @@ pub struct Block {
 impl Block {
     /// The smallest block that holds all of `range`.
     #[must_use]
-    pub const fn around(range: IovaRange) -> Self {
+    pub fn around(range: IovaRange) -> Self {
         Self::spanning(range.first(), range.last())
     }
 
-    const fn spanning(first: u64, last: u64) -> Self {
+    fn spanning(first: u64, last: u64) -> Self {
         // The highest bit in which first and last differ lies inside the block, all above it outside.
         let order = u64::BITS - (first ^ last).leading_zeros();
-        Self { first: first & !Self::mask(order), order }
+        let order = order.saturating_sub(u32::from(without!(BlockTooSmall)));
+        let first = if without!(BlockUnaligned) { first } else { first & !Self::mask(order) };
+        Self { first, order }
     }
 
     const fn mask(order: u32) -> u64 {
@@ -81,7 +83,7 @@ pub struct Cover {
 /// assert_eq!(blocks, [Block { first: 0xfff, order: 0 }, Block { first: 0x1000, order: 0 }]);
 /// ```
 #[must_use]
-pub const fn cover(range: IovaRange) -> Cover {
+pub fn cover(range: IovaRange) -> Cover {
     let one = Block::around(range);
     if !one.is_over_twice(range) {
         return Cover { blocks: [one, one], next: 0, count: 1 };
@@ -89,7 +91,11 @@ pub const fn cover(range: IovaRange) -> Cover {
     let middle = range.last() & !Block::mask(one.order - 1);
     let left = Block::spanning(range.first(), middle - 1);
     let right = Block::spanning(middle, range.last());
-    Cover { blocks: [left, right], next: 0, count: 2 }
+    Cover {
+        blocks: [left, right],
+        next: 0,
+        count: if without!(SecondBlockForgotten) { 1 } else { 2 },
+    }
 }
 
 impl Cover {
@@ -118,7 +124,7 @@ impl Iterator for Cover {
 impl ExactSizeIterator for Cover {}
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::vec::Vec;
 
     use super::*;
@@ -134,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_hold_the_range_and_less_than_twice_as_much() {
+    pub(crate) fn blocks_hold_the_range_and_less_than_twice_as_much() {
         for range in ranges() {
             let blocks: Vec<Block> = cover(range).collect();
             let size = |b: &Block| 1u128 << b.order;

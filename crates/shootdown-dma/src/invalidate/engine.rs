@@ -45,7 +45,7 @@
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | E1 entry cleared, fence, `started` read | SeqCst fence | E2 | who reads that batch n has not started has cleared the entry before the fence of batch n, hence before any of its commands |
-//! | E2 `started` raised to n, fence, commands submitted | SeqCst fence | E1 | |
+//! | E2 `started` raised to n, fence (that of M2), commands submitted | SeqCst fence | E1 | |
 //!
 //! Flushes are counted when they start and again when they are complete; a token is the first that has not started, so
 //! that what has completed it has begun after it. Reading *completed* or *submitted* instead would count a flush that
@@ -58,7 +58,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
 use super::lane::{Lane, Slot};
-use super::members::{AttachError, Member, Seat};
+use super::members::{AttachError, Departure, Member, Seat};
 use super::pending::{SPANS, Span};
 use super::{QueueError, Unit};
 
@@ -131,17 +131,21 @@ impl<U: Unit> Engine<U> {
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), (QueueError, Seat)> {
         let member = &self.members[seat.unit];
+        // [I11] What leads to the tables is forgotten before anybody is told to forget what was found there: a device whose
+        // entry is cached goes on asking.
+        let mut phases = [Departure::Config, Departure::Translations].into_iter();
+        let mut phase = phases.next();
         let mut ticket = None;
-        loop {
+        while let Some(what) = phase {
             let step = match ticket {
-                None => member.tell_departed(&seat).map(|t| {
-                    ticket = Some(t.0);
-                    false
+                None => member.tell_departed(&seat, what).map(|told| {
+                    ticket = Some(told.0);
+                    without!(ConfigNotAwaited) && what == Departure::Config
                 }),
                 Some(ticket) => member.reached(ticket),
             };
             match step {
-                Ok(true) => break,
+                Ok(true) => (phase, ticket) = (phases.next(), None),
                 Err(error) if self.ends_waiting(error) => return Err((error, seat)),
                 _ if seat.caching.is_some() && !member.answers(seat.device) => {
                     return Err((QueueError::DeviceTimeout, seat));
@@ -200,15 +204,20 @@ impl<U: Unit> Engine<U> {
 
     /// All lanes are taken: the whole domain, without a lock.
     fn note_whole(&self) -> Token {
-        fence(Ordering::SeqCst); // [E1]
-        let batch = self.started.load(Ordering::Relaxed) + 1;
+        if !without!(WholeTokenUnfenced) {
+            fence(Ordering::SeqCst); // [E1]
+        }
+        let started = self.started.load(Ordering::Relaxed);
+        let batch = if without!(WholeTokenTooEarly) { started } else { started + 1 };
         self.flush_lane(self.whole(), true);
         Token { lane: self.whole() as u32, batch }
     }
 
     /// The open batch of a lane.
     fn token(&self, index: usize) -> Token {
-        Token { lane: index as u32, batch: self.lanes[index].closed() + 1 }
+        let closed = self.lanes[index].closed();
+        // [I5] A batch that is submitted may have been executed before the entry was cleared.
+        Token { lane: index as u32, batch: closed + u64::from(!without!(SubmittedTrusted)) }
     }
 
     /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays pending, and
@@ -314,7 +323,7 @@ impl<U: Unit> Engine<U> {
             } else {
                 self.submit_lane(lane, force)
             };
-            if submitted.is_none() {
+            if submitted.is_none() && !without!(FullForgotten) {
                 lane.wish(); // for `poll`
             }
             if !lane.unlock() || submitted.is_none() || !lane.try_lock_or_wish() {
@@ -347,7 +356,7 @@ impl<U: Unit> Engine<U> {
         let batch = lane.closed() + 1;
         let again = self.started.load(Ordering::Relaxed) == batch;
         self.started.store(batch, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // [E2]
+        // [E2]: the fence is that of `tell`.
         for index in 0..self.whole() {
             self.absorb(index, batch);
         }
@@ -368,7 +377,11 @@ impl<U: Unit> Engine<U> {
         }
         if let Some(slot) = lane.open_slot() {
             let _ = lane.take_wish();
-            slot.follow(whole);
+            if without!(FollowerFree) {
+                slot.clear()
+            } else {
+                slot.follow(whole)
+            }
             lane.close();
         }
         if lane.unlock() {
@@ -378,9 +391,12 @@ impl<U: Unit> Engine<U> {
 
     /// Tells all units of the domain.
     fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Option<()> {
-        fence(Ordering::SeqCst); // [M2]
+        if !without!(TellUnfenced) {
+            fence(Ordering::SeqCst); // [M2] [E2]
+        }
         slot.clear();
-        for (unit, member) in self.members.iter().enumerate() {
+        let count = if without!(FirstUnitOnly) { 1 } else { self.members.len() };
+        for (unit, member) in self.members[..count].iter().enumerate() {
             match member.tell(spans, &self.ladder) {
                 Ok(Some(ticket)) => slot.set(unit, ticket.0),
                 Ok(None) => {}
@@ -414,6 +430,7 @@ impl<U: Unit> Engine<U> {
         for (unit, member) in self.members.iter().enumerate() {
             match slot.get(unit) {
                 0 => {}
+                _ if without!(WaitSkipped) => {}
                 ticket if !member.reached(ticket)? => return Ok(false),
                 _ => {}
             }

@@ -67,7 +67,9 @@ impl Ladder {
             let pages = (span.last - span.first).saturating_add(1);
             if count > 0 && self.joins(spans[count - 1], span, asked.saturating_add(pages), command)
             {
-                spans[count - 1] = spans[count - 1].hull(span);
+                if !without!(NeighbourForgotten) {
+                    spans[count - 1] = spans[count - 1].hull(span);
+                }
                 asked = asked.saturating_add(pages);
             } else {
                 spans[count] = span;
@@ -96,7 +98,7 @@ impl Default for Ladder {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use std::vec::Vec;
 
     use proptest::prelude::*;
@@ -136,7 +138,7 @@ mod tests {
        }
 
     #[test]
-    fn rungs() {
+    pub(crate) fn rungs() {
         let ladder = Ladder::DEFAULT;
         let mut near = [span(1, 4), span(6, 9)];
         assert_eq!(ladder.plan(&mut near, false), Some(1));

@@ -58,6 +58,15 @@ pub struct Seat {
     pub(super) caching: Option<usize>,
 }
 
+/// What is forgotten of a device that leaves, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Departure {
+    /// The way to the tables.
+    Config,
+    /// What was found there.
+    Translations,
+}
+
 /// A unit as a member of a domain.
 #[derive(Debug)]
 pub(super) struct Member<U> {
@@ -84,7 +93,9 @@ impl<U: Unit> Member<U> {
     pub fn attach(&self, device: DeviceId, caches: bool) -> Result<Option<usize>, AttachError> {
         let slot = if caches { Some(self.take_slot(device)?) } else { None };
         self.devices.fetch_add(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst); // [M1]
+        if !without!(AttachUnfenced) {
+            fence(Ordering::SeqCst); // [M1]
+        }
         Ok(slot)
     }
 
@@ -134,7 +145,7 @@ impl<U: Unit> Member<U> {
             }
         }
         // [I6] After the unit's own.
-        for device in self.caching() {
+        for device in self.caching().filter(|_| !without!(DevicesNotTold)) {
             match spans {
                 Some(spans) if spans.len() <= ladder.device_ranges as usize => {
                     for span in spans {
@@ -148,23 +159,25 @@ impl<U: Unit> Member<U> {
     }
 
     fn pages(&self, span: Span) -> Command {
+        let domain = DomainId(self.domain.0 ^ u16::from(without!(DomainMistaken)));
         match span.range() {
-            Some(range) => Command::Pages { domain: self.domain, range, leaf_only: span.leaf_only },
+            Some(range) => Command::Pages { domain, range, leaf_only: span.leaf_only },
             None => Command::Domain(self.domain),
         }
     }
 
-    /// What makes the unit forget a device that left.
-    pub fn tell_departed(&self, seat: &Seat) -> Result<Ticket, QueueError> {
+    /// Makes the unit forget a device that left.
+    pub fn tell_departed(&self, seat: &Seat, what: Departure) -> Result<Ticket, QueueError> {
         let Seat { device, .. } = *seat;
-        let mut batch = Batch::new(&self.unit);
-        // [I11] What leads to the tables first, then what was found there.
-        batch.push(Command::Config { device, domain: self.domain })?;
-        batch.push(Command::Domain(self.domain))?;
-        if seat.caching.is_some() {
-            batch.push(Command::Device { device, range: None })?;
+        match what {
+            Departure::Config => {
+                self.unit.submit(&[Command::Config { device, domain: self.domain }])
+            }
+            Departure::Translations if seat.caching.is_some() => self
+                .unit
+                .submit(&[Command::Domain(self.domain), Command::Device { device, range: None }]),
+            Departure::Translations => self.unit.submit(&[Command::Domain(self.domain)]),
         }
-        batch.submit()
     }
 
     /// Is the ticket complete, and can all devices be relied on?
@@ -176,7 +189,7 @@ impl<U: Unit> Member<U> {
                 return Ok(false);
             }
         }
-        Ok(self.caching().all(|device| self.unit.answers(device)))
+        Ok(without!(SilenceIgnored) || self.caching().all(|device| self.unit.answers(device)))
     }
 
     /// Can the device be relied on?

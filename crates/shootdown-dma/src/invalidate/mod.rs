@@ -44,6 +44,8 @@ mod members;
 pub mod model;
 mod pending;
 pub mod queue;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod scenes;
 pub mod smmu;
 pub mod vtd;
 

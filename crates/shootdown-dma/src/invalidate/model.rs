@@ -5,7 +5,7 @@
 //! - it walks to any entry that is there, of any device, and remembers it for ever, in the IOTLB, and in the ATC of
 //!   the device if it has one; ATCs are also filled from the IOTLB;
 //! - it remembers tables as it does entries: a table that was unlinked is still walked to;
-//! - it executes commands when it likes, in any order as far as the contract of [`Unit`] allows; a submission completes
+//! - it executes commands when it likes, in any order that the contract of [`Unit`] allows, across submissions; one completes
 //!   some time after its last command was executed.
 //!
 //! [`Powers`] say which of these it has. [`stale`](Model::stale) is the oracle: what can a device still reach that is
@@ -29,7 +29,7 @@ pub const TABLE: u64 = 16;
 pub struct Powers {
     /// Walks ahead to any entry that is there.
     pub prefetch: bool,
-    /// Executes the commands of a submission in any order that respects devices' caches.
+    /// Executes commands in any order that respects devices' caches.
     pub reorder: bool,
     /// Fills ATCs from the IOTLB.
     pub refill: bool,
@@ -168,6 +168,15 @@ impl Model {
         });
     }
 
+    /// Translations of the domain that the IOTLB has, and walks.
+    #[must_use]
+    pub fn cached(&self, domain: DomainId) -> usize {
+        self.with(|s| {
+            let entries = s.iotlb.iter().filter(|e| e.0 == domain).count();
+            entries + s.walks.iter().filter(|w| w.0 == domain).count()
+        })
+    }
+
     /// How many commands it has executed.
     #[must_use]
     pub fn executed(&self) -> u64 {
@@ -291,30 +300,30 @@ impl State {
     }
 
     fn execute(&mut self, reorder: bool) {
-        let Some(mut next) = self.queue.pop_front() else { return };
-        if next.commands.is_empty() {
-            self.completed = next.ticket;
+        if self.queue.front().is_some_and(|first| first.commands.is_empty()) && self.draw(2) == 0 {
+            self.completed = self.queue.pop_front().map_or(self.completed, |first| first.ticket);
             return;
         }
-        // Commands for the unit in any order, then those for devices in any order.
-        let own = next.commands.iter().filter(|c| !c.is_for_device()).count();
-        let choices = if own > 0 { own } else { next.commands.len() };
-        let at = if reorder { self.draw(choices as u64) as usize } else { 0 };
-        let may = if own > 0 {
-            next.commands
-                .iter()
-                .enumerate()
-                .filter(|(_, c)| !c.is_for_device())
-                .nth(at)
-                .map(|c| c.0)
-        } else {
-            Some(at)
-        };
-        if let Some(command) = may.and_then(|at| next.commands.remove(at)) {
+        // Those for the unit in any order, of all that was submitted; those for devices when all before them, and
+        // all of their submission, were executed.
+        let mut candidates = Vec::new();
+        let mut own_before = false;
+        for (n, submission) in self.queue.iter().enumerate() {
+            let own = |c: &Command| !c.is_for_device();
+            own_before |= submission.commands.iter().any(own);
+            let may = |c: &&Command| own(c) || !own_before;
+            let commands = submission.commands.iter().enumerate();
+            candidates.extend(commands.filter(|(_, c)| may(c)).map(|(at, _)| (n, at)));
+        }
+        if candidates.is_empty() {
+            return;
+        }
+        let choice = if reorder { self.draw(candidates.len() as u64) as usize } else { 0 };
+        let (n, at) = candidates[choice];
+        if let Some(command) = self.queue[n].commands.remove(at) {
             self.apply(command);
             self.executed += 1;
         }
-        self.queue.push_front(next);
     }
 
     fn apply(&mut self, command: Command) {
@@ -354,7 +363,8 @@ impl State {
 }
 
 // SAFETY: (1) `completed` moves on in `execute`, when all commands of a submission were applied, in order of submission;
-// a device that ignored one does not answer. (2) `execute` takes commands for devices last. (3) Tickets are
+// a device that ignored one does not answer. (2) `execute` takes a command for a device when all
+// others of its submission, and of those before, were executed. (3) Tickets are
 // counted under the lock.
 unsafe impl Unit for Model {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {

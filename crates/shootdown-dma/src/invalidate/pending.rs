@@ -28,11 +28,11 @@ impl Span {
     }
 
     /// The smallest span with both.
-    pub const fn hull(self, other: Self) -> Self {
+    pub fn hull(self, other: Self) -> Self {
         Self {
             first: if self.first < other.first { self.first } else { other.first },
             last: if self.last > other.last { self.last } else { other.last },
-            leaf_only: self.leaf_only && other.leaf_only,
+            leaf_only: self.leaf_only && (other.leaf_only || without!(FreedTableForgotten)),
         }
     }
 
@@ -123,11 +123,13 @@ impl Pending {
             len = merge(&mut spans);
             (0..len).for_each(|i| self.set(i, spans[i]));
         }
-        if len == SPANS {
+        if len == SPANS && !without!(SpanDropped) {
             return self.push_everything();
         }
-        self.set(len, span);
-        self.len.store(len + 1, Relaxed);
+        if len < SPANS {
+            self.set(len, span);
+            self.len.store(len + 1, Relaxed);
+        }
     }
 
     /// Adds the whole domain.
@@ -153,7 +155,7 @@ impl Pending {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use std::collections::BTreeSet;
     use std::vec::Vec;
 

@@ -178,7 +178,7 @@ pub struct Piece {
 pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
     let mut all = [Piece { page: 0, count: 1, scale: 0 }; PIECES];
     let (mut page, mut pages) = (range.first(), range.pages());
-    if pages & 31 == 1 {
+    if pages & 31 == 1 && !without!(LonelyGranule) {
         pages = pages.checked_add(1)?;
     }
     let mut used = 0;
@@ -189,7 +189,8 @@ pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
         *all.get_mut(used).filter(|_| scale < 32)? = Piece { page, count: count as u32, scale };
         used += 1;
         pages -= count << scale;
-        page = page.wrapping_add(count << scale); // wraps behind the last piece alone
+        let told = if without!(PieceMisplaced) { count } else { count << scale };
+        page = page.wrapping_add(told); // wraps behind the last piece alone
     }
     Some((all, used))
 }
@@ -235,7 +236,7 @@ fn device_range(facts: &Facts, device: DeviceId, range: IovaRange, put: &mut imp
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::vec::Vec;
 
     use super::*;
@@ -272,7 +273,7 @@ mod tests {
 
     /// I7, exhaustively: all ranges of eight bits, and some that are long.
     #[test]
-    fn pages_are_covered() {
+    pub(crate) fn pages_are_covered() {
         let small = (1..256u64).flat_map(|f| (1..256).map(move |n| (f, n)));
         let long =
             (0..40).flat_map(|bits| [(1u64 << bits) + 1, (1 << bits) | 0x5_5555].map(|n| (3, n)));

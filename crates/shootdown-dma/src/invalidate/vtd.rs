@@ -163,7 +163,7 @@ fn pages(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::vec::Vec;
 
     use super::*;
@@ -199,7 +199,7 @@ mod tests {
 
     /// I7, exhaustively: all ranges of eight bits.
     #[test]
-    fn pages_are_covered() {
+    pub(crate) fn pages_are_covered() {
         for (first, pages) in (1..256u64).flat_map(|f| (1..256).map(move |n| (f, n))) {
             let range = IovaRange::new(first, pages).unwrap();
             for (page_selective, leaf_only) in [(true, true), (true, false), (false, true)] {

@@ -226,6 +226,136 @@ mutants! {
 
     // ---- invalidate
 
+    /// A block has half the size it should have.
+    BlockTooSmall "block-too-small" Invalidate "invalidate/cover.rs: spanning"
+        by scene(crate::invalidate::cover::tests::blocks_hold_the_range_and_less_than_twice_as_much);
+    /// A block begins where the range does, whatever its size.
+    BlockUnaligned "block-unaligned" Invalidate "invalidate/cover.rs: spanning"
+        by scene(crate::invalidate::vtd::tests::pages_are_covered);
+    /// Of two blocks only the first is told.
+    SecondBlockForgotten "second-block-forgotten" Invalidate "invalidate/cover.rs: cover"
+        by scene(crate::invalidate::amd::tests::pages_are_covered);
+    /// The second piece of a range begins too early.
+    PieceMisplaced "piece-misplaced" Invalidate "invalidate/smmu.rs: pieces"
+        by scene(crate::invalidate::smmu::tests::pages_are_covered);
+    /// A range of one granule is told in the form that some parts get wrong.
+    LonelyGranule "lonely-granule" Invalidate "invalidate/smmu.rs: pieces"
+        by scene(crate::invalidate::smmu::tests::pages_are_covered);
+    /// When two spans become one, it is as long as the first.
+    NeighbourForgotten "neighbour-forgotten" Invalidate "invalidate/ladder.rs: join_neighbours"
+        by scene(crate::invalidate::ladder::tests::rungs);
+    /// A span that there is no room for is dropped, and the batch stays as it was.
+    SpanDropped "span-dropped" Invalidate "invalidate/pending.rs: push"
+        by scene(crate::invalidate::scenes::too_many_ranges_are_all_told);
+    /// When two spans become one, that the second has freed tables is forgotten.
+    FreedTableForgotten "freed-table-forgotten" Invalidate "invalidate/pending.rs: hull"
+        by scene(crate::invalidate::scenes::freed_tables_are_remembered);
+    /// Pages are told under another domain's id.
+    DomainMistaken "domain-mistaken" Invalidate "invalidate/members.rs: pages"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// Only the first unit of a domain is told.
+    FirstUnitOnly "first-unit-only" Invalidate "invalidate/engine.rs: tell"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// Devices with caches are not told.
+    DevicesNotTold "devices-not-told" Invalidate "invalidate/members.rs: tell"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// A batch counts as complete when it is submitted.
+    WaitSkipped "wait-skipped" Invalidate "invalidate/engine.rs: is_slot_complete"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// What was cleared now is taken for covered by the batch that was submitted last.
+    SubmittedTrusted "submitted-trusted" Invalidate "invalidate/engine.rs: token"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// A lane whose spans became part of a batch of the whole domain does not wait for it.
+    FollowerFree "follower-free" Invalidate "invalidate/engine.rs: absorb"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// The token of the whole domain is that of the batch that started last, before the entry was cleared.
+    WholeTokenTooEarly "whole-token-too-early" Invalidate "invalidate/engine.rs: note_whole"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// A batch that there was no room for is not submitted again.
+    FullForgotten "full-forgotten" Invalidate "invalidate/engine.rs: flush_held"
+        by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// What a device may have kept that does not answer counts as forgotten.
+    SilenceIgnored "silence-ignored" Invalidate "invalidate/members.rs: reached"
+        by scene(crate::invalidate::scenes::a_silent_device_holds_its_domain_back);
+    /// Translations of a device that leaves are forgotten while it may still be asking for them.
+    ConfigNotAwaited "config-not-awaited" Invalidate "invalidate/engine.rs: detach"
+        by scene(crate::invalidate::scenes::who_leaves_leaves_nothing);
+    /// Who finds a lane locked does not say that it wants the batch submitted.
+    WishForgotten "wish-forgotten" Invalidate "invalidate/lane.rs: try_lock_or_wish"
+        by scene(crate::invalidate::scenes::interrupts_leave_their_wish);
+    /// The number of the next batch of the whole domain is read without a fence behind the clearing of the entry (E1).
+    WholeTokenUnfenced "whole-token-unfenced" Invalidate "invalidate/engine.rs: note_whole"
+        by loom("loom_invalidate.rs" "the_whole_covers_what_was_cleared");
+    /// Units are told without a fence behind the start of the batch, and before the list of devices is read (E2, M2).
+    TellUnfenced "tell-unfenced" Invalidate "invalidate/engine.rs: tell"
+        by loom("loom_invalidate.rs" "the_whole_covers_what_was_cleared");
+    /// A device is listed without a fence before its entry becomes valid (M1).
+    AttachUnfenced "attach-unfenced" Invalidate "invalidate/members.rs: attach"
+        by loom("loom_invalidate.rs" "who_comes_is_told_or_finds_it_cleared");
+    /// Two use a lane at a time.
+    LaneLockIgnored "lane-lock-ignored" Invalidate "invalidate/lane.rs: try_lock"
+        by loom("loom_invalidate.rs" "two_with_the_number_of_one_cpu");
+    /// A lane's lock is taken without Acquire (L1).
+    LaneLockRelaxed "lane-lock-relaxed" Invalidate "invalidate/lane.rs: try_lock"
+        by loom("loom_invalidate.rs" "two_with_the_number_of_one_cpu");
+    /// A lane's lock is left without Release (L2).
+    LaneUnlockRelaxed "lane-unlock-relaxed" Invalidate "invalidate/lane.rs: unlock"
+        by loom("loom_invalidate.rs" "two_with_the_number_of_one_cpu");
+    /// A batch is closed without Release (L4).
+    CloseRelaxed "close-relaxed" Invalidate "invalidate/lane.rs: close"
+        by loom("loom_invalidate.rs" "completion_is_seen_by_others");
+    /// The newest closed batch is read without Acquire (L5).
+    ClosedReadRelaxed "closed-read-relaxed" Invalidate "invalidate/lane.rs: closed"
+        by loom("loom_invalidate.rs" "completion_is_seen_by_others");
+    /// Completions are published without Release (L6).
+    FinishRelaxed "finish-relaxed" Invalidate "invalidate/lane.rs: finish"
+        by loom("loom_invalidate.rs" "completion_is_seen_by_others");
+    /// Completions are read without Acquire (L7).
+    DoneReadRelaxed "done-read-relaxed" Invalidate "invalidate/lane.rs: done"
+        by loom("loom_invalidate.rs" "completion_is_seen_by_others");
+    /// The unit's low 32 bits are taken for ahead, though they may be behind.
+    WrapIgnored "wrap-ignored" Invalidate "invalidate/queue/format.rs: widen"
+        by scene(crate::invalidate::queue::tests::widening);
+    /// Slots are reserved though they are in use.
+    RoomUnchecked "room-unchecked" Invalidate "invalidate/queue/mod.rs: reserve"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// No barrier stands between what the IOMMU forgets and what a device forgets.
+    BarrierSkipped "barrier-skipped" Invalidate "invalidate/queue/mod.rs: slots_of"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// A device that does not answer is relied on.
+    SilentRelied "silent-relied" Invalidate "invalidate/queue/mod.rs: answers"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// What was refused is replaced by something that makes nobody forget.
+    RefusedDropped "refused-dropped" Invalidate "invalidate/queue/recover.rs: patch"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// What a device has not answered is not submitted again.
+    LostForgotten "lost-forgotten" Invalidate "invalidate/queue/recover.rs: replay"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// Waits that do not know what was lost count.
+    GateOpen "gate-open" Invalidate "invalidate/queue/mod.rs: refresh"
+        by loom("loom_invalidate.rs" "nothing_is_complete_before_what_was_lost");
+    /// The gate is read before the status (Q8).
+    GateReadFirst "gate-read-first" Invalidate "invalidate/queue/mod.rs: refresh"
+        by loom("loom_invalidate.rs" "nothing_is_complete_before_what_was_lost");
+    /// That a submission is written is said without Release (Q1).
+    EndRelaxed "end-relaxed" Invalidate "invalidate/queue/mod.rs: written"
+        by loom("loom_invalidate.rs" "the_tail_passes_only_what_is_written");
+    /// That a submission is written is read without Acquire (Q2).
+    EndReadRelaxed "end-read-relaxed" Invalidate "invalidate/queue/mod.rs: end"
+        by loom("loom_invalidate.rs" "the_tail_passes_only_what_is_written");
+    /// Two publish at a time.
+    PublisherIgnored "publisher-ignored" Invalidate "invalidate/queue/mod.rs: publish"
+        by loom("loom_invalidate.rs" "the_tail_passes_only_what_is_written");
+    /// Who does not get the publisher's lock does not say that there is work.
+    WorkForgotten "work-forgotten" Invalidate "invalidate/queue/mod.rs: publish"
+        by loom("loom_invalidate.rs" "the_tail_passes_only_what_is_written");
+    /// How far the unit is, is published without Release (Q5).
+    QueueDoneRelaxed "queue-done-relaxed" Invalidate "invalidate/queue/mod.rs: refresh"
+        by loom("loom_invalidate.rs" "who_asks_relies_on_the_answer");
+    /// How far the unit is, is read without Acquire (Q6).
+    QueueDoneReadRelaxed "queue-done-read-relaxed" Invalidate "invalidate/queue/mod.rs: refresh"
+        by loom("loom_invalidate.rs" "who_asks_relies_on_the_answer");
+
     // ---- domain
 
     /// The bounds of what a CPU may owe are not looked at.

@@ -82,19 +82,19 @@ pub trait Format: Sync {
 
 /// `base`, moved on to what the low 32 bits say: serial arithmetic. What is behind it was overtaken, and moves nothing.
 #[must_use]
-pub const fn widen(base: u64, low: u32) -> u64 {
+pub fn widen(base: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(base as u32);
     // Never more than some rings ahead, or else behind.
-    if ahead < 1 << 31 { base + ahead as u64 } else { base }
+    if ahead < 1 << 31 || without!(WrapIgnored) { base + ahead as u64 } else { base }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// I8: exhaustively in the small, and where 32 bits wrap.
     #[test]
-    fn widening_finds_the_position_and_never_goes_back() {
+    pub(crate) fn widening_finds_the_position_and_never_goes_back() {
         for done in [0, 5, (1 << 32) - 3, (1 << 32) - 1, 1 << 32, (7 << 32) - 2] {
             for ahead in 0..10u64 {
                 assert_eq!(widen(done, (done + ahead) as u32), done + ahead);

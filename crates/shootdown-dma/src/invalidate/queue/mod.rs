@@ -144,7 +144,8 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// The first slot that is still needed.
     fn base(&self) -> u64 {
         // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit has read what is before.
-        self.done.load(Ordering::Acquire).max(self.floor.load(Ordering::Acquire))
+        let done = self.done.load(order!(QueueDoneReadRelaxed, Acquire));
+        done.max(self.floor.load(Ordering::Acquire))
     }
 
     fn reserve(&self, count: u64) -> Option<u64> {
@@ -152,7 +153,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         loop {
             // First what was reserved, so that the base is not behind it by more than is true.
             let from = self.reserved.load(Ordering::Relaxed);
-            if (from + count).saturating_sub(self.base()) > self.share() {
+            let taken = (from + count).saturating_sub(self.base());
+            if taken > self.share() && !without!(RoomUnchecked) {
                 if core::mem::replace(&mut looked, true) {
                     return None;
                 }
@@ -185,12 +187,14 @@ impl<P: Port, F: Format> Queue<P, F> {
 
     /// Says that the slots from `from` to `end` are written.
     fn written(&self, from: u64, end: u64) {
-        self.ends[(from % self.slots) as usize].store(end, Ordering::Release); // [Q1]
+        let index = (from % self.slots) as usize;
+        self.ends[index].store(end, order!(EndRelaxed, Release)); // [Q1]
     }
 
     /// Where the submission that begins there ends, if it is written.
     fn end(&self, from: u64) -> Option<u64> {
-        let end = self.ends[(from % self.slots) as usize].load(Ordering::Acquire); // [Q2]
+        let index = (from % self.slots) as usize;
+        let end = self.ends[index].load(order!(EndReadRelaxed, Acquire)); // [Q2]
         // What was there a round before is not above.
         (end > from).then_some(end)
     }
@@ -198,7 +202,9 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Somebody moves the tail over what is written.
     fn publish(&self) {
         // [Q3]
-        if self.state.fetch_or(LOCKED | WORK, Ordering::AcqRel) & LOCKED == 0 {
+        let word = if without!(WorkForgotten) { LOCKED } else { LOCKED | WORK };
+        let before = self.state.fetch_or(word, Ordering::AcqRel);
+        if before & LOCKED == 0 || without!(PublisherIgnored) {
             self.publish_held();
         }
     }
@@ -226,10 +232,11 @@ impl<P: Port, F: Format> Queue<P, F> {
 
     /// Looks how far the unit is.
     fn refresh(&self) -> u64 {
-        let mut done = self.done.load(Ordering::Acquire); // [Q6]
+        let mut done = self.done.load(order!(QueueDoneReadRelaxed, Acquire)); // [Q6]
+        let early = without!(GateReadFirst).then(|| self.gate.load(Ordering::Acquire));
         let position = self.format.position(&self.port, self.base());
-        let gate = self.gate.load(Ordering::Acquire); // [Q8]
-        if position <= done || position < gate {
+        let gate = early.unwrap_or_else(|| self.gate.load(Ordering::Acquire)); // [Q8]
+        if position <= done || (position < gate && !without!(GateOpen)) {
             return done;
         }
         if self.format.is_coarse() {
@@ -241,7 +248,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         } else {
             done = position;
         }
-        self.done.fetch_max(done, Ordering::AcqRel).max(done) // [Q5]
+        self.done.fetch_max(done, order!(QueueDoneRelaxed, AcqRel)).max(done) // [Q5]
     }
 
     /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
@@ -254,7 +261,7 @@ impl<P: Port, F: Format> Queue<P, F> {
             .enumerate()
             .filter(|(n, c)| c.is_for_device() && left_out & (1 << n) == 0);
         let mut told = told.map(|(_, c)| c).peekable();
-        if told.peek().is_some() {
+        if told.peek().is_some() && !without!(BarrierSkipped) {
             put(self.format.barrier(self.port.status_address())); // [I6]
         }
         told.for_each(|c| self.format.encode(c, put));
@@ -312,11 +319,19 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     }
 
     fn answers(&self, device: DeviceId) -> bool {
-        !self.silence.is_silent(device)
+        without!(SilentRelied) || !self.silence.is_silent(device)
     }
 
     fn is_crowded(&self) -> bool {
         let reserved = self.reserved.load(Ordering::Relaxed);
         reserved.saturating_sub(self.base()) * 2 > self.share()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests {
+    #[test]
+    pub(crate) fn widening() {
+        super::format::tests::widening_finds_the_position_and_never_goes_back();
     }
 }

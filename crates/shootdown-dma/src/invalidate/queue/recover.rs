@@ -92,6 +92,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         let instead = match self.format.instead(status, slot) {
             Instead::Wait if !again => self.format.wait(status, head + 1),
             Instead::Barrier if !again => self.format.barrier(status),
+            Instead::Coarser(_) if without!(RefusedDropped) => self.format.barrier(status),
             Instead::Coarser(coarser) if !again => coarser,
             Instead::Coarser(_) => {
                 // The unit can't tell this device anything: it is not to be relied on.
@@ -131,7 +132,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         };
         // As in a submission. Waits of those whose slots are copied do not know what was lost.
         let barrier = told().next().map(|_| self.format.barrier(status));
-        let copied = || own().chain(barrier).chain(told());
+        let copied = || own().chain(barrier).chain(told()).filter(|_| !without!(LostForgotten));
         let count = copied().count() as u64 + 1;
         let from = self.reserved.fetch_add(count, Ordering::Relaxed);
         let end = from + count;
