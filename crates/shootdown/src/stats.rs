@@ -36,11 +36,11 @@
 //!
 //! | what became of the work | counters |
 //! |---|---|
-//! | put off | [`owed`](Snapshot::owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
-//! | paid for | [`paid`](Snapshot::paid), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`quiet_catch_ups`](Snapshot::quiet_catch_ups) |
+//! | put off | [`owed`](Snapshot::owed), [`lazily_owed`](Snapshot::lazily_owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
+//! | paid for | [`paid`](Snapshot::paid), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`quiet_catch_ups`](Snapshot::quiet_catch_ups) |
 //! | never needed | [`elided_upgrades`](Snapshot::elided_upgrades), [`elided_new`](Snapshot::elided_new), [`accessed_left`](Snapshot::accessed_left), [`invalidations_none`](Snapshot::invalidations_none) |
 //! | made larger | [`over_ceiling`](Snapshot::over_ceiling), [`escalations`](Snapshot::escalations), [`escalated_gathers`](Snapshot::escalated_gathers) |
-//! | saved | `avoided_*`, [`coalesced`](Snapshot::coalesced), [`paid_by_others`](Snapshot::paid_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
+//! | saved | `avoided_*`, [`lazily_unasked`](Snapshot::lazily_unasked), [`coalesced`](Snapshot::coalesced), [`paid_by_others`](Snapshot::paid_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
 
 use core::fmt;
 
