@@ -221,7 +221,7 @@ mutants! {
     PendingIgnored "pending-ignored" Table "table/reclaim.rs: detach"
         by scene(crate::table::tests::scenes::a_table_put_back_is_not_freed);
     /// A table is freed though it was put back.
-    RevivalOverlooked "revival-overlooked" Table "table/reclaim.rs: finish"
+    RevivalOverlooked "revival-overlooked" Table "table/free.rs: finish"
         by scene(crate::table::tests::scenes::a_table_put_back_is_not_freed);
 
     // ---- invalidate

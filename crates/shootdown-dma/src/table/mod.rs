@@ -46,8 +46,10 @@
 //! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the contents of tables along with
 //! their links; the two-sided ones are in `seat`.
 
+mod detached;
 mod error;
 pub(crate) mod format;
+mod free;
 mod identity;
 pub mod memory;
 mod range;
@@ -55,12 +57,12 @@ mod reclaim;
 mod seat;
 mod walk;
 
+pub use detached::{Detached, Detachments};
 pub use error::{MapError, MapErrorKind, UnmapError};
 pub use format::{AmdV1, ArmStage1, ArmStage2, Decoded, Format, VtdSecondLevel};
 pub use identity::{Acquired, Released};
 pub use memory::TableMemory;
 pub use range::Unmapped;
-pub use reclaim::{Detached, Detachments};
 pub use walk::{Translation, Walker};
 
 use core::fmt;
@@ -69,8 +71,8 @@ use core::slice;
 use crate::addr::{IovaRange, PhysAddr};
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use free::Reclaim;
 use memory::INDEX_BITS;
-use reclaim::Reclaim;
 use seat::Seat;
 
 /// Pages that an entry at `level` covers.

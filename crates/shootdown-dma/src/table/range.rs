@@ -5,9 +5,9 @@
 
 use core::slice;
 
+use super::detached::Detachments;
 use super::format::{ADDRESS, Decoded, Format, word};
 use super::memory::{ENTRIES, INDEX_BITS, TableMemory};
-use super::reclaim::Detachments;
 use super::walk::{Obstacle, Walker};
 use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};

@@ -56,6 +56,11 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Self { table, seat, leaves, memo }
     }
 
+    /// The table that it works at.
+    pub fn table(&self) -> &IoPageTable<F, M> {
+        self.table
+    }
+
     /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device would fault.
     pub fn translate(&mut self, page: u64) -> Option<Translation> {
         if page > self.table.last_page() {

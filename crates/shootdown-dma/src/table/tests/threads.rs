@@ -1,4 +1,4 @@
-//! Threads that map, unmap, share and sweep at once.
+//! Threads that map, unmap, share and sweep at once, and a device that looks at what they do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as Plain};
@@ -6,31 +6,66 @@ use std::thread;
 
 use super::*;
 
-#[test]
-fn threads_find_what_they_have_mapped() {
-    const ROUNDS: u64 = 400;
-    let format = VtdSecondLevel::new(4, true, false).expect("four levels");
-    let pages = Arc::new(Pages::new(format, true, &[]));
+type Table<F> = IoPageTable<F, Shared<F>>;
+
+/// The page that all threads share.
+const SHARED: u64 = 0x5ff;
+
+fn finish<F: Format>(pages: &Pages<F>, table: &Table<F>, out: &mut Detachments, told: bool) {
+    while let Some(gone) = out.pop() {
+        if !told {
+            pages.invalidate(gone.range(), false);
+        }
+        // SAFETY: the device was told.
+        unsafe { table.finish(gone) };
+    }
+}
+
+/// Maps, looks, unmaps, looks again.
+fn use_range<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: IovaRange) {
+    let mut walker = table.walker(cpu).expect("a seat");
+    let phys = |page: u64| page << 12 | 1 << 40;
+    walker.map(owned, PhysAddr(phys(owned.first())), Rights::Read).expect("ours");
+    for page in owned.first()..=owned.last() {
+        assert_eq!(walker.translate(page).map(|t| t.phys.0), Some(phys(page)));
+        let seen = pages.access(page).map(|(phys, _)| phys);
+        assert_eq!(seen, Some(phys(page)), "page {page:#x} by the device");
+    }
+    let mut out = Detachments::new();
+    let unmapped = walker.unmap(owned, &mut out).expect("ours");
+    pages.invalidate(unmapped.range, unmapped.leaf_only);
+    assert_eq!(pages.access(owned.first()), None);
+    drop(walker);
+    finish(pages, table, &mut out, true);
+}
+
+fn share<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
+    let mut walker = table.walker(cpu).expect("a seat");
+    walker.acquire(SHARED, PhysAddr(0x7000), Rights::ReadWrite).expect("not full");
+    assert_eq!(pages.access(SHARED), Some((0x7000, Rights::ReadWrite)), "while it is used");
+    if walker.release(SHARED) == Ok(Released::Last) {
+        pages.invalidate(range(SHARED, 1), true);
+    }
+}
+
+fn run<F: Format>(format: F, coherent: bool) {
+    const ROUNDS: u64 = if cfg!(miri) { 6 } else { 300 };
+    let pages = Arc::new(Pages::new(format, coherent, &[]));
     let table = IoPageTable::new(format, Arc::clone(&pages), 4).expect("memory");
+    pages.attach(table.root());
     let done = AtomicBool::new(false);
     thread::scope(|s| {
+        let (pages, table) = (&*pages, &table);
         let mappers: [_; 2] = core::array::from_fn(|cpu| {
-            let table = &table;
             s.spawn(move || {
                 for round in 0..ROUNDS {
-                    // Both use the same tables, and no page of each other's; they share page 0x5ff.
+                    // All use the same tables, and no page of each other's.
                     let first = 0x400 + (round % 3) * 0x200 + cpu as u64 * 0x80;
-                    let owned = range(first, 1 + round % 40);
-                    let phys = |page: u64| PhysAddr(page << 12);
-                    let mut walker = table.walker(cpu).expect("a seat");
-                    walker.map(owned, phys(first), Rights::Read).expect("ours");
-                    let _ = walker.acquire(0x5ff, PhysAddr(0x7000), Rights::Write).expect("shared");
-                    for page in owned.first()..=owned.last() {
-                        assert_eq!(walker.translate(page).map(|t| t.phys), Some(phys(page)));
+                    use_range(pages, table, cpu, range(first, 1 + round % 40));
+                    share(pages, table, cpu);
+                    if round % 16 == 0 {
+                        use_range(pages, table, cpu, range(0x2000 + cpu as u64 * 0x200, 512));
                     }
-                    assert!(walker.translate(0x5ff).is_some());
-                    let _ = walker.release(0x5ff).expect("shared");
-                    let _ = walker.unmap(owned, &mut Detachments::new()).expect("ours");
                 }
             })
         });
@@ -38,11 +73,9 @@ fn threads_find_what_they_have_mapped() {
             while !done.load(Plain::Relaxed) {
                 let mut out = Detachments::new();
                 table.sweep(8, &mut out);
+                table.reclaim(range(SHARED, 1), &mut out);
                 thread::yield_now();
-                while let Some(gone) = out.pop() {
-                    // SAFETY: there is no device.
-                    unsafe { table.finish(gone) };
-                }
+                finish(pages, table, &mut out, false);
             }
         });
         for mapper in mappers {
@@ -53,14 +86,23 @@ fn threads_find_what_they_have_mapped() {
     let mut out = Detachments::new();
     for _ in 0..3 {
         table.sweep(usize::MAX, &mut out);
-        while let Some(gone) = out.pop() {
-            // SAFETY: there is no device.
-            unsafe { table.finish(gone) };
-        }
+        finish(&pages, &table, &mut out, false);
     }
     for cpu in 0..4 {
-        table.walker(cpu).expect("a seat").translate(1 << 30);
+        table.walker(cpu).expect("a seat").translate(table.last_page());
     }
     table.collect();
     assert_eq!((table.pages(), pages.live()), (1, 1), "only the root is left");
+}
+
+#[test]
+fn threads_and_a_device_find_what_was_mapped() {
+    run(VtdSecondLevel::new(4, true, false).expect("four levels"), true);
+    run(AmdV1::new(4, true).expect("four levels"), true);
+}
+
+#[test]
+fn threads_and_a_device_that_is_not_coherent_find_what_was_mapped() {
+    run(VtdSecondLevel::new(3, true, false).expect("three levels"), false);
+    run(ArmStage2::new(4).expect("four levels"), false);
 }

@@ -1,0 +1,188 @@
+//! Tables that were invalidated: freed when nobody of ours walks them any more.
+//!
+//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh when all seats were looked at, and
+//! walks that went on then are waited for; those that are *held* are past that, and freed when no seat holds them. The lists
+//! hang through the dead tables' own first words, which stay tombstones: waiting costs no memory.
+//!
+//! One at a time does this, and buries tables (`reclaim`): a lock, which is only tried, never waited for. Mapping does not know of
+//! it, and whoever does not get it leaves the work to the next time.
+
+use core::fmt;
+
+use super::IoPageTable;
+use super::detached::Detached;
+use super::format::{ADDRESS, Format, word};
+use super::memory::TableMemory;
+use super::seat::Seat;
+use crate::addr::PhysAddr;
+use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
+
+/// What the lock protects.
+pub(super) struct State {
+    /// Where the next sweep begins.
+    pub sweep: u64,
+    /// Burials so far. (Their tombstones have 40 bits for it: nobody remembers one for so long.)
+    pub burials: u64,
+    /// Dead tables whose walkers are waited for: the first of a list, or 0.
+    waiting: u64,
+    /// Dead tables that nobody walks, but may hold.
+    held: u64,
+}
+
+pub(super) struct Reclaim {
+    busy: AtomicBool,
+    state: UnsafeCell<State>,
+    /// Dead tables that were just finished: the first of a list that grows by compare-and-swap.
+    fresh: AtomicU64,
+}
+
+// SAFETY: the state belongs to whoever has the lock.
+unsafe impl Sync for Reclaim {}
+// SAFETY: as above; it has no part that belongs to a thread.
+unsafe impl Send for Reclaim {}
+
+impl Reclaim {
+    pub fn new() -> Self {
+        Self {
+            busy: AtomicBool::new(false),
+            state: UnsafeCell::new(State { sweep: 0, burials: 0, waiting: 0, held: 0 }),
+            fresh: AtomicU64::new(0),
+        }
+    }
+
+    /// Does `f` alone; `None` if somebody else is at it.
+    pub fn alone<R>(&self, f: impl FnOnce(&mut State) -> R) -> Option<R> {
+        // ORDERING: Acquire, with the Release below: sees what the last one did.
+        if self.busy.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: the flag was clear and is set now.
+        let result = self.state.with_mut(|state| f(unsafe { &mut *state }));
+        self.busy.store(false, Ordering::Release);
+        Some(result)
+    }
+
+    /// Every dead table, when nobody else is there.
+    pub fn for_each_dead<M: TableMemory>(&self, memory: &M, mut f: impl FnMut(PhysAddr)) {
+        let fresh = self.fresh.swap(0, Ordering::Acquire);
+        self.alone(|state| {
+            for list in [fresh, state.waiting, state.held] {
+                each(memory, list, &mut f);
+            }
+        });
+    }
+}
+
+/// Goes along a list of dead tables, whose links may be used up as it goes.
+fn each<M: TableMemory>(memory: &M, mut at: u64, mut f: impl FnMut(PhysAddr)) {
+    while at != 0 {
+        let page = PhysAddr(at);
+        // SAFETY: dead tables are not freed before `f`.
+        at = unsafe { memory.table(page) }[0].load(Ordering::Relaxed) & ADDRESS;
+        f(page);
+    }
+}
+
+/// Hangs a dead table before a list.
+fn hang<M: TableMemory>(memory: &M, page: PhysAddr, list: &mut u64) {
+    // SAFETY: dead, and not freed yet.
+    let table = unsafe { memory.table(page) };
+    table[0].store(word::TOMBSTONE | word::DEAD | *list, Ordering::Relaxed);
+    *list = page.0;
+}
+
+impl<F: Format, M: TableMemory> IoPageTable<F, M> {
+    /// Takes note that the invalidation of a table that was taken out is complete. Its page is freed when nobody walks it
+    /// any more, now or by a later call of this or [`collect`](Self::collect); unless the table was put back.
+    ///
+    /// # Safety
+    /// Since the table was taken out its [range](Detached::range) was invalidated, with table entries, in every IOMMU that may have
+    /// walked it; and that is complete.
+    pub unsafe fn finish(&self, detached: Detached) {
+        let Detached { parent, slot, level, table, .. } = detached;
+        let level = level.into();
+        // SAFETY: its entry is not empty before this is done, and only empty tables are taken out.
+        let slot = &unsafe { self.memory.table(parent) }[slot as usize];
+        // ORDERING: Release, with the Acquire of who puts another table there.
+        let away = slot.compare_exchange(
+            word::detached(table.0),
+            word::EMPTY,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        if let (Err(mut entry), false) = (away, without!(RevivalOverlooked)) {
+            // It was put back. When the mark is gone it can be taken out again.
+            self.rely_on(slot, entry, level);
+            while let Err(other) = slot.compare_exchange(
+                entry,
+                entry & !F::PENDING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                entry = other;
+            }
+            return;
+        }
+        let mut fresh = self.reclaim.fresh.load(Ordering::Relaxed);
+        loop {
+            let mut list = fresh;
+            hang(&self.memory, table, &mut list);
+            // ORDERING: Release, with the Acquire of `collect`: it comes after the table was taken out.
+            match self.reclaim.fresh.compare_exchange(
+                fresh,
+                list,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(other) => fresh = other,
+            }
+        }
+        self.collect();
+    }
+
+    /// Frees what nobody walks any more of the tables that are [finished](Self::finish); how many.
+    pub fn collect(&self) -> usize {
+        self.reclaim
+            .alone(|state| {
+                // Those that are waited for, then those that came since, which often need not wait.
+                let freed = self.collect_waiting(state);
+                if state.waiting == 0 {
+                    // ORDERING: Acquire, with the Release of `finish`.
+                    state.waiting = self.reclaim.fresh.swap(0, Ordering::Acquire);
+                    if state.waiting != 0 {
+                        self.all_seats().for_each(Seat::await_walk);
+                        return freed + self.collect_waiting(state);
+                    }
+                }
+                freed
+            })
+            .unwrap_or(0)
+    }
+
+    fn collect_waiting(&self, state: &mut State) -> usize {
+        if state.waiting != 0 && self.all_seats().all(Seat::has_walked) {
+            let waiting = core::mem::take(&mut state.waiting);
+            each(&self.memory, waiting, |page| hang(&self.memory, page, &mut state.held));
+        }
+        let mut freed = 0;
+        let held = core::mem::take(&mut state.held);
+        each(&self.memory, held, |page| {
+            if self.all_seats().any(|seat| seat.holds(page)) {
+                hang(&self.memory, page, &mut state.held);
+            } else {
+                freed += 1;
+                // SAFETY: its invalidation is complete (`finish`), nobody walks that could have found it, and nobody
+                // holds it (I1, I2 of `seat`).
+                unsafe { self.free_table(page) };
+            }
+        });
+        freed
+    }
+}
+
+impl fmt::Debug for Reclaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reclaim").finish_non_exhaustive()
+    }
+}
