@@ -22,7 +22,7 @@ fn vtd_format(slots: u64) -> Vtd {
 }
 
 fn smmu_format(slots: u64, stores: bool) -> Smmu {
-    Smmu { facts: smmu::Facts::from_idr3(1 << 10), slots, stores }
+    Smmu { facts: smmu::Facts::from_idr3(1 << 10), slots, stores, survives: false }
 }
 
 /// A queue over a unit, and what is owed: tickets, with domain, device and pages that nobody may reach after.
@@ -326,6 +326,19 @@ fn a_batch_fits_an_empty_queue() {
     }
 }
 
+/// An SMMU whose entries may survive one invalidation.
+fn survivors(seed: u64) {
+    let hardware = Hardware::new(Kind::Smmu(true), 64, 0, seed);
+    hardware.state.lock().unwrap().survives = true;
+    let format = Smmu { survives: true, ..smmu_format(64, true) };
+    scenario(&mut World::new(&hardware, format, 0), &MIXED);
+}
+
+#[test]
+fn what_survives_once_does_not_survive_twice() {
+    (0..50).for_each(survivors);
+}
+
 /// The work holds as it is, and breaks without the step.
 fn is_missed(step: Mutant, work: impl Fn()) {
     mutant::set(None);
@@ -355,6 +368,7 @@ fn every_step_of_the_queue_is_missed() {
     };
     is_missed(Mutant::RoomUnchecked, || each(5, &calm));
     is_missed(Mutant::BarrierSkipped, || each(5, &calm));
+    is_missed(Mutant::RepeatSkipped, || each(5, &|_, seed| survivors(seed)));
     is_missed(Mutant::RefusedDropped, || each(2, &fault(Fault::Refuse(1))));
     is_missed(Mutant::LostForgotten, || each(2, &fault(Fault::Silent(1))));
     is_missed(Mutant::SilentRelied, || each(2, &fault(Fault::Silent(STRIKES as u32))));

@@ -322,6 +322,9 @@ mutants! {
     /// No barrier stands between what the IOMMU forgets and what a device forgets.
     BarrierSkipped "barrier-skipped" Invalidate "invalidate/queue/mod.rs: slots_of"
         by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// What may survive one invalidation is told once.
+    RepeatSkipped "repeat-skipped" Invalidate "invalidate/queue/mod.rs: slots_of"
+        by test("queues.rs" "every_step_of_the_queue_is_missed");
     /// A device that does not answer is relied on.
     SilentRelied "silent-relied" Invalidate "invalidate/queue/mod.rs: answers"
         by test("queues.rs" "every_step_of_the_queue_is_missed");

@@ -63,6 +63,9 @@ pub struct State {
     gerrorn: u32,
     fsts: u32,
     pub faults: u32,
+    /// The erratum: the first of two equal commands may leave everything as it is.
+    pub survives: bool,
+    spared: Vec<Action>,
     random: u64,
 }
 
@@ -273,6 +276,13 @@ impl State {
     }
 
     fn apply(&mut self, action: Action) {
+        if self.survives && matches!(action, Action::Own(..)) {
+            match self.spared.iter().position(|spared| *spared == action) {
+                Some(n) => drop(self.spared.swap_remove(n)),
+                None if self.draw(2) == 0 => return self.spared.push(action),
+                None => {}
+            }
+        }
         match action {
             Action::Own(domain, (first, last)) => self
                 .iotlb

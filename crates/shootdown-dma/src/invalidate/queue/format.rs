@@ -44,6 +44,12 @@ pub trait Format: Sync {
     /// touch only the upper half.
     fn barrier(&self, status: PhysAddr) -> Slot;
 
+    /// Are commands for the unit itself to be told twice, with a barrier between? Some units have an erratum by which an entry
+    /// that is in use may survive one invalidation.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Says, when all before it is complete, that the queue has come to `position`.
     fn wait(&self, status: PhysAddr, position: u64) -> Slot;
 

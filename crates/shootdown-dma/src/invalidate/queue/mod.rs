@@ -96,11 +96,12 @@ pub struct Queue<P, F> {
 
 impl<P: Port, F: Format> Queue<P, F> {
     /// A queue that is set up and empty, head and tail at slot 0. `None` if the ring is no power of two, or has less than
-    /// [`SLOTS`].
+    /// [`SLOTS`] (twice that if commands are told [twice](Format::repeats)).
     #[must_use]
     pub fn new(port: P, format: F) -> Option<Self> {
         let slots = port.ring().len() / 2;
-        (slots >= SLOTS && slots.is_power_of_two()).then(|| Self::starting_at(port, format, 0))
+        let least = if format.repeats() { 2 * SLOTS } else { SLOTS };
+        (slots >= least && slots.is_power_of_two()).then(|| Self::starting_at(port, format, 0))
     }
 
     /// A queue of any size whose positions begin elsewhere: for tests of what happens when they wrap.
@@ -254,8 +255,12 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
     /// each command) are left out.
     fn slots_of(&self, commands: &[Command], left_out: u64, put: &mut dyn FnMut(Slot)) {
-        let own = commands.iter().filter(|c| !c.is_for_device());
-        own.for_each(|c| self.format.encode(c, put));
+        let own = || commands.iter().filter(|c| !c.is_for_device());
+        own().for_each(|c| self.format.encode(c, put));
+        if self.format.repeats() && own().next().is_some() && !without!(RepeatSkipped) {
+            put(self.format.barrier(self.port.status_address()));
+            own().for_each(|c| self.format.encode(c, put));
+        }
         let told = commands
             .iter()
             .enumerate()

@@ -30,6 +30,8 @@ pub struct Smmu {
     pub slots: u64,
     /// Can a SYNC store to memory (`IDR0.MSI`)?
     pub stores: bool,
+    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued and synchronized twice.
+    pub survives: bool,
 }
 
 impl Smmu {
@@ -58,6 +60,10 @@ impl Format for Smmu {
 
     fn is_command(&self, slot: Slot) -> bool {
         slot[0] & 0xff != 0x46
+    }
+
+    fn repeats(&self) -> bool {
+        self.survives
     }
 
     fn device(&self, slot: Slot) -> Option<DeviceId> {
