@@ -310,3 +310,51 @@ fn an_interrupt_on_top_of_a_submission_is_served() {
         assert!(engine.is_complete(token), "{token:?}");
     }
 }
+
+/// Real threads, twice as many as there are CPU numbers, and a unit that works beside them.
+#[test]
+fn threads_share_lanes() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let unit = Model::with_powers(7, Powers::ALL.with_room(20));
+    let engine = Engine::new(2, [(&unit, DOMAIN)], Ladder::DEFAULT);
+    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    unit.attach(DEVICE, DOMAIN, true);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                unit.step();
+                std::thread::yield_now();
+            }
+        });
+        let workers: Vec<_> = (0..4u64)
+            .map(|n| {
+                let (engine, unit) = (&engine, &unit);
+                threads.spawn(move || {
+                    for round in 0..150 {
+                        let page = 1 + n * 1000 + round % 7 * 3;
+                        unit.map(DOMAIN, page, 1);
+                        let _ = unit.access(DEVICE, page);
+                        unit.unmap(DOMAIN, page);
+                        let token = match round % 5 {
+                            0 => engine.flush_all(),
+                            1 | 2 => engine.invalidate(n as usize, range(page, 1), true),
+                            _ => engine.note(n as usize, range(page, 1), true),
+                        };
+                        let mut turns = 0u64;
+                        let outcome = engine.wait(token, &mut || {
+                            std::thread::yield_now();
+                            turns += 1;
+                            turns < 10_000_000
+                        });
+                        assert_eq!(outcome, Ok(()));
+                        assert_eq!(unit.stale(DOMAIN, [page]), [], "I1");
+                    }
+                })
+            })
+            .collect();
+        let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(outcomes.iter().all(Result::is_ok));
+    });
+}

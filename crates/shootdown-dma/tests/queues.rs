@@ -419,3 +419,65 @@ fn an_engine_drives_all_kinds() {
         }
     }
 }
+
+/// Real threads submit to one ring, whose positions wrap 32 bits meanwhile.
+#[test]
+fn threads_share_a_ring() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for kind in KINDS {
+        let (slots, start) = (32, (1 << 32) - 64);
+        let hardware = Hardware::new(kind, slots, start, 1);
+        let unit: Box<dyn Unit + Send> = match kind {
+            Kind::Vtd => Box::new(Queue::small(&hardware, vtd_format(slots), start)),
+            Kind::Smmu(stores) => {
+                Box::new(Queue::small(&hardware, smmu_format(slots, stores), start))
+            }
+            Kind::Amd => Box::new(Queue::small(&hardware, Amd { slots }, start)),
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    hardware.step();
+                    std::thread::yield_now();
+                }
+            });
+            let workers: Vec<_> = (0..3u64)
+                .map(|n| {
+                    let (unit, hardware) = (&unit, &hardware);
+                    threads.spawn(move || {
+                        for round in 0..60 {
+                            let page = 1 + n * 1000 + round;
+                            hardware.state.lock().unwrap().iotlb.insert((7, page));
+                            hardware.refill(3, 7);
+                            let range = IovaRange::new(page, 1);
+                            let own = Command::Pages {
+                                domain: DomainId(7),
+                                range: range.unwrap(),
+                                leaf_only: true,
+                            };
+                            let commands = [own, Command::Device { device: DeviceId(3), range }];
+                            let ticket = loop {
+                                match unit.submit(&commands) {
+                                    Ok(ticket) => break ticket,
+                                    Err(_) => std::thread::yield_now(),
+                                }
+                            };
+                            while unit.completed().unwrap() < ticket {
+                                std::thread::yield_now();
+                            }
+                            let state = hardware.state.lock().unwrap();
+                            assert!(
+                                !state.iotlb.contains(&(7, page))
+                                    && !state.atc.contains(&(3, page))
+                            );
+                        }
+                    })
+                })
+                .collect();
+            let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+            stop.store(true, Ordering::Relaxed);
+            assert!(outcomes.iter().all(Result::is_ok), "{kind:?}");
+        });
+    }
+}

@@ -98,8 +98,8 @@ impl Lane {
 
     /// With the lock: takes the wish, if there is one, upon oneself.
     pub fn take_wish(&self) -> bool {
-        // ORDERING: Acquire is the other side of L3, for a wish that came after L1.
-        self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
+        // ORDERING: Acquire is the other side of L3. A wish that the guess misses is found when the lock is left.
+        self.is_wanted() && self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
     }
 
     /// Is there a wish?
