@@ -197,7 +197,7 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// The space's number now.
-fn number<P: Platform>(space: &AddressSpace<P>) -> u64 {
+pub(crate) fn number<P: Platform>(space: &AddressSpace<P>) -> u64 {
     space.ages().load(order!(AgeSeenRelaxed, Acquire)) // ORDERING: A1
 }
 
@@ -209,13 +209,14 @@ fn in_force<P: Platform>(accessed: Accessed) -> bool {
 
 /// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in any case. Says
 /// whether it must be, and takes it that it will. `joined`: this CPU was not in the space's set, and nobody told it
-/// anything. Call it with interrupts off, after the fence of D1.
+/// anything. Call it with interrupts off, after the fence of D1. (`early`: the space's number as it was before; of a mutant.)
 pub(crate) fn must_flush<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,
     slot: Slot,
     joined: bool,
     empty: bool,
+    early: Option<u64>,
 ) -> bool {
     let mut must = false;
     if in_force::<P>(Accessed::AtSwitch) {
@@ -231,11 +232,10 @@ pub(crate) fn must_flush<P: Platform>(
         // A slot that changes hands has the number of the space before.
         if now != 0 || empty {
             let seen = &me.ages.seen.as_ref()[slot.index()];
-            if seen.load(Ordering::Relaxed) != now {
-                must |= !without!(AgeIgnored);
-                if !(empty && without!(AgeOfSlotKept)) {
-                    seen.store(now, Ordering::Relaxed);
-                }
+            let before = seen.load(Ordering::Relaxed);
+            must |= before != early.unwrap_or(now) && !without!(AgeIgnored);
+            if before != now && !(empty && without!(AgeOfSlotKept)) {
+                seen.store(now, Ordering::Relaxed);
             }
         }
     }
@@ -251,7 +251,7 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
         return;
     }
     let slot = me.order().current();
-    if must_flush(me, space, slot, false, false) {
+    if must_flush(me, space, slot, false, false, None) {
         respond::over_flush(me);
     }
 }

@@ -129,6 +129,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let n = slots_in_use::<P>(ids);
     let early = without!(SwitchReadsGenerationFirst).then(|| next.generation());
     let early_tag = without!(SharedTagReadFirst).then(|| next.shared_tag().tag());
+    let early_age = without!(AgeReadFirst).then(|| accessed::number(next));
     let unsplit = lazy && !policy.split_lazy_line;
     if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
@@ -179,7 +180,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         }
     };
     let empty = matches!(plan, Plan::Flush);
-    let plan = if accessed::must_flush(me, next, slot, joins, empty) { Plan::Flush } else { plan };
+    let aged = accessed::must_flush(me, next, slot, joins, empty, early_age);
+    let plan = if aged { Plan::Flush } else { plan };
     let remembered = Remembered::new(next.id(), true);
     if slots::read(ids, slot) != remembered {
         slots::write(ids, slot, remembered);

@@ -307,6 +307,8 @@ mutants! {
     AgeSharedForgotten "age-shared-forgotten" Row "accessed.rs accessed_cleared" Accessed;
     /// A switch does not compare the count of cleared accessed bits.
     AgeIgnored "age-ignored" Row "accessed.rs must_flush" Accessed;
+    /// A switch compares the count of cleared accessed bits as it was before the switch was published, and remembers the newest.
+    AgeReadFirst "age-read-first" Ordering "accessed.rs must_flush" Accessed;
     /// A slot that changes hands keeps the count of the space before.
     AgeOfSlotKept "age-of-slot-kept" Bump "accessed.rs must_flush" Accessed;
     /// The flags of CPUs that may have entries are not raised.

@@ -82,6 +82,9 @@ pub static SCENES: &[Scene] = &[
     )
     .rules(policy(&NUMBER))
     .kills(&[AgeNotCounted, AgeIgnored, AgeWithoutPublish]),
+    Scene::new("aged-back", "the same, and the CPU comes back from another space", 2, another)
+        .rules(policy(&NUMBER))
+        .kills(&[AgeReadFirst]),
     Scene::new("aged-tick", "an accessed bit is cleared, and a CPU ticks", 2, ticks)
         .rules(policy(&NUMBER))
         .kills(&[TickForgotten]),
