@@ -23,6 +23,7 @@ pub mod cli;
 pub mod error;
 pub mod experiments;
 pub mod hot;
+pub mod iova;
 pub mod machines;
 pub mod names;
 pub mod output;

@@ -110,6 +110,7 @@ fn list_has_one_line_for_each_thing() {
         "rollover",
         "paravirt",
         "hot",
+        "iova",
     ] {
         let lines = all.lines().filter(|l| l.split_whitespace().next() == Some(name)).count();
         assert_eq!(lines, 1, "{name} in\n{all}");

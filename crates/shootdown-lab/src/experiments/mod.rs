@@ -10,6 +10,7 @@ mod bystander;
 mod elide;
 mod hot;
 mod invlpgb;
+mod iova;
 mod lines;
 mod overlap;
 mod paravirt;
@@ -146,6 +147,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &elide::Elide,
     &paravirt::Paravirt,
     &hot::Hot,
+    &iova::Iova,
 ];
 
 /// The experiment of that name.
