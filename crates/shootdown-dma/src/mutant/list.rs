@@ -193,6 +193,18 @@ mutants! {
     /// The first entry of a range is stored without regard for tombstones.
     AnchorStored "anchor-stored" Table "table/range.rs: map_in_one_table"
         by loom("loom_table.rs" "what_is_mapped_stays_reachable");
+    /// A page is shared by who asks for other rights than it is mapped with.
+    RightsIgnored "rights-ignored" Table "table/identity.rs: acquire"
+        by scene(crate::table::tests::scenes::nonsense_is_refused);
+    /// A page that others use is unmapped as if it were owned.
+    CountedUnmapped "counted-unmapped" Table "table/range.rs: unmap_near"
+        by scene(crate::table::tests::scenes::nonsense_is_refused);
+    /// A range that begins inside a superpage unmaps it.
+    CutUnnoticed "cut-unnoticed" Table "table/range.rs: check_mapped"
+        by scene(crate::table::tests::scenes::superpages_are_chosen_where_they_fit);
+    /// A superpage is made though its memory is not aligned to it.
+    PhysUnaligned "phys-unaligned" Table "table/range.rs: level_for"
+        by scene(crate::table::tests::scenes::superpages_are_chosen_where_they_fit);
     /// A use count goes from its largest value to 0.
     CountWraps "count-wraps" Table "table/identity.rs: acquire"
         by scene(crate::table::tests::scenes::counts_do_not_wrap);

@@ -74,7 +74,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 // Seen before the last walk: it means nothing any more (see `down`).
                 Decoded::Tombstone if entry == stale => (leaf | F::one(), Acquired::First),
                 Decoded::Leaf(..)
-                    if F::meaning(entry) != F::meaning(leaf) || F::count(entry) == 0 =>
+                    if F::count(entry) == 0
+                        || (F::meaning(entry) != F::meaning(leaf) && !without!(RightsIgnored)) =>
                 {
                     return fail(MapErrorKind::AlreadyMapped);
                 }

@@ -94,7 +94,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
         let entry = slot.load(Ordering::Relaxed);
-        if !self.table.format.is_present(entry) || F::count(entry) != 0 {
+        let counted = F::count(entry) != 0 && !without!(CountedUnmapped);
+        if !self.table.format.is_present(entry) || counted {
             return None;
         }
         put(slot, word::EMPTY);
@@ -122,7 +123,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let format = &self.table.format;
         let mut best = 0;
         for level in 1..format.levels() {
-            let all = page | phys.0 >> 12;
+            let memory = if without!(PhysUnaligned) { 0 } else { phys.0 >> 12 };
+            let all = page | memory;
             if pages < span(level) || all & (span(level) - 1) != 0 {
                 break;
             }
@@ -293,7 +295,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             } else {
                 0
             };
-            if good == 0 || page & (span(level) - 1) != 0 {
+            let cut = page & (span(level) - 1) != 0 && !without!(CutUnnoticed);
+            if good == 0 || cut {
                 return Err(self.why_not(page, table[first].load(Ordering::Relaxed), level));
             }
             let pages = (good as u64) << (INDEX_BITS * level);

@@ -138,6 +138,8 @@ impl State {
                     self.tables.insert((level, page & !(span(level + 1) - 1)), table);
                 }
                 Decoded::Leaf(phys, rights) => {
+                    let low = phys.0 & ((span(level) << 12) - 1);
+                    assert_eq!(low, 0, "reserved bits of a superpage are set");
                     let phys = phys.0 + ((page % span(level)) << 12);
                     self.entries.insert(page, (phys, rights));
                     return Some((phys, rights));

@@ -163,7 +163,7 @@ pub(crate) fn a_table_put_back_is_not_freed() {
 }
 
 #[test]
-fn superpages_are_chosen_where_they_fit() {
+pub(crate) fn superpages_are_chosen_where_they_fit() {
     let mut world = World::new(vtd(), true, &[0x3_ffff, 0x4_0000, 0x7_ffff, 0x8_0000, 0x8_0200]);
     // 1 page, 1 GiB, 2 MiB, 1 page
     assert!(world.map(0x3_ffff, 0x4_0202, 0x3_ffff << 12, Rights::ReadWrite));
@@ -175,7 +175,13 @@ fn superpages_are_chosen_where_they_fit() {
     assert_eq!(part, Err(UnmapError::PartOfSuperpage { page: 0x8_0000 }));
     let part = world.unmap(0x8_0100, 0x101);
     assert_eq!(part, Err(UnmapError::PartOfSuperpage { page: 0x8_0100 }));
+    let shifted = world.unmap(0x8_0100, 0x200);
+    assert!(shifted.is_err(), "as long as a superpage, and none");
     world.unmap(0x3_ffff, 0x4_0202).expect("all of it");
+    // Addresses fit, memory does not.
+    assert!(world.map(0x8_0000, 0x200, PHYS, Rights::Read));
+    assert_eq!(level(0x8_0000), Some(0));
+    world.unmap(0x8_0000, 0x200).expect("mapped");
     // Where small pages were the table stays until it is swept; superpages go elsewhere, or are made of small ones.
     assert!(world.map(0x4_0000, 1, 0x1000, Rights::Read));
     world.unmap(0x4_0000, 1).expect("mapped");
@@ -190,7 +196,7 @@ fn superpages_are_chosen_where_they_fit() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+pub(crate) fn nonsense_is_refused() {
     let mut world = World::new(vtd(), true, &ACROSS);
     let table = Arc::clone(&world.table);
     let mut walker = table.walker(1).unwrap();
@@ -214,6 +220,7 @@ fn nonsense_is_refused() {
     assert_eq!(other.kind, MapErrorKind::AlreadyMapped);
     world.acquire(0x202, PHYS, Rights::Read).expect("free");
     assert_eq!(world.unmap(0x201, 2), Err(UnmapError::Counted { page: 0x202 }));
+    assert_eq!(world.unmap(0x202, 1), Err(UnmapError::Counted { page: 0x202 }));
     assert_eq!(
         world.acquire(0x202, PHYS, Rights::Write).unwrap_err().kind,
         MapErrorKind::AlreadyMapped
@@ -267,4 +274,31 @@ fn all_pages_are_given_back() {
     unsafe { used.free() };
     assert_eq!(pages.live(), 1, "the new root");
     core::mem::forget(world);
+}
+
+#[test]
+fn every_two_small_ranges_are_mapped_or_one_fails_whole() {
+    // All of them around the end of a leaf table.
+    let near = || (0x1fdu64..0x203).flat_map(|first| (1..6).map(move |pages| (first, pages)));
+    for (first, pages) in near() {
+        let mut world = World::new(vtd(), true, &ACROSS);
+        assert!(world.map(first, pages, PHYS, Rights::Read));
+        for (other, more) in near() {
+            let overlap = range(first, pages).overlaps(range(other, more));
+            assert_eq!(world.map(other, more, PHYS << 1, Rights::Write), !overlap);
+            if overlap {
+                let same = (other, more) == (first, pages);
+                let within = range(first, pages).contains(range(other, more));
+                assert_eq!(world.unmap(other, more).is_ok(), within);
+                if within && !same {
+                    // Put back what was taken from it.
+                    assert!(world.map(other, more, PHYS + ((other - first) << 12), Rights::Read));
+                } else if same {
+                    assert!(world.map(first, pages, PHYS, Rights::Read));
+                }
+            } else {
+                world.unmap(other, more).expect("mapped");
+            }
+        }
+    }
 }
