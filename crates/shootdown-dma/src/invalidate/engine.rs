@@ -142,26 +142,27 @@ impl<U: Unit> Engine<U> {
                     ticket = Some(told.0);
                     without!(ConfigNotAwaited) && what == Departure::Config
                 }),
-                Some(ticket) => member.reached(ticket),
+                Some(ticket) => member.completed(ticket),
             };
+            // Asked after the ticket: it may be complete without the device.
+            let answers = seat.caching.is_none() || member.answers(seat.device);
             match step {
-                Ok(true) => (phase, ticket) = (phases.next(), None),
                 Err(error) if self.ends_waiting(error) => return Err((error, seat)),
-                _ if seat.caching.is_some() && !member.answers(seat.device) => {
-                    return Err((QueueError::DeviceTimeout, seat));
-                }
+                _ if !answers => return Err((QueueError::DeviceTimeout, seat)),
+                Ok(true) => (phase, ticket) = (phases.next(), None),
                 _ if !relax() => return Err((QueueError::GaveUp, seat)),
                 _ => {}
             }
         }
-        self.evict(seat);
+        member.detach(seat.caching, true);
         Ok(())
     }
 
-    /// Takes a device out that was reset or removed: it has no cache any more, and what it has not answered does not hold
-    /// others up.
+    /// Takes a device out that was reset or removed, and whose configuration entry was cleared: it has no cache any more, and
+    /// what it has not answered does not hold others up. What the unit has cached for it stays until it is told, so the
+    /// unit goes on being told.
     pub fn evict(&self, seat: Seat) {
-        self.members[seat.unit].detach(seat.caching);
+        self.members[seat.unit].detach(seat.caching, false);
     }
 
     /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is going away. Never waits, never

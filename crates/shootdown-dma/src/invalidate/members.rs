@@ -107,11 +107,15 @@ impl<U: Unit> Member<U> {
         self.caching.iter().position(take).ok_or(AttachError::Full)
     }
 
-    pub fn detach(&self, slot: Option<usize>) {
+    /// Takes a device off the list. `forgotten`: nothing that it used is cached. If that is not so the unit goes on being
+    /// told even if nobody is behind it: who comes next would find what it has cached.
+    pub fn detach(&self, slot: Option<usize>, forgotten: bool) {
         if let Some(slot) = slot {
             self.caching[slot].store(0, Ordering::Relaxed);
         }
-        self.devices.fetch_sub(1, Ordering::Relaxed);
+        if forgotten || without!(EvictedUnitForgotten) {
+            self.devices.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     fn caching(&self) -> impl Iterator<Item = DeviceId> + '_ {
@@ -182,6 +186,12 @@ impl<U: Unit> Member<U> {
 
     /// Is the ticket complete, and can all devices be relied on?
     pub fn reached(&self, ticket: u64) -> Result<bool, QueueError> {
+        let answer = || self.caching().all(|device| self.unit.answers(device));
+        Ok(self.completed(ticket)? && (without!(SilenceIgnored) || answer()))
+    }
+
+    /// Is the ticket complete, as far as devices answer?
+    pub fn completed(&self, ticket: u64) -> Result<bool, QueueError> {
         // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that `completed` promised.
         if self.seen.load(Ordering::Acquire) < ticket {
             let completed = self.unit.completed()?.0;
@@ -189,7 +199,7 @@ impl<U: Unit> Member<U> {
                 return Ok(false);
             }
         }
-        Ok(without!(SilenceIgnored) || self.caching().all(|device| self.unit.answers(device)))
+        Ok(true)
     }
 
     /// Can the device be relied on?

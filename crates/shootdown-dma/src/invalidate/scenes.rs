@@ -229,6 +229,27 @@ pub(crate) fn who_leaves_leaves_nothing() {
     }
 }
 
+/// A device is reset and taken out; what the unit has cached for it is there for the next.
+#[test]
+pub(crate) fn who_comes_after_an_eviction_finds_nothing() {
+    let unit = Model::new(1);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let seat = engine.attach(0, DEVICE, true).unwrap();
+    unit.attach(DEVICE, DOMAIN[0], true);
+    unit.map(DOMAIN[0], 5, 50);
+    assert_eq!(unit.access(DEVICE, 5), Some(50));
+    unit.detach(DEVICE);
+    unit.reset(DEVICE);
+    engine.evict(seat);
+    unit.unmap(DOMAIN[0], 5);
+    let token = engine.note(0, range(5, 1), true);
+    wait(&engine, token, &unit).unwrap();
+    let next = DeviceId(4);
+    let _seat = engine.attach(0, next, false).unwrap();
+    unit.attach(next, DOMAIN[0], false);
+    assert_eq!(unit.access(next, 5), None, "I1");
+}
+
 /// A unit whose submissions are interrupted by unmappings for the same CPU.
 struct Interrupting<'a> {
     unit: &'a Model,

@@ -289,6 +289,9 @@ mutants! {
     /// What a device may have kept that does not answer counts as forgotten.
     SilenceIgnored "silence-ignored" Invalidate "invalidate/members.rs: reached"
         by scene(crate::invalidate::scenes::a_silent_device_holds_its_domain_back);
+    /// A unit whose last device was reset is not told any more.
+    EvictedUnitForgotten "evicted-unit-forgotten" Invalidate "invalidate/members.rs: detach"
+        by scene(crate::invalidate::scenes::who_comes_after_an_eviction_finds_nothing);
     /// Translations of a device that leaves are forgotten while it may still be asking for them.
     ConfigNotAwaited "config-not-awaited" Invalidate "invalidate/engine.rs: detach"
         by scene(crate::invalidate::scenes::who_leaves_leaves_nothing);
