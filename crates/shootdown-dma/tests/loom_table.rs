@@ -132,6 +132,19 @@ fn what_is_mapped_stays_reachable() {
         let _ = walker.unmap(range(5, 1), &mut Detachments::new()).expect("mapped");
         assert_eq!(reach(table, 5), None);
     });
+    let mutants = [Mutant::TombstoneSkipped, Mutant::CallOffIgnored, Mutant::TombTaken];
+    holds("a use beside a sweep", None, &mutants, || {
+        let table = world();
+        empty_table(table);
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        walker.acquire(5, phys(5), Rights::Read).expect("free");
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        sweeper.join().expect("the sweep");
+        assert_eq!(reach(table, 5), Some(phys(5)), "and until it is released");
+        assert_eq!(walker.release(5), Ok(Released::Last));
+        assert_eq!(reach(table, 5), None);
+    });
     holds("a range beside a sweep", None, &[Mutant::RollbackStores], || {
         let table = world();
         empty_table(table);

@@ -72,7 +72,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let (next, acquired) = match self.table.format.decode(entry, 0) {
                 Decoded::Empty => (leaf | F::one(), Acquired::First),
                 // Seen before the last walk: it means nothing any more (see `down`).
-                Decoded::Tombstone if entry == stale => (leaf | F::one(), Acquired::First),
+                Decoded::Tombstone if entry == stale || without!(TombTaken) => {
+                    (leaf | F::one(), Acquired::First)
+                }
                 Decoded::Leaf(..)
                     if F::count(entry) == 0
                         || (F::meaning(entry) != F::meaning(leaf) && !without!(RightsIgnored)) =>
