@@ -7,7 +7,9 @@
 
 pub mod arena;
 pub mod checked;
+pub mod identity;
 pub mod magazine;
+pub mod ring;
 pub mod space;
 mod spin;
 pub mod tree;
@@ -17,6 +19,7 @@ use core::fmt;
 pub use arena::Arena;
 pub use checked::Checked;
 pub use magazine::Magazines;
+pub use ring::Ring;
 pub use space::{Space, SpaceError};
 pub use tree::Tree;
 
@@ -174,6 +177,23 @@ pub unsafe trait Allocate: Sync {
     /// Gives back what is cached for `cpu`, which has gone offline.
     fn drain(&self, cpu: usize) {
         let _ = cpu;
+    }
+}
+
+// SAFETY: the same allocator.
+unsafe impl<A: Allocate + ?Sized> Allocate for &A {
+    #[inline]
+    fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        (**self).alloc(cpu, want)
+    }
+
+    #[inline]
+    fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        (**self).free(cpu, range)
+    }
+
+    fn drain(&self, cpu: usize) {
+        (**self).drain(cpu);
     }
 }
 

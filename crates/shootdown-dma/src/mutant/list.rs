@@ -145,6 +145,27 @@ mutants! {
     /// All pools share one flag that says a flush is needed, which whoever flushes lowers first.
     PoolsShareOneFlag "pools-share-one-flag" Iova "iova/arena/mod.rs: sweep"
         by loom("loom_iova.rs" "two_pools_wrap");
+    /// Zones for reading, writing and both are one.
+    IdentityRightsShared "identity-rights-shared" Iova "iova/identity.rs: encode"
+        by scene(crate::iova::identity::tests::decodes_what_was_encoded);
+    /// Leaves of all sizes share zones.
+    IdentitySizesShared "identity-sizes-shared" Iova "iova/identity.rs: encode"
+        by scene(crate::iova::identity::tests::decodes_what_was_encoded);
+    /// Pages beyond the end of a zone get addresses in the next.
+    IdentityZoneOverrun "identity-zone-overrun" Iova "iova/identity.rs: encode"
+        by scene(crate::iova::identity::tests::decodes_what_was_encoded);
+    /// Identity addresses are given to devices that can't emit them.
+    IdentityLimitIgnored "identity-limit-ignored" Iova "iova/identity.rs: encode"
+        by scene(crate::iova::identity::tests::masks_are_kept);
+    /// Identity addresses that are not translated are given out.
+    IdentityHolesIgnored "identity-holes-ignored" Iova "iova/identity.rs: encode"
+        by scene(crate::iova::identity::tests::decodes_what_was_encoded);
+    /// A ring hands out what has not come back.
+    RingOverrun "ring-overrun" Iova "iova/ring.rs: alloc"
+        by scene(crate::iova::ring::tests::agrees_with_a_bitmap);
+    /// A ring takes back what is not allocated.
+    RingFreeUnchecked "ring-free-unchecked" Iova "iova/ring.rs: free"
+        by scene(crate::iova::ring::tests::agrees_with_a_bitmap);
     /// A CPU's magazines are used though somebody else is using them.
     SpinNotTaken "spin-not-taken" Iova "iova/spin.rs: attempt"
         by loom("loom_iova.rs" "two_with_the_number_of_one_cpu");
