@@ -2,7 +2,7 @@
 //!
 //! Times are those of the library compiled as a kernel would compile it, on hardware that does nothing
 //! ([`crate::hot`]). Counts are those of the same source with traced atomics on the software machine.
-//! Times depend on the host, and are the only figures of the laboratory that do.
+//! Times depend on the host; so do those of `iova`, and no other figures of the laboratory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
