@@ -36,6 +36,7 @@ use core::fmt;
 use crate::addr::{DeviceId, DomainId, IovaRange};
 
 pub mod amd;
+mod attach;
 pub mod cover;
 pub mod engine;
 pub mod ladder;
@@ -133,6 +134,13 @@ impl fmt::Display for QueueError {
 }
 
 impl core::error::Error for QueueError {}
+
+impl QueueError {
+    /// Is there no use in waiting any longer?
+    const fn is_final(self) -> bool {
+        matches!(self, Self::Stuck)
+    }
+}
 
 /// Commands that every unit takes in one [`submit`](Unit::submit) when its queue is empty.
 pub const BATCH: usize = 16;

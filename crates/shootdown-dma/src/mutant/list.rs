@@ -314,7 +314,7 @@ mutants! {
     EvictedUnitForgotten "evicted-unit-forgotten" Invalidate "invalidate/members.rs: detach"
         by scene(crate::invalidate::scenes::who_comes_after_an_eviction_finds_nothing);
     /// Translations of a device that leaves are forgotten while it may still be asking for them.
-    ConfigNotAwaited "config-not-awaited" Invalidate "invalidate/engine.rs: detach"
+    ConfigNotAwaited "config-not-awaited" Invalidate "invalidate/attach.rs: detach"
         by scene(crate::invalidate::scenes::who_leaves_leaves_nothing);
     /// Who finds a lane locked does not say that it wants the batch submitted.
     WishForgotten "wish-forgotten" Invalidate "invalidate/lane.rs: try_lock_or_wish"
