@@ -236,7 +236,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         item: K::Item,
     ) -> Result<(), Refused<K::Item>> {
         let me = PerCpu::<P>::here(pin);
-        let pages = (range.last() - range.start() + 1) >> 12;
+        let pages = ((range.last() - range.start()) >> 12) + 1;
         if let Some(why) = self.why_not(was, pages) {
             me.stats.lazily_refused.inc();
             return Err(Refused { why, item });

@@ -246,6 +246,9 @@ fn too_much_is_refused() {
     let _ = later.redeem(&here()).unwrap();
     let more = later.unmapped(&here(), 0, large, Was::ReadOnly, 3);
     assert_eq!(more, Err(Refused { why: Why::Full, item: 3 }), "512 pages");
+    let all = VaRange::covering(0, u64::MAX, Stride::Page1G).unwrap_or(large);
+    let more = later.unmapped(&here(), 0, all, Was::ReadOnly, 4);
+    assert_eq!(more, Err(Refused { why: Why::Full, item: 4 }), "nor is that an overflow");
     let mut small = Later::<Mock, Array<u64, 1>>::new(space);
     small.unmapped(&here(), 0, pages(1, 1), Was::ReadOnly, 1).unwrap();
     let more = small.unmapped(&here(), 0, pages(2, 1), Was::ReadOnly, 2);

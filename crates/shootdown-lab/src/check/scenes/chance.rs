@@ -187,6 +187,10 @@ const LAZY: &[&str] = &[
     "space-reborn",
 ];
 
+/// The same of guests.
+const LAZY_GUESTS: &[&str] =
+    &["unmapped-lazily", "paid-lazily", "address-needed", "hypercall", "forgets-before-it-runs"];
+
 /// What a hunt of a hypervisor's guests must have seen.
 const GUESTS: &[&str] =
     &["table-page-freed", "hypercall", "hypercall-fails", "forgets-before-it-runs"];
@@ -283,6 +287,15 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         (
             Chance { lazy: true, witnesses: LAZY, ..x86("random/lazy-weak", hostile) },
             "the same under the language's memory model",
+        ),
+        (
+            Chance {
+                lazy: true,
+                guests: true,
+                witnesses: LAZY_GUESTS,
+                ..x86("random/lazy-guest", tso)
+            },
+            "virtual CPUs, pages unmapped lazily: what is paid for may be marked, or go by hypercall",
         ),
         (
             x86("random/unreliable", moody),
