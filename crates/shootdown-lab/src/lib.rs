@@ -20,6 +20,7 @@
 pub mod bound;
 pub mod check;
 pub mod cli;
+pub mod dma;
 pub mod error;
 pub mod experiments;
 pub mod hot;

@@ -61,7 +61,7 @@ impl<H: Host> Domain<H> {
         };
         let range = self.allocate(frames.pages)?;
         if let Err(error) = self.hold(frames) {
-            self.give_back_one(Thing::Mapping(Some(range), None));
+            self.give_back_one(Self::addresses_of(range));
             return Err(error);
         }
         self.put(range, frames, rights)?;
@@ -148,6 +148,11 @@ impl<H: Host> Domain<H> {
         }
     }
 
+    /// Addresses alone, to be given back.
+    pub(super) const fn addresses_of(range: IovaRange) -> Thing {
+        Thing::Mapping { cleared: range, gives: Some(range), frames: None }
+    }
+
     /// What a domain that holds pages owes for them.
     #[inline]
     pub(super) fn held(&self, frames: Frames) -> Option<Frames> {
@@ -210,13 +215,21 @@ impl<H: Host> Domain<H> {
         range: Option<IovaRange>,
         frames: Frames,
     ) -> Result<(), MapError> {
-        let thing = Thing::Mapping(range, self.held(frames));
+        let gives = range;
+        let frames = self.held(frames);
         match seen {
-            Some(seen) if !without!(UndoneNotNoted) => {
-                let token = self.engine.note(self.host.cpu(), seen, true);
-                self.owe(token, thing);
+            Some(cleared) if !without!(UndoneNotNoted) => {
+                let token = self.engine.note(self.host.cpu(), cleared, true);
+                self.strand(token, Thing::Mapping { cleared, gives, frames });
             }
-            _ => self.give_back_one(thing),
+            _ => {
+                if let Some(frames) = frames {
+                    self.host.release(frames.first, frames.pages);
+                }
+                if let Some(range) = gives {
+                    self.give_back_one(Self::addresses_of(range));
+                }
+            }
         }
         Err(error)
     }
@@ -229,7 +242,7 @@ impl<H: Host> Domain<H> {
             Some(part) => {
                 let _ = self.unmap_pages(part, Some(range), Policy::Strict);
             }
-            None => self.give_back_one(Thing::Mapping(Some(range), None)),
+            None => self.give_back_one(Self::addresses_of(range)),
         }
     }
 

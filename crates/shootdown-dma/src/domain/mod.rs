@@ -11,9 +11,9 @@
 //!
 //! # The protocol
 //! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
-//! enters a cell (one atomic swap; any cell will do), changes entries, notes what was cleared with the engine, and leaves
-//! what may not be reused yet in the queue, with the token. From time to time it takes from the queue what is complete. Nothing
-//! is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
+//! enters a cell (one atomic swap; any cell will do), changes entries, and leaves what may not be reused yet in the queue.
+//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out.
+//! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
 //! [`Policy::Strict`].
 //!
 //! # Invariants
@@ -156,8 +156,6 @@ impl Config {
 #[derive(Debug)]
 struct Cell {
     owed: Queue,
-    /// Unmappings that nobody was asked to flush yet.
-    unflushed: usize,
     /// Pages unmapped since empty tables were looked for.
     unswept: u64,
     counts: Counts,
@@ -200,7 +198,7 @@ impl<H: Host> Domain<H> {
         let cpus = config.cpus.max(1) + SPARE;
         let cells = Local::try_new(cpus, |_| {
             let owed = Queue::new(config.limits)?;
-            Ok(Cell { owed, unflushed: 0, unswept: 0, counts: Counts::default() })
+            Ok(Cell { owed, unswept: 0, counts: Counts::default() })
         })?;
         Ok(Self {
             table: IoPageTable::new(format, tables, cpus)?,
@@ -261,6 +259,12 @@ impl<H: Host> Domain<H> {
     /// Takes a device out that was reset or removed; see [`Engine::evict`].
     pub fn evict(&self, seat: Seat) {
         self.engine.evict(seat);
+    }
+
+    /// Seals what a CPU owes: it has a token from now on, and is to be submitted.
+    #[inline]
+    fn seal(&self, seat: usize, cell: &mut Cell) -> Option<Token> {
+        cell.owed.seal(|covered| self.engine.note_all(seat, || covered.iter()))
     }
 
     /// Waits for a token, with no cell entered (I3).

@@ -16,9 +16,12 @@ pub struct Failed<H: Host> {
     pub domain: Domain<H>,
 }
 
-/// Pages unmapped after which a CPU looks at the next table, whether it is empty: as many as a table has entries, so that
-/// looking, which reads them, costs less than a nanosecond a page.
-const SWEEP_AT: u64 = 512;
+/// Pages unmapped after which a CPU looks at some tables, whether they are empty: a table that is taken out and wanted
+/// again at once costs some microseconds, which are less than a nanosecond for each of so many pages.
+const SWEEP_AT: u64 = 4096;
+
+/// Tables that it looks at then: twice as many as so many pages can leave empty.
+const SWEEP: usize = 16;
 
 impl<H: Host> Domain<H> {
     /// Gives back what is complete, has units told of what has waited for longer than
@@ -41,6 +44,13 @@ impl<H: Host> Domain<H> {
                 self.flush_late(cpu);
             }
         }
+        if due {
+            self.stranded.enter(0, |list| {
+                list.iter().for_each(|(token, _)| self.engine.submit(*token));
+            });
+            // Tables that became empty, and that nobody comes by any more.
+            self.sweep(self.host.cpu());
+        }
         let outcome = self.engine.poll();
         for cpu in 0..self.cells.cpus() {
             self.settle(cpu);
@@ -50,14 +60,11 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// The CPU's tokens are submitted: it had them long enough.
+    /// What a CPU has owed for some time is told to the units.
     fn flush_late(&self, cpu: usize) {
         let late = self.cells.enter(cpu, |cell| {
-            let late = cell.owed.last().filter(|token| !self.engine.is_submitted(*token));
-            if late.is_some() {
-                cell.unflushed = 0;
-                cell.counts.timed_flushes += 1;
-            }
+            let late = self.seal(cpu, cell);
+            cell.counts.timed_flushes += u64::from(late.is_some());
             late
         });
         if let Some(Some(token)) = late {
@@ -93,16 +100,16 @@ impl<H: Host> Domain<H> {
     /// Gives back something whose token is complete.
     pub(super) fn give_back_one(&self, thing: Thing) {
         match thing {
-            Thing::Mapping(range, frames) => {
+            Thing::Mapping { cleared, gives, frames } => {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
-                let Some(range) = range else { return };
+                let Some(range) = gives else { return };
                 match self.addresses.free(self.host.cpu(), range) {
                     Ok(()) => {}
                     // Complete, but the allocator has no memory for its records: try again later.
                     Err(FreeError::NoMemory) => {
-                        self.strand(Token::DONE, Thing::Mapping(Some(range), None));
+                        self.strand(Token::DONE, Thing::Mapping { cleared, gives, frames: None });
                     }
                     Err(error) => debug_assert!(false, "{range:?} was mapped: {error}"),
                 }
@@ -146,7 +153,7 @@ impl<H: Host> Domain<H> {
     #[cold]
     pub(super) fn sweep(&self, cpu: usize) {
         let mut detached = Detachments::new();
-        if self.table.sweep(2, &mut detached).is_none_or(|found| found == 0) {
+        if self.table.sweep(SWEEP, &mut detached).is_none_or(|found| found == 0) {
             return;
         }
         self.owe_tables(cpu, &mut detached);
@@ -156,14 +163,14 @@ impl<H: Host> Domain<H> {
     #[cold]
     pub(super) fn owe_tables(&self, cpu: usize, detached: &mut Detachments) {
         while let Some(table) = detached.pop() {
-            let token = self.engine.note(cpu, table.range(), without!(SweptAsLeaf));
             let mut table = Some(Thing::Table(table));
             self.cells.enter(cpu, |cell| {
                 cell.counts.swept_tables += 1;
-                table = table.take().and_then(|table| cell.owed.push(token, table).err());
+                table = table.take().and_then(|table| cell.owed.push(table).err());
             });
             if let Some(table) = table {
-                self.strand(token, table);
+                let (range, leaf_only) = table.covered();
+                self.strand(self.engine.note(cpu, range, leaf_only), table);
             }
         }
     }
@@ -196,7 +203,10 @@ impl<H: Host> Domain<H> {
                 all = (all.0 + cell.owed.len(), all.1 + cell.owed.pages());
             });
         }
-        self.stranded.enter(0, |list| all.0 += list.len());
+        self.stranded.enter(0, |list| {
+            let pages: u64 = list.iter().map(|(_, thing)| thing.pages()).sum();
+            all = (all.0 + list.len(), all.1 + pages);
+        });
         all
     }
 
@@ -205,16 +215,20 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`QueueError`]: something is still owed.
     pub fn flush(&self) -> Result<(), QueueError> {
-        let token = self.engine.flush_all();
-        self.engine.wait(token, &mut || self.host.relax())?;
         for cpu in 0..self.cells.cpus() {
-            let last = self.cells.enter(cpu, |cell| cell.owed.last()).flatten();
-            if let Some(token) = last {
+            let last = self.cells.enter(cpu, |cell| {
+                self.seal(cpu, cell);
+                cell.owed.last()
+            });
+            if let Some(Some(token)) = last {
                 self.engine.wait(token, &mut || self.host.relax())?;
             }
             self.settle(cpu);
         }
-        self.settle_stranded();
+        while let Some(Some(token)) = self.stranded.enter(0, |list| list.first().map(|(t, _)| *t)) {
+            self.engine.wait(token, &mut || self.host.relax())?;
+            self.settle_stranded();
+        }
         self.table.collect();
         Ok(())
     }

@@ -206,8 +206,13 @@ pub(crate) fn an_idle_domain_drains() {
     domain.poll(30_000_000).unwrap();
     world.complete();
     domain.poll(30_000_001).unwrap();
-    assert_eq!(domain.owes(), (0, 0));
     assert_eq!(domain.counts().timed_flushes, 1);
+    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
+    // The table that it was in is empty now, and goes in the same way.
+    domain.poll(40_000_001).unwrap();
+    world.complete();
+    domain.poll(40_000_002).unwrap();
+    assert_eq!(domain.owes(), (0, 0));
     finish(domain);
 }
 

@@ -6,7 +6,7 @@
 
 use core::fmt;
 
-use super::owed::{Frames, Thing};
+use super::owed::Frames;
 use super::{DmaAddr, Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 
@@ -136,9 +136,9 @@ impl<H: Host> Domain<H> {
         reservation: Reservation,
     ) -> Result<(), (UnmapError, Option<Reservation>)> {
         let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) else {
-            let thing = Thing::Mapping(Some(reservation.range), None);
+            let thing = Self::addresses_of(reservation.range);
             if reservation.stale {
-                self.owe(self.engine.flush_all(), thing);
+                self.strand(self.engine.flush_all(), thing);
             } else {
                 self.give_back_one(thing);
             }

@@ -3,10 +3,10 @@
 //! How a page goes (strict-ish, a page of a buffer that a device has written to):
 //! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its seat and its queue.
 //! 2. The entries are looked at, for the memory that they lead to, and cleared.
-//! 3. [`Engine::note`](crate::invalidate::Engine::note) takes the range, and gives a token that is complete when all units
-//!    and devices have forgotten it.
-//! 4. Range and pages are put into the queue, with the token. If there is no room they are the caller's, who waits.
-//! 5. The cell is left. If enough was owed the batch is submitted; what has become complete is given back.
+//! 3. Range and pages are put into the queue. If there is no room they are the caller's, who has the range invalidated and waits.
+//! 4. If there is enough in the queue that nobody was told of, [`Engine::note_all`](crate::invalidate::Engine::note_all)
+//!    takes all these ranges, and gives a token that is complete when all units and devices have forgotten them.
+//! 5. The cell is left. A batch that was sealed is submitted; what has become complete is given back.
 //!
 //! A domain that holds pages has to know which memory it unmaps. Where it lies in more than [`RUNS`] pieces, it is
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
@@ -78,11 +78,10 @@ impl Runs {
 /// What a step leaves to be done when its cell was left.
 pub(super) struct Left {
     seat: usize,
-    token: Token,
-    /// Nothing was queued: who unmaps waits for the token.
-    wait: bool,
-    /// Submit what the CPU has noted.
-    flush: bool,
+    /// Nothing was queued: who unmaps waits for this.
+    wait: Option<Token>,
+    /// What the CPU owes was sealed: this is to be submitted.
+    flush: Option<Token>,
     /// Look at what is complete.
     settle: bool,
     /// Look for empty tables.
@@ -143,7 +142,7 @@ impl<H: Host> Domain<H> {
             Ok(self.owe_in(seat, cell, (range, true), policy, Some(range), &frames[..held]))
         });
         let left = entered.unwrap_or(Err(UnmapError::Busy))?;
-        self.leave(&left, Some(range), &frames[..held])
+        self.leave(&left, range, Some(range), &frames[..held])
     }
 
     /// Many pages. `gives`: the addresses that go back to the allocator.
@@ -159,7 +158,7 @@ impl<H: Host> Domain<H> {
             let Some(rest) = IovaRange::new(first, range.last() - first + 1) else { break };
             let mut runs = Runs::NONE;
             let mut detached = Detachments::new();
-            let mut pages = rest.pages();
+            let (mut pages, mut cleared) = (rest.pages(), rest);
             let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
                 let mut walker = self.walker(seat)?;
                 if self.config.holds {
@@ -174,9 +173,9 @@ impl<H: Host> Domain<H> {
                 let last = pages == rest.pages();
                 cell.counts.unmaps += u64::from(last);
                 // The token with which addresses are given back covers all that was mapped by them.
-                let noted = if last { range } else { unmapped.range };
+                cleared = if last { range } else { unmapped.range };
                 let gives = gives.filter(|_| last);
-                let noted = (noted, unmapped.leaf_only);
+                let noted = (cleared, unmapped.leaf_only);
                 Ok(self.owe_in(seat, cell, noted, policy, gives, runs.as_slice()))
             });
             let left = match entered.unwrap_or(Err(UnmapError::Busy)) {
@@ -192,7 +191,7 @@ impl<H: Host> Domain<H> {
             self.owe_tables(left.seat, &mut detached);
             first += pages;
             let gives = gives.filter(|_| first > range.last());
-            outcome = outcome.and(self.leave(&left, gives, runs.as_slice()));
+            outcome = outcome.and(self.leave(&left, cleared, gives, runs.as_slice()));
         }
         outcome
     }
@@ -223,26 +222,25 @@ impl<H: Host> Domain<H> {
         let may_owe = self.may_owe(policy);
         let owes = may_owe && cell.owed.has_room(frames.len().max(1), pages);
         cell.counts.unmapped_pages += range.pages();
-        cell.counts.waits += u64::from(!owes);
-        cell.counts.forced_waits += u64::from(may_owe && !owes);
         let sweep = Self::is_sweep_due(cell, range.pages());
         if !owes {
+            cell.counts.waits += 1;
+            cell.counts.forced_waits += u64::from(may_owe);
             let token = self.engine.invalidate(seat, range, leaf_only);
-            return Left { seat, token, wait: true, flush: false, settle: may_owe, sweep };
+            // Room is made for the next.
+            let flush = if may_owe { self.seal(seat, cell) } else { None };
+            return Left { seat, wait: Some(token), flush, settle: may_owe, sweep };
         }
-        let token = self.engine.note(seat, range, leaf_only);
-        for thing in things(gives, frames) {
+        for thing in things(range, gives, frames) {
             // There is room: it was looked at above.
-            let _ = cell.owed.push(token, thing);
+            let _ = cell.owed.push(thing);
         }
-        cell.unflushed += 1;
-        let flush = cell.unflushed >= self.config.limits.flush_at;
-        if flush {
-            cell.unflushed = 0;
+        let mut flush = None;
+        if cell.owed.unsealed() >= self.config.limits.flush_at {
             cell.counts.flushes += 1;
+            flush = self.seal(seat, cell);
         }
-        let settle = cell.owed.len() % SETTLE_EVERY == 0;
-        Left { seat, token, wait: false, flush, settle, sweep }
+        Left { seat, wait: None, flush, settle: cell.owed.len() % SETTLE_EVERY == 0, sweep }
     }
 
     /// Does what is left to be done, with no cell entered (I3 of [`super`]).
@@ -250,58 +248,54 @@ impl<H: Host> Domain<H> {
     pub(super) fn leave(
         &self,
         left: &Left,
+        range: IovaRange,
         gives: Option<IovaRange>,
         frames: &[Frames],
     ) -> Result<(), UnmapError> {
-        if left.flush {
-            self.engine.flush(left.seat);
+        if let Some(token) = left.flush {
+            self.engine.submit(token);
         }
+        let outcome = match left.wait {
+            Some(token) => self.wait_for(token, things(range, gives, frames)),
+            None => Ok(()),
+        };
         if left.settle {
             self.settle(left.seat);
         }
         if left.sweep {
             self.sweep(left.seat);
         }
-        if left.wait { self.wait_for(left.token, gives, frames) } else { Ok(()) }
+        outcome
     }
 
-    /// Waits, and gives back. What never completes is owed (I5 of [`super`]).
+    /// Waits, and gives back. What does not complete is kept (I5 of [`super`]).
     fn wait_for(
         &self,
         token: Token,
-        gives: Option<IovaRange>,
-        frames: &[Frames],
+        things: impl Iterator<Item = Thing>,
     ) -> Result<(), UnmapError> {
         let outcome = self.wait(token);
-        for thing in things(gives, frames) {
+        for thing in things {
             match outcome {
                 Ok(()) => self.give_back_one(thing),
-                Err(_) => self.owe(token, thing),
+                Err(_) => self.strand(token, thing),
             }
         }
         outcome.map_err(UnmapError::NotComplete)
-    }
-
-    /// Owes something, from outside of a cell.
-    #[cold]
-    pub(super) fn owe(&self, token: Token, thing: Thing) {
-        let mut thing = Some(thing);
-        let _ = self.cells.enter_near(self.host.cpu(), |_, cell| {
-            thing = thing.take().and_then(|thing| cell.owed.push(token, thing).err());
-        });
-        if let Some(thing) = thing {
-            self.strand(token, thing);
-        }
     }
 }
 
 /// What is given back: pieces of memory, and with the last of them the addresses.
 #[inline]
-fn things(gives: Option<IovaRange>, frames: &[Frames]) -> impl Iterator<Item = Thing> + '_ {
-    let last = frames.len().saturating_sub(1);
-    let alone = (frames.is_empty() && gives.is_some()).then_some(Thing::Mapping(gives, None));
-    let pieces = frames.iter().enumerate();
-    let pieces =
-        pieces.map(move |(n, frames)| Thing::Mapping(gives.filter(|_| n == last), Some(*frames)));
-    pieces.chain(alone)
+fn things(
+    cleared: IovaRange,
+    gives: Option<IovaRange>,
+    frames: &[Frames],
+) -> impl Iterator<Item = Thing> + '_ {
+    // Without memory to release it is one thing all the same.
+    let count = frames.len().max(1);
+    (0..count).map(move |n| {
+        let gives = gives.filter(|_| n + 1 == count);
+        Thing::Mapping { cleared, gives, frames: frames.get(n).copied() }
+    })
 }

@@ -117,6 +117,17 @@ impl<U: Unit> Engine<U> {
         self.put(cpu, false, |lane| lane.pending.push(range, leaf_only))
     }
 
+    /// [`note`](Self::note) for many ranges at once: one token covers all that `ranges` yields.
+    pub fn note_all<I: Iterator<Item = (IovaRange, bool)>>(
+        &self,
+        cpu: usize,
+        ranges: impl Fn() -> I,
+    ) -> Token {
+        self.put(cpu, false, |lane| {
+            ranges().for_each(|(range, leaf_only)| lane.pending.push(range, leaf_only));
+        })
+    }
+
     /// Notes that any entries of the domain were cleared, tables among them; devices are told to forget all. For buffers that
     /// were mapped once, and for domains that go away.
     pub fn note_everything(&self, cpu: usize) -> Token {

@@ -410,7 +410,7 @@ mutants! {
     TimerForgets "timer-forgets" Domain "domain/settle.rs: poll"
         by scene(crate::domain::tests::an_idle_domain_drains);
     /// A table that was taken out is invalidated as if it were still there.
-    SweptAsLeaf "swept-as-leaf" Domain "domain/settle.rs: owe_tables"
+    SweptAsLeaf "swept-as-leaf" Domain "domain/owed.rs: covered"
         by scene(crate::domain::tests::tables_go_after_walk_caches);
     /// Entries that were put and taken away again because others could not be are not invalidated.
     UndoneNotNoted "undone-not-noted" Domain "domain/map.rs: unput"

@@ -7,6 +7,7 @@
 mod accessed;
 mod broadcast;
 mod bystander;
+mod dma;
 mod elide;
 mod hot;
 mod invlpgb;
@@ -148,6 +149,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &paravirt::Paravirt,
     &hot::Hot,
     &iova::Iova,
+    &dma::Dma,
 ];
 
 /// The experiment of that name.

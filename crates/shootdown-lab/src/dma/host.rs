@@ -1,0 +1,160 @@
+//! A kernel with nothing behind it: memory for tables from the heap, and an IOMMU that is done at once.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use shootdown_dma::domain::Host;
+use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
+use shootdown_dma::iova::Allocate;
+use shootdown_dma::iova::{AllocError, FreeError, Want};
+use shootdown_dma::table::memory::Table;
+use shootdown_dma::table::{TableMemory, VtdSecondLevel};
+use shootdown_dma::{IovaRange, PhysAddr};
+
+thread_local! {
+    static CPU: Cell<usize> = const { Cell::new(0) };
+}
+
+/// This thread is a CPU of this number from now on.
+pub fn become_cpu(cpu: usize) {
+    CPU.set(cpu);
+}
+
+/// An IOMMU that completes whatever it is told as soon as it is told: what is measured is software.
+#[derive(Debug, Default)]
+pub struct Instant {
+    last: AtomicU64,
+    commands: AtomicU64,
+}
+
+impl Instant {
+    /// Commands so far.
+    pub fn commands(&self) -> u64 {
+        self.commands.load(Ordering::Relaxed)
+    }
+}
+
+// SAFETY: it caches nothing.
+unsafe impl Unit for Instant {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        self.commands.fetch_add(commands.len() as u64, Ordering::Relaxed);
+        Ok(Ticket(self.last.fetch_add(1, Ordering::AcqRel) + 1))
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        Ok(Ticket(self.last.load(Ordering::Acquire)))
+    }
+}
+
+/// Pages of the heap, which are their own physical addresses.
+#[derive(Debug, Default)]
+pub struct Heap {
+    pages: AtomicUsize,
+}
+
+const PAGE: Layout = match Layout::from_size_align(4096, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a page has a layout"),
+};
+
+// SAFETY: fresh pages of the heap, at their own addresses; there is no walker.
+unsafe impl TableMemory for Heap {
+    fn allocate(&self) -> Option<PhysAddr> {
+        // SAFETY: the layout is not empty.
+        let page = unsafe { alloc_zeroed(PAGE) };
+        self.pages.fetch_add(1, Ordering::Relaxed);
+        (!page.is_null()).then(|| PhysAddr(page.expose_provenance() as u64))
+    }
+
+    unsafe fn free(&self, page: PhysAddr) {
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+        let page = usize::try_from(page.0).unwrap_or(0);
+        // SAFETY: from `allocate`, as promised.
+        unsafe { dealloc(std::ptr::with_exposed_provenance_mut(page), PAGE) }
+    }
+
+    unsafe fn table(&self, page: PhysAddr) -> &Table {
+        #[allow(clippy::cast_possible_truncation)] // an address of this host
+        let page = std::ptr::with_exposed_provenance::<Table>(page.0 as usize);
+        // SAFETY: from `allocate`, as promised.
+        unsafe { &*page }
+    }
+}
+
+/// References to pages of the model's memory: one counter for each page, as kernels have them.
+#[derive(Debug)]
+pub struct Memory {
+    refs: Vec<AtomicU32>,
+}
+
+impl Memory {
+    /// So many pages.
+    pub fn new(pages: usize) -> Self {
+        Self { refs: (0..pages).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// References that are held in all.
+    pub fn held(&self) -> u64 {
+        self.refs.iter().map(|refs| u64::from(refs.load(Ordering::Relaxed))).sum()
+    }
+
+    fn of(&self, first: PhysAddr, pages: u64) -> Option<&[AtomicU32]> {
+        let first = usize::try_from(first.0 >> 12).ok()?;
+        self.refs.get(first..first.checked_add(usize::try_from(pages).ok()?)?)
+    }
+}
+
+/// The allocator of a domain, chosen when it runs.
+pub struct Addresses(pub Box<dyn Allocate>);
+
+// SAFETY: the promises are those of the allocator in the box.
+unsafe impl Allocate for Addresses {
+    fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        self.0.alloc(cpu, want)
+    }
+    fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        self.0.free(cpu, range)
+    }
+    fn drain(&self, cpu: usize) {
+        self.0.drain(cpu);
+    }
+}
+
+/// The kernel's half.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Its memory.
+    pub memory: Arc<Memory>,
+}
+
+// SAFETY: nothing is recycled.
+unsafe impl Host for Kernel {
+    type Addresses = Addresses;
+    type Format = VtdSecondLevel;
+    type Tables = Heap;
+    type Unit = Arc<Instant>;
+
+    #[inline]
+    fn cpu(&self) -> usize {
+        CPU.get()
+    }
+
+    #[inline]
+    fn hold(&self, first: PhysAddr, pages: u64) -> bool {
+        let refs = self.memory.of(first, pages);
+        refs.inspect(|refs| {
+            refs.iter().for_each(|refs| _ = refs.fetch_add(1, Ordering::Relaxed));
+        })
+        .is_some()
+    }
+
+    #[inline]
+    fn release(&self, first: PhysAddr, pages: u64) {
+        if let Some(refs) = self.memory.of(first, pages) {
+            // ORDERING: Release, as whoever takes a page from the last holder acquires what all have done with it.
+            refs.iter().for_each(|refs| _ = refs.fetch_sub(1, Ordering::Release));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Mapping for devices: what a pair of map and unmap costs on this host, under each policy and with each allocator, and how
+//! many pages of tables are left after a time.
+//!
+//! Times depend on the host ([`crate::dma`]), and hold the library alone: the IOMMU is done at once.
+
+use shootdown_dma::Policy;
+use shootdown_dma::iova::Allocate;
+use shootdown_dma::iova::magazine::{self, Magazines};
+use shootdown_dma::iova::tree::Tree;
+
+use super::run::count;
+use super::{Experiment, Findings, Request, Target};
+use crate::LabError;
+use crate::dma::{Bench, SPACE, Shape, config};
+use crate::hot::Timing;
+use crate::output::{Document, Row};
+use crate::progress::Progress;
+
+/// See the module.
+pub struct Dma;
+
+const LEAST: &str = "time, least batch";
+const MIDDLE: &str = "time, middle batch";
+const TABLES: &str = "pages of tables after churn, of what is needed";
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+struct Effort {
+    batches: usize,
+    pairs: u32,
+    churn: usize,
+}
+
+/// Pages that are mapped at a time in the churn.
+const LIVE: usize = 16 << 10;
+
+/// An allocator: its name, and how to make it for so many threads.
+type Maker = (&'static str, fn(usize) -> Box<dyn Allocate>);
+
+fn tree() -> Tree {
+    Tree::new(&SPACE).expect("a space")
+}
+
+const ALLOCATORS: [Maker; 2] = [
+    ("tree", |_| Box::new(tree())),
+    ("magazines", |threads| {
+        let config = magazine::Config::for_cpus(threads);
+        Box::new(Magazines::new(tree(), &config).expect("a space, and memory"))
+    }),
+];
+
+const POLICIES: [Policy; 3] = [Policy::Strict, Policy::Held, Policy::Lazy];
+
+impl Experiment for Dma {
+    fn name(&self) -> &'static str {
+        "dma"
+    }
+
+    fn line(&self) -> &'static str {
+        "mapping for devices: native nanoseconds of map and unmap, by policy and allocator"
+    }
+
+    fn machine(&self) -> &'static str {
+        "native"
+    }
+
+    fn run(&self, request: &Request) -> Result<Findings, LabError> {
+        request.takes(self.name(), &[])?;
+        let effort = if request.quick {
+            Effort { batches: 8, pairs: 2_000, churn: 1 << 17 }
+        } else {
+            Effort { batches: 60, pairs: 20_000, churn: 1 << 22 }
+        };
+        let mut document = Document::new("dma", "native", request.seed);
+        let progress = Progress::new("dma", (ALLOCATORS.len() * POLICIES.len() + 1) as u64);
+        for (name, make) in ALLOCATORS {
+            for policy in POLICIES {
+                progress.at(format!("{name}, {policy}"));
+                let label = format!("{name}, {policy}");
+                for threads in [1, 2] {
+                    let bench = Bench::new(config(policy, threads), make(threads));
+                    for shape in shapes(threads) {
+                        let before = (bench.commands(), bench.domain().counts());
+                        let timing = bench.measure(shape, threads, effort.batches, effort.pairs);
+                        times(&mut document, &label, shape, threads, timing);
+                        let commands = bench.commands() - before.0;
+                        let unmaps = bench.domain().counts().unmaps - before.1.unmaps;
+                        let each = count(commands) / count(unmaps);
+                        let workload = shape.name();
+                        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+                        let row = Row::new(
+                            &label,
+                            &workload,
+                            threads,
+                            "commands",
+                            "for each unmap",
+                            each,
+                        );
+                        document.push(row);
+                    }
+                    bench.end();
+                }
+                progress.step();
+            }
+        }
+        progress.at("churn");
+        let (name, make) = ALLOCATORS[1];
+        let bench = Bench::new(config(Policy::Held, 1), make(1));
+        let (pages, needed) = bench.churn(request.seed, LIVE, effort.churn);
+        bench.end();
+        let label = format!("{name}, {}", Policy::Held);
+        for (metric, value) in [
+            ("pages of tables after churn", count(pages as u64)),
+            ("pages of tables needed", count(needed as u64)),
+        ] {
+            document.push(Row::new(&label, "churn", 1, metric, "pages", value));
+        }
+        let ratio = count(pages as u64) / count(needed as u64);
+        document.push(Row::new(&label, "churn", 1, TABLES, "times", ratio));
+        progress.step();
+        let targets = if request.is_own() { targets(&document) } else { Vec::new() };
+        Ok(Findings { targets, documents: vec![document] })
+    }
+}
+
+fn shapes(threads: usize) -> Vec<Shape> {
+    let mut shapes = vec![Shape::Page, Shape::Ring(256)];
+    if threads == 1 {
+        shapes.extend([Shape::Range(256), Shape::Linked(64)]);
+    }
+    shapes
+}
+
+fn times(document: &mut Document, label: &str, shape: Shape, threads: usize, timing: Timing) {
+    let (workload, threads) = (shape.name(), u32::try_from(threads).unwrap_or(u32::MAX));
+    for (metric, value) in [(LEAST, timing.least), (MIDDLE, timing.middle)] {
+        document.push(Row::new(label, &workload, threads, metric, "ns", value));
+    }
+}
+
+fn targets(document: &Document) -> Vec<Target> {
+    let value = |policy: String, shape: Shape, metric| {
+        let label = format!("magazines, {policy}");
+        document.value(&label, &shape.name(), 1, metric)
+    };
+    let mut targets = Vec::new();
+    for (policy, shape, most) in [
+        (Policy::Held, Shape::Page, 40.0),
+        (Policy::Lazy, Shape::Page, 40.0),
+        (Policy::Lazy, Shape::Range(256), 2.0),
+    ] {
+        if let Some(ns) = value(policy.to_string(), shape, LEAST) {
+            targets.push(Target {
+                what: format!("{policy}, {}: at most {most} ns", shape.name()),
+                seen: format!("{ns:.1} ns"),
+                held: ns <= most,
+            });
+        }
+    }
+    if let Some(ratio) = document.value(&format!("magazines, {}", Policy::Held), "churn", 1, TABLES)
+    {
+        targets.push(Target {
+            what: "after churn at most 1.2 times the pages of tables that are needed".to_owned(),
+            seen: format!("{ratio:.2}"),
+            held: ratio <= 1.2,
+        });
+    }
+    targets
+}
