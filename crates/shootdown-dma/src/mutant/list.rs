@@ -122,7 +122,7 @@ mutants! {
     MagazinesNotFlushed "magazines-not-flushed" Iova "iova/magazine/mod.rs: uncached"
         by scene(crate::iova::magazine::tests::what_others_have_cached_is_found);
     /// A range that the CPU holds in its magazines is taken back again.
-    DoubleFreeUnseen "double-free-unseen" Iova "iova/magazine/mod.rs: cache"
+    DoubleFreeUnseen "double-free-unseen" Iova "iova/magazine/mod.rs: put"
         by scene(crate::iova::magazine::tests::freed_twice_in_a_row_is_refused);
     /// A depot takes every magazine it is brought.
     DepotUnbounded "depot-unbounded" Iova "iova/magazine/depot.rs: has_room"

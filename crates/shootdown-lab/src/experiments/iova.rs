@@ -12,7 +12,7 @@ use super::{Experiment, Findings, Knob, Request, Target};
 use crate::LabError;
 use crate::hot::Timing;
 use crate::iova::contestants::{self, Contestant, Ours};
-use crate::iova::{Aged, Effort, LIVE, Workload, measure, two_locks};
+use crate::iova::{Aged, Effort, LIVE, Workload, in_batches, measure, two_locks};
 use crate::output::{Document, Row};
 use crate::progress::Progress;
 
@@ -66,6 +66,8 @@ impl Experiment for Iova {
         progress.at("two locks");
         let floor = two_locks(effort.batches, effort.pairs);
         times(&mut document, "two locked operations", "one page, fresh", 1, floor);
+        let batches = in_batches(effort.batches, effort.pairs);
+        times(&mut document, "magazines, batches of 64", "one page, fresh", 1, batches);
         for n in 0..names {
             // One at a time, so that no other's records are in this one's cache.
             let Some(contestant) = contestants::all(most).into_iter().nth(n) else { continue };

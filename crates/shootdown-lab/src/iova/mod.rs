@@ -12,6 +12,8 @@ use std::hint::black_box;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use shootdown_dma::iova::Want;
+
 use crate::experiments::chance;
 use crate::hot::Timing;
 use contestants::Contestant;
@@ -247,6 +249,37 @@ impl Aged {
             worker.empty(contestant, cpu);
         }
     }
+}
+
+/// Nanoseconds of a pair when the magazines are lent for 64 allocations, and again for as many frees.
+///
+/// # Panics
+/// Without memory.
+#[must_use]
+pub fn in_batches(batches: usize, pairs: u32) -> Timing {
+    const MANY: u32 = 64;
+    let (magazines, want) = (contestants::magazines(2), Want::pages(1).expect("a page"));
+    let mut held = Vec::with_capacity(MANY as usize);
+    let mut means: Vec<f64> = (0..batches.max(1))
+        .map(|_| {
+            let start = Instant::now();
+            for _ in 0..pairs.div_ceil(MANY) {
+                magazines.batch(black_box(0), |batch| {
+                    for _ in 0..MANY {
+                        held.push(batch.alloc(black_box(&want)).expect("there is room"));
+                    }
+                });
+                magazines.batch(black_box(0), |batch| {
+                    for range in held.drain(..) {
+                        batch.free(black_box(range)).expect("it was handed out");
+                    }
+                });
+            }
+            nanoseconds(start.elapsed()) / f64::from(pairs.div_ceil(MANY) * MANY)
+        })
+        .collect();
+    means.sort_by(f64::total_cmp);
+    Timing { least: means[0], middle: means[means.len() / 2] }
 }
 
 /// Nanoseconds of a pair of locked operations and nothing else: what exclusion costs on this host.

@@ -19,6 +19,8 @@
 //! - **Whose magazines.** Each CPU's magazines are behind a word that is taken by one compare-and-swap and never waited
 //!   for: if the CPU number is wrong (the caller has moved, or an interrupt handler came in between), the request
 //!   goes to the inner allocator instead. A wrong number costs time only.
+//! - **Batches.** That compare-and-swap is most of what an operation costs. [`Magazines::batch`] lends a CPU's magazines
+//!   for several operations at the price of one.
 //! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by itself. So neither
 //!   memory nor cost drifts with the number of operations.
 //! - **Memory.** Magazines are allocated when a free finds no empty one; if there is no memory, the range goes to the
@@ -41,12 +43,16 @@ use self::round::{Magazine, ROUNDS};
 use super::spin::Spin;
 use super::{AllocError, Allocate, FreeError, SpaceError, Want};
 use crate::addr::IovaRange;
+use crate::sync::spin_loop;
 
 /// Size classes: 2^0 to 2^10 pages.
 const CLASSES: usize = 11;
 
 /// Pages in one magazine, of the classes whose 127 blocks would be more: 16 MiB, what 127 blocks of 128 KiB are.
 pub const MOST_PAGES: usize = 4096;
+
+/// Turns that a flush waits for a CPU that is using its magazines. An operation takes tens of them.
+const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 12 };
 
 /// A size class: the binary logarithm of its blocks' pages.
 #[derive(Clone, Copy)]
@@ -68,6 +74,38 @@ impl Class {
         let most = MOST_PAGES >> self.0;
         if most < ROUNDS { most } else { ROUNDS }
     }
+}
+
+impl Class {
+    /// The range for a request, from a block that is cached and not above the highest that the limit allows; or what to ask the
+    /// inner allocator for. That is a block of the class's size in any case: it will be freed into its magazines.
+    #[inline]
+    fn request(
+        self,
+        want: &Want,
+        cached: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<IovaRange, Want> {
+        if want.align <= self.pages() {
+            let block = want.limit.checked_sub(want.pages - 1).and_then(cached);
+            if let Some(range) = block.and_then(|block| IovaRange::new(block, want.pages)) {
+                return Ok(range);
+            }
+        }
+        Err(Want { pages: self.pages(), align: want.align.max(self.pages()), ..*want })
+    }
+
+    /// The block that a range is the beginning of.
+    #[inline]
+    fn block(self, range: IovaRange) -> Result<IovaRange, FreeError> {
+        if range.first() & (self.pages() - 1) != 0 {
+            return Err(FreeError::NotAllocated);
+        }
+        IovaRange::new(range.first(), self.pages()).ok_or(FreeError::NotAllocated)
+    }
+}
+
+fn first_of(block: IovaRange, pages: u64) -> Result<IovaRange, AllocError> {
+    IovaRange::new(block.first(), pages).ok_or(AllocError::Invalid)
 }
 
 /// A CPU's magazines of one class.
@@ -260,16 +298,49 @@ impl<A: Allocate> Magazines<A> {
         true
     }
 
-    /// Returns a CPU's blocks to the inner allocator. The magazines stay.
+    /// Returns a CPU's blocks to the inner allocator. The magazines stay. Waits a little for who is using them, not for
+    /// whoever holds them in a [batch](Self::batch).
     fn empty(&self, cpu: usize) {
         // Others don't wait for the lock, so that it may be held while the inner allocator is called.
-        self.cpu(cpu).with(|pairs| {
-            for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
-                for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
-                    self.give_back(cpu, class, magazine, usize::MAX);
-                }
+        for _ in 0..PATIENCE {
+            if self.cpu(cpu).attempt(|pairs| self.empty_pairs(cpu, pairs)).is_some() {
+                return;
             }
+            spin_loop();
+        }
+    }
+
+    fn empty_pairs(&self, cpu: usize, pairs: &mut [Pair; CLASSES]) {
+        for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
+            for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
+                self.give_back(cpu, class, magazine, usize::MAX);
+            }
+        }
+    }
+
+    /// Lends the magazines of `cpu` to `f`, for several operations that pay for one exclusion together: what is mapped for
+    /// a list of buffers, or unmapped after an interrupt for many. Meanwhile others with the number of this CPU go to the inner
+    /// allocator, as `f` does if somebody else is using the magazines.
+    ///
+    /// ```
+    /// # use shootdown_dma::iova::magazine::{Config, Magazines};
+    /// # use shootdown_dma::iova::{Allocate, Space, Tree, Want};
+    /// # let magazines = Magazines::new(Tree::new(&Space::below(1 << 20))?, &Config::for_cpus(4))?;
+    /// let page = Want::pages(1).expect("not zero");
+    /// let buffers = magazines.batch(2, |batch| [(); 16].map(|()| batch.alloc(&page)));
+    /// magazines.batch(2, |batch| buffers.into_iter().flatten().try_for_each(|b| batch.free(b)))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn batch<R>(&self, cpu: usize, f: impl FnOnce(&mut Batch<'_, A>) -> R) -> R {
+        let mut work = Some(f);
+        let done = self.cpu(cpu).attempt(|pairs| {
+            work.take().map(|f| f(&mut Batch { outer: self, cpu, pairs: Some(pairs) }))
         });
+        match (done.flatten(), work) {
+            (Some(done), _) => done,
+            (None, Some(f)) => f(&mut Batch { outer: self, cpu, pairs: None }),
+            (None, None) => unreachable!("the work was done, or is still there"),
+        }
     }
 
     /// What a visitor does for the depot, when it holds no lock.
@@ -283,17 +354,25 @@ impl<A: Allocate> Magazines<A> {
     /// A block from the CPU's magazines or the depot.
     #[inline]
     fn cached(&self, cpu: usize, class: Class, highest: u64) -> Option<u64> {
-        let (block, surplus) = self.cpu(cpu).attempt(|pairs| {
-            let pair = &mut pairs[class.0];
-            match pair.pop(highest) {
-                None if pair.is_empty() => self.refill(pair, class, highest),
-                block => (block, None),
-            }
-        })?;
+        let (block, surplus) = self.cpu(cpu).attempt(|pairs| self.get(pairs, class, highest))?;
         if surplus.is_some() {
             self.tidy(cpu, class, surplus);
         }
         block
+    }
+
+    #[inline]
+    fn get(
+        &self,
+        pairs: &mut [Pair; CLASSES],
+        class: Class,
+        highest: u64,
+    ) -> (Option<u64>, Option<Magazine>) {
+        let pair = &mut pairs[class.0];
+        match pair.pop(highest) {
+            None if pair.is_empty() => self.refill(pair, class, highest),
+            block => (block, None),
+        }
     }
 
     /// From the depot; and perhaps a magazine that it has too much.
@@ -328,29 +407,55 @@ impl<A: Allocate> Magazines<A> {
     fn cache(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
         let mut fresh = None;
         loop {
-            let outcome = self.cpu(cpu).attempt(|pairs| {
-                let pair = &mut pairs[class.0];
-                if self.check && !without!(DoubleFreeUnseen) && pair.rounds().any(|b| *b == block) {
-                    return Err(FreeError::NotAllocated);
-                }
-                if pair.push(block, class.most()) {
-                    return Ok(Ok(None));
-                }
-                Ok(self.exchange(pair, class, block, &mut fresh))
-            });
-            match outcome {
-                Some(Ok(Ok(None))) => return Ok(true),
-                Some(Ok(Ok(surplus))) => {
-                    self.tidy(cpu, class, surplus);
-                    return Ok(true);
-                }
-                Some(Ok(Err(Full::NeedsMagazine))) => match Magazine::new() {
-                    Some(magazine) => fresh = Some(magazine),
-                    None => return Ok(false),
-                },
-                None | Some(Ok(Err(Full::GoesBack))) => return Ok(false),
-                Some(Err(error)) => return Err(error),
+            let outcome = self.cpu(cpu).attempt(|pairs| self.put(pairs, class, block, &mut fresh));
+            let Some(outcome) = outcome else { return Ok(false) };
+            if let Some(cached) = self.settle(cpu, class, outcome?, &mut fresh) {
+                return Ok(cached);
             }
+        }
+    }
+
+    #[inline]
+    fn put(
+        &self,
+        pairs: &mut [Pair; CLASSES],
+        class: Class,
+        block: u64,
+        fresh: &mut Option<Magazine>,
+    ) -> Result<Result<Option<Magazine>, Full>, FreeError> {
+        let pair = &mut pairs[class.0];
+        if self.check && !without!(DoubleFreeUnseen) && pair.rounds().any(|b| *b == block) {
+            return Err(FreeError::NotAllocated);
+        }
+        if pair.push(block, class.most()) {
+            return Ok(Ok(None));
+        }
+        Ok(self.exchange(pair, class, block, fresh))
+    }
+
+    /// Was the block cached? `None`: try again, with an empty magazine.
+    #[inline]
+    fn settle(
+        &self,
+        cpu: usize,
+        class: Class,
+        outcome: Result<Option<Magazine>, Full>,
+        fresh: &mut Option<Magazine>,
+    ) -> Option<bool> {
+        match outcome {
+            Ok(None) => Some(true),
+            Ok(surplus) => {
+                self.tidy(cpu, class, surplus);
+                Some(true)
+            }
+            Err(Full::GoesBack) => Some(false),
+            Err(Full::NeedsMagazine) => match Magazine::new() {
+                Some(magazine) => {
+                    *fresh = Some(magazine);
+                    None
+                }
+                None => Some(false),
+            },
         }
     }
 
@@ -391,40 +496,23 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         want.check()?;
         let Some(class) = Class::of(want.pages) else { return self.uncached(cpu, want) };
-        if want.align <= class.pages() {
-            let block = want
-                .limit
-                .checked_sub(want.pages - 1)
-                .and_then(|highest| self.cached(cpu, class, highest));
-            if let Some(range) = block.and_then(|block| IovaRange::new(block, want.pages)) {
-                return Ok(range);
-            }
+        match class.request(want, |highest| self.cached(cpu, class, highest)) {
+            Ok(range) => Ok(range),
+            Err(block) => first_of(self.uncached(cpu, &block)?, want.pages),
         }
-        // Blocks are of the class's size wherever they come from: they will be freed into its magazines.
-        let align = want.align.max(class.pages());
-        let block = self.uncached(cpu, &Want { pages: class.pages(), align, ..*want })?;
-        IovaRange::new(block.first(), want.pages).ok_or(AllocError::Invalid)
     }
 
     #[inline]
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
         let Some(class) = Class::of(range.pages()) else { return self.inner.free(cpu, range) };
-        if range.first() & (class.pages() - 1) != 0 {
-            return Err(FreeError::NotAllocated);
-        }
-        if self.cache(cpu, class, range.first())? {
-            return Ok(());
-        }
-        match IovaRange::new(range.first(), class.pages()) {
-            Some(block) => self.inner.free(cpu, block),
-            None => Err(FreeError::NotAllocated),
-        }
+        let block = class.block(range)?;
+        if self.cache(cpu, class, range.first())? { Ok(()) } else { self.inner.free(cpu, block) }
     }
 
     fn drain(&self, cpu: usize) {
         self.empty(cpu);
         // Their memory is freed when the lock is not held.
-        let magazines = self.cpu(cpu).with(|pairs| {
+        let magazines = self.cpu(cpu).attempt(|pairs| {
             pairs.each_mut().map(|pair| {
                 let take = |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty());
                 [take(&mut pair.loaded), take(&mut pair.previous)]
@@ -432,6 +520,73 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         });
         drop(magazines);
         self.inner.drain(cpu);
+    }
+}
+
+/// The magazines of a CPU, lent for several operations ([`Magazines::batch`]).
+pub struct Batch<'a, A> {
+    outer: &'a Magazines<A>,
+    cpu: usize,
+    /// `None`: somebody else is using them.
+    pairs: Option<&'a mut [Pair; CLASSES]>,
+}
+
+impl<A: Allocate> Batch<'_, A> {
+    /// As [`Allocate::alloc`].
+    ///
+    /// # Errors
+    /// See [`AllocError`].
+    #[inline]
+    pub fn alloc(&mut self, want: &Want) -> Result<IovaRange, AllocError> {
+        want.check()?;
+        let Some(class) = Class::of(want.pages) else { return self.uncached(want) };
+        let (outer, cpu) = (self.outer, self.cpu);
+        let range = class.request(want, |highest| {
+            let (block, surplus) = outer.get(self.pairs.as_mut()?, class, highest);
+            if surplus.is_some() {
+                outer.tidy(cpu, class, surplus);
+            }
+            block
+        });
+        match range {
+            Ok(range) => Ok(range),
+            Err(block) => first_of(self.uncached(&block)?, want.pages),
+        }
+    }
+
+    /// As [`Allocate::free`].
+    ///
+    /// # Errors
+    /// See [`FreeError`].
+    #[inline]
+    pub fn free(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        let (outer, cpu) = (self.outer, self.cpu);
+        let Some(class) = Class::of(range.pages()) else { return outer.inner.free(cpu, range) };
+        let (block, mut fresh) = (class.block(range)?, None);
+        if let Some(pairs) = &mut self.pairs {
+            loop {
+                let outcome = outer.put(pairs, class, range.first(), &mut fresh)?;
+                match outer.settle(cpu, class, outcome, &mut fresh) {
+                    Some(true) => return Ok(()),
+                    Some(false) => break,
+                    None => {}
+                }
+            }
+        }
+        outer.inner.free(cpu, block)
+    }
+
+    #[cold]
+    fn uncached(&mut self, want: &Want) -> Result<IovaRange, AllocError> {
+        match (self.outer.inner.alloc(self.cpu, want), &mut self.pairs) {
+            // What is lent goes back here; what others have, there.
+            (Err(AllocError::Exhausted), Some(pairs)) => {
+                self.outer.empty_pairs(self.cpu, pairs);
+                self.outer.uncached(self.cpu, want)
+            }
+            (Err(AllocError::Exhausted), None) => self.outer.uncached(self.cpu, want),
+            (outcome, _) => outcome,
+        }
     }
 }
 

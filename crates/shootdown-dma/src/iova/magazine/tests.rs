@@ -337,3 +337,39 @@ fn no_drift() {
     assert!(last.0 <= first.0 + first.0 / 2 + 64, "A5: nodes {seen:?}");
     assert!(last.1 <= first.1 * 2, "A5: cached {seen:?}");
 }
+
+#[test]
+fn batches_do_what_single_operations_do() {
+    let magazines = magazines(1 << 12, Config::for_cpus(2));
+    let sizes = [1, 3, 8, 1, 2000];
+    let mut live = Vec::new();
+    for round in 0..50 {
+        let got = magazines.batch(round % 3, |batch| sizes.map(|n| batch.alloc(&want(n))));
+        for (range, pages) in got.into_iter().zip(sizes) {
+            assert!(range.is_err() && pages > 1000 || want(pages).is_met_by(range.unwrap()));
+            live.extend(range);
+        }
+        let half = live.len() / 2;
+        magazines.batch(1, |batch| live.drain(half..).try_for_each(|r| batch.free(r))).unwrap();
+    }
+    // Within a batch the magazines are somebody else's; what it has cached is found.
+    magazines.batch(0, |batch| {
+        let range = magazines.alloc(0, &want(1)).unwrap();
+        magazines.free(0, range).unwrap();
+        batch.free(live.pop().unwrap()).unwrap();
+        let twice = magazines.batch(0, |inner| inner.alloc(&want(1))).unwrap();
+        batch.free(twice).unwrap();
+        assert_eq!(batch.free(twice), Err(FreeError::NotAllocated));
+    });
+    for range in live {
+        magazines.free(1, range).unwrap();
+    }
+    magazines.batch(0, |batch| {
+        let all: Vec<_> = std::iter::from_fn(|| batch.alloc(&want(1)).ok()).collect();
+        assert_eq!(all.len(), (1 << 12) - 1, "A4");
+        all.into_iter().try_for_each(|range| batch.free(range)).unwrap();
+        assert!(batch.alloc(&want(2048)).is_ok(), "A4");
+    });
+    magazines.flush();
+    assert_eq!(magazines.inner().free_pages(), (1 << 12) - 1 - 2048, "A3");
+}
