@@ -4,6 +4,18 @@
 //! allocated, cached, reserved or held back; it respects alignment, limit and boundary; it is never page 0; and what is
 //! freed is named by its address *and* its length, which are checked where checking is affordable (each allocator
 //! says what it checks).
+//!
+//! | allocator | use it |
+//! |---|---|
+//! | [`Tree`] | behind the others; alone for what is mapped once |
+//! | [`Magazines`] | before the tree, for everything that is mapped and unmapped at rate |
+//! | [`Arena`] | where unmapping is lazy and one flush for each sweep of a pool is often enough |
+//! | [`Ring`] | for the buffers of one ring of descriptors, from a region of any of these |
+//! | [`identity`] | with one of these for what does not fit: no allocation at all, but devices learn physical addresses |
+//! | [`Checked`] | around any of these, to find who frees what isn't theirs |
+//!
+//! None waits, but for a lock that is held for a bounded time; none disables interrupts. If interrupt handlers allocate or free, all
+//! callers do so with interrupts disabled.
 
 pub mod arena;
 pub mod checked;
