@@ -12,12 +12,12 @@ const fn hole(first: u64, last: u64) -> IovaRange {
     }
 }
 
-/// FEE0_0000 to FEEF_FFFF, in pages of 4 KiB: writes of a device to it are interrupts and are never translated (VT-d
-/// specification 3.14; AMD-Vi treats the range alike).
+/// FEE0_0000 to FEEF_FFFF, in pages of 4 KiB: writes of a device to it are interrupts and are never translated (VT-d's
+/// interrupt address range).
 pub const INTERRUPTS: IovaRange = hole(0xfee00, 0xfeeff);
 
-/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (AMD I/O virtualization
-/// specification 2.1.2).
+/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (from
+/// memory of AMD's manuals: firmware lists what a machine reserves, and has the last word).
 pub const HYPERTRANSPORT: IovaRange = hole(0xfd0_0000, 0xfff_ffff);
 
 /// What a domain's devices can address, and what of that is not to be used.
