@@ -42,4 +42,8 @@ counts! {
     timed_flushes,
     /// Pages of tables taken out because they were empty.
     swept_tables,
+    /// Mappings whose address follows from the memory's.
+    identities,
+    /// Mappings whose address could not follow from the memory's.
+    fallbacks,
 }

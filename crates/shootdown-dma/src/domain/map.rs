@@ -1,7 +1,7 @@
 //! Mapping: hold the pages, take addresses, put entries.
 
 use super::owed::{Frames, Thing};
-use super::{DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy};
+use super::{Cell, DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::{Allocate, Want};
 use crate::table;
@@ -59,14 +59,59 @@ impl<H: Host> Domain<H> {
         let Some(frames) = segment.frames() else {
             return Err(if bytes == 0 { MapError::Empty } else { MapError::Overflow });
         };
+        if let Some(range) = self.map_identity(frames, rights)? {
+            self.tell_of_presence(range)?;
+            return Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))));
+        }
+        let warm = if frames.pages == 1 { self.map_warm(frames, rights)? } else { None };
+        let range = match warm {
+            Some(range) => range,
+            None => self.map_fresh(frames, rights)?,
+        };
+        self.tell_of_presence(range)?;
+        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))))
+    }
+
+    /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is not asked, and the entry is
+    /// where the last ones were.
+    #[inline]
+    fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
+        self.hold(frames)?;
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let range = cell.warm.pop().and_then(|page| IovaRange::new(page, 1))?;
+            let put = self.put_in(seat, cell, range, frames, rights);
+            cell.counts.maps += u64::from(put.is_ok());
+            Some((range, put))
+        });
+        match entered.unwrap_or(None) {
+            Some((range, Ok(()))) => Ok(Some(range)),
+            Some((range, Err(error))) => self.unput(error, Some(range), frames).map(|()| None),
+            // Nothing warm, or no cell: the long way.
+            None => {
+                if self.config.holds {
+                    self.host.release(frames.first, frames.pages);
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Maps pages at addresses from the allocator.
+    fn map_fresh(&self, frames: Frames, rights: Rights) -> Result<IovaRange, MapError> {
         let range = self.allocate(frames.pages)?;
         if let Err(error) = self.hold(frames) {
             self.give_back_one(Self::addresses_of(range));
             return Err(error);
         }
-        self.put(range, frames, rights)?;
-        self.tell_of_presence(range)?;
-        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))))
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            self.put_in(seat, cell, range, frames, rights)?;
+            cell.counts.maps += 1;
+            Ok(())
+        });
+        match entered.unwrap_or(Err((MapError::Busy, None))) {
+            Ok(()) => Ok(range),
+            Err(error) => self.unput(error, Some(range), frames).map(|()| range),
+        }
     }
 
     /// Maps pieces of memory so that a device finds them one after the other.
@@ -124,7 +169,7 @@ impl<H: Host> Domain<H> {
         want: &Want,
         error: crate::iova::AllocError,
     ) -> Result<IovaRange, MapError> {
-        if self.owes().0 == 0 || error != crate::iova::AllocError::Exhausted {
+        if error != crate::iova::AllocError::Exhausted {
             return Err(error.into());
         }
         // What it can't get back in this way stays owed.
@@ -159,24 +204,22 @@ impl<H: Host> Domain<H> {
         self.config.holds.then_some(frames)
     }
 
-    /// Puts the entries of a range that was allocated whole. If that fails, range and pages are given back.
+    /// Puts the entries of a range, in a cell. The error says what a device may have seen.
     #[inline]
-    fn put(&self, range: IovaRange, frames: Frames, rights: Rights) -> Result<(), MapError> {
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            // SAFETY: a cell is one CPU's at a time, and there is a seat for each that nobody uses otherwise.
-            let walker = unsafe { self.table.walker_at(seat) };
-            let mut walker = walker.ok_or((MapError::Busy, None))?;
-            walker.map(range, frames.first, rights).map_err(Self::why)?;
-            cell.counts.maps += 1;
-            cell.counts.mapped_pages += frames.pages;
-            Ok(())
-        });
-        let error = match entered {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => error,
-            Err(_) => (MapError::Busy, None),
-        };
-        self.unput(error, Some(range), frames)
+    fn put_in(
+        &self,
+        seat: usize,
+        cell: &mut Cell,
+        range: IovaRange,
+        frames: Frames,
+        rights: Rights,
+    ) -> Result<(), (MapError, Option<IovaRange>)> {
+        // SAFETY: a cell is one CPU's at a time, and there is a seat for each that nobody uses otherwise.
+        let walker = unsafe { self.table.walker_at(seat) };
+        let mut walker = walker.ok_or((MapError::Busy, None))?;
+        walker.map(range, frames.first, rights).map_err(Self::why)?;
+        cell.counts.mapped_pages += frames.pages;
+        Ok(())
     }
 
     /// Puts the entries of a range that stays the caller's if that fails.
@@ -187,19 +230,11 @@ impl<H: Host> Domain<H> {
         rights: Rights,
     ) -> Result<(), MapError> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            // SAFETY: as in `put`.
-            let walker = unsafe { self.table.walker_at(seat) };
-            let mut walker = walker.ok_or((MapError::Busy, None))?;
-            walker.map(part, frames.first, rights).map_err(Self::why)?;
-            cell.counts.mapped_pages += frames.pages;
-            Ok(())
+            self.put_in(seat, cell, part, frames, rights)
         });
-        let error = match entered {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => error,
-            Err(_) => (MapError::Busy, None),
-        };
-        self.unput(error, None, frames)
+        entered
+            .unwrap_or(Err((MapError::Busy, None)))
+            .or_else(|error| self.unput(error, None, frames))
     }
 
     /// The reason, and what a device may have seen meanwhile.
@@ -255,7 +290,9 @@ impl<H: Host> Domain<H> {
         let token = self.engine.invalidate(self.host.cpu(), range, true);
         let told = self.wait(token);
         told.map_err(|error| {
-            let _ = self.unmap_pages(range, Some(range), Policy::Strict);
+            // Mapped by us, just now.
+            let at = DmaAddr(range.first() << PAGE_SHIFT);
+            let _ = self.unmap_under(Policy::Strict, at, range.pages() << PAGE_SHIFT);
             MapError::NotTold(error)
         })
     }

@@ -24,12 +24,82 @@
 //! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
 //! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
 //!
+//! # The smallest complete host
+//! A kernel whose tables come from the heap, and whose IOMMU is done at once; it runs. A real one replaces the bodies, not
+//! the shape: pages by their physical addresses, a queue of [`invalidate`](crate::invalidate), references to pages.
+//!
+//! ```
+//! use std::alloc::{Layout, alloc_zeroed, dealloc};
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use shootdown_dma::domain::{Config, Domain, Host};
+//! use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
+//! use shootdown_dma::iova::magazine::{self, Magazines};
+//! use shootdown_dma::iova::space::{INTERRUPTS, Space};
+//! use shootdown_dma::iova::tree::Tree;
+//! use shootdown_dma::table::memory::Table;
+//! use shootdown_dma::table::{TableMemory, VtdSecondLevel};
+//! use shootdown_dma::{DeviceId, DomainId, PhysAddr, Policy, Rights};
+//!
+//! struct Kernel;
+//! struct Pages;
+//! #[derive(Default)]
+//! struct Iommu(AtomicU64);
+//!
+//! // SAFETY: nothing is recycled here. A real one counts: a page that is held is not given to anyone else.
+//! unsafe impl Host for Kernel {
+//!     type Addresses = Magazines<Tree>;
+//!     type Format = VtdSecondLevel;
+//!     type Tables = Pages;
+//!     type Unit = Iommu;
+//!     fn cpu(&self) -> usize { 0 }                          // a hint
+//!     fn hold(&self, _: PhysAddr, _: u64) -> bool { true }  // get_page
+//!     fn release(&self, _: PhysAddr, _: u64) {}             // put_page
+//! }
+//!
+//! fn page() -> Layout { Layout::from_size_align(4096, 4096).expect("a page") }
+//! // SAFETY: pages of the heap, each its own physical address.
+//! unsafe impl TableMemory for Pages {
+//!     fn allocate(&self) -> Option<PhysAddr> {
+//!         Some(PhysAddr(unsafe { alloc_zeroed(page()) } as u64)).filter(|at| at.0 != 0)
+//!     }
+//!     unsafe fn free(&self, at: PhysAddr) { unsafe { dealloc(at.0 as *mut u8, page()) } }
+//!     unsafe fn table(&self, at: PhysAddr) -> &Table { unsafe { &*(at.0 as *const Table) } }
+//! }
+//! // SAFETY: it has no cache.
+//! unsafe impl Unit for Iommu {
+//!     fn submit(&self, _: &[Command]) -> Result<Ticket, QueueError> {
+//!         Ok(Ticket(self.0.fetch_add(1, Ordering::AcqRel) + 1))
+//!     }
+//!     fn completed(&self) -> Result<Ticket, QueueError> { Ok(Ticket(self.0.load(Ordering::Acquire))) }
+//! }
+//!
+//! let tree = Tree::new(&Space::below(1 << 27).without(&[INTERRUPTS]))?;
+//! let addresses = Magazines::new(tree, &magazine::Config::for_cpus(4))?;
+//! let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
+//! let config = Config::new(4).policy(Policy::Held); // strict-ish
+//! let units = [(Iommu::default(), DomainId(1))];
+//! let domain = Domain::new(Kernel, config, addresses, format, Pages, units)?;
+//!
+//! // `domain.root()` goes into the device's context entry, after:
+//! let seat = domain.attach(0, DeviceId(0x0300), false)?;
+//! let at = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
+//! // The device writes a packet to `at`; then
+//! domain.unmap(at, 1500)?;       // returns at once; the page is held until the IOMMU has forgotten it
+//! domain.poll(12_000_000)?;      // from a timer, every few milliseconds
+//!
+//! domain.detach(seat).map_err(|(error, _seat)| error)?;
+//! // SAFETY: no device's entry leads to it any more.
+//! unsafe { domain.end() }.map_err(|failed| failed.error)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! | file | does |
 //! |---|---|
 //! | `host.rs` | the kernel's half: CPUs, waiting, references to pages |
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
+//! | `identity.rs` | addresses that follow from the memory's |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
@@ -37,6 +107,7 @@
 mod counts;
 mod error;
 mod host;
+mod identity;
 mod map;
 mod owed;
 mod policy;
@@ -62,8 +133,9 @@ use core::fmt;
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token};
+use crate::iova::identity::Layout;
 use crate::local::Local;
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::IoPageTable;
 use owed::{Queue, Thing};
 
@@ -102,6 +174,9 @@ pub struct Config {
     pub limits: Limits,
     /// What to tell units when.
     pub ladder: Ladder,
+    /// Pages have addresses that follow from the memory's where this has room for them. The allocator is to hand out what
+    /// its [zone](Layout::fallback) holds, and nothing else.
+    pub identity: Option<Layout<'static>>,
 }
 
 impl Config {
@@ -117,6 +192,7 @@ impl Config {
             limit: u64::MAX,
             limits: Limits::DEFAULT,
             ladder: Ladder::DEFAULT,
+            identity: None,
         }
     }
 
@@ -131,6 +207,12 @@ impl Config {
     #[must_use]
     pub const fn trusted(self) -> Self {
         Self { trusted: true, ..self }
+    }
+
+    /// The same, with addresses that follow from the memory's where they can.
+    #[must_use]
+    pub const fn identity(self, layout: Layout<'static>) -> Self {
+        Self { identity: Some(layout), ..self }
     }
 
     /// The same, for devices that address no page above this.
@@ -156,6 +238,8 @@ impl Config {
 #[derive(Debug)]
 struct Cell {
     owed: Queue,
+    /// Addresses of single pages that have come back, to be mapped again here.
+    warm: Vec<u64>,
     /// Pages unmapped since empty tables were looked for.
     unswept: u64,
     counts: Counts,
@@ -173,10 +257,15 @@ pub struct Domain<H: Host> {
     stranded: Local<Vec<(Token, Thing)>>,
     /// When what is owed was flushed last, by the clock of [`poll`](Domain::poll).
     flushed_at: AtomicU64,
+    /// Tables that are not too many.
+    tables_enough: AtomicUsize,
     /// The window's first page and its pages; 0: there is none.
     window: AtomicU64,
     window_pages: AtomicU64,
 }
+
+/// Addresses that a CPU keeps: two batches of what it owes, as they come back.
+const WARM: usize = 256;
 
 /// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
 const SPARE: usize = 2;
@@ -198,7 +287,9 @@ impl<H: Host> Domain<H> {
         let cpus = config.cpus.max(1) + SPARE;
         let cells = Local::try_new(cpus, |_| {
             let owed = Queue::new(config.limits)?;
-            Ok(Cell { owed, unswept: 0, counts: Counts::default() })
+            let mut warm = Vec::new();
+            warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
+            Ok(Cell { owed, warm, unswept: 0, counts: Counts::default() })
         })?;
         Ok(Self {
             table: IoPageTable::new(format, tables, cpus)?,
@@ -209,6 +300,7 @@ impl<H: Host> Domain<H> {
             addresses,
             cells,
             flushed_at: AtomicU64::new(0),
+            tables_enough: AtomicUsize::new(0),
             window: AtomicU64::new(0),
             window_pages: AtomicU64::new(0),
         })

@@ -69,12 +69,17 @@ impl Thing {
 }
 
 /// How many are taken from a queue at a time.
-pub const BATCH: usize = 16;
+pub const BATCH: usize = 32;
 
 /// What was taken from a queue.
 pub struct Taken {
     pub things: [Option<Thing>; BATCH],
     pub len: usize,
+}
+
+impl Taken {
+    /// Nothing yet.
+    pub const NOTHING: Self = Self { things: [const { None }; BATCH], len: 0 };
 }
 
 /// One CPU's queue.
@@ -155,8 +160,7 @@ impl Queue {
     }
 
     /// Takes from the front what `is_complete`.
-    pub fn take(&mut self, is_complete: impl Fn(Token) -> bool) -> Taken {
-        let mut taken = Taken { things: [const { None }; BATCH], len: 0 };
+    pub fn take(&mut self, taken: &mut Taken, is_complete: impl Fn(Token) -> bool) {
         while let Some((token, count)) = self.batches.front_mut() {
             if !is_complete(*token) && !without!(GivenBackEarly) {
                 break;
@@ -173,7 +177,6 @@ impl Queue {
             }
             self.batches.pop_front();
         }
-        taken
     }
 }
 

@@ -1,7 +1,8 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
 use super::owed::{BATCH, Taken, Thing};
-use super::{Cell, Counts, Domain, Host};
+use super::{Cell, Counts, Domain, Host, WARM};
+use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
 use crate::iova::{Allocate, FreeError};
 use crate::sync::Ordering;
@@ -16,12 +17,18 @@ pub struct Failed<H: Host> {
     pub domain: Domain<H>,
 }
 
-/// Pages unmapped after which a CPU looks at some tables, whether they are empty: a table that is taken out and wanted
-/// again at once costs some microseconds, which are less than a nanosecond for each of so many pages.
+/// Pages unmapped after which a CPU asks whether there are too many tables. A table that is taken out and wanted again at
+/// once costs some microseconds, which are less than a nanosecond for each of so many pages.
 const SWEEP_AT: u64 = 4096;
 
-/// Tables that it looks at then: twice as many as so many pages can leave empty.
-const SWEEP: usize = 16;
+/// Tables that are looked at then.
+const SWEEP: usize = 64;
+
+/// So many tables are not too many, if `tables` were left when they were looked at last: a quarter more, for what is empty
+/// now and will be wanted again.
+const fn enough(tables: usize) -> usize {
+    tables + tables / 4 + 16
+}
 
 impl<H: Host> Domain<H> {
     /// Gives back what is complete, has units told of what has waited for longer than
@@ -49,7 +56,7 @@ impl<H: Host> Domain<H> {
                 list.iter().for_each(|(token, _)| self.engine.submit(*token));
             });
             // Tables that became empty, and that nobody comes by any more.
-            self.sweep(self.host.cpu());
+            self.sweep(self.host.cpu(), 0);
         }
         let outcome = self.engine.poll();
         for cpu in 0..self.cells.cpus() {
@@ -75,43 +82,91 @@ impl<H: Host> Domain<H> {
     /// Gives back what is complete of what a CPU owes.
     pub(super) fn settle(&self, cpu: usize) {
         loop {
-            let taken = self.cells.enter(cpu, |cell| self.take(cell));
-            let Some(taken) = taken else { return };
+            let mut taken = Taken::NOTHING;
+            self.cells.enter(cpu, |cell| {
+                cell.owed.take(&mut taken, |token| self.engine.is_complete(token));
+            });
             let len = taken.len;
-            self.give_back(taken);
+            self.give_back(cpu, &mut taken);
             if len < BATCH {
                 return;
             }
         }
     }
 
-    #[inline]
-    pub(super) fn take(&self, cell: &mut Cell) -> Taken {
-        cell.owed.take(|token| self.engine.is_complete(token))
+    /// Gives back what was taken from a queue (I1), with no cell entered.
+    fn give_back(&self, cpu: usize, taken: &mut Taken) {
+        // Addresses together: the allocator is entered once for all.
+        let mut ranges = [None; BATCH];
+        let mut len = 0;
+        for thing in taken.things.iter_mut().take(taken.len).filter_map(Option::take) {
+            match thing {
+                Thing::Mapping { gives: Some(range), frames, .. } => {
+                    if let Some(frames) = frames {
+                        self.host.release(frames.first, frames.pages);
+                    }
+                    ranges[len] = Some(range);
+                    len += 1;
+                }
+                thing => self.give_back_one(thing),
+            }
+        }
+        if len == 0 {
+            return;
+        }
+        // Single pages to whoever maps here next.
+        self.cells.enter(cpu, |cell| {
+            let room = WARM - cell.warm.len();
+            let single = |range: &&mut Option<IovaRange>| range.is_some_and(|r| r.pages() == 1);
+            for range in ranges.iter_mut().filter(single).take(room) {
+                cell.warm.extend(range.take().map(IovaRange::first));
+            }
+        });
+        if ranges.iter().any(Option::is_some) {
+            self.free(ranges.iter().flatten().copied());
+        }
     }
 
-    /// Gives back what was taken from a queue (I1), with no cell entered.
-    pub(super) fn give_back(&self, taken: Taken) {
-        for thing in taken.things.into_iter().take(taken.len).flatten() {
-            self.give_back_one(thing);
+    fn free(&self, ranges: impl Iterator<Item = IovaRange>) {
+        let cpu = self.host.cpu();
+        self.addresses.free_all(cpu, ranges, |range, why| self.refused(range, why));
+    }
+
+    /// Gives the addresses back that a CPU keeps.
+    pub(super) fn cool(&self, cpu: usize) {
+        loop {
+            let mut ranges = [None; BATCH];
+            self.cells.enter(cpu, |cell| {
+                let from = cell.warm.len().saturating_sub(BATCH);
+                for (range, page) in ranges.iter_mut().zip(cell.warm.drain(from..)) {
+                    *range = IovaRange::new(page, 1);
+                }
+            });
+            if ranges[0].is_none() {
+                return;
+            }
+            self.free(ranges.iter().flatten().copied());
         }
+    }
+
+    /// The allocator has not taken addresses back.
+    #[cold]
+    fn refused(&self, range: IovaRange, why: FreeError) {
+        // Complete, but it has no memory for its records: try again later.
+        debug_assert_eq!(why, FreeError::NoMemory, "{range:?} was mapped");
+        self.strand(Token::DONE, Self::addresses_of(range));
     }
 
     /// Gives back something whose token is complete.
     pub(super) fn give_back_one(&self, thing: Thing) {
         match thing {
-            Thing::Mapping { cleared, gives, frames } => {
+            Thing::Mapping { gives, frames, .. } => {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
-                let Some(range) = gives else { return };
-                match self.addresses.free(self.host.cpu(), range) {
-                    Ok(()) => {}
-                    // Complete, but the allocator has no memory for its records: try again later.
-                    Err(FreeError::NoMemory) => {
-                        self.strand(Token::DONE, Thing::Mapping { cleared, gives, frames: None });
-                    }
-                    Err(error) => debug_assert!(false, "{range:?} was mapped: {error}"),
+                if let Some(range) = gives {
+                    let freed = self.addresses.free(self.host.cpu(), range);
+                    freed.unwrap_or_else(|why| self.refused(range, why));
                 }
             }
             // SAFETY: its token is complete; it was taken after the table was taken out, and covers table entries.
@@ -149,14 +204,18 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Looks whether there are empty tables, and takes them out.
+    /// If there are more tables than `above`, looks whether some are empty, and takes those out.
     #[cold]
-    pub(super) fn sweep(&self, cpu: usize) {
-        let mut detached = Detachments::new();
-        if self.table.sweep(SWEEP, &mut detached).is_none_or(|found| found == 0) {
+    pub(super) fn sweep(&self, cpu: usize, above: usize) {
+        let tables = self.table.pages();
+        if tables <= above {
             return;
         }
-        self.owe_tables(cpu, &mut detached);
+        let mut detached = Detachments::new();
+        if let Some(found) = self.table.sweep(SWEEP, &mut detached) {
+            self.tables_enough.store(enough(tables.saturating_sub(found)), Ordering::Relaxed);
+            self.owe_tables(cpu, &mut detached);
+        }
     }
 
     /// Tables were taken out: their pages are owed until walk caches have forgotten them.
@@ -224,6 +283,7 @@ impl<H: Host> Domain<H> {
                 self.engine.wait(token, &mut || self.host.relax())?;
             }
             self.settle(cpu);
+            self.cool(cpu);
         }
         while let Some(Some(token)) = self.stranded.enter(0, |list| list.first().map(|(t, _)| *t)) {
             self.engine.wait(token, &mut || self.host.relax())?;

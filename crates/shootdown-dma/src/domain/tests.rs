@@ -1,6 +1,6 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -10,6 +10,7 @@ use super::*;
 use crate::addr::{IovaRange, Rights};
 use crate::invalidate::{Command, Ticket, Unit};
 use crate::iova::AllocError;
+use crate::iova::identity::{Layout, LeafSize};
 use crate::iova::space::{INTERRUPTS, Space};
 use crate::iova::tree::Tree;
 use crate::table::memory::Table;
@@ -69,8 +70,8 @@ unsafe impl Unit for &World {
     }
 }
 
-fn layout() -> Layout {
-    Layout::from_size_align(4096, 4096).unwrap()
+fn layout() -> HeapLayout {
+    HeapLayout::from_size_align(4096, 4096).unwrap()
 }
 
 // SAFETY: pages of the heap, at their own addresses.
@@ -207,7 +208,6 @@ pub(crate) fn an_idle_domain_drains() {
     world.complete();
     domain.poll(30_000_001).unwrap();
     assert_eq!(domain.counts().timed_flushes, 1);
-    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
     // The table that it was in is empty now, and goes in the same way.
     domain.poll(40_000_001).unwrap();
     world.complete();
@@ -233,7 +233,7 @@ pub(crate) fn tables_go_after_walk_caches() {
     // Nothing is owed but the tables that are found now.
     let told = world.commands().len();
     for _ in 0..8 {
-        domain.sweep(0);
+        domain.sweep(0, 0);
     }
     let swept = domain.counts().swept_tables;
     assert!(swept >= 3, "{swept} tables were empty");
@@ -454,5 +454,84 @@ fn every_count_is_shown() {
     let value = |name| rows.iter().find(|row| row.0 == name).map(|row| row.1);
     assert_eq!((value("maps"), value("unmapped_pages")), (Some(1), Some(1)));
     assert!(rows.iter().all(|row| row.2.ends_with('.')));
+    finish(domain);
+}
+
+/// 39 bits of address: zones of 2^25 pages.
+fn by_identity(world: &World, policy: Policy) -> Domain<&World> {
+    let layout = Layout::new(27, 18, LeafSize::Page).unwrap();
+    let format = VtdSecondLevel::new(3, true, true).unwrap();
+    let tree = Tree::new(&layout.fallback()).unwrap();
+    let config = Config::new(1).policy(policy).identity(layout);
+    Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap()
+}
+
+#[test]
+fn identity_addresses_are_shared_and_go_with_the_last_user() {
+    let world = World::default();
+    let domain = by_identity(&world, Policy::Held);
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    let page = buffer(0).0 >> PAGE_SHIFT;
+    let one = domain.map(PhysAddr(buffer(0).0 + 0x10), 0x100, Rights::Read).unwrap();
+    let two = domain.map(PhysAddr(buffer(0).0 + 0x800), 0x100, Rights::Read).unwrap();
+    assert_eq!(two.0 - one.0, 0x7f0, "one page, one address");
+    let other = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    assert_ne!(other.0 >> PAGE_SHIFT, one.0 >> PAGE_SHIFT, "another right, another address");
+    assert_eq!(world.refs(page), 3);
+    domain.unmap(one, 0x100).unwrap();
+    assert_eq!((world.refs(page), domain.owes()), (2, (0, 0)), "others hold it");
+    domain.unmap(two, 0x100).unwrap();
+    assert_eq!((world.refs(page), domain.owes()), (2, (1, 1)), "the last one: not forgotten yet");
+    assert_eq!(domain.unmap(one, 0x100), Err(UnmapError::NotMapped));
+    domain.flush().unwrap();
+    assert_eq!((world.refs(page), domain.owes()), (1, (0, 0)));
+    domain.unmap(other, 4096).unwrap();
+    assert_eq!((domain.counts().identities, domain.counts().fallbacks), (3, 0));
+    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages(), "nothing allocated");
+    finish(domain);
+    assert_eq!(world.refs(page), 0);
+}
+
+#[test]
+fn a_page_that_is_used_too_often_gets_another_address() {
+    let world = World::default();
+    let domain = by_identity(&world, Policy::Held);
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    // Three pages, the middle one of which is full.
+    let (first, middle) = (PhysAddr(0x4000_0000), PhysAddr(0x4000_1000));
+    let users: Vec<DmaAddr> =
+        (0..511).map(|_| domain.map(middle, 4096, Rights::Read).unwrap()).collect();
+    let at = domain.map(first, 3 * 4096, Rights::Read).unwrap();
+    assert!(!users.contains(&DmaAddr(at.0 + 4096)), "elsewhere");
+    assert_eq!((domain.counts().identities, domain.counts().fallbacks), (511, 1));
+    assert_eq!(world.refs(0x40000), 2, "held by the mapping, and since a device may have seen it");
+    domain.unmap(users[0], 4096).unwrap();
+    let again = domain.map(first, 3 * 4096, Rights::Read).unwrap();
+    assert_eq!(again.0 + 4096, users[0].0);
+    domain.unmap(again, 3 * 4096).unwrap();
+    users[1..].iter().for_each(|user| domain.unmap(*user, 4096).unwrap());
+    domain.unmap(at, 3 * 4096).unwrap();
+    finish(domain);
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+}
+
+#[test]
+fn pages_released_together_are_invalidated_together() {
+    let world = World::default();
+    let domain = by_identity(&world, Policy::Strict);
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    let first = PhysAddr(0x4000_0000);
+    let shared = domain.map(PhysAddr(0x4000_1000), 4096, Rights::Read).unwrap();
+    let at = domain.map(first, 4 * 4096, Rights::Read).unwrap();
+    assert_eq!(domain.unmap(at, 5 * 4096), Err(UnmapError::NotMapped), "one too many");
+    domain.unmap(at, 4 * 4096).unwrap();
+    let range = IovaRange::new(at.0 >> PAGE_SHIFT, 4).unwrap();
+    assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only: true }]);
+    let mut walker = domain.table().walker(0).unwrap();
+    let uses = |page| walker.translate(page).map(|t| t.uses);
+    let left: Vec<_> = (range.first()..=range.last()).map(uses).collect();
+    assert_eq!(left, [None, Some(1), None, None], "another uses it");
+    drop(walker);
+    domain.unmap(shared, 4096).unwrap();
     finish(domain);
 }

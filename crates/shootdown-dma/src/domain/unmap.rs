@@ -15,6 +15,7 @@ use super::owed::{Frames, Thing};
 use super::{Cell, DmaAddr, Domain, Host, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::Token;
+use crate::sync::Ordering;
 use crate::table::memory::INDEX_BITS;
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
@@ -22,7 +23,7 @@ use crate::table::{Detachments, Format, TableMemory, Walker};
 const RUNS: usize = 16;
 
 /// Unmappings between two looks at what is complete.
-const SETTLE_EVERY: usize = 16;
+const SETTLE_EVERY: usize = 32;
 
 /// Memory that a range leads to.
 struct Runs {
@@ -114,7 +115,9 @@ impl<H: Host> Domain<H> {
             return outcome;
         }
         let range = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
-        if pages == 1 {
+        if self.is_identity(range) {
+            self.unmap_identity(range, policy)
+        } else if pages == 1 {
             self.unmap_page(range, policy)
         } else {
             self.unmap_pages(range, Some(range), policy)
@@ -263,7 +266,7 @@ impl<H: Host> Domain<H> {
             self.settle(left.seat);
         }
         if left.sweep {
-            self.sweep(left.seat);
+            self.sweep(left.seat, self.tables_enough.load(Ordering::Relaxed));
         }
         outcome
     }

@@ -186,6 +186,23 @@ pub unsafe trait Allocate: Sync {
     /// See [`FreeError`]; as far as the allocator checks.
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError>;
 
+    /// [`free`](Self::free) for many ranges; `refused` is told of those that were not taken back.
+    #[inline]
+    fn free_all(
+        &self,
+        cpu: usize,
+        ranges: impl Iterator<Item = IovaRange>,
+        mut refused: impl FnMut(IovaRange, FreeError),
+    ) where
+        Self: Sized,
+    {
+        for range in ranges {
+            if let Err(why) = self.free(cpu, range) {
+                refused(range, why);
+            }
+        }
+    }
+
     /// Gives back what is cached for `cpu`, which has gone offline.
     fn drain(&self, cpu: usize) {
         let _ = cpu;

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use shootdown_dma::domain::Host;
 use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
-use shootdown_dma::iova::Allocate;
-use shootdown_dma::iova::{AllocError, FreeError, Want};
+use shootdown_dma::iova::magazine::Magazines;
+use shootdown_dma::iova::tree::Tree;
+use shootdown_dma::iova::{AllocError, Allocate, FreeError, Want};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
 use shootdown_dma::{IovaRange, PhysAddr};
@@ -106,19 +107,43 @@ impl Memory {
     }
 }
 
-/// The allocator of a domain, chosen when it runs.
-pub struct Addresses(pub Box<dyn Allocate>);
+/// The allocator of a domain.
+pub enum Addresses {
+    /// A tree of live runs under one lock.
+    Tree(Tree),
+    /// A cache for each CPU over the same.
+    Magazines(Magazines<Tree>),
+}
 
-// SAFETY: the promises are those of the allocator in the box.
+// SAFETY: the promises are those of the allocator inside.
 unsafe impl Allocate for Addresses {
+    #[inline]
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
-        self.0.alloc(cpu, want)
+        match self {
+            Self::Tree(tree) => tree.alloc(cpu, want),
+            Self::Magazines(magazines) => magazines.alloc(cpu, want),
+        }
     }
+
+    #[inline]
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
-        self.0.free(cpu, range)
+        match self {
+            Self::Tree(tree) => tree.free(cpu, range),
+            Self::Magazines(magazines) => magazines.free(cpu, range),
+        }
     }
-    fn drain(&self, cpu: usize) {
-        self.0.drain(cpu);
+
+    #[inline]
+    fn free_all(
+        &self,
+        cpu: usize,
+        ranges: impl Iterator<Item = IovaRange>,
+        refused: impl FnMut(IovaRange, FreeError),
+    ) {
+        match self {
+            Self::Tree(tree) => tree.free_all(cpu, ranges, refused),
+            Self::Magazines(magazines) => magazines.free_all(cpu, ranges, refused),
+        }
     }
 }
 

@@ -12,7 +12,6 @@ use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
 use shootdown_dma::domain::{Config, DmaAddr, Domain};
-use shootdown_dma::iova::Allocate;
 use shootdown_dma::iova::space::{INTERRUPTS, Space};
 use shootdown_dma::table::VtdSecondLevel;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr, Policy, Rights};
@@ -78,12 +77,11 @@ impl Bench {
     /// # Panics
     /// When the host has no memory for it.
     #[must_use]
-    pub fn new(config: Config, addresses: Box<dyn Allocate>) -> Self {
+    pub fn new(config: Config, addresses: Addresses) -> Self {
         let (iommu, memory) = (Arc::new(host::Instant::default()), Arc::new(Memory::new(PAGES)));
         let format = VtdSecondLevel::new(3, true, true).expect("three levels");
         let kernel = Kernel { memory: Arc::clone(&memory) };
         let units = [(Arc::clone(&iommu), DomainId(1))];
-        let addresses = Addresses(addresses);
         let domain = Domain::new(kernel, config, addresses, format, Heap::default(), units);
         let domain = domain.expect("the host has memory for a domain");
         let _ = domain.attach(0, DeviceId(8), false).expect("the unit is there");

@@ -4,13 +4,14 @@
 //! Times depend on the host ([`crate::dma`]), and hold the library alone: the IOMMU is done at once.
 
 use shootdown_dma::Policy;
-use shootdown_dma::iova::Allocate;
+use shootdown_dma::iova::identity::{Layout, LeafSize};
 use shootdown_dma::iova::magazine::{self, Magazines};
 use shootdown_dma::iova::tree::Tree;
 
 use super::run::count;
 use super::{Experiment, Findings, Request, Target};
 use crate::LabError;
+use crate::dma::host::Addresses;
 use crate::dma::{Bench, SPACE, Shape, config};
 use crate::hot::Timing;
 use crate::output::{Document, Row};
@@ -34,20 +35,47 @@ struct Effort {
 /// Pages that are mapped at a time in the churn.
 const LIVE: usize = 16 << 10;
 
-/// An allocator: its name, and how to make it for so many threads.
-type Maker = (&'static str, fn(usize) -> Box<dyn Allocate>);
-
-fn tree() -> Tree {
-    Tree::new(&SPACE).expect("a space")
+/// Where addresses come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum From {
+    Tree,
+    Magazines,
+    Identity,
 }
 
-const ALLOCATORS: [Maker; 2] = [
-    ("tree", |_| Box::new(tree())),
-    ("magazines", |threads| {
-        let config = magazine::Config::for_cpus(threads);
-        Box::new(Magazines::new(tree(), &config).expect("a space, and memory"))
-    }),
-];
+impl From {
+    const ALL: [Self; 3] = [Self::Tree, Self::Magazines, Self::Identity];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tree => "tree",
+            Self::Magazines => "magazines",
+            Self::Identity => "identity",
+        }
+    }
+
+    fn label(self, policy: Policy) -> String {
+        format!("{}, {policy}", self.name())
+    }
+
+    /// A domain for so many threads.
+    fn bench(self, policy: Policy, threads: usize) -> Bench {
+        let tree = |space| Tree::new(&space).expect("a space");
+        let config = config(policy, threads);
+        match self {
+            Self::Tree => Bench::new(config, Addresses::Tree(tree(SPACE))),
+            Self::Magazines => {
+                let magazines = magazine::Config::for_cpus(threads);
+                let magazines = Magazines::new(tree(SPACE), &magazines);
+                Bench::new(config, Addresses::Magazines(magazines.expect("a space, and memory")))
+            }
+            Self::Identity => {
+                let layout = Layout::new(27, 18, LeafSize::Page).expect("39 bits are enough");
+                Bench::new(config.identity(layout), Addresses::Tree(tree(layout.fallback())))
+            }
+        }
+    }
+}
 
 const POLICIES: [Policy; 3] = [Policy::Strict, Policy::Held, Policy::Lazy];
 
@@ -72,13 +100,13 @@ impl Experiment for Dma {
             Effort { batches: 60, pairs: 20_000, churn: 1 << 22 }
         };
         let mut document = Document::new("dma", "native", request.seed);
-        let progress = Progress::new("dma", (ALLOCATORS.len() * POLICIES.len() + 1) as u64);
-        for (name, make) in ALLOCATORS {
+        let progress = Progress::new("dma", (From::ALL.len() * POLICIES.len() + 1) as u64);
+        for from in From::ALL {
             for policy in POLICIES {
-                progress.at(format!("{name}, {policy}"));
-                let label = format!("{name}, {policy}");
+                let label = from.label(policy);
+                progress.at(&label);
                 for threads in [1, 2] {
-                    let bench = Bench::new(config(policy, threads), make(threads));
+                    let bench = from.bench(policy, threads);
                     for shape in shapes(threads) {
                         let before = (bench.commands(), bench.domain().counts());
                         let timing = bench.measure(shape, threads, effort.batches, effort.pairs);
@@ -104,11 +132,10 @@ impl Experiment for Dma {
             }
         }
         progress.at("churn");
-        let (name, make) = ALLOCATORS[1];
-        let bench = Bench::new(config(Policy::Held, 1), make(1));
+        let bench = From::Magazines.bench(Policy::Held, 1);
         let (pages, needed) = bench.churn(request.seed, LIVE, effort.churn);
         bench.end();
-        let label = format!("{name}, {}", Policy::Held);
+        let label = From::Magazines.label(Policy::Held);
         for (metric, value) in [
             ("pages of tables after churn", count(pages as u64)),
             ("pages of tables needed", count(needed as u64)),
@@ -139,26 +166,23 @@ fn times(document: &mut Document, label: &str, shape: Shape, threads: usize, tim
 }
 
 fn targets(document: &Document) -> Vec<Target> {
-    let value = |policy: String, shape: Shape, metric| {
-        let label = format!("magazines, {policy}");
-        document.value(&label, &shape.name(), 1, metric)
-    };
     let mut targets = Vec::new();
-    for (policy, shape, most) in [
-        (Policy::Held, Shape::Page, 40.0),
-        (Policy::Lazy, Shape::Page, 40.0),
-        (Policy::Lazy, Shape::Range(256), 2.0),
+    for (from, policy, shape, most) in [
+        (From::Magazines, Policy::Held, Shape::Page, 40.0),
+        (From::Magazines, Policy::Lazy, Shape::Page, 40.0),
+        (From::Identity, Policy::Held, Shape::Page, 15.0),
+        (From::Magazines, Policy::Lazy, Shape::Range(256), 2.0),
     ] {
-        if let Some(ns) = value(policy.to_string(), shape, LEAST) {
+        let label = from.label(policy);
+        if let Some(ns) = document.value(&label, &shape.name(), 1, LEAST) {
             targets.push(Target {
-                what: format!("{policy}, {}: at most {most} ns", shape.name()),
+                what: format!("{label}, {}: at most {most} ns", shape.name()),
                 seen: format!("{ns:.1} ns"),
                 held: ns <= most,
             });
         }
     }
-    if let Some(ratio) = document.value(&format!("magazines, {}", Policy::Held), "churn", 1, TABLES)
-    {
+    if let Some(ratio) = document.value(&From::Magazines.label(Policy::Held), "churn", 1, TABLES) {
         targets.push(Target {
             what: "after churn at most 1.2 times the pages of tables that are needed".to_owned(),
             seen: format!("{ratio:.2}"),

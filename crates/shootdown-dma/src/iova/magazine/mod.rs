@@ -509,6 +509,33 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         if self.cache(cpu, class, range.first())? { Ok(()) } else { self.inner.free(cpu, block) }
     }
 
+    /// One lock for all that finds room in the CPU's magazines.
+    #[inline]
+    fn free_all(
+        &self,
+        cpu: usize,
+        ranges: impl Iterator<Item = IovaRange>,
+        mut refused: impl FnMut(IovaRange, FreeError),
+    ) {
+        let mut ranges = ranges.peekable();
+        while ranges.peek().is_some() {
+            // Up to the first that is more than a push.
+            let rest = self.cpu(cpu).attempt(|pairs| {
+                ranges.find(|range| match Class::of(range.pages()) {
+                    Some(class) if range.first() & (class.pages() - 1) == 0 && !self.check => {
+                        !pairs[class.0].push(range.first(), class.most())
+                    }
+                    _ => true,
+                })
+            });
+            if let Some(range) = rest.unwrap_or_else(|| ranges.next()) {
+                if let Err(why) = self.free(cpu, range) {
+                    refused(range, why);
+                }
+            }
+        }
+    }
+
     fn drain(&self, cpu: usize) {
         self.empty(cpu);
         // Their memory is freed when the lock is not held.

@@ -1,0 +1,192 @@
+//! Addresses that follow from the memory's: nothing is allocated, and entries are shared by whoever maps the same page.
+//!
+//! A page has one address for each right ([`Layout`](crate::iova::identity::Layout)); its entry counts who uses it
+//! ([`Walker::acquire`](crate::table::Walker::acquire)). What does not fit (memory beyond a zone, a narrow device, an entry whose
+//! count is full) gets an address from the allocator, whose range is a zone of its own: the address alone says which
+//! of the two it was.
+//!
+//! What it gives up: a device reaches a page until the *last* user has unmapped it, and learns physical addresses. What
+//! it need not care about: an address means the same page always, so that it may be used again before it is forgotten.
+//! Only the page itself must not be anybody else's before.
+//!
+//! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
+
+use super::owed::{Frames, Thing};
+use super::{Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::iova::identity::{LeafSize, Place};
+use crate::table::{MapErrorKind, Released};
+
+impl<H: Host> Domain<H> {
+    /// Maps pages where their own address says. `None`: they need addresses from the allocator.
+    #[inline]
+    pub(super) fn map_identity(
+        &self,
+        frames: Frames,
+        rights: Rights,
+    ) -> Result<Option<IovaRange>, MapError> {
+        let Some(layout) = &self.config.identity else { return Ok(None) };
+        let first = frames.first.0 >> PAGE_SHIFT;
+        let fits = layout.encode(first, frames.pages, rights, LeafSize::Page);
+        if fits.is_ok() {
+            self.hold(frames)?;
+        }
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let Ok(range) = fits else {
+                cell.counts.fallbacks += 1;
+                return Ok(None);
+            };
+            // SAFETY: as in `put`.
+            let walker = unsafe { self.table.walker_at(seat) };
+            let mut walker = walker.ok_or((MapErrorKind::NoMemory, None))?;
+            match walker.acquire_all(range, frames.first, rights) {
+                Ok(()) => {
+                    cell.counts.maps += 1;
+                    cell.counts.mapped_pages += frames.pages;
+                    cell.counts.identities += 1;
+                    Ok(Some(range))
+                }
+                Err(error) => {
+                    cell.counts.fallbacks += u64::from(error.kind == MapErrorKind::CountFull);
+                    Err((error.kind, error.undone))
+                }
+            }
+        });
+        let (error, seen) = match entered {
+            Ok(Ok(range)) => return Ok(range),
+            Ok(Err((kind, seen))) => (MapError::Table(kind), seen),
+            Err(_) => (MapError::Busy, None),
+        };
+        if let Some(seen) = seen {
+            self.owe_seen(seen);
+        }
+        if fits.is_ok() && self.config.holds {
+            self.host.release(frames.first, frames.pages);
+        }
+        if error == MapError::Table(MapErrorKind::CountFull) { Ok(None) } else { Err(error) }
+    }
+
+    /// A device may have seen pages that were mapped for a moment: they are held until it has forgotten them.
+    #[cold]
+    fn owe_seen(&self, cleared: IovaRange) {
+        let token = self.engine.note(self.host.cpu(), cleared, true);
+        let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
+        self.strand(token, Thing::Mapping { cleared, gives: None, frames });
+    }
+
+    /// The memory that identity addresses stand for, if the domain holds it.
+    #[inline]
+    fn memory_of(&self, range: IovaRange) -> Option<Frames> {
+        match self.config.identity.as_ref()?.decode(range)? {
+            Place::Identity { first, .. } if self.config.holds => {
+                Some(Frames { first: PhysAddr(first << PAGE_SHIFT), pages: range.pages() })
+            }
+            _ => None,
+        }
+    }
+
+    /// Are these addresses that follow from the memory's?
+    #[inline]
+    pub(super) fn is_identity(&self, range: IovaRange) -> bool {
+        let place = self.config.identity.as_ref().and_then(|layout| layout.decode(range));
+        matches!(place, Some(Place::Identity { .. }))
+    }
+
+    /// Unmaps such addresses, under a policy.
+    #[inline]
+    pub(super) fn unmap_identity(
+        &self,
+        range: IovaRange,
+        policy: Policy,
+    ) -> Result<(), UnmapError> {
+        if range.pages() == 1 {
+            return self.release_run(range, policy)?.1;
+        }
+        self.check_used(range)?;
+        let mut outcome = Ok(());
+        let mut first = range.first();
+        while let Some(rest) = IovaRange::new(first, (range.last() + 1).saturating_sub(first)) {
+            match self.release_run(rest, policy) {
+                Ok((pages, settled)) => {
+                    first += pages;
+                    outcome = outcome.and(settled);
+                }
+                // Whoever is in the cells leaves them soon.
+                Err(UnmapError::Busy) => core::hint::spin_loop(),
+                // Somebody has released what is not theirs.
+                Err(error) => return Err(error),
+            }
+        }
+        outcome
+    }
+
+    /// Is every page used?
+    fn check_used(&self, range: IovaRange) -> Result<(), UnmapError> {
+        let known = self.cells.enter_near(self.host.cpu(), |seat, _| {
+            let mut walker = self.walker(seat)?;
+            let mut pages = range.first()..=range.last();
+            let used = pages.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
+            if used { Ok(()) } else { Err(UnmapError::NotMapped) }
+        });
+        known.unwrap_or(Err(UnmapError::Busy))
+    }
+
+    /// Releases the first pages of a range: up to and with the last of those that nobody else uses, or all. How many they
+    /// were, and what came of invalidating them.
+    #[inline]
+    fn release_run(
+        &self,
+        range: IovaRange,
+        policy: Policy,
+    ) -> Result<(u64, Result<(), UnmapError>), UnmapError> {
+        let mut pages = 0;
+        let mut frames = [Frames { first: PhysAddr(0), pages: 0 }];
+        let mut held = 0;
+        // Of them the last ones, which nobody uses any more.
+        let mut last = None;
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let mut walker = self.walker(seat)?;
+            while pages < range.pages() {
+                let page = range.first() + pages;
+                let how = match walker.release(page) {
+                    Ok(how) => how,
+                    Err(error) if pages == 0 => return Err(error.into()),
+                    Err(_) => break,
+                };
+                match (how, last) {
+                    (Released::Last, None) => last = IovaRange::new(page, 1),
+                    (Released::Last, Some(run)) => {
+                        last = IovaRange::new(run.first(), run.pages() + 1)
+                    }
+                    (Released::Shared, None) => {}
+                    (Released::Shared, Some(_)) => {
+                        // Behind them: invalidating one page too many is cheaper than another step.
+                        last = last.and_then(|run: IovaRange| {
+                            IovaRange::new(run.first(), run.pages() + 1)
+                        });
+                    }
+                }
+                pages += 1;
+            }
+            cell.counts.unmaps += u64::from(pages == range.pages());
+            let Some(run) = last else { return Ok(None) };
+            if let Some(memory) = self.memory_of(run) {
+                (frames[0], held) = (memory, 1);
+            }
+            Ok(Some(self.owe_in(seat, cell, (run, true), policy, None, &frames[..held])))
+        });
+        let left = entered.unwrap_or(Err(UnmapError::Busy))?;
+        // Those before are used by others, who hold them too.
+        let before = last.map_or(pages, |run| run.first() - range.first());
+        let shared =
+            IovaRange::new(range.first(), before).and_then(|shared| self.memory_of(shared));
+        if let Some(shared) = shared {
+            self.host.release(shared.first, shared.pages);
+        }
+        let settled = match (left, last) {
+            (Some(left), Some(run)) => self.leave(&left, run, None, &frames[..held]),
+            _ => Ok(()),
+        };
+        Ok((pages, settled))
+    }
+}
