@@ -47,8 +47,18 @@ impl<T> UnsafeCell<T> {
 }
 
 /// One turn of a loop that waits for another CPU.
-#[cfg(not(loom))]
+#[cfg(all(not(loom), not(shootdown_traced)))]
 pub use core::hint::spin_loop;
 /// One turn of a loop that waits for another CPU.
 #[cfg(loom)]
 pub use loom::hint::spin_loop;
+
+/// One turn of a loop that waits for another CPU.
+#[cfg(all(shootdown_traced, not(loom)))]
+pub fn spin_loop() {
+    // SAFETY: the machine that is linked in defines it with this signature, and it may be called anywhere.
+    unsafe extern "Rust" {
+        safe fn __shootdown_spin();
+    }
+    __shootdown_spin();
+}

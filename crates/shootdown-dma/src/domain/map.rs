@@ -242,7 +242,8 @@ impl<H: Host> Domain<H> {
         (MapError::Table(error.kind), error.undone)
     }
 
-    /// Entries could not be put. What a device may have seen of them is owed; otherwise all is given back now.
+    /// Entries could not be put. What a device may have seen of them is owed, or waited for if the policy is strict: the
+    /// caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
     #[cold]
     fn unput(
         &self,
@@ -255,7 +256,13 @@ impl<H: Host> Domain<H> {
         match seen {
             Some(cleared) if !without!(UndoneNotNoted) => {
                 let token = self.engine.note(self.host.cpu(), cleared, true);
-                self.strand(token, Thing::Mapping { cleared, gives, frames });
+                let thing = Thing::Mapping { cleared, gives, frames };
+                if self.may_owe(self.config.policy) {
+                    self.strand(token, thing);
+                } else {
+                    // What does not complete is kept, and the caller hears of the first error.
+                    let _ = self.wait_for(token, core::iter::once(thing));
+                }
             }
             _ => {
                 if let Some(frames) = frames {

@@ -5,7 +5,7 @@ use super::{Cell, Counts, Domain, Host, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
 use crate::iova::{Allocate, FreeError};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, spin_loop};
 use crate::table::Detachments;
 
 /// A domain could not be ended; here it is.
@@ -185,7 +185,7 @@ impl<H: Host> Domain<H> {
                 _ => {}
             });
             if kept.is_none() {
-                core::hint::spin_loop();
+                spin_loop();
             }
         }
     }

@@ -282,6 +282,22 @@ pub(crate) fn what_was_undone_is_invalidated() {
     finish(domain);
 }
 
+#[test]
+fn what_was_undone_strictly_is_waited_for() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let mut reservation = domain.reserve(1024).unwrap();
+    world.left.store(2, Ordering::Relaxed);
+    domain.link(&mut reservation, PhysAddr(0x5000_1000), 513, Rights::Write).unwrap_err();
+    assert!(!world.commands().is_empty() && world.unit().completed == 1, "the memory is ours");
+    assert_eq!(domain.owes(), (0, 0));
+    world.left.store(0, Ordering::Relaxed);
+    domain.release(reservation).unwrap();
+    domain.unmap(first, 4096).unwrap();
+    finish(domain);
+}
+
 pub(crate) fn units_that_remember_absence_are_told() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).caching_absence());

@@ -15,7 +15,7 @@ use super::owed::{Frames, Thing};
 use super::{Cell, DmaAddr, Domain, Host, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::Token;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, spin_loop};
 use crate::table::memory::INDEX_BITS;
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
@@ -185,7 +185,7 @@ impl<H: Host> Domain<H> {
                 Ok(left) => left,
                 // Whoever is in the cells leaves them soon.
                 Err(UnmapError::Busy) if first != range.first() => {
-                    core::hint::spin_loop();
+                    spin_loop();
                     continue;
                 }
                 // Only the first step fails: nothing was unmapped.
@@ -272,7 +272,7 @@ impl<H: Host> Domain<H> {
     }
 
     /// Waits, and gives back. What does not complete is kept (I5 of [`super`]).
-    fn wait_for(
+    pub(super) fn wait_for(
         &self,
         token: Token,
         things: impl Iterator<Item = Thing>,

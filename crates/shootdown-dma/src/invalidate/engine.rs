@@ -51,9 +51,8 @@
 //! that what has completed it has begun after it. Reading *completed* or *submitted* instead would count a flush that
 //! began before the entry was cleared.
 
-use alloc::boxed::Box;
-
 use crate::addr::{DomainId, IovaRange};
+use crate::fixed::Fixed;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
@@ -82,9 +81,9 @@ impl Token {
 /// The invalidations of one domain. See the [module](self).
 #[derive(Debug)]
 pub struct Engine<U> {
-    pub(super) members: Box<[Member<U>]>,
+    pub(super) members: Fixed<Member<U>>,
     /// One for each CPU number, and behind them the whole.
-    lanes: Box<[Lane]>,
+    lanes: Fixed<Lane>,
     /// The newest batch of the whole lane that has started.
     started: AtomicU64,
     ladder: Ladder,
@@ -99,12 +98,12 @@ impl<U: Unit> Engine<U> {
         units: impl IntoIterator<Item = (U, DomainId)>,
         ladder: Ladder,
     ) -> Self {
-        let members: Box<[_]> = units.into_iter().map(|(u, d)| Member::new(u, d)).collect();
+        let members: Fixed<_> = units.into_iter().map(|(u, d)| Member::new(u, d)).collect();
         let lanes = (0..=cpus.max(1)).map(|_| Lane::new(members.len())).collect();
         Self { members, lanes, started: AtomicU64::new(0), ladder }
     }
 
-    const fn whole(&self) -> usize {
+    fn whole(&self) -> usize {
         self.lanes.len() - 1
     }
 

@@ -24,8 +24,7 @@
 //! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was filled again
 //! meanwhile; but that happens after `done` moved on (L7), and then the compare-and-swap of L6 fails.
 
-use alloc::boxed::Box;
-
+use crate::fixed::Fixed;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::pending::Pending;
@@ -50,7 +49,7 @@ pub(super) struct Lane {
     pub pending: Pending,
     /// [`FLIGHTS`] slots of `width` words: the batch of the domain's own lane that this one is part of (or 0), and a ticket
     /// for each unit (or 0).
-    tickets: Box<[AtomicU64]>,
+    tickets: Fixed<AtomicU64>,
     width: usize,
 }
 

@@ -10,10 +10,10 @@
 //!
 //! M1 is the attacher's: [`attach`](super::Engine::attach) has returned before the configuration entry becomes valid.
 
-use alloc::boxed::Box;
 use core::fmt;
 
 use crate::addr::{DeviceId, DomainId};
+use crate::fixed::Fixed;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
@@ -73,7 +73,7 @@ pub(super) struct Member<U> {
     unit: U,
     domain: DomainId,
     devices: AtomicU32,
-    caching: Box<[AtomicU64]>,
+    caching: Fixed<AtomicU64>,
     /// The newest ticket that was seen complete: saves asking the unit.
     seen: AtomicU64,
 }

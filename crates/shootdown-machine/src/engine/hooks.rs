@@ -55,6 +55,14 @@ fn __shootdown_prefetch(addr: usize, write: bool) {
     }
 }
 
+/// A turn of a loop that waits for another CPU.
+#[unsafe(no_mangle)]
+fn __shootdown_spin() {
+    if current().is_none() {
+        hunt::hooks::spin();
+    }
+}
+
 /// Room for what the library shares between CPUs; `None`: no machine runs in this thread.
 #[unsafe(no_mangle)]
 fn __shootdown_place(layout: Layout) -> Option<NonNull<u8>> {

@@ -191,6 +191,14 @@ pub fn place(layout: Layout) -> Option<NonNull<u8>> {
     is_hunting().then(|| with(|h| h.arena.alloc(layout)))
 }
 
+/// A turn of a loop that waits for another CPU: others go on, and this CPU may too. What it waits for is not always something
+/// that it has read (a swap that changes nothing, say), so it does not sleep.
+pub fn spin() {
+    if is_hunting() && with(|h| h.running) {
+        step(0, false, true);
+    }
+}
+
 /// Writes a buffered store to native memory.
 pub(super) fn write_native(at: *mut (), width: u8, value: u64) {
     #[allow(clippy::cast_possible_truncation)] // the value has this width

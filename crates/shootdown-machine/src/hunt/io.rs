@@ -134,11 +134,25 @@ pub fn relax() {
     step(0, false, true);
 }
 
+/// A table page is taken, and cleared. It was given back under the allocator's lock, and the lock was taken since: this CPU knows
+/// what those knew who gave pages back.
+pub fn table_is_taken(page: PhysAddr) {
+    step(0, false, true);
+    let words = with(|h| {
+        h.memory.acquire_page(h.current);
+        h.iommu.words_of(page)
+    });
+    for index in words {
+        table(page)[usize::from(index)].store(0, shootdown_dma::sync::Ordering::Relaxed);
+    }
+}
+
 /// A table page is given back: no walk may come to it.
 pub fn table_is_free(table: PhysAddr) {
     step(0, false, true);
     check(|h| {
         h.drain(h.current);
+        h.memory.release_page(h.current);
         h.note(|| format!("frees the I/O page table {table:?}"));
         match h.iommu.walks_to(table) {
             Some(first) => Err((
@@ -164,6 +178,25 @@ pub fn is_out_of_reach(page: PhysAddr, promise: Invariant) {
     });
 }
 
+/// No device may reach this page of memory, nor those behind it, by these addresses any more.
+pub fn is_revoked(range: IovaRange, first: PhysAddr) {
+    step(0, false, true);
+    let pages = range.pages();
+    check(|h| {
+        let old = |cached: &Cached| {
+            let memory = first.0..first.0 + (pages << 12);
+            cached.overlaps(range) && memory.start < cached.end() && cached.to < memory.end
+        };
+        match h.iommu.usable().find(old) {
+            Some(cached) => Err((
+                Invariant::Revocation,
+                format!("page {:#x} still leads to {:#x}", cached.first, cached.to),
+            )),
+            None => Ok(()),
+        }
+    });
+}
+
 /// A device may use these addresses: they lead to `first` and what follows it, and nowhere else.
 pub fn leads_to(range: IovaRange, first: PhysAddr) {
     step(0, false, true);
@@ -172,10 +205,9 @@ pub fn leads_to(range: IovaRange, first: PhysAddr) {
             let offset = (cached.first.wrapping_sub(range.first())) << 12;
             cached.to == first.0.wrapping_add(offset)
         };
-        let within = |c: &Cached| c.first <= range.last() && range.first() < c.first + c.pages;
-        match h.iommu.usable().filter(within).find(|cached| !right(cached)) {
+        match h.iommu.usable().filter(|c| c.overlaps(range)).find(|cached| !right(cached)) {
             Some(cached) => Err((
-                Invariant::FrameReuse,
+                Invariant::RangeReuse,
                 format!("page {:#x} still leads to {:#x}", cached.first, cached.to),
             )),
             None => Ok(()),

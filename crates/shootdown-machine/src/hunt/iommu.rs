@@ -70,14 +70,22 @@ pub struct Cached {
 }
 
 impl Cached {
-    fn overlaps(&self, range: IovaRange) -> bool {
+    /// Is it used for any of these addresses?
+    #[must_use]
+    pub const fn overlaps(&self, range: IovaRange) -> bool {
         self.first <= range.last() && range.first() < self.first + self.pages
+    }
+
+    /// The end of the memory that it leads to.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.to + (self.pages << 12)
     }
 
     /// Does it lead to this page of memory?
     #[must_use]
     pub fn reaches(&self, page: PhysAddr) -> bool {
-        (self.to..self.to + (self.pages << 12)).contains(&page.0)
+        (self.to..self.end()).contains(&page.0)
     }
 }
 
@@ -155,6 +163,11 @@ impl Iommu {
             self.follow(way, index, value);
         }
         self.refill_devices();
+    }
+
+    /// The words of a table that are not 0.
+    pub fn words_of(&self, table: PhysAddr) -> Vec<u16> {
+        self.words.range((table.0, 0)..=(table.0, u16::MAX)).map(|(&(_, index), _)| index).collect()
     }
 
     /// Walks everything that is known.

@@ -23,6 +23,7 @@
 
 mod arena;
 mod choice;
+pub mod dma;
 pub mod guest;
 pub mod hooks;
 pub mod hw;

@@ -1,0 +1,123 @@
+//! Memory that drivers own and the domain holds.
+//!
+//! Which frame is whose is the oracle's knowledge: it is in no atomic, and takes part in no step. A frame is recycled when
+//! its owner has freed it and nobody holds it; where the policy promises that no device reaches it then, that is looked at.
+
+use std::cell::Cell;
+
+use shootdown_dma::PhysAddr;
+
+use crate::hunt::{hw, io};
+use crate::oracle::Invariant;
+
+/// Frames of one page, one behind the other.
+pub(super) const FRAMES: usize = 4;
+const FIRST: u64 = 0x4000_0000;
+/// Behind them a large page and one page more, as if it were one frame: [`Op::Big`](super::Op::Big).
+pub(super) const BIG: PhysAddr = PhysAddr(0x8000_0000);
+pub(super) const BIG_PAGES: u64 = 513;
+
+#[derive(Default)]
+struct Frame {
+    owned: Cell<bool>,
+    refs: Cell<u8>,
+    /// It is being looked at, and is nobody's yet.
+    examined: Cell<bool>,
+}
+
+pub(super) struct Frames {
+    frames: [Frame; FRAMES + 1],
+    /// Nobody reaches what is recycled.
+    promised: bool,
+}
+
+/// The first page of a frame.
+const fn page(frame: usize) -> PhysAddr {
+    if frame == FRAMES { BIG } else { PhysAddr(FIRST + ((frame as u64) << 12)) }
+}
+
+impl Frames {
+    pub fn new(promised: bool) -> Self {
+        Self { frames: std::array::from_fn(|_| Frame::default()), promised }
+    }
+
+    fn is_free(&self, frame: usize) -> bool {
+        let Frame { owned, refs, examined } = &self.frames[frame];
+        !owned.get() && refs.get() == 0 && !examined.get()
+    }
+
+    /// Frames that follow each other, for a driver; `None`: there are none.
+    pub fn take(&self, count: usize) -> Option<PhysAddr> {
+        let free = |first: &usize| (*first..*first + count).all(|frame| self.is_free(frame));
+        let first = (0..=FRAMES - count).find(free)?;
+        (first..first + count).for_each(|frame| self.frames[frame].owned.set(true));
+        Some(page(first))
+    }
+
+    /// The large page and one more.
+    pub fn take_big(&self) -> bool {
+        self.is_free(FRAMES) && !self.frames[FRAMES].owned.replace(true)
+    }
+
+    /// Which frames these pages are.
+    fn frames(first: PhysAddr, pages: u64) -> std::ops::Range<usize> {
+        if first.0 >= BIG.0 {
+            return FRAMES..FRAMES + 1;
+        }
+        let at = (first.0 - FIRST) as usize >> 12;
+        at..at + pages as usize
+    }
+
+    /// Their owner frees them.
+    pub fn give(&self, first: PhysAddr, pages: u64) {
+        for frame in Self::frames(first, pages) {
+            self.frames[frame].owned.set(false);
+            self.recycle(frame);
+        }
+    }
+
+    pub fn hold(&self, first: PhysAddr, pages: u64) {
+        for frame in Self::frames(first, pages) {
+            let refs = &self.frames[frame].refs;
+            refs.set(refs.get() + 1);
+        }
+    }
+
+    pub fn release(&self, first: PhysAddr, pages: u64) {
+        for frame in Self::frames(first, pages) {
+            let refs = &self.frames[frame].refs;
+            let Some(left) = refs.get().checked_sub(1) else {
+                let details = format!("{:?} is released and was not held", page(frame));
+                hw::breach(Invariant::FrameReuse, details)
+            };
+            refs.set(left);
+            if left == 0 && !self.frames[frame].owned.get() {
+                hw::witness("held-frame-recycled");
+            }
+            self.recycle(frame);
+        }
+    }
+
+    fn recycle(&self, frame: usize) {
+        if self.promised && self.is_free(frame) {
+            let examined = &self.frames[frame].examined;
+            examined.set(true);
+            io::is_out_of_reach(page(frame), Invariant::FrameReuse);
+            examined.set(false);
+        }
+    }
+
+    /// Nothing is owed any more: what nobody owns is not held, and out of reach.
+    pub fn check_settled(&self) {
+        for (frame, Frame { owned, refs, .. }) in self.frames.iter().enumerate() {
+            if owned.get() {
+                continue;
+            }
+            if refs.get() != 0 {
+                let details = format!("{:?} is still held when nothing is owed", page(frame));
+                hw::breach(Invariant::LazyBound, details);
+            }
+            io::is_out_of_reach(page(frame), Invariant::LazyBound);
+        }
+    }
+}

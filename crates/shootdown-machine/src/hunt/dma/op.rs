@@ -1,0 +1,133 @@
+//! What a CPU of the model kernel does with devices' memory, and how that is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A buffer that drivers share, `a` to `d`: one of them is at it at a time, and another finds nothing to do.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Buffer(pub u8);
+
+/// How many there are.
+pub(super) const BUFFERS: u8 = 4;
+
+/// Something that a driver does. What makes no sense just then (a buffer that is mapped already) does nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Takes a frame and maps it.
+    Map(Buffer),
+    /// Two frames.
+    Map2(Buffer),
+    /// The device uses it.
+    Use(Buffer),
+    /// Unmaps it, and frees the memory.
+    Unmap(Buffer),
+    /// The same, strictly.
+    UnmapStrict(Buffer),
+    /// Takes addresses, with nothing behind them.
+    Reserve(Buffer),
+    /// Puts a frame behind the next one.
+    Link(Buffer),
+    /// Takes all frames away again.
+    Unlink(Buffer),
+    /// Gives the addresses back.
+    Release(Buffer),
+    /// Maps memory of a large page and one page more, for which there may be no table; and unmaps it.
+    Big,
+    /// Looks what is complete.
+    Poll,
+    /// The same because it is time: what is owed is told of, empty tables are looked for.
+    Timer,
+    /// Waits until nothing is owed.
+    Flush,
+}
+
+impl Op {
+    /// The word it is written with.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Map(_) => "map",
+            Self::Map2(_) => "map2",
+            Self::Use(_) => "use",
+            Self::Unmap(_) => "unmap",
+            Self::UnmapStrict(_) => "unmap-strict",
+            Self::Reserve(_) => "reserve",
+            Self::Link(_) => "link",
+            Self::Unlink(_) => "unlink",
+            Self::Release(_) => "release",
+            Self::Big => "big",
+            Self::Poll => "poll",
+            Self::Timer => "timer",
+            Self::Flush => "flush",
+        }
+    }
+
+    /// The buffer it is about.
+    #[must_use]
+    pub const fn buffer(self) -> Option<Buffer> {
+        match self {
+            Self::Map(b)
+            | Self::Map2(b)
+            | Self::Use(b)
+            | Self::Unmap(b)
+            | Self::UnmapStrict(b)
+            | Self::Reserve(b)
+            | Self::Link(b)
+            | Self::Unlink(b)
+            | Self::Release(b) => Some(b),
+            Self::Big | Self::Poll | Self::Timer | Self::Flush => None,
+        }
+    }
+}
+
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", char::from(b'a' + self.0))
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.buffer() {
+            Some(buffer) => write!(f, "{} {buffer}", self.name()),
+            None => f.write_str(self.name()),
+        }
+    }
+}
+
+impl FromStr for Buffer {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.as_bytes() {
+            [letter @ b'a'..=b'd'] => Ok(Self(letter - b'a')),
+            _ => Err(format!("`{text}` is not a buffer; they are called a to d")),
+        }
+    }
+}
+
+impl FromStr for Op {
+    type Err = String;
+
+    /// Reads an operation. The error is a sentence.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let about: [fn(Buffer) -> Self; 9] = [
+            Self::Map,
+            Self::Map2,
+            Self::Use,
+            Self::Unmap,
+            Self::UnmapStrict,
+            Self::Reserve,
+            Self::Link,
+            Self::Unlink,
+            Self::Release,
+        ];
+        if let Some(op) = about.into_iter().find(|op| op(Buffer(0)).name() == name) {
+            return rest.trim().parse().map(op);
+        }
+        let alone = [Self::Big, Self::Poll, Self::Timer, Self::Flush];
+        let found = alone.into_iter().find(|op| op.name() == text);
+        found.ok_or_else(|| format!("`{text}` is nothing that a driver does"))
+    }
+}

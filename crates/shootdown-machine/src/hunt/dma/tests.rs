@@ -1,0 +1,85 @@
+use shootdown_dma::mutant::Mutant;
+
+use super::*;
+use crate::hunt::schedule::{Random, Rng};
+use crate::hunt::{Bounds, End, Outcome, Powers, run};
+use crate::oracle::Invariant;
+
+fn play(program: &DmaProgram, seed: u64, record: bool) -> Outcome {
+    let bounds = Bounds { record, ..Bounds::default() };
+    run(program, Powers::HOSTILE, bounds, &mut Random::new(Rng::of_run(7, seed)))
+}
+
+fn tell(program: &DmaProgram, seed: u64) -> String {
+    let outcome = play(program, seed, true);
+    let mut text = format!("{program}\n{:?}\n", outcome.end);
+    for e in &outcome.events {
+        text += &format!("{:5} cpu{} {}\n", e.step, e.cpu, e.text);
+    }
+    text
+}
+
+#[test]
+fn a_correct_library_keeps_every_promise() {
+    let (mut ended, mut seen) = (0, std::collections::BTreeMap::<_, u32>::new());
+    for seed in 0..60 {
+        let program = DmaProgram::random(seed, 6);
+        for run in 0..10 {
+            let outcome = play(&program, run, false);
+            assert!(!outcome.end.is_failure(), "seed {seed}, run {run}: {}", tell(&program, run));
+            ended += u32::from(outcome.end == End::Finished);
+            outcome.witnesses.iter().for_each(|name| *seen.entry(*name).or_default() += 1);
+        }
+    }
+    assert!(ended > 550, "{ended} of 600 runs came to their end");
+    let all = ["held-frame-recycled", "io-table-freed", "mapping-undone", "no-address-left"];
+    assert!(all.iter().all(|name| seen.contains_key(name)), "{seen:?}");
+}
+
+/// A program, a step of the library that is missing, and the promise that is broken then.
+const FOUND: &[(&str, Mutant, Invariant)] = &[
+    ("policy=strict; map a, unmap a", Mutant::StrictDoesNotWait, Invariant::Revocation),
+    (
+        "policy=strict-ish flush=1; map a, unmap a, poll",
+        Mutant::GivenBackEarly,
+        Invariant::FrameReuse,
+    ),
+    (
+        "policy=lazy flush=1 pages=2; map a, unmap a, poll, map2 b",
+        Mutant::GivenBackEarly,
+        Invariant::RangeReuse,
+    ),
+    ("policy=strict-ish pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
+    ("policy=strict pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
+    ("policy=strict pages=2048 tables=2; big", Mutant::StrictDoesNotWait, Invariant::FrameReuse),
+    ("policy=strict; map a, unmap a", Mutant::SubmittedTrusted, Invariant::Revocation),
+    ("policy=strict; map a, unmap a", Mutant::WaitSkipped, Invariant::Revocation),
+    ("policy=strict; map a, unmap a", Mutant::DomainMistaken, Invariant::Revocation),
+    ("policy=strict atc=on; map a, unmap a", Mutant::DevicesNotTold, Invariant::Revocation),
+];
+
+#[test]
+fn a_broken_library_is_found() {
+    for (text, mutant, invariant) in FOUND {
+        let program: DmaProgram = text.parse().unwrap();
+        let broken = |program: &DmaProgram| {
+            (0..300).find_map(|seed| match play(program, seed, false).end {
+                End::Breach(breach) => Some(breach.invariant),
+                end if end.is_failure() => panic!("{text} with {mutant:?}: {end:?}"),
+                _ => None,
+            })
+        };
+        assert_eq!(broken(&program), None, "{text}");
+        let name = mutant.name();
+        assert_eq!(broken(&program.without(*mutant)), Some(*invariant), "{text} with {name}");
+    }
+}
+
+#[test]
+fn programs_read_back_as_they_are_written() {
+    for seed in 0..300 {
+        let program = DmaProgram::random(seed, 8);
+        let text = program.to_string();
+        assert_eq!(text.parse::<DmaProgram>().as_ref(), Ok(&program), "{text}");
+    }
+}
