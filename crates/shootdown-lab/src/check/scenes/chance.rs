@@ -6,6 +6,7 @@ use shootdown_machine::hunt::hw::Architecture;
 use shootdown_machine::hunt::kernel::{At, Config, Guest, Op, Program, Split};
 use shootdown_machine::hunt::{Memory, Power, Powers, World};
 
+use super::devices;
 use crate::check::hunted::Scene;
 use crate::check::random::Random;
 use crate::check::soak::Soak;
@@ -323,10 +324,13 @@ pub fn random() -> Checks {
         .map(|(scene, line)| -> Box<dyn Check> {
             Box::new(Random { scene, line: line.to_owned(), runs: RUNS })
         })
+        .chain(devices::by_chance().into_iter().map(|(scene, line)| -> Box<dyn Check> {
+            Box::new(Random { scene, line: line.to_owned(), runs: RUNS })
+        }))
         .collect()
 }
 
-/// The soak over all random scenes.
+/// The soak over all random scenes of CPUs. (Runs of devices are several times as long, and would take most of it.)
 #[must_use]
 pub fn soak() -> Checks {
     let scenes =

@@ -49,6 +49,11 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
         Mutant::GivenBackEarly,
         Invariant::RangeReuse,
     ),
+    (
+        "policy=lazy; map a, unmap a, timer, timer, timer, timer",
+        Mutant::SweptAsLeaf,
+        Invariant::TableReuse,
+    ),
     ("policy=strict-ish pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
     ("policy=strict pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
     ("policy=strict pages=2048 tables=2; big", Mutant::StrictDoesNotWait, Invariant::FrameReuse),

@@ -1,0 +1,52 @@
+//! Programs of devices that follow from a seed: mapping and unmapping beside a hostile IOMMU.
+
+use shootdown::policy::Policy;
+use shootdown_machine::hunt::dma::DmaProgram;
+use shootdown_machine::hunt::{Memory, Powers, World};
+
+use crate::check::hunted::Scene;
+
+/// Programs of devices by chance.
+#[derive(Clone, Debug)]
+pub struct Devices {
+    name: &'static str,
+    powers: Powers,
+}
+
+/// Operations of each CPU: see those of programs of CPUs.
+const SIZE: usize = 6;
+
+impl Scene for Devices {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    /// Policies of CPUs' translations mean nothing here: the program has one of its own.
+    fn world(&self, seed: u64, _: Option<Policy>) -> Box<dyn World> {
+        Box::new(DmaProgram::random(seed, SIZE))
+    }
+
+    fn describe(&self, seed: u64, _: Option<Policy>) -> Option<String> {
+        Some(DmaProgram::random(seed, SIZE).to_string())
+    }
+
+    fn powers(&self) -> Powers {
+        self.powers
+    }
+
+    fn witnesses(&self) -> &[&'static str] {
+        &["held-frame-recycled", "io-table-freed", "mapping-undone", "no-address-left"]
+    }
+}
+
+/// The scenes.
+pub(super) fn by_chance() -> Vec<(Devices, &'static str)> {
+    let scene = |name, memory| Devices { name, powers: Powers::HOSTILE.memory(memory) };
+    vec![
+        (
+            scene("random/dma", Memory::Tso),
+            "memory for devices behind an IOMMU that forgets nothing untold; stores leave a buffer in order",
+        ),
+        (scene("random/dma-weak", Memory::Weak), "the same under the language's memory model"),
+    ]
+}
