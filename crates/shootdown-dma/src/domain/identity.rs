@@ -58,7 +58,7 @@ impl<H: Host> Domain<H> {
             Err(_) => (MapError::Busy, None),
         };
         if let Some(seen) = seen {
-            self.owe_seen(seen);
+            self.forget_seen(seen);
         }
         if fits.is_ok() && self.config.holds {
             self.host.release(frames.first, frames.pages);
@@ -66,12 +66,15 @@ impl<H: Host> Domain<H> {
         if error == MapError::Table(MapErrorKind::CountFull) { Ok(None) } else { Err(error) }
     }
 
-    /// A device may have seen pages that were mapped for a moment: they are held until it has forgotten them.
+    /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere next, and whoever unmaps it
+    /// there is not to be told that it is out of reach while it is not here: so this is waited for.
     #[cold]
-    fn owe_seen(&self, cleared: IovaRange) {
+    fn forget_seen(&self, cleared: IovaRange) {
         let token = self.engine.note(self.host.cpu(), cleared, true);
         let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
-        self.strand(token, Thing::Mapping { cleared, gives: None, frames });
+        let thing = Thing::Mapping { cleared, gives: None, frames };
+        // What does not complete is kept, and held.
+        let _ = self.wait_for(token, core::iter::once(thing));
     }
 
     /// The memory that identity addresses stand for, if the domain holds it.
