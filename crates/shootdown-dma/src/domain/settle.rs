@@ -190,12 +190,17 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Tries again to give back what was stranded.
+    /// How many things are stranded.
+    fn stranded(&self) -> usize {
+        self.stranded.enter(0, |list| list.len()).unwrap_or(0)
+    }
+
+    /// Tries again to give back what was stranded: each thing once, since it may be stranded again.
     fn settle_stranded(&self) {
-        loop {
+        for _ in 0..self.stranded() {
             let complete = self.stranded.enter(0, |list| {
                 let at = list.iter().position(|(token, _)| self.engine.is_complete(*token))?;
-                Some(list.swap_remove(at).1)
+                Some(list.remove(at).1)
             });
             match complete {
                 Some(Some(thing)) => self.give_back_one(thing),
@@ -285,10 +290,13 @@ impl<H: Host> Domain<H> {
             self.settle(cpu);
             self.cool(cpu);
         }
-        while let Some(Some(token)) = self.stranded.enter(0, |list| list.first().map(|(t, _)| *t)) {
-            self.engine.wait(token, &mut || self.host.relax())?;
-            self.settle_stranded();
+        for at in 0..self.stranded() {
+            let token = self.stranded.enter(0, |list| list.get(at).map(|(token, _)| *token));
+            if let Some(Some(token)) = token {
+                self.engine.wait(token, &mut || self.host.relax())?;
+            }
         }
+        self.settle_stranded();
         self.table.collect();
         Ok(())
     }

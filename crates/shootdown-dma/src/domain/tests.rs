@@ -2,17 +2,17 @@
 
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
 use super::*;
 use crate::addr::{IovaRange, Rights};
 use crate::invalidate::{Command, Ticket, Unit};
-use crate::iova::AllocError;
 use crate::iova::identity::{Layout, LeafSize};
 use crate::iova::space::{INTERRUPTS, Space};
 use crate::iova::tree::Tree;
+use crate::iova::{AllocError, Allocate, FreeError, Want};
 use crate::table::memory::Table;
 use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
 
@@ -25,6 +25,36 @@ struct Slow {
     completed: u64,
     /// Never answers.
     dead: bool,
+}
+
+/// A tree that may have no memory for its records.
+struct Tight {
+    tree: Tree,
+    refuses: AtomicBool,
+}
+
+impl core::ops::Deref for Tight {
+    type Target = Tree;
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
+}
+
+impl From<Tree> for Tight {
+    fn from(tree: Tree) -> Self {
+        Self { tree, refuses: AtomicBool::new(false) }
+    }
+}
+
+// SAFETY: the tree's promises; what is refused stays allocated.
+unsafe impl Allocate for Tight {
+    fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        self.tree.alloc(cpu, want)
+    }
+    fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        let refuses = self.refuses.load(Ordering::Relaxed);
+        if refuses { Err(FreeError::NoMemory) } else { self.tree.free(cpu, range) }
+    }
 }
 
 /// Everything that a test looks at.
@@ -99,7 +129,7 @@ unsafe impl TableMemory for &World {
 
 // SAFETY: nothing is recycled.
 unsafe impl<'w> Host for &'w World {
-    type Addresses = Tree;
+    type Addresses = Tight;
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
@@ -130,7 +160,7 @@ unsafe impl<'w> Host for &'w World {
 fn domain(world: &World, config: Config) -> Domain<&World> {
     let space = Space::below(1 << 20).without(&[INTERRUPTS]);
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let tree = Tree::new(&space).unwrap();
+    let tree = Tight::from(Tree::new(&space).unwrap());
     let domain = Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap();
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     domain
@@ -403,6 +433,24 @@ fn what_the_hardware_does_not_answer_stays_owed() {
 }
 
 #[test]
+fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let all = [(0, 4096), (1, 8192)]
+        .map(|(n, bytes)| (domain.map(buffer(2 * n), bytes, Rights::Read).unwrap(), bytes));
+    domain.addresses().refuses.store(true, Ordering::Relaxed);
+    all.iter().for_each(|(at, bytes)| domain.unmap(*at, *bytes).unwrap());
+    domain.poll(u64::MAX / 2).unwrap();
+    domain.flush().unwrap();
+    assert_eq!(domain.owes(), (2, 0), "it comes to an end, and nothing is lost");
+    domain.addresses().refuses.store(false, Ordering::Relaxed);
+    domain.flush().unwrap();
+    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
+    finish(domain);
+}
+
+#[test]
 fn trusted_devices_may_bypass() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).trusted());
@@ -450,7 +498,7 @@ fn all_addresses_owed_are_waited_for_before_none_is_left() {
     let world = World::default();
     let space = Space::below(8);
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let tree = Tree::new(&space).unwrap();
+    let tree = Tight::from(Tree::new(&space).unwrap());
     let config = Config::new(1).policy(Policy::Lazy);
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     for n in 0..30 {
@@ -477,7 +525,7 @@ fn every_count_is_shown() {
 fn by_identity(world: &World, policy: Policy) -> Domain<&World> {
     let layout = Layout::new(27, 18, LeafSize::Page).unwrap();
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let tree = Tree::new(&layout.fallback()).unwrap();
+    let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
     let config = Config::new(1).policy(policy).identity(layout);
     Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap()
 }

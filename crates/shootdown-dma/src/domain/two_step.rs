@@ -109,8 +109,8 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Takes away all that was linked, with one invalidation under the domain's policy, and keeps the addresses:
-    /// other memory may be linked when it is complete, which this waits for.
+    /// Takes away all that was linked, with one invalidation, and keeps the addresses. Other memory may be linked there next,
+    /// so this waits whatever the domain's policy is.
     ///
     /// # Errors
     /// See [`UnmapError`]. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
