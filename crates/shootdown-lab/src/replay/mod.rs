@@ -121,5 +121,5 @@ pub fn run(
 /// Nanoseconds. The machine counts picoseconds in 64 bits; this leaves as much for what policies cost.
 const MOST_TIME: u64 = 1 << 53;
 
-/// Physical memory of a replay, in frames of 4 KiB: 4 GiB, of which only what is used costs the host.
-const FRAMES: u32 = 1 << 20;
+/// Physical memory of a replay, in frames of 4 KiB: 64 GiB, of which only what is used costs the host.
+const FRAMES: u32 = 1 << 24;
