@@ -1,0 +1,83 @@
+//! The command line: words of the form `name` or `name=value`.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | `cpus=N` | start no more than N CPUs |
+//! | `seed=N` | the seed of everything random |
+//! | `steps=N` | steps of the randomized stress, per CPU |
+//! | `only=TEXT` | run only the cases whose name contains TEXT |
+//! | `tags=off` | do without tags where the hardware has them |
+//! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline` |
+//!
+//! A word that means nothing is reported, and the rest is heeded.
+
+use shootdown::Policy;
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// No more CPUs than this.
+    pub cpus: u32,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// Steps of the stress, per CPU.
+    pub steps: u64,
+    /// Part of the names of the cases to run.
+    pub only: Option<&'static str>,
+    /// Use tags where there are any.
+    pub tags: bool,
+    /// The policy, with its name.
+    pub policy: (&'static str, &'static Policy),
+}
+
+const POLICIES: [(&str, &Policy); 6] = [
+    ("shootdown", &Policy::SHOOTDOWN),
+    ("naive", &Policy::NAIVE),
+    ("linux-4.13", &Policy::LINUX_4_13),
+    ("linux-4.14", &Policy::LINUX_4_14),
+    ("linux-5.13", &Policy::LINUX_5_13),
+    ("arm64-mainline", &Policy::ARM64_MAINLINE),
+];
+
+impl Options {
+    /// What holds unless something else is asked for.
+    pub const DEFAULT: Self = Self {
+        cpus: crate::MAX_CPUS,
+        seed: 1,
+        steps: 400,
+        only: None,
+        tags: true,
+        policy: POLICIES[0],
+    };
+
+    /// Reads a command line; `unknown` hears of each word that was not understood.
+    pub fn parse(line: &'static [u8], mut unknown: impl FnMut(&str)) -> Self {
+        let mut options = Self::DEFAULT;
+        let Ok(line) = core::str::from_utf8(line) else {
+            unknown("(the whole command line, which is not UTF-8)");
+            return options;
+        };
+        for word in line.split_ascii_whitespace() {
+            if options.word(word).is_none() {
+                unknown(word);
+            }
+        }
+        options
+    }
+
+    /// Heeds one word; `None` if it means nothing.
+    fn word(&mut self, word: &'static str) -> Option<()> {
+        let (name, value) = word.split_once('=')?;
+        match name {
+            "cpus" => self.cpus = value.parse().ok().filter(|n| *n > 0)?,
+            "seed" => self.seed = value.parse().ok()?,
+            "steps" => self.steps = value.parse().ok()?,
+            "only" => self.only = Some(value).filter(|v| !v.is_empty()),
+            "tags" if value == "off" => self.tags = false,
+            "tags" if value == "on" => self.tags = true,
+            "policy" => self.policy = *POLICIES.iter().find(|(name, _)| *name == value)?,
+            _ => return None,
+        }
+        Some(())
+    }
+}

@@ -1,0 +1,111 @@
+//! The command line.
+
+use std::fmt;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Builds and boots the bare-metal image of the library.
+#[derive(Parser, Debug)]
+#[command(name = "cargo xtask", version)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Builds the image, and with --iso a bootable ISO for a machine of your own.
+    Image(ImageArgs),
+    /// Builds and boots it, and shows what it prints.
+    Boot(MachineArgs),
+    /// Builds and boots it, and judges each case.
+    Test(MachineArgs),
+}
+
+/// Which image.
+#[derive(Args, Debug)]
+pub struct ImageArgs {
+    /// The architecture.
+    #[arg(long, value_enum, default_value_t)]
+    pub arch: Arch,
+    /// Also make an ISO that boots by GRUB (x86-64 only).
+    #[arg(long)]
+    pub iso: bool,
+    /// The ISO's command line for the image.
+    #[arg(long, requires = "iso")]
+    pub append: Option<String>,
+}
+
+/// Which machine.
+#[derive(Args, Debug)]
+pub struct MachineArgs {
+    /// The architecture.
+    #[arg(long, value_enum, default_value_t)]
+    pub arch: Arch,
+    /// What runs it.
+    #[arg(long, value_enum, default_value_t)]
+    pub machine: Machine,
+    /// CPUs.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cpus: u32,
+    /// On the CPUs of this computer (/dev/kvm) instead of emulated ones.
+    #[arg(long)]
+    pub kvm: bool,
+    /// Words for the image's command line (kernel/README.md lists them).
+    #[arg(long, default_value = "")]
+    pub append: String,
+    /// Seconds after which a machine that has not ended is stopped.
+    #[arg(long, default_value_t = 120)]
+    pub timeout: u64,
+}
+
+/// An architecture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Arch {
+    /// x86-64.
+    #[default]
+    #[value(name = "x86_64")]
+    X86_64,
+    /// AArch64.
+    #[value(name = "aarch64")]
+    Aarch64,
+}
+
+impl Arch {
+    /// Rust's name for the bare machine.
+    pub const fn target(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-none",
+            Self::Aarch64 => "aarch64-unknown-none",
+        }
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+        })
+    }
+}
+
+/// What runs the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Machine {
+    /// QEMU, counting instructions: the same run every time.
+    #[default]
+    Qemu,
+    /// Bochs, by GRUB: a second model of x86-64.
+    Bochs,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Qemu => "qemu",
+            Self::Bochs => "bochs",
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! The machines: their command lines, and how they end.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Error;
+use crate::cli::{Arch, Machine, MachineArgs};
+use crate::image;
+use crate::process::{self, Show, need};
+
+/// How the image ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// With the verdict of this code (kernel/src/verdict.rs).
+    Verdict(Verdict),
+    /// The machine was reset: a fault while a fault was handled.
+    Reset,
+    /// It was stopped, as it had not ended in time.
+    Stopped(u64),
+    /// The emulator ended by itself, with this code and no verdict.
+    Without(Option<i32>),
+}
+
+/// The image's own verdicts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Pass,
+    NotObservable,
+    Fail,
+    Crashed,
+}
+
+impl Verdict {
+    const ALL: [(Self, u8, &str); 4] = [
+        (Self::Pass, 32, "pass"),
+        (Self::NotObservable, 33, "not-observable"),
+        (Self::Fail, 34, "fail"),
+        (Self::Crashed, 35, "crashed"),
+    ];
+
+    fn of_code(code: i32) -> Option<Self> {
+        Self::ALL.iter().find(|(_, c, _)| i32::from(*c) == code).map(|(verdict, ..)| *verdict)
+    }
+
+    /// The verdict with this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(.., n)| *n == name).map(|(verdict, ..)| *verdict)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(verdict, ..)| *verdict == self).map_or("", |(.., name)| name)
+    }
+}
+
+impl Ended {
+    /// The exit code of this program for it.
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::Verdict(Verdict::Pass) => 0,
+            Self::Verdict(Verdict::Fail) => 1,
+            Self::Verdict(Verdict::NotObservable) => 3,
+            Self::Verdict(Verdict::Crashed) | Self::Reset | Self::Stopped(_) | Self::Without(_) => {
+                4
+            }
+        }
+    }
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verdict(verdict) => write!(f, "the image ended with '{}'", verdict.name()),
+            Self::Reset => f.write_str("the machine was reset (a fault while a fault was handled)"),
+            Self::Stopped(seconds) => write!(f, "stopped: it had not ended after {seconds} s"),
+            Self::Without(Some(code)) => {
+                write!(f, "the emulator ended with code {code} and the image gave no verdict")
+            }
+            Self::Without(None) => f.write_str("the emulator was ended by a signal"),
+        }
+    }
+}
+
+/// What the image printed, and how it ended.
+pub struct Ran {
+    pub output: String,
+    pub errors: String,
+    pub ended: Ended,
+}
+
+/// Builds the image and runs it.
+pub fn boot(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+    match (machine.machine, machine.arch) {
+        (Machine::Qemu, _) => qemu(machine, show),
+        (Machine::Bochs, Arch::X86_64) if !machine.kvm => bochs(machine, show),
+        (Machine::Bochs, Arch::X86_64) => Err(Error::Unusable(
+            "Bochs emulates every CPU: leave out --kvm, or take --machine qemu".into(),
+        )),
+        (Machine::Bochs, Arch::Aarch64) => Err(Error::Unusable(
+            "Bochs emulates x86-64 only: take --machine qemu for aarch64".into(),
+        )),
+    }
+}
+
+fn qemu(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+    let (program, package) = match machine.arch {
+        Arch::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Arch::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    };
+    let program =
+        need(program, &format!("apt-get install {package}, or scripts/install-deps.sh metal"))?;
+    if machine.kvm {
+        can_use_kvm(machine.arch)?;
+    }
+    let image = image::build(machine.arch)?;
+    let mut command = Command::new(program);
+    let board = match machine.arch {
+        Arch::X86_64 => "q35",
+        Arch::Aarch64 => "virt,gic-version=3",
+    };
+    command.args(["-M", board]);
+    if machine.kvm {
+        command.args(["-accel", "kvm", "-cpu", "host"]);
+    } else {
+        // One thread and an instruction count for a clock: the same run every time, on any host.
+        command.args(["-accel", "tcg,thread=single", "-cpu", "max"]);
+        command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2020-01-01,clock=vm"]);
+    }
+    command.args(["-smp", &machine.cpus.to_string(), "-m", "256"]);
+    command.args(["-display", "none", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
+    match machine.arch {
+        Arch::X86_64 => command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]),
+        Arch::Aarch64 => command.arg("-semihosting"),
+    };
+    command.arg("-kernel").arg(image).args(["-append", &machine.append]);
+    let ran = process::run(&mut command, machine.timeout, show)?;
+    let ended = match ran.status.map(|status| status.code()) {
+        None => Ended::Stopped(machine.timeout),
+        // `-no-reboot`: the emulator ends instead.
+        Some(Some(0)) => Ended::Reset,
+        Some(Some(code)) => {
+            // isa-debug-exit makes 2c+1 of c; semihosting leaves it.
+            let own = if machine.arch == Arch::X86_64 { (code - 1) / 2 } else { code };
+            Verdict::of_code(own).map_or(Ended::Without(Some(code)), Ended::Verdict)
+        }
+        Some(None) => Ended::Without(None),
+    };
+    Ok(Ran { output: ran.output, errors: ran.errors, ended })
+}
+
+/// May this user run guests of this architecture on this computer's CPUs?
+fn can_use_kvm(arch: Arch) -> Result<(), Error> {
+    if arch.to_string() != std::env::consts::ARCH {
+        return Err(Error::Unusable(format!(
+            "--kvm runs guests on this computer's CPUs, which are {}: leave it out for {arch}",
+            std::env::consts::ARCH
+        )));
+    }
+    let device = "/dev/kvm";
+    std::fs::OpenOptions::new().read(true).write(true).open(device).map(drop).map_err(|error| {
+        Error::Unusable(format!(
+            "{device}: {error}; KVM needs virtualization turned on in the firmware, the module kvm_intel or kvm_amd, and membership in the group kvm"
+        ))
+    })
+}
+
+/// A file of Bochs's, or how to get it.
+fn part_of_bochs(candidates: &[&str], hint: &str) -> Result<PathBuf, Error> {
+    candidates.iter().map(PathBuf::from).find(|path| path.exists()).ok_or_else(|| Error::Missing {
+        program: candidates.first().copied().unwrap_or_default().into(),
+        hint: hint.into(),
+    })
+}
+
+fn bochs(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+    const HINT: &str = "apt-get install bochs bochs-term bochsbios vgabios, or scripts/install-deps.sh metal-bochs";
+    let program = need("bochs", HINT)?;
+    // Bochs draws on a terminal, for want of a display that draws nothing; `script` makes one up.
+    let script = need("script", "apt-get install bsdutils")?;
+    let plugins = "/usr/lib/x86_64-linux-gnu/bochs/plugins/libbx_term_gui.so";
+    part_of_bochs(&[plugins], HINT)?;
+    let bios = part_of_bochs(&["/usr/share/bochs/BIOS-bochs-latest"], HINT)?;
+    let vga = part_of_bochs(
+        &["/usr/share/vgabios/vgabios.bin", "/usr/share/bochs/VGABIOS-lgpl-latest"],
+        HINT,
+    )?;
+    let iso = image::iso(&image::build(machine.arch)?, &machine.append)?;
+    let folder = iso.with_file_name("bochs");
+    let file = |path: &Path| {
+        let path = path.display().to_string();
+        move |source| Error::File { path, source }
+    };
+    std::fs::create_dir_all(&folder).map_err(file(&folder))?;
+    let serial = folder.join("serial.txt");
+    std::fs::write(&serial, "").map_err(file(&serial))?;
+    let settings = format!(
+        "display_library: term\n\
+         romimage: file={bios}\n\
+         vgaromimage: file={vga}\n\
+         cpu: model=corei7_haswell_4770, count={cpus}, ips=4000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+         memory: guest=256, host=256\n\
+         boot: cdrom\n\
+         ata0-master: type=cdrom, path={iso}, status=inserted\n\
+         com1: enabled=1, mode=file, dev={serial}\n\
+         panic: action=fatal\n\
+         log: {log}\n\
+         clock: sync=none\n\
+         speaker: enabled=0\n",
+        bios = bios.display(),
+        vga = vga.display(),
+        cpus = machine.cpus,
+        iso = iso.display(),
+        serial = serial.display(),
+        log = folder.join("bochs.log").display(),
+    );
+    let (config, commands) = (folder.join("bochsrc"), folder.join("commands"));
+    std::fs::write(&config, settings).map_err(file(&config))?;
+    // Debian's Bochs has its debugger built in, which waits to be told to go on.
+    std::fs::write(&commands, "continue\nquit\n").map_err(file(&commands))?;
+    let inner = format!(
+        "stty rows 30 cols 100; exec '{}' -q -f '{}' -rc '{}'",
+        program.display(),
+        config.display(),
+        commands.display()
+    );
+    let mut command = Command::new(script);
+    command.env("TERM", "xterm").args(["-qfec", &inner, "/dev/null"]);
+    let ran = process::run(&mut command, machine.timeout, Show::Nothing)?;
+    let output = std::fs::read(&serial).map_err(file(&serial))?;
+    let output = String::from_utf8_lossy(&output).replace('\r', "");
+    if show == Show::All {
+        print!("{output}");
+    }
+    // Bochs's own code says nothing: the last line of the image does.
+    let last = output.lines().rev().find_map(|line| line.strip_prefix("verdict: "));
+    let ended = match (last.and_then(Verdict::of_name), ran.status) {
+        (Some(verdict), _) => Ended::Verdict(verdict),
+        (None, None) => Ended::Stopped(machine.timeout),
+        (None, Some(status)) => Ended::Without(status.code()),
+    };
+    Ok(Ran { output, errors: ran.errors, ended })
+}

@@ -1,0 +1,91 @@
+//! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what came of it.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | every case held, and what this machine can't show is what it is known not to show |
+//! | 1 | a promise was broken |
+//! | 2 | bad input, a tool is missing, or the image does not build |
+//! | 3 | a case held, but its negative control showed nothing, on a machine that is known to show it |
+//! | 4 | the image crashed, the machine was reset, or it did not end in time |
+
+mod cli;
+mod emulator;
+mod expect;
+mod image;
+mod process;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+
+/// What went wrong before there was anything to judge.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    /// A program that is not installed.
+    #[error("{program} is not installed: {hint}")]
+    Missing {
+        /// Its name.
+        program: String,
+        /// How to get it.
+        hint: String,
+    },
+    /// Something that a program needs.
+    #[error("{0}")]
+    Unusable(String),
+    /// A program failed.
+    #[error("{what} failed: {why}")]
+    Failed {
+        /// What was tried.
+        what: String,
+        /// What it said.
+        why: String,
+    },
+    /// A file could not be used.
+    #[error("{path}: {source}")]
+    File {
+        /// Which.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// The work of one command; what it returns is the exit code.
+fn run(cli: Cli) -> Result<u8, Error> {
+    match cli.command {
+        Command::Image(of) => {
+            let image = image::build(of.arch)?;
+            println!("image: {}", image.display());
+            if of.iso {
+                println!(
+                    "ISO: {}",
+                    image::iso(&image, of.append.as_deref().unwrap_or(""))?.display()
+                );
+            }
+            Ok(0)
+        }
+        Command::Boot(machine) => {
+            let ran = emulator::boot(&machine, process::Show::All)?;
+            println!("{}", ran.ended);
+            Ok(ran.ended.code())
+        }
+        Command::Test(machine) => {
+            let ran = emulator::boot(&machine, process::Show::Nothing)?;
+            let expected = expect::unobservable(&machine)?;
+            Ok(report::print(&machine, &ran, &expected))
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

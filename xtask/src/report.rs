@@ -1,0 +1,80 @@
+//! The table of a test run.
+
+use comfy_table::Table;
+use comfy_table::presets::UTF8_FULL_CONDENSED;
+
+use crate::cli::MachineArgs;
+use crate::emulator::{Ended, Ran, Verdict};
+use crate::expect::Unobservable;
+
+/// One line of the image's: `case NAME VERDICT what it saw`.
+struct Case<'a> {
+    name: &'a str,
+    verdict: Verdict,
+    detail: &'a str,
+}
+
+impl<'a> Case<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (name, rest) = line.strip_prefix("case ")?.split_once(' ')?;
+        let (verdict, detail) = rest.split_once(' ').unwrap_or((rest, ""));
+        Some(Self { name, verdict: Verdict::of_name(verdict)?, detail: detail.trim() })
+    }
+}
+
+/// Prints the table and the sum; returns the exit code.
+pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED.with_rounded_corners());
+    table.set_header(["case", "verdict", "seen"]);
+    let (mut held, mut masked, mut surprises, mut broken) = (0, 0, 0, 0);
+    for line in ran.output.lines() {
+        let Some(case) = Case::parse(line) else { continue };
+        let reason = known.iter().find(|known| known.case == case.name);
+        let shown = match (case.verdict, reason) {
+            (Verdict::Pass, _) => {
+                held += 1;
+                "pass".into()
+            }
+            (Verdict::NotObservable, Some(known)) => {
+                masked += 1;
+                format!("not observable here: {}", known.why)
+            }
+            (Verdict::NotObservable, None) => {
+                surprises += 1;
+                "not observable here".into()
+            }
+            (Verdict::Fail | Verdict::Crashed, _) => {
+                broken += 1;
+                "FAIL".into()
+            }
+        };
+        table.add_row([case.name.to_owned(), shown, case.detail.to_owned()]);
+    }
+    for line in ran.output.lines().filter(|line| !line.starts_with("case ")) {
+        println!("{line}");
+    }
+    println!("{table}");
+    let on = if machine.kvm { "this computer's CPUs".into() } else { machine.machine.to_string() };
+    println!(
+        "{} on {on}, {} CPUs: {held} held, {masked} held and known not to be observable, {surprises} held without proof, {broken} broken",
+        machine.arch, machine.cpus
+    );
+    let code = match ran.ended {
+        Ended::Verdict(Verdict::NotObservable) if surprises == 0 => 0,
+        // On a machine of which nothing is known, what it can't show is no fault of it.
+        Ended::Verdict(Verdict::NotObservable) if machine.kvm => 0,
+        ended => ended.code(),
+    };
+    match code {
+        0 => {}
+        3 => eprintln!(
+            "a negative control showed nothing on a machine that is not known for it (kernel/expect/)"
+        ),
+        _ => {
+            eprintln!("{}", ran.ended);
+            eprint!("{}", ran.errors);
+        }
+    }
+    code
+}
