@@ -100,12 +100,14 @@
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
 //! | `identity.rs` | addresses that follow from the memory's |
+//! | `given.rs` | addresses that the caller brings |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
 
 mod counts;
 mod error;
+mod given;
 mod host;
 mod identity;
 mod map;

@@ -418,4 +418,16 @@ mutants! {
     /// A unit that remembers what was not mapped is not told of what is.
     PresenceNotTold "presence-not-told" Domain "domain/map.rs: tell_of_presence"
         by scene(crate::domain::tests::units_that_remember_absence_are_told);
+
+    // ---- vmm
+
+    /// The cache of an emulated IOMMU keeps what it is told to forget.
+    CacheNotTold "cache-not-told" Vmm "vmm/cache.rs: carry_out"
+        by test("vmm.rs" "what_is_unmapped_is_read_no_more");
+    /// The cache is filled with what the table held before its lock was taken.
+    FilledBeside "filled-beside" Vmm "vmm/translate.rs: fill"
+        by test("vmm.rs" "what_is_unmapped_while_a_device_looks_it_up_is_not_kept");
+    /// A guest's UNMAP takes away a part of a mapping.
+    MappingCut "mapping-cut" Vmm "vmm/requests.rs: unmap"
+        by test("vmm.rs" "a_guest_is_not_believed");
 }

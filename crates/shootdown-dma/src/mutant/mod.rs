@@ -31,6 +31,8 @@ pub enum Part {
     Invalidate,
     /// What joins them.
     Domain,
+    /// Emulated IOMMUs.
+    Vmm,
 }
 
 std::thread_local! {

@@ -1,0 +1,70 @@
+//! Addresses that the caller brings: a hypervisor's guest chooses its own.
+//!
+//! The domain neither takes such addresses from its allocator nor gives them back to it. So it does not know who is using
+//! them, and can't hold them back until they are forgotten: the caller may put other memory there as soon as unmapping has
+//! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does).
+
+use super::owed::Frames;
+use super::{DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy, UnmapError};
+use crate::addr::{IovaRange, PhysAddr, Rights};
+
+impl<H: Host> Domain<H> {
+    /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
+    ///
+    /// Nobody else maps or unmaps in the range at the same time, and the domain's allocator does not hand it out
+    /// ([`Given`](crate::iova::Given) hands out nothing).
+    ///
+    /// # Errors
+    /// See [`MapError`]. [`MapError::Table`] if something is mapped there, if it is beyond the table's reach, or if `phys` is
+    /// not the start of a page; [`MapError::NotHeld`] if the host refuses the memory and the domain
+    /// [holds](super::Config::holds) pages; [`MapError::Refused`] for addresses that follow from the memory's.
+    pub fn map_at(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> Result<(), MapError> {
+        if self.is_identity(range) {
+            return Err(MapError::Refused);
+        }
+        // What follows must be able to count in bytes.
+        let bytes = range.pages().checked_mul(PAGE).ok_or(MapError::Overflow)?;
+        phys.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
+        let frames = Frames { first: phys, pages: range.pages() };
+        self.hold(frames)?;
+        self.put_kept(range, frames, rights)?;
+        if !self.config.caches_absence {
+            return Ok(());
+        }
+        let token = self.engine.invalidate(self.host.cpu(), range, true);
+        self.wait(token).map_err(|error| {
+            // Mapped by us, just now.
+            let _ = self.unmap_pages(range, None, Policy::Strict);
+            MapError::NotTold(error)
+        })
+    }
+
+    /// Unmaps the pages of `range`, which [`map_at`](Self::map_at) has mapped, and waits until no device reaches the memory by
+    /// them any more. The addresses stay the caller's.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]. After [`UnmapError::NotComplete`] nothing may be mapped there before [`flush`](Self::flush)
+    /// has succeeded.
+    pub fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
+        let in_window = self.unmap_in_window(range.first(), range.pages()).is_some();
+        if in_window || self.is_identity(range) {
+            return Err(UnmapError::NotMapped);
+        }
+        self.unmap_pages(range, None, Policy::Strict)
+    }
+
+    /// Where a device that uses this address comes to, and with which rights, by the page table; `None` if it would fault.
+    /// The number of bytes is what is left from there to the end of the page that maps it.
+    pub fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
+        let found = loop {
+            // All seats are taken for the time of a walk at most.
+            match self.table.walker(self.host.cpu()) {
+                Some(mut walker) => break walker.translate(at.0 >> PAGE_SHIFT)?,
+                None => crate::sync::spin_loop(),
+            }
+        };
+        let leaf = PAGE << (crate::table::memory::INDEX_BITS * found.level);
+        let offset = at.0 & (PAGE - 1);
+        Some((PhysAddr(found.phys.0 + offset), leaf - at.0 % leaf, found.rights))
+    }
+}

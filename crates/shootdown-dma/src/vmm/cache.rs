@@ -1,0 +1,206 @@
+//! The cache of an emulated IOMMU, which a domain tells what to forget.
+//!
+//! # The protocol
+//! A lock around `vm_memory`'s `Iotlb`. Devices hold it shared while they use what they have found. A command is noted,
+//! and carried out at once if nobody is reading; otherwise by whoever comes next: by who asks what is complete, or by the next device,
+//! which lets the commands go first. So telling never waits (a [`Unit`] must not), and readers can't keep a command off
+//! for ever.
+//!
+//! The order of locks is cache, then notes; nobody waits for anything with the notes held.
+
+use core::fmt;
+use core::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::vec::Vec;
+
+use vm_memory::GuestAddress;
+use vm_memory::iommu::Iotlb;
+
+use crate::addr::IovaRange;
+use crate::domain::PAGE_SHIFT;
+use crate::invalidate::{Command, QueueError, Ticket, Unit};
+
+/// Commands that are noted one by one; one more, and everything is forgotten.
+const NOTES: usize = 64;
+
+/// Mappings that a cache holds unless it is told otherwise: as many pages as an IOTLB of a large IOMMU has entries
+/// (assumed), and some megabytes of memory at most.
+const CAPACITY: usize = 4096;
+
+#[derive(Debug, Default)]
+pub(super) struct Tlb {
+    pub iotlb: Iotlb,
+    /// Mappings put in since it was empty.
+    filled: usize,
+}
+
+#[derive(Debug)]
+struct Notes {
+    /// Submissions so far.
+    told: u64,
+    /// What they asked for and was not done yet.
+    ranges: Vec<IovaRange>,
+    everything: bool,
+}
+
+/// The IOTLB of an emulated IOMMU: a [`Unit`] of the domain whose translations it keeps.
+///
+/// It is shared by the domain (as `Arc<Cache>`, which is a unit too) and the [`Translator`](super::Translator)s of the devices.
+pub struct Cache {
+    tlb: RwLock<Tlb>,
+    notes: Mutex<Notes>,
+    /// As `Notes::told`, to be looked at without the lock.
+    told: AtomicU64,
+    /// Submissions that are carried out.
+    done: AtomicU64,
+    capacity: usize,
+}
+
+/// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as a domain promises anything.
+pub struct Guard<'a>(RwLockReadGuard<'a, Tlb>);
+
+impl Deref for Guard<'_> {
+    type Target = Iotlb;
+
+    fn deref(&self) -> &Iotlb {
+        &self.0.iotlb
+    }
+}
+
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iotlb.fmt(f)
+    }
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self::new(CAPACITY)
+    }
+}
+
+impl Cache {
+    /// An empty one, for `capacity` mappings: one more, and it begins again with none (V3). A single access that needs
+    /// more is served nevertheless.
+    #[must_use]
+    pub fn new(capacity: usize) -> Self {
+        let notes = Notes { told: 0, ranges: Vec::with_capacity(NOTES), everything: false };
+        Self {
+            tlb: RwLock::default(),
+            notes: Mutex::new(notes),
+            told: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            capacity,
+        }
+    }
+
+    fn notes(&self) -> MutexGuard<'_, Notes> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To read. What was noted before is carried out first.
+    pub(super) fn read(&self) -> Guard<'_> {
+        if self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
+            drop(self.write());
+        }
+        Guard(self.tlb.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// To change, alone, with nothing noted.
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Tlb> {
+        let mut tlb = self.tlb.write().unwrap_or_else(PoisonError::into_inner);
+        self.carry_out(&mut tlb);
+        tlb
+    }
+
+    /// Is there room for so many more mappings? If not it is emptied.
+    pub(super) fn make_room(&self, tlb: &mut Tlb, mappings: usize) {
+        if tlb.filled.saturating_add(mappings) > self.capacity {
+            tlb.forget_everything();
+        }
+        tlb.filled += mappings;
+    }
+
+    /// Carries out what is noted (V1).
+    fn carry_out(&self, tlb: &mut Tlb) {
+        let mut notes = self.notes();
+        if !without!(CacheNotTold) {
+            if core::mem::take(&mut notes.everything) {
+                notes.ranges.clear();
+                tlb.forget_everything();
+            }
+            notes.ranges.drain(..).for_each(|range| tlb.forget(range));
+        }
+        // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The lock has ordered the rest.
+        self.done.store(notes.told, Ordering::Release);
+    }
+
+    /// The same, if nobody is reading just now.
+    fn try_carry_out(&self) {
+        if let Ok(mut tlb) = self.tlb.try_write() {
+            self.carry_out(&mut tlb);
+        }
+    }
+}
+
+impl Tlb {
+    fn forget_everything(&mut self) {
+        self.iotlb.invalidate_all();
+        self.filled = 0;
+    }
+
+    fn forget(&mut self, range: IovaRange) {
+        let first = range.first().checked_mul(1 << PAGE_SHIFT);
+        let bytes = range.pages().checked_mul(1 << PAGE_SHIFT);
+        let end = first.zip(bytes).and_then(|(first, bytes)| first.checked_add(bytes));
+        match (first, bytes.map(usize::try_from), end) {
+            (Some(first), Some(Ok(bytes)), Some(_)) => {
+                self.iotlb.invalidate_mapping(GuestAddress(first), bytes);
+            }
+            // It goes past the end of what a cache can name.
+            _ => self.forget_everything(),
+        }
+    }
+}
+
+// SAFETY: (1) `done` is a submission's number only after the lock was held alone since, and what it asked for was taken out (V1);
+// readers who found it there are gone by then. (2) There are no devices' caches behind it. (3) Numbers grow under a lock.
+unsafe impl Unit for Cache {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        let mut notes = self.notes();
+        for command in commands {
+            match command {
+                Command::Pages { range, .. } | Command::Device { range: Some(range), .. }
+                    if notes.ranges.len() < NOTES =>
+                {
+                    notes.ranges.push(*range);
+                }
+                _ => notes.everything = true,
+            }
+        }
+        notes.told += 1;
+        let ticket = notes.told;
+        self.told.store(ticket, Ordering::Relaxed);
+        drop(notes);
+        self.try_carry_out();
+        Ok(Ticket(ticket))
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        if self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed) {
+            self.try_carry_out();
+        }
+        Ok(Ticket(self.done.load(Ordering::Acquire)))
+    }
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("told", &self.told)
+            .field("done", &self.done)
+            .field("capacity", &self.capacity)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,273 @@
+//! What a guest asks of its IOMMU: MAP and UNMAP, as virtio-iommu has them.
+//!
+//! A guest is not to be believed. What is checked here is what a hypervisor had to mend after the fact (cloud-hypervisor,
+//! pull request 8105): ranges that are not looked at, an UNMAP that cuts a mapping in two, a MAP that fails half
+//! way and leaves the first half, mappings without number.
+//!
+//! | the guest asks for | it gets (virtio 1.2, 5.13.6) |
+//! |---|---|
+//! | a range that is empty, backward or not of whole pages; flags that are not known | [`Invalid`](RequestError::Invalid) |
+//! | addresses outside of what it was offered, or reserved | [`Range`](RequestError::Range) |
+//! | a MAP over something that is mapped | [`Overlap`](RequestError::Overlap) |
+//! | a MAP of what is not its memory (the [host](crate::Host::hold) says no) | [`Fault`](RequestError::Fault) |
+//! | one mapping too many | [`NoMemory`](RequestError::NoMemory) |
+//! | an UNMAP of a part of a mapping | [`Partial`](RequestError::Partial) |
+//! | an UNMAP of several mappings, also with gaps, or of nothing | that none of it is mapped any more |
+
+use core::fmt;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::vec::Vec;
+
+use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::domain::{Domain, Host, MapError, PAGE_SHIFT, UnmapError};
+use crate::table::MapErrorKind;
+
+/// Why a request was refused. Nothing has changed, but for [`NotComplete`](Self::NotComplete).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// It does not make sense.
+    Invalid,
+    /// Addresses that the guest was not offered.
+    Range,
+    /// Something is mapped there.
+    Overlap,
+    /// It would cut a mapping in two.
+    Partial,
+    /// The guest has no such memory.
+    Fault,
+    /// The guest has as many mappings as it may, or there is no memory for one more.
+    NoMemory,
+    /// The domain refused it.
+    Map(MapError),
+    /// It is unmapped, and not forgotten by every cache. The addresses stay out of use until the same UNMAP has
+    /// succeeded.
+    NotComplete(UnmapError),
+}
+
+impl RequestError {
+    /// The status in virtio-iommu's answer (`VIRTIO_IOMMU_S_…`; 0 would be OK).
+    #[must_use]
+    pub const fn status(self) -> u8 {
+        match self {
+            Self::Invalid | Self::Overlap => 4,
+            Self::Range | Self::Partial => 5,
+            Self::Fault => 7,
+            Self::NoMemory => 8,
+            Self::Map(_) | Self::NotComplete(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid => f.write_str("not a range of whole pages, or unknown flags"),
+            Self::Range => f.write_str("addresses that the guest was not offered"),
+            Self::Overlap => f.write_str("something is mapped there; unmap it first"),
+            Self::Partial => f.write_str("a part of a mapping; unmap all of it"),
+            Self::Fault => f.write_str("the guest has no such memory"),
+            Self::NoMemory => f.write_str("as many mappings as there may be; unmap some"),
+            Self::Map(error) => error.fmt(f),
+            Self::NotComplete(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}
+
+/// What a guest is offered.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    /// The first page of its I/O addresses; at least 1 (page 0 is nobody's).
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// Pages in between that it may not map: windows for interrupts, and what the probe request reports as reserved.
+    pub reserved: Vec<IovaRange>,
+    /// Mappings that it may have at a time (V3 of [`super`]).
+    pub mappings: usize,
+}
+
+impl Bounds {
+    /// Addresses of so many bits, without the window for interrupts of PCs, and 65 535 mappings, as Linux allows to user
+    /// space (`dma_entry_limit`).
+    #[must_use]
+    pub fn bits(bits: u32) -> Self {
+        let last = (1u64 << (bits.clamp(PAGE_SHIFT + 1, 63) - PAGE_SHIFT)) - 1;
+        let reserved = std::vec![crate::iova::space::INTERRUPTS];
+        Self { first: 1, last, reserved, mappings: 65_535 }
+    }
+}
+
+/// A mapping that the guest has asked for, by its first page.
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    pages: u64,
+    /// Unmapped, but its invalidation is not complete.
+    stale: bool,
+}
+
+/// The mappings of a guest's domain.
+///
+/// Requests come one after the other (`&mut`), so that no lock is held while one waits for devices; these translate
+/// beside it.
+#[derive(Debug)]
+pub struct Mappings<H: Host> {
+    domain: Arc<Domain<H>>,
+    bounds: Bounds,
+    live: BTreeMap<u64, Mapping>,
+}
+
+/// virtio-iommu's flags: read, write.
+const READ: u32 = 1;
+const WRITE: u32 = 2;
+
+impl<H: Host> Mappings<H> {
+    /// None yet. Nobody else maps or unmaps in the domain, which should [hold](crate::domain::Config::holds) its pages: then the
+    /// host is asked whether they are the guest's.
+    #[must_use]
+    pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {
+        Self { domain, bounds, live: BTreeMap::new() }
+    }
+
+    /// The domain.
+    pub const fn domain(&self) -> &Arc<Domain<H>> {
+        &self.domain
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Is there none?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from `phys` on. When it returns,
+    /// devices may use it.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn map(&mut self, start: u64, end: u64, phys: u64, flags: u32) -> Result<(), RequestError> {
+        let rights = match flags {
+            READ => Rights::Read,
+            WRITE => Rights::Write,
+            3 => Rights::ReadWrite,
+            _ => return Err(RequestError::Invalid),
+        };
+        let range = pages(start, end)?;
+        if phys & PAGE_MASK != 0 || phys.checked_add(end - start).is_none() {
+            return Err(RequestError::Invalid);
+        }
+        let hole = |hole: &IovaRange| hole.overlaps(range);
+        let Bounds { first, last, .. } = self.bounds;
+        if range.first() < first || range.last() > last || self.bounds.reserved.iter().any(hole) {
+            return Err(RequestError::Range);
+        }
+        if self.overlapping(range).next().is_some() {
+            return Err(RequestError::Overlap);
+        }
+        if self.live.len() >= self.bounds.mappings {
+            return Err(RequestError::NoMemory);
+        }
+        self.domain.map_at(range, PhysAddr(phys), rights).map_err(|error| match error {
+            MapError::NotHeld => RequestError::Fault,
+            MapError::Table(MapErrorKind::BadAddress) => RequestError::Fault,
+            MapError::Table(MapErrorKind::OutOfRange) => RequestError::Range,
+            MapError::Table(MapErrorKind::NoMemory) => RequestError::NoMemory,
+            error => RequestError::Map(error),
+        })?;
+        self.live.insert(range.first(), Mapping { pages: range.pages(), stale: false });
+        Ok(())
+    }
+
+    /// UNMAP: nothing between `start` and `end` (which belongs to it) is mapped any more, and no device reaches what was, when
+    /// it returns. How many mappings these were.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn unmap(&mut self, start: u64, end: u64) -> Result<usize, RequestError> {
+        let range = match (start, end) {
+            // Page 0 is nobody's, but a guest may ask for all.
+            (0, PAGE_MASK) => return Ok(0),
+            (0, end) => pages(PAGE_MASK + 1, end)?,
+            (start, end) => pages(start, end)?,
+        };
+        let whole = |(first, mapping): (u64, Mapping)| {
+            IovaRange::new(first, mapping.pages).is_some_and(|all| range.contains(all))
+        };
+        if !self.overlapping(range).all(whole) && !without!(MappingCut) {
+            return Err(RequestError::Partial);
+        }
+        let mut count = 0;
+        loop {
+            // Mappings that abut are unmapped together: one invalidation.
+            let mut run: Option<IovaRange> = None;
+            let mut stale = false;
+            for (first, mapping) in self.overlapping(range) {
+                let joins = run.is_none_or(|run| run.last() + 1 == first && !mapping.stale);
+                if !joins || stale {
+                    break;
+                }
+                stale = mapping.stale;
+                let before = run.map_or(0, IovaRange::pages);
+                let from = run.map_or(first, IovaRange::first);
+                run = IovaRange::new(from, before + mapping.pages);
+            }
+            let Some(run) = run else { return Ok(count) };
+            let outcome = if stale {
+                self.domain.flush().map_err(UnmapError::NotComplete)
+            } else {
+                self.domain.unmap_at(run)
+            };
+            let mapped: Vec<u64> = self.overlapping(run).map(|(first, _)| first).collect();
+            if let Err(error) = outcome {
+                for first in mapped {
+                    if let Some(mapping) = self.live.get_mut(&first) {
+                        mapping.stale = matches!(error, UnmapError::NotComplete(_));
+                    }
+                }
+                return Err(RequestError::NotComplete(error));
+            }
+            count += mapped.len();
+            for first in mapped {
+                self.live.remove(&first);
+            }
+        }
+    }
+
+    /// Takes everything away: DETACH of the last device, or a reset.
+    ///
+    /// # Errors
+    /// See [`RequestError`].
+    pub fn clear(&mut self) -> Result<usize, RequestError> {
+        self.unmap(0, u64::MAX)
+    }
+
+    /// Mappings that have a page of the range, in order.
+    fn overlapping(&self, range: IovaRange) -> impl Iterator<Item = (u64, Mapping)> + '_ {
+        let before = self.live.range(..range.first()).next_back();
+        let before = before.filter(move |(first, m)| **first + (m.pages - 1) >= range.first());
+        let within = self.live.range(range.first()..=range.last());
+        before.into_iter().chain(within).map(|(first, mapping)| (*first, *mapping))
+    }
+}
+
+const PAGE_MASK: u64 = (1 << PAGE_SHIFT) - 1;
+
+/// Whole pages between these bytes, the last of which belongs to them.
+const fn pages(start: u64, end: u64) -> Result<IovaRange, RequestError> {
+    if end < start || start & PAGE_MASK != 0 || end & PAGE_MASK != PAGE_MASK {
+        return Err(RequestError::Invalid);
+    }
+    match IovaRange::new(start >> PAGE_SHIFT, ((end - start) >> PAGE_SHIFT) + 1) {
+        Some(range) => Ok(range),
+        None => Err(RequestError::Range),
+    }
+}
