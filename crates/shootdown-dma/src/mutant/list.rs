@@ -35,6 +35,22 @@ macro_rules! killer {
     };
 }
 
+/// The same in words, for those who can't run it.
+macro_rules! witness {
+    (scene($path:path)) => {
+        (concat!("the unit test `", stringify!($path), "` of shootdown-dma"), None::<&str>)
+    };
+    (loom($file:literal $test:literal)) => {
+        (concat!("the model checker: `", $test, "` in tests/", $file), None::<&str>)
+    };
+    (test($file:literal $test:literal)) => {
+        (concat!("`", $test, "` in tests/", $file, " of shootdown-dma"), None::<&str>)
+    };
+    (unless($because:literal)) => {
+        ("", Some($because))
+    };
+}
+
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+
         $variant:ident $name:literal $part:ident $place:literal by $kind:ident $how:tt;)*) => {
@@ -77,6 +93,18 @@ macro_rules! mutants {
             #[must_use]
             pub const fn place(self) -> &'static str {
                 match self { $(Self::$variant => $place,)* }
+            }
+
+            /// The test that kills it, in words.
+            #[must_use]
+            pub const fn killed_by(self) -> &'static str {
+                match self { $(Self::$variant => witness!($kind $how).0,)* }
+            }
+
+            /// Why nothing breaks without the step, if nothing does.
+            #[must_use]
+            pub const fn equivalent(self) -> Option<&'static str> {
+                match self { $(Self::$variant => witness!($kind $how).1,)* }
             }
 
             /// What kills it.

@@ -113,7 +113,7 @@ mod tests {
     use shootdown_machine::hunt::{Bounds, Chooser, End, Outcome, run};
 
     use super::*;
-    use crate::check::hunted::Planted;
+    use crate::check::steps::Planted;
 
     /// Schedules by turns at random and by priorities.
     fn schedules(

@@ -5,28 +5,26 @@
 //! schedule as the user asked for it, shrinking one that failed, drawing it, and writing the line that
 //! shows it again.
 
-use shootdown::mutant::{self, Mutant};
-use shootdown::policy::Policy;
 use shootdown_machine::hunt::schedule::{Replay, draw_run, encode, same_promise, shrink};
 use shootdown_machine::hunt::{self, Bounds, Chooser, End, Outcome, Powers, World};
 
 use super::adversary;
 use super::code::ReplayCode;
+use super::steps::{Chosen, Policies, Removed};
 use super::{Failure, Settings, Witness};
-use crate::names::Contestant;
 
 /// Something that can be hunted.
 pub trait Scene: Send + Sync {
     /// The name of the check it belongs to.
     fn name(&self) -> &str;
 
-    /// The world of this seed under this policy (`None`: the scene's own). The same seed and policy give
+    /// The world of this seed under these policies (`None`: the scene's own). The same seed and policies give
     /// the same world.
-    fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World>;
+    fn world(&self, seed: u64, policies: Policies) -> Box<dyn World>;
 
     /// The world in words, for who looks at a failure.
-    fn describe(&self, seed: u64, policy: Option<Policy>) -> Option<String> {
-        let _ = (seed, policy);
+    fn describe(&self, seed: u64, policies: Policies) -> Option<String> {
+        let _ = (seed, policies);
         None
     }
 
@@ -49,26 +47,6 @@ pub trait Scene: Send + Sync {
     }
 }
 
-/// A mutant that is on in this thread as long as this lives.
-#[derive(Debug)]
-pub struct Planted(Option<Mutant>);
-
-impl Planted {
-    /// Turns the mutant on, or all off.
-    #[must_use]
-    pub fn new(mutant: Option<Mutant>) -> Self {
-        let before = mutant::current();
-        mutant::set(mutant);
-        Self(before)
-    }
-}
-
-impl Drop for Planted {
-    fn drop(&mut self) {
-        mutant::set(self.0);
-    }
-}
-
 /// One world of a scene, ready to be run.
 pub struct Hunt<'a> {
     scene: &'a dyn Scene,
@@ -83,12 +61,9 @@ impl<'a> Hunt<'a> {
     /// The world of this seed, or the scene's only one.
     #[must_use]
     pub fn new(scene: &'a dyn Scene, settings: &'a Settings, seed: Option<u64>) -> Self {
-        let policy = settings.policy.and_then(|named| match named.contestant {
-            Contestant::Policy(policy) => Some(policy),
-            Contestant::Omniscient => None,
-        });
-        let world = scene.world(seed.unwrap_or(0), policy);
-        let described = scene.describe(seed.unwrap_or(0), policy);
+        let policies = Policies::from(settings.policy);
+        let world = scene.world(seed.unwrap_or(0), policies);
+        let described = scene.describe(seed.unwrap_or(0), policies);
         let powers = settings.adversary.applied_to(scene.powers());
         Self { scene, settings, seed, world, described, powers }
     }
@@ -141,8 +116,11 @@ impl<'a> Hunt<'a> {
         ReplayCode {
             check: self.scene.name().to_owned(),
             seed: self.seed,
-            policy: self.settings.policy.map(|named| named.name.to_owned()),
-            mutant: mutant::current().map(Mutant::name).or(self.scene.missing()).map(str::to_owned),
+            policy: self.settings.policy.map(Chosen::name).map(str::to_owned),
+            mutant: Removed::current()
+                .map(Removed::name)
+                .or(self.scene.missing())
+                .map(str::to_owned),
             powers: (self.powers != self.scene.powers()).then(|| adversary::write(self.powers)),
             schedule: encode(choices),
         }

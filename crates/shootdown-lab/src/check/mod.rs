@@ -18,6 +18,7 @@
 //! | [`breakers`] | for every invariant the steps without which it breaks |
 //! | [`adversary`] | which powers the adversary has |
 //! | [`code`], [`replay`] | the line that shows a failure again |
+//! | [`steps`] | the step that is taken out of one of the libraries, the policy that they run under |
 //! | [`select`] | which checks the names on the command line mean |
 //! | [`runner`] | running them side by side |
 //! | [`report`] | the lines, the JSON document and the summary |
@@ -36,16 +37,15 @@ pub mod runner;
 pub mod scenes;
 pub mod select;
 pub mod soak;
+pub mod steps;
 pub mod zoo;
 
 use std::fmt;
 use std::time::Duration;
 
-use shootdown::mutant::Mutant;
-
 use self::adversary::Adversary;
 use self::hunted::Scene;
-use crate::names::Named;
+use self::steps::{Chosen, Removed};
 use crate::progress::Progress;
 
 /// What sort of question a check asks.
@@ -109,12 +109,12 @@ pub struct Settings {
     pub runs: Option<u64>,
     /// How many checks run side by side.
     pub threads: usize,
-    /// The policy the library runs under; `None` for the check's own.
-    pub policy: Option<Named>,
+    /// The policy one of the libraries runs under; `None` for the check's own.
+    pub policy: Option<Chosen>,
     /// What the user changed about the adversary.
     pub adversary: Adversary,
-    /// A step taken out of the library, so that a check can be seen to fail.
-    pub mutant: Option<Mutant>,
+    /// A step taken out of one of the libraries, so that a check can be seen to fail.
+    pub mutant: Option<Removed>,
     /// How long a soak goes on.
     pub soak: Option<soak::Limit>,
 }

@@ -1,13 +1,13 @@
 //! `shootdown check mutants`: every step of the library is missed by someone.
 //!
-//! The library declares a mutant for each of its steps ([`Mutant::ALL`]): a fence, an ordering, a row of a
+//! The libraries declare a mutant for each of their steps ([`Removed::all`]): a fence, an ordering, a row of a
 //! decision table, a filter, a count, an acknowledgement, a wait, a quarantine, a reference. A mutant has
 //! one of three homes:
 //!
 //! | home | what the check does |
 //! |---|---|
 //! | a [`scene`] | hunts it with the step taken out until something breaks, then with the step in place |
-//! | a test of the model checker ([`elsewhere`]) | says which |
+//! | a test of the model checker ([`elsewhere`]), or, of the library of devices, of its crate | says which |
 //! | an argument in the table of mutants why nothing breaks | hunts every scene a little, to see that nothing does |
 //!
 //! A mutant is *killed* when some schedule of its scene breaks a promise, panics or never ends with the step
@@ -20,8 +20,10 @@
 //! | [`port`] | a port of the library to the hunted machine, with a switch for everything |
 //! | [`kit`] | what worlds are made of: spaces, tables, and what a kernel does with them |
 //! | [`scene`], [`scenes`] | the worlds, and which mutants each has to kill |
+//! | [`devices`] | the same of the library of devices |
 //! | [`elsewhere`] | what no hunt can see, and who sees it |
 
+pub mod devices;
 pub mod elsewhere;
 pub mod kit;
 pub mod port;
@@ -33,14 +35,15 @@ mod tests;
 
 use std::time::{Duration, Instant};
 
-use shootdown::mutant::{self, Mutant};
 use shootdown_machine::hunt::schedule::Strategy;
 use shootdown_machine::hunt::{Chooser, End, Outcome};
 
+use self::devices::DeviceStage;
 use self::elsewhere::Elsewhere;
 use self::scene::Stage;
-use super::hunted::{self, Hunt, Planted, named};
+use super::hunted::{self, Hunt, named};
 use super::report::Entry;
+use super::steps::{Planted, Removed};
 use super::{Check, CheckResult, Checks, Failure, Kind, Settings, Verdict, seed_for};
 use crate::progress::Progress;
 
@@ -62,16 +65,24 @@ const NO_DIFFERENCE: &str = "no difference";
 
 /// Where a mutant is dealt with.
 enum Home {
-    Scene(Stage),
-    Elsewhere(&'static Elsewhere),
+    Scene(Staged),
+    /// A test, in words.
+    Elsewhere(String),
     /// Why nothing breaks without the step.
     Argument(&'static str),
     Nowhere,
 }
 
+/// A scene on its stage.
+struct Staged {
+    name: &'static str,
+    runs: u64,
+    stage: Box<dyn hunted::Scene>,
+}
+
 /// One mutant.
 struct Missing {
-    mutant: Mutant,
+    mutant: Removed,
     name: String,
     home: Home,
 }
@@ -79,25 +90,29 @@ struct Missing {
 /// One check for each mutant.
 #[must_use]
 pub fn checks() -> Checks {
-    Mutant::ALL.iter().map(|m| -> Box<dyn Check> { Box::new(Missing::new(*m)) }).collect()
+    Removed::all().map(|step| -> Box<dyn Check> { Box::new(Missing::new(step)) }).collect()
 }
 
 /// Mutants among the results: how many were killed, and who survived. `None` when there are none.
 #[must_use]
 pub fn summary(results: &[Entry]) -> Option<String> {
     let of = |(name, _, result): &Entry| {
-        let mutant = Mutant::from_name(name.strip_prefix("mutants/")?)?;
+        let mutant = Removed::from_name(name.strip_prefix("mutants/")?)?;
         Some((mutant, result.verdict == Verdict::Pass))
     };
-    let mutants: Vec<(Mutant, bool)> =
+    let mutants: Vec<(Removed, bool)> =
         results.iter().filter(|entry| entry.1 == Kind::Mutant.name()).filter_map(of).collect();
     let (equivalent, real): (Vec<_>, Vec<_>) =
         mutants.iter().partition(|(m, _)| m.equivalent().is_some());
-    let killed = real.iter().filter(|(_, killed)| *killed);
-    let elsewhere = killed.clone().filter(|(m, _)| elsewhere::of(*m).is_some()).count();
-    let mut words = format!("mutants: {} of {} killed", killed.count(), real.len());
-    if elsewhere > 0 {
-        words.push_str(&format!(", {elsewhere} of them by the model checker"));
+    let killed = || real.iter().filter(|(_, killed)| *killed).map(|(mutant, _)| *mutant);
+    let mut words = format!("mutants: {} of {} killed", killed().count(), real.len());
+    let checker = killed().filter(|m| model_checker(*m).is_some()).count();
+    if checker > 0 {
+        words.push_str(&format!(", {checker} of them by the model checker"));
+    }
+    let crates = killed().filter(|m| unit_test(*m).is_some()).count();
+    if crates > 0 {
+        words.push_str(&format!(", {crates} of them by tests of their crate"));
     }
     if !equivalent.is_empty() {
         words.push_str(&format!("; {} argued to be equivalent", equivalent.len()));
@@ -107,6 +122,27 @@ pub fn summary(results: &[Entry]) -> Option<String> {
         words.push_str(&format!("\nsurvivor: {name} ({place}): {missing}"));
     }
     (!mutants.is_empty()).then_some(words)
+}
+
+/// The test of the model checker that kills it, if no scene does.
+fn model_checker(mutant: Removed) -> Option<String> {
+    match mutant {
+        Removed::Core(mutant) => {
+            let Elsewhere { file, test, .. } = elsewhere::of(mutant)?;
+            Some(format!("the model checker: `{test}` in tests/{file}"))
+        }
+        Removed::Dma(mutant) => {
+            let by = mutant.killed_by();
+            (devices::of(mutant).is_none() && by.contains("model checker")).then(|| by.to_owned())
+        }
+    }
+}
+
+/// The test of its crate that kills it, if neither a scene nor the model checker does.
+fn unit_test(mutant: Removed) -> Option<String> {
+    let Removed::Dma(dma) = mutant else { return None };
+    let here = devices::of(dma).is_some() || model_checker(mutant).is_some();
+    (!here && dma.equivalent().is_none()).then(|| dma.killed_by().to_owned())
 }
 
 /// Schedules by turns at random and by priorities.
@@ -141,7 +177,7 @@ struct Tried {
 }
 
 /// Runs schedules, with a step taken out or not, until something breaks.
-fn attempt(missing: Option<Mutant>, hunt: &Hunt<'_>, schedules: &Schedules, most: u64) -> Tried {
+fn attempt(missing: Option<Removed>, hunt: &Hunt<'_>, schedules: &Schedules, most: u64) -> Tried {
     let _planted = Planted::new(missing);
     let mut tried = Tried::default();
     let begun = Instant::now();
@@ -155,21 +191,43 @@ fn attempt(missing: Option<Mutant>, hunt: &Hunt<'_>, schedules: &Schedules, most
             break;
         }
     }
-    tried.reached = mutant::reached();
+    tried.reached = Removed::reached();
     tried
 }
 
+impl Staged {
+    fn of(stage: Stage) -> Self {
+        let scene = stage.scene;
+        Self { name: scene.name, runs: scene.runs, stage: Box::new(stage) }
+    }
+}
+
 impl Missing {
-    fn new(mutant: Mutant) -> Self {
+    fn new(mutant: Removed) -> Self {
         let name = format!("{}/{}", Kind::Mutant.word(), mutant.name());
-        let scene = scenes::all().find(|scene| scene.kills.contains(&mutant));
-        let home = match (mutant.equivalent(), scene, elsewhere::of(mutant)) {
-            (Some(because), ..) => Home::Argument(because),
-            (_, Some(scene), _) => Home::Scene(Stage::new(scene, &name)),
-            (.., Some(elsewhere)) => Home::Elsewhere(elsewhere),
-            _ => Home::Nowhere,
+        let home = match (mutant.equivalent(), Self::scene(mutant, &name)) {
+            (Some(because), _) => Home::Argument(because),
+            (_, Some(staged)) => Home::Scene(staged),
+            _ => match model_checker(mutant).or(unit_test(mutant)) {
+                Some(test) => Home::Elsewhere(test),
+                None => Home::Nowhere,
+            },
         };
         Self { mutant, name, home }
+    }
+
+    fn scene(mutant: Removed, check: &str) -> Option<Staged> {
+        match mutant {
+            Removed::Core(mutant) => {
+                let scene = scenes::all().find(|scene| scene.kills.contains(&mutant))?;
+                Some(Staged::of(Stage::new(scene, check)))
+            }
+            Removed::Dma(mutant) => {
+                let scene = devices::of(mutant)?;
+                let stage = Box::new(DeviceStage::new(scene, check));
+                Some(Staged { name: scene.name, runs: scene.runs, stage })
+            }
+        }
     }
 
     fn seed(&self, settings: &Settings) -> u64 {
@@ -177,11 +235,11 @@ impl Missing {
     }
 
     /// Hunts the scene without the step, and with it.
-    fn hunted(&self, stage: &Stage, settings: &Settings) -> CheckResult {
-        let name = stage.scene.name;
-        let hunt = Hunt::new(stage, settings, None);
+    fn hunted(&self, staged: &Staged, settings: &Settings) -> CheckResult {
+        let name = staged.name;
+        let hunt = Hunt::new(&*staged.stage, settings, None);
         let schedules = Schedules::new(self.seed(settings), &hunt);
-        let most = settings.runs.unwrap_or(stage.scene.runs);
+        let most = settings.runs.unwrap_or(staged.runs);
         let without = attempt(Some(self.mutant), &hunt, &schedules, most);
         let result = |observed, verdict, runs, steps| {
             let mut result = CheckResult::new(KILLED, observed, verdict);
@@ -256,18 +314,17 @@ impl Check for Missing {
 
     fn scene(&self) -> Option<&dyn hunted::Scene> {
         match &self.home {
-            Home::Scene(stage) => Some(stage),
+            Home::Scene(staged) => Some(&*staged.stage),
             _ => None,
         }
     }
 
     fn run(&self, settings: &Settings, _: &Progress) -> CheckResult {
         match &self.home {
-            Home::Scene(stage) => self.hunted(stage, settings),
+            Home::Scene(staged) => self.hunted(staged, settings),
             Home::Argument(because) => self.argued(because, settings),
-            Home::Elsewhere(Elsewhere { file, test, .. }) => {
-                let observed = format!("{KILLED} by the model checker: `{test}` in tests/{file}");
-                CheckResult::new(KILLED, observed, Verdict::Pass)
+            Home::Elsewhere(test) => {
+                CheckResult::new(KILLED, format!("{KILLED} by {test}"), Verdict::Pass)
             }
             Home::Nowhere => CheckResult::new(KILLED, "nobody looks for it", Verdict::Fail),
         }

@@ -1,24 +1,15 @@
 //! `shootdown check --replay CODE`: a failing schedule again, drawn.
 
-use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::schedule::decode;
 
 use super::adversary::{self, Adversary};
 use super::code::ReplayCode;
-use super::hunted::{Hunt, Planted, named};
+use super::hunted::{Hunt, named};
 use super::report::Entry;
+use super::steps::{self, Planted};
 use super::{Check, CheckResult, Failure, Settings, Verdict};
 use crate::LabError;
-use crate::names::{self, unknown};
-
-/// The mutant of that name.
-///
-/// # Errors
-/// [`LabError::BadInput`] with the nearest names.
-pub fn mutant(name: &str) -> Result<Mutant, LabError> {
-    Mutant::from_name(name)
-        .ok_or_else(|| unknown("mutant", name, Mutant::ALL.iter().map(|m| m.name())))
-}
+use crate::names::unknown;
 
 /// Replays a code.
 ///
@@ -38,9 +29,9 @@ pub fn replay(all: &[Box<dyn Check>], text: &str) -> Result<Entry, LabError> {
     })?;
     let choices = decode(&code.schedule).map_err(|e| LabError::bad(e.to_string()))?;
     let settings = Settings {
-        policy: code.policy.as_deref().map(names::policy).transpose()?,
+        policy: code.policy.as_deref().map(steps::policy).transpose()?,
         mutant: match code.mutant.as_deref() {
-            Some(name) if broken.is_none() => Some(mutant(name)?),
+            Some(name) if broken.is_none() => Some(steps::removed(name)?),
             _ => None,
         },
         adversary: match &code.powers {

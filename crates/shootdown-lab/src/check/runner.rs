@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::hunted::Planted;
+use super::steps::Planted;
 use super::{Check, CheckResult, Settings, Verdict};
 use crate::progress::Progress;
 

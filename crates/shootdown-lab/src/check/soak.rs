@@ -12,8 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::hunted::{Planted, Scene};
+use super::hunted::Scene;
 use super::random::{self, Round};
+use super::steps::Planted;
 use super::{Check, CheckResult, Kind, Settings, seed_for};
 use crate::experiments::chance;
 use crate::progress::Progress;

@@ -11,8 +11,9 @@ use crate::check::adversary::Adversary;
 use crate::check::report::{self, Entry, Lines, Tally};
 use crate::check::select::select;
 use crate::check::soak::Limit;
+use crate::check::steps::{self, Chosen};
 use crate::check::{self, Check, Kind, Settings, runner};
-use crate::names::{self, Contestant, Named};
+use crate::names::{Contestant, Named};
 use crate::output::{Format, emit};
 use crate::progress::Progress;
 
@@ -57,7 +58,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "POWER,..", value_delimiter = ',')]
     pub without: Vec<String>,
 
-    /// Take a step out of the library first, to see that the checks object.
+    /// Take a step out of one of the libraries first, to see that the checks object.
     #[arg(long, value_name = "MUTANT")]
     pub mutant: Option<String>,
 
@@ -77,7 +78,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "CODE", conflicts_with_all = ["names", "hours", "steps", "runs"])]
     pub replay: Option<String>,
 
-    /// Policy the library runs under [default: each check's own].
+    /// Policy that a library runs under: one of `shootdown list policies`, or strict, strict-ish or lazy for
+    /// devices [default: each check's own].
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
 }
@@ -112,8 +114,8 @@ impl CheckArgs {
     }
 
     fn settings(&self, shared: &Shared) -> Result<Settings, LabError> {
-        let policy = self.policy.as_deref().map(names::policy).transpose()?;
-        if let Some(Named { name, contestant: Contestant::Omniscient, .. }) = policy {
+        let policy = self.policy.as_deref().map(steps::policy).transpose()?;
+        if let Some(Chosen::Core(Named { name, contestant: Contestant::Omniscient, .. })) = policy {
             return Err(LabError::bad(format!(
                 "`{name}` is a bound on the cost of one flush and cannot be hunted; leave it out"
             )));
@@ -124,7 +126,7 @@ impl CheckArgs {
             threads: self.threads.map_or_else(cores, usize::from),
             policy,
             adversary: Adversary::new(self.powers.as_deref(), &self.without)?,
-            mutant: self.mutant.as_deref().map(check::replay::mutant).transpose()?,
+            mutant: self.mutant.as_deref().map(steps::removed).transpose()?,
             soak: self.soak()?,
         })
     }

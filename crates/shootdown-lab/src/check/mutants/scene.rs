@@ -2,12 +2,12 @@
 
 use shootdown::CpuId;
 use shootdown::mutant::Mutant;
-use shootdown::policy::Policy;
 use shootdown_machine::hunt::{Powers, World};
 
 use super::kit::{self, kit};
 use super::port::{self, Rules};
 use crate::check::hunted;
+use crate::check::steps::Policies;
 
 /// A small world.
 pub struct Scene {
@@ -110,11 +110,11 @@ impl hunted::Scene for Stage {
         &self.check
     }
 
-    fn world(&self, _: u64, _: Option<Policy>) -> Box<dyn World> {
+    fn world(&self, _: u64, _: Policies) -> Box<dyn World> {
         Box::new(self.clone())
     }
 
-    fn describe(&self, _: u64, _: Option<Policy>) -> Option<String> {
+    fn describe(&self, _: u64, _: Policies) -> Option<String> {
         Some(self.scene.line.to_owned())
     }
 

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use shootdown::mutant::Mutant;
+use shootdown_machine::hunt::dma::DmaMutant;
 use shootdown_machine::hunt::hw;
 use shootdown_machine::oracle::Invariant;
 
@@ -12,8 +14,8 @@ fn run(missing: &Missing, runs: u64) -> CheckResult {
 }
 
 fn in_scene(mutant: Mutant, scene: &'static Scene) -> Missing {
-    let home = Home::Scene(Stage::new(scene, "mutants/test"));
-    Missing { mutant, name: "mutants/test".to_owned(), home }
+    let home = Home::Scene(Staged::of(Stage::new(scene, "mutants/test")));
+    Missing { mutant: mutant.into(), name: "mutants/test".to_owned(), home }
 }
 
 #[test]
@@ -23,6 +25,16 @@ fn every_mutant_has_one_home() {
         let elsewhere = usize::from(elsewhere::of(*mutant).is_some());
         let argued = usize::from(mutant.equivalent().is_some());
         assert_eq!(scenes + elsewhere + argued, 1, "{mutant:?}");
+    }
+}
+
+#[test]
+fn every_mutant_of_devices_has_one_home() {
+    for mutant in DmaMutant::ALL {
+        let scenes = devices::ALL.iter().filter(|s| s.kills.contains(mutant)).count();
+        assert!(scenes <= 1, "{mutant:?} has {scenes} scenes");
+        let missing = Missing::new((*mutant).into());
+        assert!(!matches!(missing.home, Home::Nowhere), "{mutant:?}");
     }
 }
 
@@ -37,7 +49,7 @@ fn scenes_have_names_of_their_own_and_something_to_kill() {
 
 #[test]
 fn a_mutant_that_is_killed_says_where_and_shows_how() {
-    let result = run(&Missing::new(Mutant::NoWait), 100);
+    let result = run(&Missing::new(Mutant::NoWait.into()), 100);
     assert_eq!(result.verdict, Verdict::Pass, "{}", result.observed);
     assert!(result.observed.starts_with("killed in `taken`: revocation broken"));
     let example = result.example.expect("shown");
@@ -70,7 +82,7 @@ fn a_scene_that_breaks_by_itself_kills_nothing() {
 
 #[test]
 fn a_step_that_matters_is_not_believed_to_be_equivalent() {
-    let result = Missing::new(Mutant::SlotTrusts).argued("It is not.", &Settings::default());
+    let result = Missing::new(Mutant::SlotTrusts.into()).argued("It is not.", &Settings::default());
     assert_eq!(result.verdict, Verdict::Fail);
     assert!(result.observed.starts_with("master-invariant broken in `"), "{}", result.observed);
 }
@@ -84,12 +96,19 @@ fn the_book_lists_the_scenes_and_the_arguments() {
         let kills: Vec<_> = s.kills.iter().map(|m| m.name()).collect();
         format!("| `{}` | {} | {} |", s.name, s.line, kills.join(", "))
     });
+    let devices = devices::ALL.iter().map(|s| {
+        let kills: Vec<_> = s.kills.iter().map(|m| m.name()).collect();
+        format!("| `{}` | {}: `{}` | {} |", s.name, s.line, s.program, kills.join(", "))
+    });
     let arguments = Mutant::ALL.iter().filter_map(|m| {
         let because = m.equivalent()?;
         Some(format!("| `{}` | {because} |", m.name()))
     });
-    let missing: Vec<_> =
-        scenes.chain(arguments).filter(|row| !page.lines().any(|l| l == row)).collect();
+    let missing: Vec<_> = scenes
+        .chain(devices)
+        .chain(arguments)
+        .filter(|row| !page.lines().any(|l| l == row))
+        .collect();
     assert!(missing.is_empty(), "rows that the book lacks:\n{}", missing.join("\n"));
 }
 

@@ -10,6 +10,7 @@ use super::devices;
 use crate::check::hunted::Scene;
 use crate::check::random::Random;
 use crate::check::soak::Soak;
+use crate::check::steps::Policies;
 use crate::check::{Check, Checks};
 
 /// Programs by chance.
@@ -136,12 +137,12 @@ impl Scene for Chance {
         self.name
     }
 
-    fn world(&self, seed: u64, policy: Option<Policy>) -> Box<dyn World> {
-        Box::new(self.program(seed, policy))
+    fn world(&self, seed: u64, policies: Policies) -> Box<dyn World> {
+        Box::new(self.program(seed, policies.core))
     }
 
-    fn describe(&self, seed: u64, policy: Option<Policy>) -> Option<String> {
-        Some(self.program(seed, policy).to_string())
+    fn describe(&self, seed: u64, policies: Policies) -> Option<String> {
+        Some(self.program(seed, policies.core).to_string())
     }
 
     fn powers(&self) -> Powers {
@@ -330,10 +331,11 @@ pub fn random() -> Checks {
         .collect()
 }
 
-/// The soak over all random scenes of CPUs. (Runs of devices are several times as long, and would take most of it.)
+/// The soak over all random scenes.
 #[must_use]
 pub fn soak() -> Checks {
-    let scenes =
-        by_chance().into_iter().map(|(scene, _)| -> Box<dyn Scene> { Box::new(scene) }).collect();
-    vec![Box::new(Soak { scenes })]
+    let cpus = by_chance().into_iter().map(|(scene, _)| -> Box<dyn Scene> { Box::new(scene) });
+    let devices = devices::by_chance();
+    let devices = devices.into_iter().map(|(scene, _)| -> Box<dyn Scene> { Box::new(scene) });
+    vec![Box::new(Soak { scenes: cpus.chain(devices).collect() })]
 }

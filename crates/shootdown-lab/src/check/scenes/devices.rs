@@ -1,10 +1,10 @@
 //! Programs of devices that follow from a seed: mapping and unmapping beside a hostile IOMMU.
 
-use shootdown::policy::Policy;
 use shootdown_machine::hunt::dma::DmaProgram;
 use shootdown_machine::hunt::{Memory, Powers, World};
 
 use crate::check::hunted::Scene;
+use crate::check::steps::Policies;
 
 /// Programs of devices by chance.
 #[derive(Clone, Debug)]
@@ -16,18 +16,26 @@ pub struct Devices {
 /// Operations of each CPU: see those of programs of CPUs.
 const SIZE: usize = 6;
 
+impl Devices {
+    /// Policies of CPUs' translations mean nothing here.
+    fn program(seed: u64, policies: Policies) -> DmaProgram {
+        let mut program = DmaProgram::random(seed, SIZE);
+        program.config.policy = policies.dma.unwrap_or(program.config.policy);
+        program
+    }
+}
+
 impl Scene for Devices {
     fn name(&self) -> &str {
         self.name
     }
 
-    /// Policies of CPUs' translations mean nothing here: the program has one of its own.
-    fn world(&self, seed: u64, _: Option<Policy>) -> Box<dyn World> {
-        Box::new(DmaProgram::random(seed, SIZE))
+    fn world(&self, seed: u64, policies: Policies) -> Box<dyn World> {
+        Box::new(Self::program(seed, policies))
     }
 
-    fn describe(&self, seed: u64, _: Option<Policy>) -> Option<String> {
-        Some(DmaProgram::random(seed, SIZE).to_string())
+    fn describe(&self, seed: u64, policies: Policies) -> Option<String> {
+        Some(Self::program(seed, policies).to_string())
     }
 
     fn powers(&self) -> Powers {

@@ -7,6 +7,7 @@ use shootdown_machine::hunt::{Memory, Powers, World};
 
 use crate::check::exhaustive::Exhaustive;
 use crate::check::hunted::Scene;
+use crate::check::steps::Policies;
 use crate::check::{Check, Checks, adversary};
 
 /// One program.
@@ -36,12 +37,12 @@ impl Scene for Fixed {
         self.name
     }
 
-    fn world(&self, _: u64, policy: Option<Policy>) -> Box<dyn World> {
-        Box::new(self.program(policy))
+    fn world(&self, _: u64, policies: Policies) -> Box<dyn World> {
+        Box::new(self.program(policies.core))
     }
 
-    fn describe(&self, _: u64, policy: Option<Policy>) -> Option<String> {
-        Some(self.program(policy).to_string())
+    fn describe(&self, _: u64, policies: Policies) -> Option<String> {
+        Some(self.program(policies.core).to_string())
     }
 
     fn powers(&self) -> Powers {

@@ -43,7 +43,8 @@ use shootdown_machine::hunt::schedule::{
 use shootdown_machine::hunt::{End, Outcome, Power};
 
 use self::scenario::{Scenario, Stage, Whole};
-use super::hunted::{Hunt, Planted, Scene, Seen, named};
+use super::hunted::{Hunt, Scene, Seen, named};
+use super::steps::Planted;
 use super::{Check, CheckResult, Checks, Failure, Kind, Settings, Verdict, adversary, seed_for};
 use crate::progress::Progress;
 

@@ -7,6 +7,7 @@ use shootdown_machine::hunt::{Memory, Powers, World};
 use shootdown_machine::oracle::Invariant;
 
 use crate::check::hunted::Scene;
+use crate::check::steps::{Policies, Removed};
 
 /// Everything the manuals allow, with x86's memory model.
 pub(super) const TSO: Powers = Powers::HOSTILE.memory(Memory::Tso);
@@ -32,9 +33,9 @@ impl Step {
 
     /// The step, if it is the library's.
     #[must_use]
-    pub const fn of_library(self) -> Option<Mutant> {
+    pub const fn of_library(self) -> Option<Removed> {
         match self {
-            Self::Library(mutant) => Some(mutant),
+            Self::Library(mutant) => Some(Removed::Core(mutant)),
             Self::Kernel(_) => None,
         }
     }
@@ -135,12 +136,12 @@ impl Scene for Stage {
         &self.check
     }
 
-    fn world(&self, _: u64, policy: Option<Policy>) -> Box<dyn World> {
-        Box::new(self.program(policy))
+    fn world(&self, _: u64, policies: Policies) -> Box<dyn World> {
+        Box::new(self.program(policies.core))
     }
 
-    fn describe(&self, _: u64, policy: Option<Policy>) -> Option<String> {
-        Some(self.program(policy).to_string())
+    fn describe(&self, _: u64, policies: Policies) -> Option<String> {
+        Some(self.program(policies.core).to_string())
     }
 
     fn powers(&self) -> Powers {

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use shootdown_dma::domain::{Limits, Policy};
-use shootdown_dma::mutant::Mutant;
 
 use super::host::TABLES;
 
@@ -22,21 +21,11 @@ pub struct Config {
     pub pages: u64,
     /// Pages for page tables that there are: `tables=`.
     pub tables: usize,
-    /// A step of the library that is missing: `mutant=`.
-    pub mutant: Option<Mutant>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self {
-            policy: Policy::Strict,
-            entries: 4,
-            flush: 2,
-            atc: false,
-            pages: 4,
-            tables: TABLES,
-            mutant: None,
-        }
+        Self { policy: Policy::Strict, entries: 4, flush: 2, atc: false, pages: 4, tables: TABLES }
     }
 }
 
@@ -65,7 +54,6 @@ impl Config {
             "atc" => self.atc = value == "on",
             "pages" => self.pages = (number()? as u64).min(END - 1),
             "tables" => self.tables = number()?.min(TABLES),
-            "mutant" => self.mutant = Some(Mutant::from_name(value).ok_or_else(bad)?),
             _ => return Err(bad()),
         }
         Ok(())
@@ -96,9 +84,6 @@ impl fmt::Display for Config {
         if self.tables != usual.tables {
             write!(f, " tables={}", self.tables)?;
         }
-        match self.mutant {
-            Some(mutant) => write!(f, " mutant={}", mutant.name()),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }

@@ -42,5 +42,10 @@ pub use config::Config;
 pub use op::{Buffer, Op};
 pub use program::DmaProgram;
 
+pub use shootdown_dma::Policy as DmaPolicy;
+/// Steps of the library of devices that can be taken out, as this machine runs it.
+pub use shootdown_dma::mutant;
+pub use shootdown_dma::mutant::Mutant as DmaMutant;
+
 #[cfg(doc)]
 use crate::oracle::Invariant;

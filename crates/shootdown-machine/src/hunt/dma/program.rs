@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use shootdown::CpuId;
-use shootdown_dma::mutant::{self, Mutant};
 
 use super::host::Kernel;
 use super::{Config, Op};
@@ -30,15 +29,6 @@ pub struct DmaProgram {
     pub config: Config,
     /// What its CPUs do.
     pub cpus: Vec<Vec<Op>>,
-}
-
-impl DmaProgram {
-    /// With this step of the library missing.
-    #[must_use]
-    pub fn without(mut self, mutant: Mutant) -> Self {
-        self.config.mutant = Some(mutant);
-        self
-    }
 }
 
 impl fmt::Display for DmaProgram {
@@ -80,7 +70,6 @@ impl World for DmaProgram {
     }
 
     fn boot(&self) {
-        mutant::set(self.config.mutant);
         Kernel::boot(self.config, self.cpus.len());
     }
 

@@ -28,7 +28,6 @@ fn config(n: &mut Rng) -> Config {
         atc: n.below(2) == 0,
         pages: [2, 4, 2048][n.below(3)],
         tables: [3, 4, 6][n.below(3)],
-        mutant: None,
     }
 }
 

@@ -1,0 +1,112 @@
+//! Scenes in which steps of the library of devices are missed: programs of the model kernel of devices.
+
+use shootdown_machine::hunt::dma::{DmaMutant, DmaProgram};
+use shootdown_machine::hunt::{Powers, World};
+
+use crate::check::hunted;
+use crate::check::steps::Policies;
+
+/// A program, and the steps that are missed in it.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceScene {
+    /// Its name.
+    pub name: &'static str,
+    /// What happens in it.
+    pub line: &'static str,
+    /// The program ([`DmaProgram`]).
+    pub program: &'static str,
+    /// What the adversary may do.
+    pub powers: Powers,
+    /// Schedules that are tried before a mutant counts as a survivor.
+    pub runs: u64,
+    /// Which mutants must break something here.
+    pub kills: &'static [DmaMutant],
+}
+
+const fn scene(
+    name: &'static str,
+    line: &'static str,
+    program: &'static str,
+    kills: &'static [DmaMutant],
+) -> DeviceScene {
+    DeviceScene { name, line, program, powers: Powers::HOSTILE, runs: 20_000, kills }
+}
+
+/// The scenes.
+pub const ALL: &[DeviceScene] = {
+    use DmaMutant as M;
+    &[
+        scene(
+            "dma-strict",
+            "a page is unmapped strictly",
+            "policy=strict; map a, unmap a",
+            &[M::StrictDoesNotWait, M::SubmittedTrusted, M::WaitSkipped, M::DomainMistaken],
+        ),
+        scene(
+            "dma-caches",
+            "a page is unmapped that a device has in a cache of its own",
+            "policy=strict atc=on; map a, unmap a",
+            &[M::DevicesNotTold],
+        ),
+        scene(
+            "dma-held",
+            "a page that is held is unmapped, and its invalidation is asked for",
+            "policy=strict-ish flush=1; map a, unmap a, poll",
+            &[M::GivenBackEarly],
+        ),
+        scene(
+            "dma-sweep",
+            "a table becomes empty, and is looked for",
+            "policy=lazy; map a, unmap a, timer, timer, timer, timer",
+            &[M::SweptAsLeaf],
+        ),
+        scene(
+            "dma-undone",
+            "more is mapped than there are tables for, and taken back",
+            "policy=strict-ish pages=2048 tables=2; big",
+            &[M::UndoneNotNoted, M::UndoneNotReported, M::UndoSkipped],
+        ),
+    ]
+};
+
+/// The scene that has to kill this mutant.
+#[must_use]
+pub fn of(mutant: DmaMutant) -> Option<&'static DeviceScene> {
+    ALL.iter().find(|scene| scene.kills.contains(&mutant))
+}
+
+/// A scene as a world, for the check of this name.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceStage {
+    scene: &'static DeviceScene,
+    check: String,
+}
+
+impl DeviceStage {
+    pub fn new(scene: &'static DeviceScene, check: &str) -> Self {
+        Self { scene, check: check.to_owned() }
+    }
+
+    fn program(&self) -> DmaProgram {
+        let DeviceScene { name, program, .. } = self.scene;
+        program.parse().unwrap_or_else(|e| panic!("{name}: {e}"))
+    }
+}
+
+impl hunted::Scene for DeviceStage {
+    fn name(&self) -> &str {
+        &self.check
+    }
+
+    fn world(&self, _: u64, _: Policies) -> Box<dyn World> {
+        Box::new(self.program())
+    }
+
+    fn describe(&self, _: u64, _: Policies) -> Option<String> {
+        Some(format!("{}: {}", self.scene.line, self.scene.program))
+    }
+
+    fn powers(&self) -> Powers {
+        self.scene.powers
+    }
+}
