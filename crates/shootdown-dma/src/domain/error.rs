@@ -70,8 +70,11 @@ pub enum UnmapError {
     Overflow,
     /// Not all of it is mapped here: unmapped twice, by another device's domain, with a wrong length, or never mapped.
     NotMapped,
-    /// It has a part of something that was mapped as one: a superpage, or pages that several users share.
+    /// It begins or ends within something that was mapped as one, is linked to a [`Reservation`](super::Reservation), or has
+    /// pages that several users share.
     Partial,
+    /// It is longer than what was mapped there, and has the beginning of something else.
+    Several,
     /// More CPUs are at it at once than the domain was made for.
     Busy,
     /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory. Addresses and references
@@ -89,6 +92,9 @@ impl fmt::Display for UnmapError {
                 f.write_str("not all of it is mapped here; check address and length")
             }
             Self::Partial => f.write_str("it is part of something larger; unmap all of that"),
+            Self::Several => {
+                f.write_str("it is longer than what was mapped there; unmap things one by one")
+            }
             Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
             Self::NotComplete(error) => {
                 write!(f, "unmapped, but still in reach of devices: {error}")
@@ -103,6 +109,7 @@ impl From<table::UnmapError> for UnmapError {
     fn from(error: table::UnmapError) -> Self {
         match error {
             table::UnmapError::OutOfRange | table::UnmapError::NotMapped { .. } => Self::NotMapped,
+            table::UnmapError::Several { .. } => Self::Several,
             _ => Self::Partial,
         }
     }

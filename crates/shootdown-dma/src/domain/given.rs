@@ -2,11 +2,13 @@
 //!
 //! The domain neither takes such addresses from its allocator nor gives them back to it. So it does not know who is using
 //! them, and can't hold them back until they are forgotten: the caller may put other memory there as soon as unmapping has
-//! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does).
+//! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does). What belongs together it
+//! does not know either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of these.
 
 use super::owed::Frames;
 use super::{DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::table::Part;
 
 impl<H: Host> Domain<H> {
     /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
@@ -27,14 +29,14 @@ impl<H: Host> Domain<H> {
         phys.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
         let frames = Frames { first: phys, pages: range.pages() };
         self.hold(frames)?;
-        self.put_kept(range, frames, rights)?;
+        self.put_kept(range, frames, rights, Part::Middle)?;
         if !self.config.caches_absence {
             return Ok(());
         }
         let token = self.engine.invalidate(self.host.cpu(), range, true);
         self.wait(token).map_err(|error| {
             // Mapped by us, just now.
-            let _ = self.unmap_pages(range, None, Policy::Strict);
+            let _ = self.unmap_pages(range, None, Policy::Strict, false);
             MapError::NotTold(error)
         })
     }
@@ -50,7 +52,7 @@ impl<H: Host> Domain<H> {
         if in_window || self.is_identity(range) {
             return Err(UnmapError::NotMapped);
         }
-        self.unmap_pages(range, None, Policy::Strict)
+        self.unmap_pages(range, None, Policy::Strict, false)
     }
 
     /// Where a device that uses this address comes to, and with which rights, by the page table; `None` if it would fault.

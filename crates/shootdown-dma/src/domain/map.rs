@@ -4,7 +4,7 @@ use super::owed::{Frames, Thing};
 use super::{Cell, DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::{Allocate, Want};
-use crate::table;
+use crate::table::{self, Part};
 
 /// A piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +79,7 @@ impl<H: Host> Domain<H> {
         self.hold(frames)?;
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
             let range = cell.warm.pop().and_then(|page| IovaRange::new(page, 1))?;
-            let put = self.put_in(seat, cell, range, frames, rights);
+            let put = self.put_in(seat, cell, range, frames, (rights, Part::Whole));
             cell.counts.maps += u64::from(put.is_ok());
             Some((range, put))
         });
@@ -104,7 +104,7 @@ impl<H: Host> Domain<H> {
             return Err(error);
         }
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            self.put_in(seat, cell, range, frames, rights)?;
+            self.put_in(seat, cell, range, frames, (rights, Part::Whole))?;
             cell.counts.maps += 1;
             Ok(())
         });
@@ -142,7 +142,8 @@ impl<H: Host> Domain<H> {
             let Some(frames) = segment.frames() else { return Err(MapError::Overflow) };
             let part =
                 IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
-            let put = self.hold(frames).and_then(|()| self.put_kept(part, frames, rights));
+            let which = Part::new(done == 0, done + frames.pages == pages);
+            let put = self.hold(frames).and_then(|()| self.put_kept(part, frames, rights, which));
             if let Err(error) = put {
                 self.take_back(range, done);
                 return Err(error);
@@ -212,12 +213,12 @@ impl<H: Host> Domain<H> {
         cell: &mut Cell,
         range: IovaRange,
         frames: Frames,
-        rights: Rights,
+        (rights, part): (Rights, Part),
     ) -> Result<(), (MapError, Option<IovaRange>)> {
         // SAFETY: a cell is one CPU's at a time, and there is a seat for each that nobody uses otherwise.
         let walker = unsafe { self.table.walker_at(seat) };
         let mut walker = walker.ok_or((MapError::Busy, None))?;
-        walker.map(range, frames.first, rights).map_err(Self::why)?;
+        walker.map_part(range, frames.first, rights, part).map_err(Self::why)?;
         cell.counts.mapped_pages += frames.pages;
         Ok(())
     }
@@ -225,12 +226,13 @@ impl<H: Host> Domain<H> {
     /// Puts the entries of a range that stays the caller's if that fails.
     pub(super) fn put_kept(
         &self,
-        part: IovaRange,
+        range: IovaRange,
         frames: Frames,
         rights: Rights,
+        part: Part,
     ) -> Result<(), MapError> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            self.put_in(seat, cell, part, frames, rights)
+            self.put_in(seat, cell, range, frames, (rights, part))
         });
         entered
             .unwrap_or(Err((MapError::Busy, None)))
@@ -282,7 +284,7 @@ impl<H: Host> Domain<H> {
         match IovaRange::new(range.first(), done) {
             // Mapped by us, just now.
             Some(part) => {
-                let _ = self.unmap_pages(part, Some(range), Policy::Strict);
+                let _ = self.unmap_pages(part, Some(range), Policy::Strict, false);
             }
             None => self.give_back_one(Self::addresses_of(range)),
         }

@@ -1,5 +1,7 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
+mod lengths;
+
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

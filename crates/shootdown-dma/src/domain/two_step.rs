@@ -3,12 +3,16 @@
 //! Mapping page by page costs an address for each, and an invalidation for each when it is unmapped. Who knows how
 //! much there will be takes all the addresses at once ([`Domain::reserve`]), links memory as it comes, and takes
 //! everything away with one invalidation. (Linux has had this shape since 6.16.)
+//!
+//! What is linked is unmapped all at once, by whoever has the [`Reservation`]: its entries have neither begin nor end of a
+//! mapping (`table/unit.rs`), so that [`Domain::unmap`] takes no part of it.
 
 use core::fmt;
 
 use super::owed::Frames;
 use super::{DmaAddr, Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::table::Part;
 
 /// Addresses that are one user's, with or without memory behind them.
 ///
@@ -89,7 +93,7 @@ impl<H: Host> Domain<H> {
         }
         let frames = Frames { first: phys, pages };
         self.hold(frames)?;
-        self.put_kept(part, frames, rights)?;
+        self.put_kept(part, frames, rights, Part::Middle)?;
         reservation.linked += pages;
         Ok(DmaAddr(first << PAGE_SHIFT))
     }
@@ -116,7 +120,7 @@ impl<H: Host> Domain<H> {
     /// See [`UnmapError`]. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
     pub fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
         if let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) {
-            let outcome = self.unmap_pages(linked, None, Policy::Strict);
+            let outcome = self.unmap_pages(linked, None, Policy::Strict, false);
             reservation.stale = matches!(outcome, Err(UnmapError::NotComplete(_)));
             if outcome.is_ok() || reservation.stale {
                 (reservation.linked, reservation.told) = (0, 0);
@@ -144,7 +148,7 @@ impl<H: Host> Domain<H> {
             }
             return Ok(());
         };
-        match self.unmap_pages(linked, Some(reservation.range), self.config.policy) {
+        match self.unmap_pages(linked, Some(reservation.range), self.config.policy, false) {
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),
             Err(error) => Err((error, Some(reservation))),
             Ok(()) => Ok(()),

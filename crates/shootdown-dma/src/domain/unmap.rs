@@ -90,11 +90,14 @@ pub(super) struct Left {
 }
 
 impl<H: Host> Domain<H> {
-    /// Unmaps `bytes` bytes from `at` on: what one [`map`](Self::map) has mapped, or several that follow each other. What
-    /// it promises is the domain's [`Policy`].
+    /// Unmaps `bytes` bytes from `at` on: what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has mapped, no page less and
+    /// none more. What it promises is the domain's [`Policy`].
+    ///
+    /// Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
+    /// addresses follow from the memory's are each a mapping of their own (they only know how often they are used).
     ///
     /// # Errors
-    /// See [`UnmapError`].
+    /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
     #[inline]
     pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         self.unmap_under(self.config.policy, at, bytes)
@@ -120,7 +123,7 @@ impl<H: Host> Domain<H> {
         } else if pages == 1 {
             self.unmap_page(range, policy)
         } else {
-            self.unmap_pages(range, Some(range), policy)
+            self.unmap_pages(range, Some(range), policy, true)
         }
     }
 
@@ -148,12 +151,14 @@ impl<H: Host> Domain<H> {
         self.leave(&left, range, Some(range), &frames[..held])
     }
 
-    /// Many pages. `gives`: the addresses that go back to the allocator.
+    /// Many pages. `gives`: the addresses that go back to the allocator. `whole`: they are to be one mapping; otherwise it
+    /// is known what they are.
     pub(super) fn unmap_pages(
         &self,
         range: IovaRange,
         gives: Option<IovaRange>,
         policy: Policy,
+        whole: bool,
     ) -> Result<(), UnmapError> {
         let mut outcome = Ok(());
         let mut first = range.first();
@@ -165,14 +170,25 @@ impl<H: Host> Domain<H> {
             let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
                 let mut walker = self.walker(seat)?;
                 if self.config.holds {
-                    pages = runs.collect(&mut walker, rest)?;
+                    pages = match runs.collect(&mut walker, rest) {
+                        Ok(pages) => pages,
+                        // Something is not mapped; perhaps there is more to be said.
+                        Err(error) => {
+                            walker.check_mapped(rest, whole)?;
+                            return Err(error);
+                        }
+                    };
                     if pages < rest.pages() && first == range.first() {
                         // There will be another step: make sure now that it can't fail.
-                        walker.check_mapped(rest)?;
+                        walker.check_mapped(rest, whole)?;
                     }
                 }
                 let part = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
-                let unmapped = walker.unmap(part, &mut detached)?;
+                let unmapped = if whole && part == range {
+                    walker.unmap(part, &mut detached)?
+                } else {
+                    walker.unmap_part(part, &mut detached)?
+                };
                 let last = pages == rest.pages();
                 cell.counts.unmaps += u64::from(last);
                 // The token with which addresses are given back covers all that was mapped by them.

@@ -246,10 +246,13 @@ mutants! {
     RightsIgnored "rights-ignored" Table "table/identity.rs: acquire"
         by scene(crate::table::tests::scenes::nonsense_is_refused);
     /// A page that others use is unmapped as if it were owned.
-    CountedUnmapped "counted-unmapped" Table "table/range.rs: unmap_near"
+    CountedUnmapped "counted-unmapped" Table "table/unit.rs: is_whole"
         by scene(crate::table::tests::scenes::nonsense_is_refused);
+    /// A part of a mapping, or more than one, is unmapped by whoever asks for it.
+    LengthIgnored "length-ignored" Table "table/unit.rs: is_whole"
+        by scene(crate::table::tests::units::only_whole_mappings_are_unmapped);
     /// A range that begins inside a superpage unmaps it.
-    CutUnnoticed "cut-unnoticed" Table "table/range.rs: check_mapped"
+    CutUnnoticed "cut-unnoticed" Table "table/unit.rs: check_mapped"
         by scene(crate::table::tests::scenes::superpages_are_chosen_where_they_fit);
     /// A superpage is made though its memory is not aligned to it.
     PhysUnaligned "phys-unaligned" Table "table/range.rs: level_for"

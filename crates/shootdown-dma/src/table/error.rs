@@ -71,6 +71,17 @@ pub enum UnmapError {
         /// The page.
         page: u64,
     },
+    /// The range begins or ends within a mapping: this page, which is mapped, is not where one begins, or ends. (Of what was
+    /// mapped as [`Part::Middle`](super::Part) only, every page is of that kind.)
+    Inside {
+        /// The page.
+        page: u64,
+    },
+    /// The range has more than one mapping; the second begins at this page.
+    Several {
+        /// The page.
+        page: u64,
+    },
     /// The page is mapped by counted use: [release](super::Walker::release) it instead.
     Counted {
         /// The page.
@@ -92,6 +103,12 @@ impl fmt::Display for UnmapError {
             }
             Self::PartOfSuperpage { page } => {
                 write!(f, "page {page:#x} is in a superpage; unmap all of that")
+            }
+            Self::Inside { page } => {
+                write!(f, "page {page:#x} is within a mapping; unmap all of that")
+            }
+            Self::Several { page } => {
+                write!(f, "another mapping begins at page {page:#x}; unmap them one by one")
             }
             Self::Counted { page } => write!(f, "page {page:#x} is counted; release it"),
             Self::NotCounted { page } => write!(f, "page {page:#x} is not counted; unmap it"),

@@ -11,7 +11,7 @@
 //! | leaf, largest count | error: full, map it elsewhere | count - 1 |
 //! | tombstone | look again from the root | error: not mapped |
 //!
-//! A count of 0 is not one: such leaves are owned ([`Walker::map`]).
+//! A leaf that is not marked as counted is owned ([`Walker::map`]).
 //!
 //! Until the last user releases the page a device can reach it, also for those who have released it: rights are those of a page,
 //! not of a buffer. And *each* last release is invalidated on its own behalf, by a command submitted after it: one that is
@@ -61,6 +61,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         };
         self.check(range, phys)?;
         let leaf = self.table.format.leaf(phys, rights, 0);
+        let first = leaf | F::COUNTED | F::one();
         let mut stale = word::EMPTY;
         loop {
             let slot = match self.reach(page, 0) {
@@ -70,13 +71,13 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             // ORDERING: Acquire, as in `down`.
             let entry = slot.load(Ordering::Acquire);
             let (next, acquired) = match self.table.format.decode(entry, 0) {
-                Decoded::Empty => (leaf | F::one(), Acquired::First),
+                Decoded::Empty => (first, Acquired::First),
                 // Seen before the last walk: it means nothing any more (see `down`).
                 Decoded::Tombstone if entry == stale || without!(TombTaken) => {
-                    (leaf | F::one(), Acquired::First)
+                    (first, Acquired::First)
                 }
                 Decoded::Leaf(..)
-                    if F::count(entry) == 0
+                    if !F::is_counted(entry)
                         || (F::meaning(entry) != F::meaning(leaf) && !without!(RightsIgnored)) =>
                 {
                     return fail(MapErrorKind::AlreadyMapped);
@@ -126,7 +127,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 }
             };
             match self.table.format.decode(entry, level) {
-                Decoded::Leaf(..) if F::count(entry) != 0 => {}
+                Decoded::Leaf(..) if F::is_counted(entry) => {}
                 Decoded::Leaf(..) => return Err(UnmapError::NotCounted { page }),
                 // It is mapped by the caller, or else it is not: nothing that others do meanwhile matters.
                 _ => return Err(UnmapError::NotMapped { page }),

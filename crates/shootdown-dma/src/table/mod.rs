@@ -7,7 +7,8 @@
 //!
 //! # The protocol
 //! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps or unmaps in it meanwhile.
-//! So leaf entries are only the owner's ([`Walker::map`], [`Walker::unmap`]), and tables are what is shared. Pages that
+//! So leaf entries are only the owner's ([`Walker::map`], [`Walker::unmap`]; a mapping is unmapped as a whole or not at
+//! all, `unit`), and tables are what is shared. Pages that
 //! several users map at one address (identity) are counted in the entry instead ([`Walker::acquire`],
 //! [`Walker::release`]).
 //!
@@ -55,6 +56,7 @@ pub mod memory;
 mod range;
 mod reclaim;
 mod seat;
+mod unit;
 mod walk;
 
 pub use detached::{Detached, Detachments};
@@ -63,6 +65,7 @@ pub use format::{AmdV1, ArmStage1, ArmStage2, Decoded, Format, VtdSecondLevel};
 pub use identity::{Acquired, Released};
 pub use memory::TableMemory;
 pub use range::Unmapped;
+pub use unit::Part;
 pub use walk::{Translation, Walker};
 
 use core::fmt;

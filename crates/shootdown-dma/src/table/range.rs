@@ -8,10 +8,11 @@ use core::slice;
 use super::detached::Detachments;
 use super::format::{ADDRESS, Decoded, Format, word};
 use super::memory::{ENTRIES, INDEX_BITS, TableMemory};
+use super::unit::{self, Part};
 use super::walk::{Obstacle, Walker};
 use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 
 /// What is to be invalidated before the range, and what it led to, is anyone else's.
 #[must_use = "a device reaches the memory until this is invalidated"]
@@ -34,13 +35,14 @@ impl From<Obstacle> for MapErrorKind {
 
 /// How many entries of a table at `level`, from `first` on, `pages` fill.
 #[inline]
-fn fit(pages: u64, first: usize, level: u32) -> usize {
+pub(super) fn fit(pages: u64, first: usize, level: u32) -> usize {
     (pages >> (INDEX_BITS * level)).min((ENTRIES - first) as u64) as usize
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
-    /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits. A device may use them when it
-    /// returns (units that remember what was not mapped are told by an invalidation).
+    /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits: one mapping, which is
+    /// [unmapped](Self::unmap) as a whole. A device may use the pages when it returns (units that remember what was not
+    /// mapped are told by an invalidation).
     ///
     /// The caller owns the range: nobody else maps or unmaps in it at the same time.
     ///
@@ -53,16 +55,37 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         phys: PhysAddr,
         rights: Rights,
     ) -> Result<(), MapError> {
+        self.map_part(range, phys, rights, Part::Whole)
+    }
+
+    /// The same for a part of a mapping that is put together from several.
+    ///
+    /// # Errors
+    /// See [`MapError`]; nothing of this part is mapped then.
+    #[inline]
+    pub fn map_part(
+        &mut self,
+        range: IovaRange,
+        phys: PhysAddr,
+        rights: Rights,
+        part: Part,
+    ) -> Result<(), MapError> {
         self.check(range, phys)?;
+        let (begins, ends) = (part.first::<F>(), part.last::<F>());
         let near = range.pages() == 1 && !without!(AnchorStored);
-        if near && self.map_near(range.first(), phys, rights) {
+        if near && self.map_near(range.first(), phys, rights, begins | ends) {
             return Ok(());
         }
         let mut done = 0;
         loop {
             let phys = PhysAddr(phys.0 + (done << 12));
-            let (more, failed) =
-                self.map_in_one_table(range.first() + done, phys, rights, range.pages() - done);
+            let (more, failed) = self.map_in_one_table(
+                range.first() + done,
+                phys,
+                rights,
+                range.pages() - done,
+                (if done == 0 { begins } else { 0 }, ends),
+            );
             done += more;
             if let Some(kind) = failed {
                 return Err(self.undo(range, done, kind));
@@ -75,11 +98,11 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
 
     /// Maps one page, if the table is the one that is remembered and nothing is in the way.
     #[inline]
-    fn map_near(&self, page: u64, phys: PhysAddr, rights: Rights) -> bool {
+    fn map_near(&self, page: u64, phys: PhysAddr, rights: Rights, marks: u64) -> bool {
         let Some(slot) = self.near(page) else {
             return false;
         };
-        let leaf = self.table.format.leaf(phys, rights, 0);
+        let leaf = self.table.format.leaf(phys, rights, 0) | marks;
         // ORDERING: as in `map_in_one_table`.
         let mapped =
             slot.compare_exchange(word::EMPTY, leaf, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -89,13 +112,12 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         mapped
     }
 
-    /// Unmaps one page, if the table is the one that is remembered and it is mapped there; where it led.
+    /// Unmaps one page, if the table is the one that is remembered and it is a mapping there; where it led.
     #[inline]
     fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
         let entry = slot.load(Ordering::Relaxed);
-        let counted = F::count(entry) != 0 && !without!(CountedUnmapped);
-        if !self.table.format.is_present(entry) || counted {
+        if !self.table.format.is_present(entry) || !unit::is_whole::<F>(entry) {
             return None;
         }
         put(slot, word::EMPTY);
@@ -143,25 +165,27 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         phys: PhysAddr,
         rights: Rights,
         pages: u64,
+        (begins, ends): (u64, u64),
     ) -> (u64, Option<MapErrorKind>) {
         let mut level = self.level_for(page, phys, pages);
         let mut stale = word::EMPTY;
         let mut expected = word::EMPTY;
-        let (table, first, leaf) = loop {
+        let (table, first, plain) = loop {
             let table = match self.reach(page, level) {
                 Ok(table) => table,
                 Err(obstacle) => return (0, Some(obstacle.into())),
             };
             let first = index(page, level);
-            let leaf = self.table.format.leaf(phys, rights, level);
+            let plain = self.table.format.leaf(phys, rights, level);
+            let leaf = plain | begins | if pages == span(level) { ends } else { 0 };
             if without!(AnchorStored) && table[first].load(Ordering::Relaxed) == word::EMPTY {
                 put(&table[first], leaf);
-                break (table, first, leaf);
+                break (table, first, plain);
             }
             // ORDERING: what decides is that the entry was empty; Release, as for all links.
             match table[first].compare_exchange(expected, leaf, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => break (table, first, leaf),
+                Ok(_) => break (table, first, plain),
                 Err(entry) => match self.table.format.decode(entry, level) {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
                     Decoded::Empty => expected = entry,
@@ -180,7 +204,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let fit = fit(pages, first, level);
         let mut failed = None;
         let mut done = 1;
-        let mut entry = leaf;
+        let mut entry = plain;
         for slot in &table[first + 1..first + fit] {
             let there = slot.load(Ordering::Relaxed);
             if there != word::EMPTY {
@@ -198,8 +222,12 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             put(slot, entry);
             done += 1;
         }
+        let mapped = (done as u64) << (INDEX_BITS * level);
+        if done > 1 && mapped == pages {
+            put(&table[first + done - 1], entry | ends);
+        }
         self.table.show(&table[first..first + done]);
-        ((done as u64) << (INDEX_BITS * level), failed)
+        (mapped, failed)
     }
 
     /// The next smaller size.
@@ -218,8 +246,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         MapError { kind, page, undone: if without!(UndoneNotReported) { None } else { undone } }
     }
 
-    /// Unmaps the pages of `range`, all of which are mapped, with whole superpages. Tables that it empties as a whole are taken
-    /// out, as many as `detached` has room for.
+    /// Unmaps the pages of `range`: one mapping, no less and no more (see `unit.rs`). Tables that it empties as a whole are
+    /// taken out, as many as `detached` has room for.
     ///
     /// The caller owns the range, until what is returned has been invalidated.
     ///
@@ -237,12 +265,32 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if range.pages() == 1 && self.unmap_near(range.first()).is_some() {
             return Ok(Unmapped { range, leaf_only: true });
         }
-        self.check_mapped(range)?;
+        self.check_mapped(range, true)?;
         let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
         Ok(Unmapped { range, leaf_only })
     }
 
-    /// Unmaps one page of 4 KiB, and says where it led.
+    /// Unmaps the pages of `range`, all of which are mapped, with whole superpages, whatever mappings they are of.
+    ///
+    /// The caller owns the range, as in [`unmap`](Self::unmap), and knows what it was mapped as.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]; nothing of it is unmapped then.
+    #[inline]
+    pub fn unmap_part(
+        &mut self,
+        range: IovaRange,
+        detached: &mut Detachments,
+    ) -> Result<Unmapped, UnmapError> {
+        if !self.table.resolves(range) {
+            return Err(UnmapError::OutOfRange);
+        }
+        self.check_mapped(range, false)?;
+        let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
+        Ok(Unmapped { range, leaf_only })
+    }
+
+    /// Unmaps one page of 4 KiB that is a mapping of its own, and says where it led.
     ///
     /// The caller owns the page, as in [`unmap`](Self::unmap).
     ///
@@ -256,66 +304,14 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if let Some(phys) = self.unmap_near(page) {
             return Ok(phys);
         }
+        let range = IovaRange::new(page, 1).ok_or(UnmapError::OutOfRange)?;
+        self.check_mapped(range, true)?;
         let (table, level) = self.locate(page);
         let slot = &table[index(page, level)];
-        let entry = slot.load(Ordering::Relaxed);
-        match self.table.format.decode(entry, level) {
-            Decoded::Leaf(..) if F::count(entry) != 0 => Err(UnmapError::Counted { page }),
-            Decoded::Leaf(..) if level != 0 => Err(UnmapError::PartOfSuperpage { page }),
-            Decoded::Leaf(phys, _) => {
-                put(slot, word::EMPTY);
-                self.table.show(slice::from_ref(slot));
-                Ok(phys)
-            }
-            _ => Err(UnmapError::NotMapped { page }),
-        }
-    }
-
-    /// Is all of it mapped, in whole leaves that are not counted?
-    #[inline]
-    pub(crate) fn check_mapped(&mut self, range: IovaRange) -> Result<(), UnmapError> {
-        let (mut page, mut left) = (range.first(), range.pages());
-        loop {
-            let (table, level) = self.locate(page);
-            let first = index(page, level);
-            let fit = fit(left, first, level);
-            let format = &self.table.format;
-            let is_good = |entry: u64| {
-                format.is_present(entry) && !format.is_table(entry, level) && F::count(entry) == 0
-            };
-            // Most are like the first but for the address, and that has no say in it.
-            let kind = |entry: u64| entry & !(ADDRESS | F::HARDWARE | F::WRITTEN_BACK);
-            let like = kind(table[first].load(Ordering::Relaxed));
-            let as_good = |slot: &&AtomicU64| {
-                let entry = slot.load(Ordering::Relaxed);
-                kind(entry) == like || is_good(entry)
-            };
-            let good = if is_good(like) {
-                table[first..first + fit].iter().take_while(as_good).count()
-            } else {
-                0
-            };
-            let cut = page & (span(level) - 1) != 0 && !without!(CutUnnoticed);
-            if good == 0 || cut {
-                return Err(self.why_not(page, table[first].load(Ordering::Relaxed), level));
-            }
-            let pages = (good as u64) << (INDEX_BITS * level);
-            if pages == left {
-                return Ok(());
-            }
-            page += pages;
-            left -= pages;
-        }
-    }
-
-    /// Why `page` can't be unmapped, with what there is left of the range.
-    #[cold]
-    fn why_not(&self, page: u64, entry: u64, level: u32) -> UnmapError {
-        match self.table.format.decode(entry, level) {
-            Decoded::Leaf(..) if F::count(entry) != 0 => UnmapError::Counted { page },
-            Decoded::Leaf(..) => UnmapError::PartOfSuperpage { page },
-            _ => UnmapError::NotMapped { page },
-        }
+        let phys = PhysAddr(slot.load(Ordering::Relaxed) & ADDRESS);
+        put(slot, word::EMPTY);
+        self.table.show(slice::from_ref(slot));
+        Ok(phys)
     }
 
     /// Clears what is known to be mapped. False: tables went away.

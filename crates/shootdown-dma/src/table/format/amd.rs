@@ -46,6 +46,7 @@ impl AmdV1 {
 }
 
 impl Format for AmdV1 {
+    const COUNTED: u64 = 1 << 7;
     const COUNT: u64 = 0b1111 << 1;
     const WRITTEN_BACK: u64 = 1 << 8;
     const PENDING: u64 = 1 << 1;

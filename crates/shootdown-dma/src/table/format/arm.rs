@@ -24,7 +24,8 @@ const S2_WRITE: u64 = 1 << 7;
 /// Normal memory, outer and inner write-back.
 const S2_WRITE_BACK: u64 = 0b1111 << 2;
 
-const COUNT: u64 = 0b111 << 55;
+const COUNTED: u64 = 1 << 57;
+const COUNT: u64 = 0b11 << 55;
 const WRITTEN_BACK: u64 = 1 << 58;
 const PENDING: u64 = 1 << 55;
 const BURYING: u64 = 1 << 56;
@@ -60,6 +61,7 @@ impl ArmStage1 {
 }
 
 impl Format for ArmStage1 {
+    const COUNTED: u64 = COUNTED;
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;
@@ -127,6 +129,7 @@ impl ArmStage2 {
 }
 
 impl Format for ArmStage2 {
+    const COUNTED: u64 = COUNTED;
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;

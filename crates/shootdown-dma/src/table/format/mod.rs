@@ -1,7 +1,7 @@
 //! What entries look like: one file for each format.
 //!
 //! An entry is one 64-bit word. Present entries are the hardware's, but for some bits that it ignores: there lie the use
-//! count, and two marks. Entries that are not present are all ours, and look the same in every format ([`word`]), since
+//! count, or where a mapping begins and ends, and two marks. Entries that are not present are all ours, and look the same in every format ([`word`]), since
 //! all of them tell by bits 0 and 1 that an entry is not present and ignore the rest. (AMD-Vi as QEMU models it looks at
 //! the rights, bits 61 and 62, of entries that are not present: these stay clear too.)
 //!
@@ -76,8 +76,15 @@ pub enum Decoded {
 ///
 /// Levels are counted from 0, which maps pages of 4 KiB; each level above resolves nine bits more.
 pub trait Format: Copy + Send + Sync + 'static {
-    /// A leaf's bits that hold a use count (shifted to where they are). All ones of them is the largest count.
+    /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without it the leaf is owned.
+    const COUNTED: u64;
+    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All ones of them is the
+    /// largest count. Of an owned leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
     const COUNT: u64;
+    /// Of an owned leaf: a mapping begins here.
+    const BEGINS: u64 = 1 << Self::COUNT.trailing_zeros();
+    /// Of an owned leaf: a mapping ends here.
+    const ENDS: u64 = 2 << Self::COUNT.trailing_zeros();
     /// A bit of leaves and of tables: the entry has been written back to where a non-coherent walker looks.
     const WRITTEN_BACK: u64;
     /// A bit of tables: an invalidation that was asked for when this table was detached is still owed; it was put back
@@ -97,7 +104,7 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// How many bits physical addresses have.
     fn phys_bits(&self) -> u32;
 
-    /// A leaf without use count and marks. `phys` is aligned to the size of a page at this level.
+    /// A leaf that is owned, without marks. `phys` is aligned to the size of a page at this level.
     fn leaf(&self, phys: PhysAddr, rights: Rights, level: u32) -> u64;
 
     /// An entry in a table at `level` that leads to the table `phys` at the level below.
@@ -131,16 +138,26 @@ pub trait Format: Copy + Send + Sync + 'static {
         }
     }
 
-    /// How often a counted leaf is used. 0: it is not counted.
+    /// Is a leaf shared by users who are counted? Otherwise it is owned.
+    #[inline]
+    fn is_counted(word: u64) -> bool {
+        word & Self::COUNTED != 0
+    }
+
+    /// How often a leaf is used. 0: it is not counted.
     #[inline]
     fn count(word: u64) -> u64 {
-        (word & Self::COUNT) >> Self::COUNT.trailing_zeros()
+        if Self::is_counted(word) {
+            (word & Self::COUNT) >> Self::COUNT.trailing_zeros()
+        } else {
+            0
+        }
     }
 
     /// The largest count.
     #[inline]
     fn max_count() -> u64 {
-        Self::count(Self::COUNT)
+        Self::count(Self::COUNT | Self::COUNTED)
     }
 
     /// One use, to be added to a word.
@@ -152,6 +169,6 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// A leaf's bits that say what is mapped, and how.
     #[inline]
     fn meaning(word: u64) -> u64 {
-        word & !(Self::COUNT | Self::WRITTEN_BACK | Self::HARDWARE)
+        word & !(Self::COUNT | Self::COUNTED | Self::WRITTEN_BACK | Self::HARDWARE)
     }
 }

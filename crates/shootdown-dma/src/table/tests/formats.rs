@@ -4,7 +4,7 @@ use super::super::format::word;
 use super::*;
 
 fn all_ways<F: Format>(format: F, write_only: bool) {
-    let soft = F::COUNT | F::WRITTEN_BACK;
+    let soft = F::COUNTED | F::COUNT | F::WRITTEN_BACK;
     for level in (0..format.levels()).filter(|l| format.may_be_leaf(*l)) {
         let size = 4096u64 << (9 * level);
         let addresses = (0..48).map(|bit| 1u64 << bit).filter(|a| a % size == 0);
@@ -36,9 +36,10 @@ fn all_ways<F: Format>(format: F, write_only: bool) {
             assert_eq!(word & (0b11 | 0b11 << 61), 0, "no format takes anything from it");
         }
     }
-    assert_eq!(F::count(F::COUNT), F::max_count());
-    assert_eq!(F::count(F::one()), 1);
-    assert_eq!(F::COUNT & F::WRITTEN_BACK, 0);
+    assert_eq!(F::count(F::COUNTED | F::COUNT), F::max_count());
+    assert_eq!((F::count(F::COUNTED | F::one()), F::count(F::COUNT)), (1, 0));
+    assert_eq!((F::COUNT & F::WRITTEN_BACK, (F::COUNT | F::WRITTEN_BACK) & F::COUNTED), (0, 0));
+    assert_eq!((F::BEGINS | F::ENDS) & !F::COUNT, 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod formats;
 pub(crate) mod scenes;
 mod shadow;
 mod threads;
+pub(crate) mod units;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ pub(crate) struct World<F: Format> {
     pub table: Arc<IoPageTable<F, Shared<F>>>,
     /// Memory, rights and count of each page.
     pub shadow: BTreeMap<u64, (u64, Rights, u64)>,
+    /// What was mapped at once, and not yet taken from: first page and length.
+    pub units: BTreeMap<u64, u64>,
     /// The pages that the device looks at whenever it can.
     pub eyes: Vec<u64>,
     /// Taken out, not yet finished; and whether the device has been told.
@@ -38,8 +41,8 @@ impl<F: Format> World<F> {
         let pages = Arc::new(Pages::new(format, coherent, eyes));
         let table = Arc::new(IoPageTable::new(format, Arc::clone(&pages), 2).expect("memory"));
         pages.attach(table.root());
-        let (shadow, owed) = (BTreeMap::new(), Vec::new());
-        Self { pages, table, shadow, eyes: eyes.to_vec(), owed }
+        let (shadow, units, owed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { pages, table, shadow, units, eyes: eyes.to_vec(), owed }
     }
 
     /// What the format makes of rights.
@@ -54,6 +57,7 @@ impl<F: Format> World<F> {
         match result {
             Ok(()) => {
                 let rights = self.granted(rights);
+                self.units.insert(first, pages);
                 for n in 0..pages {
                     let old = self.shadow.insert(first + n, (phys + (n << 12), rights, 0));
                     assert_eq!(old, None, "mapped over something");
@@ -75,18 +79,43 @@ impl<F: Format> World<F> {
         }
     }
 
+    /// Unmaps what is a mapping, no less and no more.
     pub fn unmap(&mut self, first: u64, pages: u64) -> Result<(), UnmapError> {
+        let whole = self.units.get(&first) == Some(&pages);
+        let intact = (first..first + pages).all(|p| self.shadow.get(&p).is_some_and(|e| e.2 == 0));
+        let result = self.take(first, pages, true);
+        assert_eq!(result.is_ok(), whole && intact, "{result:?}");
+        result
+    }
+
+    /// Unmaps what is mapped, of whichever mappings.
+    pub fn unmap_part(&mut self, first: u64, pages: u64) -> Result<(), UnmapError> {
+        self.take(first, pages, false)
+    }
+
+    fn take(&mut self, first: u64, pages: u64, one: bool) -> Result<(), UnmapError> {
         let mut detached = Detachments::new();
-        let result =
-            self.table.walker(1).expect("a seat").unmap(range(first, pages), &mut detached);
+        let mut walker = self.table.walker(1).expect("a seat");
+        let asked = range(first, pages);
+        let result = if one {
+            walker.unmap(asked, &mut detached)
+        } else {
+            walker.unmap_part(asked, &mut detached)
+        };
+        drop(walker);
         let whole = (first..first + pages).all(|p| self.shadow.get(&p).is_some_and(|e| e.2 == 0));
         match result {
             Ok(unmapped) => {
                 assert!(whole, "unmapped what was not mapped");
                 self.shadow.retain(|p, _| !(first..first + pages).contains(p));
+                // What was cut is a mapping no more.
+                self.units.retain(|f, n| *f >= first + pages || f + *n <= first);
                 self.pages.invalidate(unmapped.range, unmapped.leaf_only);
             }
             Err(UnmapError::PartOfSuperpage { .. }) => assert!(detached.is_empty()),
+            Err(UnmapError::Inside { .. } | UnmapError::Several { .. }) => {
+                assert!(one && detached.is_empty(), "{result:?}");
+            }
             Err(_) => assert!(!whole && detached.is_empty(), "{result:?}"),
         }
         while let Some(gone) = detached.pop() {

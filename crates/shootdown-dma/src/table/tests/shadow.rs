@@ -9,6 +9,7 @@ enum Op {
     Map { first: u64, pages: u64, phys: u64, rights: Rights },
     UnmapMapped(usize),
     Unmap { first: u64, pages: u64 },
+    UnmapWrong { first: u64, pages: u64 },
     Acquire { page: u64, rights: Rights },
     Release(u64),
     Sweep,
@@ -46,6 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
         }),
         5 => any::<usize>().prop_map(Op::UnmapMapped),
         2 => (page(), length()).prop_map(|(first, pages)| Op::Unmap { first, pages }),
+        2 => (page(), length()).prop_map(|(first, pages)| Op::UnmapWrong { first, pages }),
         4 => (page(), rights()).prop_map(|(page, rights)| Op::Acquire { page, rights }),
         3 => page().prop_map(Op::Release),
         3 => Just(Op::Sweep),
@@ -72,7 +74,8 @@ fn run<F: Format>(format: F, coherent: bool, ops: &[Op]) {
                 let _ = world.unmap(first, pages);
             }
             Op::UnmapMapped(_) => {}
-            Op::Unmap { first, pages } => drop(world.unmap(first, pages)),
+            Op::Unmap { first, pages } => drop(world.unmap_part(first, pages)),
+            Op::UnmapWrong { first, pages } => drop(world.unmap(first, pages)),
             Op::Acquire { page, rights } => {
                 let _ = world.acquire(page, (page << 12) + 0x10_0000_0000, rights);
             }

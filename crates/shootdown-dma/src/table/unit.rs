@@ -1,0 +1,184 @@
+//! What belongs together: a mapping is unmapped as a whole, or not at all.
+//!
+//! # The problem
+//! Who unmaps with a wrong address or length takes away half of a buffer that a device still uses, leaves the other half
+//! mapped for ever, or gives back addresses that are somebody else's.
+//!
+//! # The protocol
+//! A *mapping* is what one call of [`Walker::map`] has mapped, or several calls of [`Walker::map_part`] from the one that
+//! [begins](Part::Begin) it to the one that [ends](Part::End) it. Two marks in the leaves say where that is: its first leaf has
+//! [`BEGINS`](Format::BEGINS), its last [`ENDS`](Format::ENDS), a single leaf both, and those between none. Superpages are leaves
+//! like others. [`Walker::unmap`] takes nothing but one mapping:
+//!
+//! | asked for | found | error |
+//! |---|---|---|
+//! | the middle, or the tail | the first leaf has no *begins* | [`UnmapError::Inside`] |
+//! | the head: shorter | the last leaf has no *ends* | [`UnmapError::Inside`] |
+//! | longer, and another mapping follows | a leaf but the last has *ends* | [`UnmapError::Several`] |
+//! | longer, and nothing follows; twice | a page is not mapped | [`UnmapError::NotMapped`] |
+//! | half of a superpage | the leaf is larger than what is left | [`UnmapError::PartOfSuperpage`] |
+//! | a page that several users share | the leaf is counted | [`UnmapError::Counted`] |
+//!
+//! So nothing but entries of the range is looked at, and for a single page both marks come with the entry that is
+//! loaded anyway. All is looked at before anything is cleared.
+//!
+//! Ranges that are put together from parts without either end ([`Part::Middle`]: the links of a reservation) belong to whoever
+//! keeps account of them otherwise, and only [`Walker::unmap_part`] takes them. Counted pages are each a mapping of
+//! their own.
+
+use super::format::{ADDRESS, Decoded, Format};
+use super::memory::{INDEX_BITS, TableMemory};
+use super::walk::Walker;
+use super::{UnmapError, index, span};
+use crate::addr::IovaRange;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Which part of a mapping a call maps. See `unit.rs` for what follows from it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// The first.
+    Begin,
+    /// Neither the first nor the last.
+    Middle,
+    /// The last.
+    End,
+}
+
+impl Part {
+    /// The part that is the first, or the last, or both.
+    #[must_use]
+    pub const fn new(first: bool, last: bool) -> Self {
+        match (first, last) {
+            (true, true) => Self::Whole,
+            (true, false) => Self::Begin,
+            (false, false) => Self::Middle,
+            (false, true) => Self::End,
+        }
+    }
+
+    /// The mark of the first leaf.
+    #[inline]
+    pub(super) fn first<F: Format>(self) -> u64 {
+        if matches!(self, Self::Whole | Self::Begin) { F::BEGINS } else { 0 }
+    }
+
+    /// The mark of the last leaf.
+    #[inline]
+    pub(super) fn last<F: Format>(self) -> u64 {
+        if matches!(self, Self::Whole | Self::End) { F::ENDS } else { 0 }
+    }
+}
+
+/// What of an owned leaf says something about the mapping it is of.
+#[inline]
+pub(super) const fn marks<F: Format>() -> u64 {
+    F::BEGINS | F::ENDS
+}
+
+/// Is it an owned leaf that is a mapping of its own?
+#[inline]
+pub(super) fn is_whole<F: Format>(entry: u64) -> bool {
+    if without!(CountedUnmapped) && F::is_counted(entry) {
+        return true;
+    }
+    let marks = if without!(LengthIgnored) { 0 } else { marks::<F>() };
+    entry & (F::COUNTED | marks) == marks
+}
+
+impl<F: Format, M: TableMemory> Walker<'_, F, M> {
+    /// Is all of it mapped, in whole leaves that are not counted? With `whole`: and is it one mapping, no less and no more?
+    #[inline]
+    pub(crate) fn check_mapped(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
+        let whole = whole && !without!(LengthIgnored);
+        let (mut page, mut left) = (range.first(), range.pages());
+        loop {
+            let (table, level) = self.locate(page);
+            let first = index(page, level);
+            let fit = super::range::fit(left, first, level);
+            let entries = &table[first..first + fit];
+            // The marks that the first and the last of them should have.
+            let begins = if whole && page == range.first() { F::BEGINS } else { 0 };
+            let last = (fit as u64) << (INDEX_BITS * level) == left;
+            let ends = if whole && last { F::ENDS } else { 0 };
+            let good = self.count_good(entries, level, whole, (begins, ends));
+            let cut = page & (span(level) - 1) != 0 && !without!(CutUnnoticed);
+            if good == 0 || cut {
+                let entry = table[first].load(Ordering::Relaxed);
+                return Err(self.why_not(range, page, entry, level));
+            }
+            let pages = (good as u64) << (INDEX_BITS * level);
+            if pages == left {
+                return Ok(());
+            }
+            page += pages;
+            left -= pages;
+        }
+    }
+
+    /// How many of these entries, from the first on, are leaves that may be taken away.
+    #[inline]
+    fn count_good(
+        &self,
+        entries: &[AtomicU64],
+        level: u32,
+        whole: bool,
+        (begins, ends): (u64, u64),
+    ) -> usize {
+        let format = &self.table.format;
+        let ignored = if whole { 0 } else { marks::<F>() };
+        // Most are like the first but for the address, and that has no say in it.
+        let kind = |entry: u64| entry & !(ADDRESS | F::HARDWARE | F::WRITTEN_BACK | ignored);
+        let is_good = |entry: u64| {
+            let marked = entry & marks::<F>() & !ignored != 0;
+            format.is_present(entry)
+                && !format.is_table(entry, level)
+                && !F::is_counted(entry)
+                && !marked
+        };
+        let [head, rest @ ..] = entries else { return 0 };
+        let like = head.load(Ordering::Relaxed);
+        let head_ends = if rest.is_empty() { ends } else { 0 };
+        let like = kind(like) ^ begins ^ head_ends;
+        if !is_good(like) {
+            return 0;
+        }
+        let as_good = |slot: &&AtomicU64| {
+            let entry = slot.load(Ordering::Relaxed);
+            kind(entry) == like || is_good(entry)
+        };
+        let [inner @ .., tail] = rest else { return 1 };
+        let good = 1 + inner.iter().take_while(as_good).count();
+        if good < entries.len() - 1 {
+            return good;
+        }
+        let entry = tail.load(Ordering::Relaxed);
+        good + usize::from(is_good(kind(entry) ^ ends))
+    }
+
+    /// Why `page`, the first of the range that is no good, can't be unmapped.
+    #[cold]
+    fn why_not(&mut self, range: IovaRange, page: u64, entry: u64, level: u32) -> UnmapError {
+        match self.table.format.decode(entry, level) {
+            Decoded::Leaf(..) if F::is_counted(entry) => return UnmapError::Counted { page },
+            Decoded::Leaf(..) => {}
+            _ => return UnmapError::NotMapped { page },
+        }
+        let next = page + span(level);
+        if page & (span(level) - 1) != 0 || next > range.last() + 1 {
+            return UnmapError::PartOfSuperpage { page };
+        }
+        // A whole leaf, whose marks are not those that it should have.
+        let begins = entry & F::BEGINS != 0;
+        if begins != (page == range.first()) {
+            return if begins { UnmapError::Several { page } } else { UnmapError::Inside { page } };
+        }
+        // It ends too early, or not at all.
+        match self.translate(next) {
+            _ if next > range.last() => UnmapError::Inside { page },
+            Some(_) => UnmapError::Several { page: next },
+            None => UnmapError::NotMapped { page: next },
+        }
+    }
+}
