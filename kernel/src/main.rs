@@ -11,6 +11,7 @@
 //! | `boot`, `cmdline`, `console`, `verdict` | the way in, the way out, and what is printed between |
 //! | `memory`, `paging` | frames, and tables made of them |
 //! | `port` | the library's seam: the second full implementer of it |
+//! | `work` | the other CPUs: functions to run there |
 //! | `suite` | the cases |
 #![no_std]
 #![no_main]
@@ -20,7 +21,11 @@ mod boot;
 mod cmdline;
 mod console;
 mod memory;
+mod paging;
+mod port;
+mod suite;
 mod verdict;
+mod work;
 
 use boot::BootInfo;
 use cmdline::Options;
@@ -36,19 +41,42 @@ pub fn kmain(info: &BootInfo) -> ! {
         say!("command line: '{word}' means nothing here and is ignored");
     });
     memory::init(info);
-    let frame = memory::allocate().expect("there is memory");
-    // SAFETY: the frame is this function's.
-    let held = unsafe {
-        let word = memory::at(frame).cast::<u64>();
-        word.write_volatile(options.seed);
-        word.read_volatile() == options.seed
-    };
-    memory::free(frame);
-    if held { Verdict::Pass } else { Verdict::Fail }.end()
+    arch::init(info, options.tags);
+    let (name, policy) = options.policy;
+    port::choose(policy);
+    suite::prepare();
+    let cpus = arch::start_cpus(options.cpus.min(MAX_CPUS));
+    if !come_online() || !work::assemble(cpus) {
+        say!("cpus: not all of them take work");
+        Verdict::Crashed.end();
+    }
+    arch::interrupts::on();
+    let features = arch::features();
+    say!(
+        "machine: {cpus} CPUs, tags {}, broadcast {}, policy {name}, seed {}",
+        if features.tags { "yes" } else { "no" },
+        if features.broadcast { "yes" } else { "no" },
+        options.seed
+    );
+    suite::run(&options, cpus).end()
+}
+
+/// This CPU takes part in the library's protocols from now on.
+fn come_online() -> bool {
+    match port::quietly(shootdown::online::<port::Kernel>) {
+        Ok(()) => true,
+        Err(error) => {
+            say!("{}: {error}", arch::cpu());
+            false
+        }
+    }
 }
 
 /// Where every other CPU comes from `arch`, interrupts off.
 pub fn ap_main() -> ! {
+    if come_online() {
+        work::serve()
+    }
     loop {
         arch::interrupts::wait();
     }

@@ -19,8 +19,8 @@ pub const FRAME: u64 = 4096;
 /// What free memory is filled with.
 pub const POISON: u64 = 0xdead_beef_dead_beef;
 
-/// Frames that are managed: 24 MiB, more than any case needs.
-const FRAMES: usize = 6144;
+/// Frames that are managed: 4 MiB, more than any case needs.
+const FRAMES: usize = 1024;
 
 /// Large frames, of 2 MiB each, kept apart for the cases with large pages.
 const LARGE: usize = 4;
@@ -63,6 +63,7 @@ pub fn init(info: &BootInfo) {
     let first = memory.start.div_ceil(FRAME);
     let frames = (first..end / FRAME).map(|number| number * FRAME);
     for frame in frames.filter(|frame| arch::usable_frame(*frame)).take(FRAMES) {
+        fill(frame, POISON);
         let at = pool.count;
         pool.free[at] = frame;
         pool.count += 1;
@@ -98,6 +99,20 @@ pub fn free(frame: u64) {
     pool.count += 1;
 }
 
+/// Is a frame that was just handed out still poison through and through? Not if somebody stored to it while it was free.
+#[must_use]
+pub fn is_poison(frame: u64) -> bool {
+    let words = at(frame).cast::<u64>();
+    // SAFETY: as in `fill`.
+    (0..FRAME as usize / 8).all(|index| unsafe { words.add(index).read_volatile() } == POISON)
+}
+
+/// Poisons every free frame anew.
+pub fn poison_all() {
+    let pool = POOL.lock();
+    pool.free[..pool.count].iter().for_each(|frame| fill(*frame, POISON));
+}
+
 /// A frame of 2 MiB, aligned to that; `None` when there is none left.
 #[must_use]
 pub fn allocate_large() -> Option<u64> {
@@ -122,6 +137,7 @@ pub fn available() -> usize {
 
 /// Fills a frame with a word.
 pub fn fill(frame: u64, word: u64) {
+    assert!(frame.is_multiple_of(FRAME) && frame != 0, "{frame:#x} is no frame");
     let words = at(frame).cast::<u64>();
     for index in 0..FRAME as usize / 8 {
         // SAFETY: the frame is memory that the allocator manages and the caller owns, and this is inside it.

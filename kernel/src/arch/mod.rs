@@ -19,7 +19,7 @@
 //! # CPUs and interrupts
 //! | name | promise |
 //! |---|---|
-//! | `init(&BootInfo)` | on the boot CPU, once: fault handlers, per-CPU data, interrupt controller; decides the facts; prints what is missing |
+//! | `init(&BootInfo, tags: bool)` | on the boot CPU, once: fault handlers, per-CPU data, interrupt controller; decides the facts (without tags unless `tags`); prints what is missing |
 //! | `start_cpus(limit: u32) -> u32` | starts others until `limit` CPUs run; returns how many run, this one included. Each calls `crate::ap_main() -> !`, interrupts off, CPUs numbered from 0 without gaps |
 //! | `cpu() -> CpuId` | the executing CPU |
 //! | `send_ipi(Ipi, &CpuSet<1>)` | interrupts each CPU of the set; never waits for them. `Ipi::Kick` ends in `crate::port::kicked()`, with interrupts off; `Ipi::Wake` does nothing but end an `interrupts::wait` |

@@ -2,7 +2,8 @@
 
 use core::arch::global_asm;
 
-use super::{console, multiboot2, pvh};
+use super::cpus::NEXT_STACK;
+use super::{console, cpus, multiboot2, pvh};
 use crate::boot::BootInfo;
 
 global_asm!(include_str!("boot.s"), start = sym start, start_other = sym start_other, next_stack = sym NEXT_STACK);
@@ -10,9 +11,6 @@ global_asm!(include_str!("boot.s"), start = sym start, start_other = sym start_o
 unsafe extern "C" {
     static end_of_image: u8;
 }
-
-/// The top of the stack of the CPU that is started next.
-static mut NEXT_STACK: u64 = 0;
 
 /// The physical address behind the image.
 #[must_use]
@@ -39,5 +37,5 @@ extern "C" fn start(magic: u32, address: u32) -> ! {
 
 /// Every other CPU.
 extern "C" fn start_other() -> ! {
-    crate::ap_main()
+    cpus::arrive()
 }

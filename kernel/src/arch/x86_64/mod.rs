@@ -1,14 +1,28 @@
 //! x86-64: PVH and Multiboot2, xAPIC and x2APIC, PCIDs where there are any.
 
+pub mod code;
 pub mod console;
 pub mod interrupts;
+pub mod paging;
+pub mod probe;
 
+mod acpi;
+mod apic;
+mod clock;
+mod cpus;
 mod entry;
+mod hardware;
 mod multiboot2;
+mod percpu;
 mod power;
 mod pvh;
+mod traps;
 
+pub use clock::{ticks, ticks_per_ms};
+pub use cpus::{init, send_ipi, start_cpus};
 pub use entry::image_end;
+pub use hardware::{Regime, Tags, features, tags};
+pub use percpu::cpu;
 pub use power::exit;
 
 /// What rustc calls this architecture.

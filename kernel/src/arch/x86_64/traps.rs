@@ -1,0 +1,131 @@
+//! Faults and interrupts: the table of their handlers, and what each does.
+//!
+//! A fault in a probe (`probe.rs`) goes on behind the probe, with the fault noted; any other fault ends the kernel.
+
+use core::arch::global_asm;
+use core::cell::UnsafeCell;
+use core::mem::size_of;
+
+use x86_64::VirtAddr;
+use x86_64::instructions::tables::lidt;
+use x86_64::registers::control::Cr2;
+use x86_64::structures::DescriptorTablePointer;
+
+use super::{apic, percpu};
+use crate::port;
+
+global_asm!(include_str!("stubs.s"), trap = sym trap);
+
+unsafe extern "C" {
+    static trap_entries: u8;
+}
+
+/// The library's interrupt.
+pub const KICK: u8 = 0x40;
+/// The kernel's own.
+pub const WAKE: u8 = 0x41;
+/// What the interrupt controller raises when an interrupt has gone away again.
+pub const SPURIOUS: u8 = 0xff;
+
+const INVALID_OPCODE: u64 = 6;
+const PROTECTION: u64 = 13;
+const PAGE_FAULT: u64 = 14;
+
+/// What an entry leaves on the stack.
+#[repr(C)]
+pub struct Frame {
+    registers: [u64; 15],
+    vector: u64,
+    error: u64,
+    rip: u64,
+    cs: u64,
+    rflags: u64,
+    rsp: u64,
+    ss: u64,
+}
+
+/// A gate of the descriptor table (SDM 3A, figure 6-8).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Gate {
+    low: u16,
+    selector: u16,
+    /// Present, interrupt gate: interrupts are off in the handler.
+    kind: u16,
+    middle: u16,
+    high: u32,
+    reserved: u32,
+}
+
+impl Gate {
+    const NONE: Self = Self { low: 0, selector: 0, kind: 0, middle: 0, high: 0, reserved: 0 };
+
+    const fn to(address: u64) -> Self {
+        Self {
+            low: address as u16,
+            selector: 0x08,
+            kind: 0x8e00,
+            middle: (address >> 16) as u16,
+            high: (address >> 32) as u32,
+            reserved: 0,
+        }
+    }
+}
+
+struct Table(UnsafeCell<[Gate; 256]>);
+
+// SAFETY: written by `init` on the boot CPU before any other CPU runs, and only read after that.
+unsafe impl Sync for Table {}
+
+static TABLE: Table = Table(UnsafeCell::new([Gate::NONE; 256]));
+
+/// Fills the table; the boot CPU calls it, before the others start.
+pub fn init() {
+    for vector in 0..256 {
+        let entry = (&raw const trap_entries) as u64 + vector * 16;
+        // SAFETY: nobody else looks at the table yet (see `Table`).
+        unsafe { (&mut *TABLE.0.get())[vector as usize] = Gate::to(entry) };
+    }
+}
+
+/// Makes this CPU use the table.
+pub fn load() {
+    let limit = (size_of::<[Gate; 256]>() - 1) as u16;
+    let pointer = DescriptorTablePointer { limit, base: VirtAddr::new(TABLE.0.get() as u64) };
+    // SAFETY: the table is filled, lives forever, and its entries handle every vector.
+    unsafe { lidt(&pointer) };
+}
+
+/// What every entry calls, with interrupts off.
+extern "C" fn trap(frame: &mut Frame) {
+    match frame.vector {
+        vector if vector == u64::from(KICK) => {
+            apic::end();
+            port::kicked();
+        }
+        vector if vector == u64::from(WAKE) => apic::end(),
+        vector if vector == u64::from(SPURIOUS) => {}
+        INVALID_OPCODE | PROTECTION | PAGE_FAULT => fault(frame),
+        vector => unexpected(frame, vector, 0),
+    }
+}
+
+/// A fault that a probe may have asked for.
+fn fault(frame: &mut Frame) {
+    let address = if frame.vector == PAGE_FAULT { Cr2::read_raw() } else { frame.rip };
+    match percpu::this().recovery.take() {
+        Some((rip, rsp)) => {
+            percpu::this().recovery.note(address, frame.error & 1 != 0);
+            frame.rip = rip;
+            frame.rsp = rsp;
+        }
+        None => unexpected(frame, frame.vector, address),
+    }
+}
+
+fn unexpected(frame: &Frame, vector: u64, address: u64) -> ! {
+    panic!(
+        "vector {vector} at {:#x} (error {:#x}, address {address:#x}, stack {:#x})",
+        frame.rip, frame.error, frame.rsp
+    )
+}

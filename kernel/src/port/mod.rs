@@ -1,0 +1,105 @@
+//! The library's seam, implemented: the kernel's half. The hardware's half is `arch::Regime`.
+//!
+//! Threads do not move and are not preempted here, so a pin costs nothing. Everything else is as in a kernel that is
+//! used for something: kicks are real interrupts, waits have a deadline, and whether one may wait is asked of the
+//! interrupt flag.
+
+mod deadline;
+
+use core::marker::PhantomData;
+
+use shootdown::cpu_set::{AtomicCpuSet, CpuSet};
+use shootdown::{CpuId, KickError, PerCpu, Pinned, Platform, Policy, Slots, Stalled, System};
+use spin::Once;
+
+use crate::MAX_CPUS;
+use crate::arch::{self, Ipi};
+
+pub use deadline::{Deadline, passed as is_late};
+
+/// This kernel.
+pub struct Kernel;
+
+/// The code that holds it stays on its CPU.
+pub struct Pin(PhantomData<*const ()>);
+
+// SAFETY: threads of this kernel never move.
+unsafe impl Pinned for Pin {
+    fn cpu(&self) -> CpuId {
+        arch::cpu()
+    }
+}
+
+static SYSTEM: System<Kernel> = System::new();
+static CPUS: [PerCpu<Kernel>; MAX_CPUS as usize] = [const { PerCpu::new() }; MAX_CPUS as usize];
+static POLICY: Once<&'static Policy> = Once::new();
+
+/// On the boot CPU, before it goes online: what the library does.
+pub fn choose(policy: &'static Policy) {
+    POLICY.call_once(|| policy);
+}
+
+// SAFETY: 1. one static state per CPU. 2. `Ipi::Kick` ends in `kicked`; interrupt controllers merge, and lose
+// nothing. The stores before it are out first (arch's `send_ipi`). 3. Handlers run with interrupts off, and there is no
+// user code. 4. All are statics, or constants. 5. The tables are not split. 6. and 7. Left at their defaults.
+unsafe impl Platform for Kernel {
+    type Pin = Pin;
+    type Regime = arch::Regime;
+    type Mask = AtomicCpuSet<1>;
+    type Slots = Slots<6>;
+    type Tags = arch::Tags;
+
+    fn pin() -> Pin {
+        Pin(PhantomData)
+    }
+
+    fn system() -> &'static System<Self> {
+        &SYSTEM
+    }
+
+    fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
+        CPUS.get(cpu.index())
+    }
+
+    fn kick(targets: &CpuSet<1>) -> Result<(), KickError> {
+        arch::send_ipi(Ipi::Kick, targets)
+    }
+
+    fn relax(_: &Pin) -> Result<(), Stalled> {
+        arch::relax();
+        if is_late() { Err(Stalled) } else { Ok(()) }
+    }
+
+    fn may_wait() -> bool {
+        arch::interrupts::enabled()
+    }
+
+    fn policy() -> &'static Policy {
+        POLICY.get().copied().unwrap_or(&Policy::SHOOTDOWN)
+    }
+
+    fn tags() -> Option<&'static arch::Tags> {
+        arch::tags()
+    }
+
+    fn ticks() -> u64 {
+        arch::ticks()
+    }
+}
+
+/// The body of the kick's handler; interrupts are off.
+pub fn kicked() {
+    // There is no non-maskable handler that calls this, so no answer asks for another kick.
+    let _ = shootdown::on_kick::<Kernel>(&Kernel::pin());
+}
+
+/// Runs `work` with interrupts off, as switches want it.
+pub fn quietly<T>(work: impl FnOnce(&Pin) -> T) -> T {
+    let enabled = arch::interrupts::enabled();
+    arch::interrupts::off();
+    let result = work(&Kernel::pin());
+    if enabled {
+        arch::interrupts::on();
+    }
+    result
+}

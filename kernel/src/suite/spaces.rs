@@ -1,0 +1,75 @@
+//! CPUs that are not in the space when it changes, or only lazily.
+
+use shootdown::Platform;
+
+use super::stage::Stage;
+use super::{Broken, Case, Outcome};
+use crate::arch::{Rights, paging, probe};
+use crate::memory;
+use crate::paging::Space;
+use crate::port::{Kernel, quietly};
+
+pub const CASES: &[Case] = &[
+    Case::new("lazy", lazy).there(),
+    Case::new("away", away).there(),
+    Case::new("other-space", other_space),
+];
+
+/// A CPU that is lazy in the space is not told; it catches up when it returns.
+fn lazy(stage: &Stage) -> Outcome {
+    let page = stage.map(0, Rights::WRITE);
+    stage.premise("a page that was mapped can't be read", || {
+        probe::read(page.at) == Ok(page.stamp)
+    })?;
+    stage.there(|| quietly(shootdown::enter_lazy::<Kernel>));
+    stage.unmap(&[page])?;
+    stage.there(|| stage.enter());
+    Ok(stage.watch(|| probe::read(page.at).is_ok()))
+}
+
+/// A CPU that has left the space finds out when it comes back: its entries may have been kept under a tag.
+fn away(stage: &Stage) -> Outcome {
+    let page = stage.map(0, Rights::WRITE);
+    stage.premise("a page that was mapped can't be read", || {
+        probe::read(page.at) == Ok(page.stamp)
+    })?;
+    stage.there(|| quietly(shootdown::leave::<Kernel>));
+    stage.unmap(&[page])?;
+    stage.there(|| stage.enter());
+    Ok(stage.watch(|| probe::read(page.at).is_ok()))
+}
+
+/// Two spaces have different pages at one address. Each must be read in its own, whatever is kept under which tag.
+fn other_space(stage: &Stage) -> Outcome {
+    let page = stage.map(0, Rights::WRITE);
+    let other = Space::new();
+    let (frame, stamp) = stage.frame();
+    stage.write(other.tree, page.at, 0, paging::leaf(frame, 0, Rights::WRITE));
+    let visit = || {
+        // SAFETY: interrupts are off, this CPU is online, and the space lives until all have left it, below.
+        quietly(|pin| unsafe { shootdown::switch_to(pin, &other.shot) });
+        let seen = probe::read(page.at);
+        stage.enter();
+        seen == Ok(stamp)
+    };
+    let outcome = (|| {
+        let own = || probe::read(page.at) == Ok(page.stamp);
+        stage.premise("a page that was mapped can't be read", own)?;
+        stage.premise("the other space's page can't be read in it", visit)?;
+        if stage.watch(own) == 0 {
+            return Err(Broken::Wrong("back in its space, a CPU does not read the space's page"));
+        }
+        // Now it changes while its entries may be kept under the tag of a space that is not loaded.
+        stage.there(|| {
+            // SAFETY: as above.
+            quietly(|pin| unsafe { shootdown::switch_to(pin, &other.shot) });
+        });
+        stage.unmap(&[page])?;
+        stage.there(|| stage.enter());
+        Ok(stage.watch(|| probe::read(page.at).is_ok()))
+    })();
+    stage.there(|| stage.enter());
+    debug_assert!(memory::available() > 0);
+    other.end(&Kernel::pin());
+    outcome
+}
