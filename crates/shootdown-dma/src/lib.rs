@@ -20,14 +20,21 @@
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
 //! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
-//! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The feature `vm-memory` adds
-//! `vmm`, for hypervisors, and needs `std`. The feature `mutants` is
+//! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The features
+//! `vm-memory` and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`. The feature `mutants` is
 //! for this repository's own tests.
 
 #![no_std]
 
 extern crate alloc;
-#[cfg(any(test, loom, shootdown_traced, feature = "mutants", feature = "vm-memory"))]
+#[cfg(any(
+    test,
+    loom,
+    shootdown_traced,
+    feature = "mutants",
+    feature = "vm-memory",
+    feature = "vfio"
+))]
 extern crate std;
 
 #[macro_use]
@@ -44,6 +51,8 @@ pub mod local;
 pub mod mutant;
 pub mod sync;
 pub mod table;
+#[cfg(all(feature = "vfio", not(loom), not(shootdown_traced)))]
+pub mod user;
 #[cfg(all(feature = "vm-memory", not(loom), not(shootdown_traced)))]
 pub mod vmm;
 

@@ -461,4 +461,16 @@ mutants! {
     /// A guest's UNMAP takes away a part of a mapping.
     MappingCut "mapping-cut" Vmm "vmm/requests.rs: unmap"
         by test("vmm.rs" "a_guest_is_not_believed");
+
+    // ---- user
+
+    /// What the kernel has refused to unmap is taken for unmapped.
+    RefusalIgnored "refusal-ignored" User "user/kernel.rs: work"
+        by test("user.rs" "what_the_kernel_refuses_stays_owed");
+    /// What the kernel has unmapped in part is taken for unmapped.
+    ShortTrusted "short-trusted" User "user/kernel.rs: unmap"
+        by test("user.rs" "what_the_kernel_leaves_is_tried_again");
+    /// What is live is unmapped when everything is to be forgotten.
+    LiveUnmapped "live-unmapped" User "user/kernel.rs: dead_runs"
+        by test("user.rs" "what_is_live_stays_mapped");
 }

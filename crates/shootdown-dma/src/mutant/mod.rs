@@ -33,6 +33,8 @@ pub enum Part {
     Domain,
     /// Emulated IOMMUs.
     Vmm,
+    /// Drivers in user space.
+    User,
 }
 
 std::thread_local! {

@@ -1,0 +1,192 @@
+//! What a kernel must offer, so that a [`Space`](super::Space) can be built on it.
+
+use core::fmt;
+use std::vec::Vec;
+
+use crate::addr::{IovaRange, Rights};
+use crate::domain::PAGE_SHIFT;
+use crate::iova::space::Space;
+
+/// Addresses that devices may use, in bytes; the last one belongs to it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Window {
+    /// The first.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+}
+
+/// Why the kernel has refused something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// As many mappings as it allows (VFIO: `dma_entry_limit`, 65 535 unless it is set otherwise). `ENOSPC`.
+    Entries,
+    /// The process may not pin so much memory (`RLIMIT_MEMLOCK`), or the kernel has none. `ENOMEM`.
+    Memory,
+    /// Something is mapped there: not by this space. `EEXIST`.
+    Exists,
+    /// Nothing is mapped there, or a part of something. `ENOENT`.
+    NotMapped,
+    /// The memory is not there, or not so that the device may have it. `EFAULT`.
+    Fault,
+    /// Addresses that it does not offer, or an unmapping that would cut a mapping in two. `EINVAL`.
+    Invalid,
+    /// Less was unmapped than had been mapped.
+    Short {
+        /// Bytes that it has unmapped.
+        unmapped: u64,
+    },
+    /// Anything else: the number of the error.
+    Other(i32),
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Entries => f.write_str(
+                "as many mappings as the kernel allows; raise vfio_iommu_type1.dma_entry_limit",
+            ),
+            Self::Memory => f.write_str("no more memory may be pinned; raise RLIMIT_MEMLOCK"),
+            Self::Exists => f.write_str("something that is not ours is mapped there"),
+            Self::NotMapped => f.write_str("the kernel has nothing there that it could unmap"),
+            Self::Fault => f.write_str("the memory is not mapped in this process, or not writable"),
+            Self::Invalid => f.write_str("the kernel does not take these addresses"),
+            Self::Short { unmapped } => write!(f, "the kernel has unmapped {unmapped} bytes only"),
+            Self::Other(number) => write!(f, "the kernel has refused it (error {number})"),
+        }
+    }
+}
+
+impl core::error::Error for BackendError {}
+
+/// A kernel that maps this process's memory for devices.
+///
+/// # Safety
+/// 1. When [`unmap`](Self::unmap) has returned, no device reaches memory by what it says to have unmapped, and accesses that
+///    had begun have ended. If it returns [`Ok`] with 0, nothing is mapped in the range.
+/// 2. [`map`](Self::map) maps at the address that it is given, and nothing else; if it fails nothing is mapped.
+pub unsafe trait Backend: Send + Sync {
+    /// Addresses that devices may use. They may become fewer when a device is added: ask for them after that.
+    ///
+    /// # Errors
+    /// See [`BackendError`].
+    fn windows(&self) -> Result<Vec<Window>, BackendError>;
+
+    /// Sizes of pages that it maps, a bit for each.
+    fn page_sizes(&self) -> u64;
+
+    /// Maps `bytes` bytes of this process's memory from `memory` on for devices, at `iova`. All three are multiples of 4 KiB.
+    ///
+    /// # Errors
+    /// See [`BackendError`].
+    fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError>;
+
+    /// Unmaps all mappings within a range, none of which reaches beyond it. How many bytes that were.
+    ///
+    /// # Errors
+    /// See [`BackendError`]: some of it may be mapped.
+    fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError>;
+}
+
+// SAFETY: the same backend.
+unsafe impl<B: Backend + ?Sized> Backend for std::sync::Arc<B> {
+    fn windows(&self) -> Result<Vec<Window>, BackendError> {
+        (**self).windows()
+    }
+    fn page_sizes(&self) -> u64 {
+        (**self).page_sizes()
+    }
+    fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError> {
+        (**self).map(iova, memory, bytes, rights)
+    }
+    fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError> {
+        (**self).unmap(iova, bytes)
+    }
+}
+
+/// Windows, as an allocator of addresses wants them: one space with holes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Windows {
+    first: u64,
+    last: u64,
+    holes: Vec<IovaRange>,
+}
+
+/// Why there is no space in the windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum WindowsError {
+    /// There is no whole page in any of them.
+    None,
+    /// The kernel maps no pages of 4 KiB, but only larger ones.
+    PageSize(u64),
+    /// It does not tell.
+    Backend(BackendError),
+}
+
+impl fmt::Display for WindowsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("the kernel offers no addresses; is a device attached?"),
+            Self::PageSize(sizes) => write!(f, "no pages of 4 KiB, but sizes {sizes:#x}"),
+            Self::Backend(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for WindowsError {}
+
+/// The last page that a space is given: 48 bits of address, which the shadow table resolves.
+const LAST: u64 = (1 << (48 - PAGE_SHIFT)) - 1;
+
+impl Windows {
+    /// What a backend offers, below 2^48 and without page 0.
+    ///
+    /// # Errors
+    /// See [`WindowsError`].
+    pub fn of(backend: &impl Backend) -> Result<Self, WindowsError> {
+        let sizes = backend.page_sizes();
+        if sizes & sizes.wrapping_neg() > 1 << PAGE_SHIFT || sizes == 0 {
+            return Err(WindowsError::PageSize(sizes));
+        }
+        Self::new(&backend.windows().map_err(WindowsError::Backend)?)
+    }
+
+    /// These, in any order; they may overlap.
+    ///
+    /// # Errors
+    /// [`WindowsError::None`].
+    pub fn new(windows: &[Window]) -> Result<Self, WindowsError> {
+        let pages = |window: &Window| {
+            let first = window.first.div_ceil(1 << PAGE_SHIFT).max(1);
+            // The last page that ends within it.
+            let end = (u128::from(window.last) + 1) >> PAGE_SHIFT;
+            let last = u64::try_from(end).ok()?.checked_sub(1)?.min(LAST);
+            (first <= last).then_some((first, last))
+        };
+        let mut pages: Vec<(u64, u64)> = windows.iter().filter_map(pages).collect();
+        pages.sort_unstable();
+        let (first, mut last) = *pages.first().ok_or(WindowsError::None)?;
+        let mut holes = Vec::new();
+        for (next, end) in pages {
+            if next > last + 1 {
+                holes.extend(IovaRange::new(last + 1, next - last - 1));
+            }
+            last = last.max(end);
+        }
+        Ok(Self { first, last, holes })
+    }
+
+    /// For [`Tree::new`](crate::iova::Tree::new) and others.
+    #[must_use]
+    pub fn space(&self) -> Space<'_> {
+        Space::below(self.last + 1).from(self.first).without(&self.holes)
+    }
+
+    /// The last page.
+    #[must_use]
+    pub const fn last(&self) -> u64 {
+        self.last
+    }
+}

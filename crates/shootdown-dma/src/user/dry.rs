@@ -1,0 +1,174 @@
+//! A backend without hardware: it maps nothing, and refuses what kernels refuse.
+//!
+//! For tests of drivers, and to try them where there is no IOMMU. What it knows of kernels: VFIO's type 1 (version 2) and iommufd
+//! both refuse to map over something, and to unmap a part of a mapping, and unmap all mappings of a range at once. They differ in the
+//! error for a part (`EINVAL`, `ENOENT`), in what they say of a range without mappings (0 bytes, `ENOENT`), and in a limit
+//! of mappings, which only VFIO has. (Linux, `drivers/vfio/vfio_iommu_type1.c` and `include/uapi/linux/iommufd.h`.)
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use super::backend::{Backend, BackendError, Window};
+use crate::addr::Rights;
+
+/// Whose manners it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Manner {
+    /// VFIO, type 1, version 2.
+    #[default]
+    Vfio,
+    /// iommufd.
+    Iommufd,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Mapping {
+    memory: u64,
+    bytes: u64,
+    rights: Rights,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mappings: BTreeMap<u64, Mapping>,
+    refusals: u64,
+    short: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Dry {
+    manner: Manner,
+    windows: Vec<Window>,
+    limit: usize,
+    state: Mutex<State>,
+}
+
+impl Default for Dry {
+    /// As VFIO on a PC: 39 bits of address without the window for interrupts, 65 535 mappings.
+    fn default() -> Self {
+        let windows = std::vec![
+            Window { first: 0, last: 0xfedf_ffff },
+            Window { first: 0xfef0_0000, last: (1 << 39) - 1 },
+        ];
+        Self::new(Manner::Vfio, windows, 65_535)
+    }
+}
+
+impl Dry {
+    /// One with these manners, windows, and so many mappings at most (of which iommufd has no limit).
+    #[must_use]
+    pub fn new(manner: Manner, windows: Vec<Window>, limit: usize) -> Self {
+        Self { manner, windows, limit, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which memory a device reaches at this address, and how; `None`: it faults.
+    pub fn reaches(&self, iova: u64) -> Option<(u64, Rights)> {
+        let state = self.state();
+        let (first, mapping) = state.mappings.range(..=iova).next_back()?;
+        let offset = iova - first;
+        (offset < mapping.bytes).then_some((mapping.memory + offset, mapping.rights))
+    }
+
+    /// Can a device reach this memory, by any address?
+    pub fn is_reached(&self, memory: u64) -> bool {
+        let state = self.state();
+        state.mappings.values().any(|m| memory.wrapping_sub(m.memory) < m.bytes)
+    }
+
+    /// Mappings that there are.
+    pub fn len(&self) -> usize {
+        self.state().mappings.len()
+    }
+
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Refuses so many unmappings from now on.
+    pub fn refuse_unmappings(&self, count: u64) {
+        self.state().refusals = count;
+    }
+
+    /// Unmaps one mapping only in so many unmappings of several from now on.
+    pub fn cut_unmappings_short(&self, count: u64) {
+        self.state().short = count;
+    }
+}
+
+/// Does a mapping at `first` of so many bytes have one of those between `at` and `last`?
+const fn touches(first: u64, bytes: u64, at: u64, last: u64) -> bool {
+    first <= last && at <= first + (bytes - 1)
+}
+
+// SAFETY: there are no devices.
+unsafe impl Backend for Dry {
+    fn windows(&self) -> Result<Vec<Window>, BackendError> {
+        Ok(self.windows.clone())
+    }
+
+    fn page_sizes(&self) -> u64 {
+        0x4020_1000
+    }
+
+    fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError> {
+        let last = bytes.checked_sub(1).and_then(|more| iova.checked_add(more));
+        let last = last.filter(|_| (iova | memory | bytes) & 0xfff == 0);
+        let Some(last) = last else { return Err(BackendError::Invalid) };
+        if !self.windows.iter().any(|w| w.first <= iova && last <= w.last) {
+            return Err(BackendError::Invalid);
+        }
+        let mut state = self.state();
+        let before = state.mappings.range(..=last).next_back();
+        if before.is_some_and(|(first, m)| touches(*first, m.bytes, iova, last)) {
+            return Err(BackendError::Exists);
+        }
+        if self.manner == Manner::Vfio && state.mappings.len() >= self.limit {
+            return Err(BackendError::Entries);
+        }
+        state.mappings.insert(iova, Mapping { memory, bytes, rights });
+        Ok(())
+    }
+
+    fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError> {
+        let last = bytes.checked_sub(1).and_then(|more| iova.checked_add(more));
+        let Some(last) = last.filter(|_| (iova | bytes) & 0xfff == 0) else {
+            return Err(BackendError::Invalid);
+        };
+        let mut state = self.state();
+        if state.refusals != 0 {
+            state.refusals -= 1;
+            return Err(BackendError::Other(5));
+        }
+        let mut all: Vec<(u64, u64)> = state
+            .mappings
+            .range(..=last)
+            .rev()
+            .take_while(|(first, m)| touches(**first, m.bytes, iova, last))
+            .map(|(first, m)| (*first, m.bytes))
+            .collect();
+        if all.iter().any(|(first, bytes)| *first < iova || first + (bytes - 1) > last) {
+            return Err(match self.manner {
+                Manner::Vfio => BackendError::Invalid,
+                Manner::Iommufd => BackendError::NotMapped,
+            });
+        }
+        if all.is_empty() && self.manner == Manner::Iommufd {
+            return Err(BackendError::NotMapped);
+        }
+        if state.short != 0 && all.len() > 1 {
+            state.short -= 1;
+            all.truncate(1);
+        }
+        for (first, _) in &all {
+            state.mappings.remove(first);
+        }
+        Ok(all.iter().map(|(_, bytes)| bytes).sum())
+    }
+}

@@ -1,0 +1,274 @@
+//! The kernel as a unit of a domain: forgetting is unmapping.
+//!
+//! # The protocol
+//! What is mapped is *live*; when it is to be unmapped it becomes *dead*, before the domain clears its shadow and takes a
+//! token. A command of the domain is only noted here. Whoever waits, polls, or has just unmapped something then *works*: takes the
+//! commands, looks for what is dead in their ranges, makes one system call for dead mappings that abut, and says which commands are
+//! done. The domain's commands may be coarser than what was unmapped (a span, everything), which is harmless: live
+//! mappings are not looked at (K2).
+//!
+//! One at a time works, since it is in the kernel that they would queue otherwise (VFIO has one lock for a container); it holds
+//! no other lock meanwhile (K4).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+use super::backend::{Backend, BackendError};
+use crate::addr::{IovaRange, Rights};
+use crate::domain::PAGE_SHIFT;
+use crate::invalidate::{Command, QueueError, Ticket, Unit};
+
+/// Ranges that are noted one by one; one more, and all that is dead is looked for.
+const NOTES: usize = 256;
+
+/// What was asked for and is not done.
+#[derive(Debug)]
+struct Notes {
+    told: u64,
+    ranges: Vec<IovaRange>,
+    everything: bool,
+}
+
+/// First page and pages of each.
+#[derive(Debug, Default)]
+struct Mappings {
+    live: BTreeMap<u64, u64>,
+    dead: BTreeMap<u64, u64>,
+}
+
+/// System calls so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Calls {
+    /// That have mapped.
+    pub map: u64,
+    /// That have unmapped.
+    pub unmap: u64,
+    /// Mappings that these have unmapped.
+    pub unmapped: u64,
+    /// That the kernel has refused.
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters([AtomicU64; 4]);
+
+impl Counters {
+    fn add(&self, index: usize, count: u64) {
+        self.0[index].fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Kernel<B> {
+    pub backend: B,
+    mappings: Mutex<Mappings>,
+    notes: Mutex<Notes>,
+    /// As `Notes::told`, to be looked at without the lock.
+    told: AtomicU64,
+    done: AtomicU64,
+    /// Held by whoever works.
+    worker: Mutex<()>,
+    /// What the kernel has said last, if it was no.
+    failed: Mutex<Option<BackendError>>,
+    calls: Counters,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<B: Backend> Kernel<B> {
+    pub fn new(backend: B) -> Self {
+        let notes = Notes { told: 0, ranges: Vec::with_capacity(NOTES), everything: false };
+        Self {
+            backend,
+            mappings: Mutex::default(),
+            notes: Mutex::new(notes),
+            told: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            worker: Mutex::new(()),
+            failed: Mutex::new(None),
+            calls: Counters::default(),
+        }
+    }
+
+    pub fn calls(&self) -> Calls {
+        let [map, unmap, unmapped, refused] =
+            [0, 1, 2, 3].map(|n: usize| self.calls.0[n].load(Ordering::Relaxed));
+        Calls { map, unmap, unmapped, refused }
+    }
+
+    /// What the kernel has said when it refused the last time that somebody worked.
+    pub fn failed(&self) -> Option<BackendError> {
+        *lock(&self.failed)
+    }
+
+    /// Maps pages that are the caller's.
+    pub fn map(&self, range: IovaRange, memory: u64, rights: Rights) -> Result<(), BackendError> {
+        self.calls.add(0, 1);
+        let (at, bytes) = bytes_of(range);
+        let outcome = self.backend.map(at, memory, bytes, rights);
+        match outcome {
+            Ok(()) => drop(lock(&self.mappings).live.insert(range.first(), range.pages())),
+            Err(_) => self.calls.add(3, 1),
+        }
+        outcome
+    }
+
+    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages nothing has changed.
+    pub fn give_up(&self, first: u64, pages: u64) -> Option<Result<(), ()>> {
+        let mut mappings = lock(&self.mappings);
+        let mapped = *mappings.live.get(&first)?;
+        if mapped != pages {
+            return Some(Err(()));
+        }
+        mappings.live.remove(&first);
+        mappings.dead.insert(first, pages);
+        Some(Ok(()))
+    }
+
+    /// Gives all up.
+    pub fn give_up_all(&self) {
+        let mut mappings = lock(&self.mappings);
+        let Mappings { live, dead } = &mut *mappings;
+        dead.append(live);
+    }
+
+    /// Does a live mapping have this page?
+    pub fn is_live(&self, page: u64) -> bool {
+        let mappings = lock(&self.mappings);
+        mappings.live.range(..=page).next_back().is_some_and(|(first, pages)| page - first < *pages)
+    }
+
+    /// How many are mapped for the kernel: live, and dead.
+    pub fn mapped(&self) -> (usize, usize) {
+        let mappings = lock(&self.mappings);
+        (mappings.live.len(), mappings.dead.len())
+    }
+
+    /// Was something told that is not done?
+    pub fn has_work(&self) -> bool {
+        self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed)
+    }
+
+    /// Does what was told, with nobody's lock held. If somebody else is at it, waits for them, and does the rest.
+    pub fn work(&self) -> Result<(), BackendError> {
+        let _alone = lock(&self.worker);
+        let (told, ranges, everything) = {
+            let mut notes = lock(&self.notes);
+            let everything = core::mem::take(&mut notes.everything);
+            (notes.told, notes.ranges.drain(..).collect::<Vec<_>>(), everything)
+        };
+        let mut outcome = Ok(());
+        for run in self.dead_runs(&ranges, everything) {
+            if let Err(error) = self.unmap(run) {
+                outcome = outcome.and(Err(error));
+            }
+        }
+        *lock(&self.failed) = outcome.err();
+        if outcome.is_err() && !without!(RefusalIgnored) {
+            // K3: it is dead, so it is found again when everything is looked at.
+            lock(&self.notes).everything = true;
+            return outcome;
+        }
+        // ORDERING: Release, with the Acquire of `completed`: who reads it comes after the kernel's answers.
+        self.done.store(told, Ordering::Release);
+        outcome
+    }
+
+    /// What is dead in these ranges: mappings that abut are one.
+    fn dead_runs(&self, ranges: &[IovaRange], everything: bool) -> Vec<IovaRange> {
+        let mappings = lock(&self.mappings);
+        let wanted = |first: u64, pages: u64| {
+            everything
+                || IovaRange::new(first, pages)
+                    .is_some_and(|r| ranges.iter().any(|w| w.overlaps(r)))
+        };
+        let mut runs: Vec<IovaRange> = Vec::new();
+        let mut add = |first: u64, pages: u64| match runs.last_mut() {
+            Some(last) if last.last() + 1 == first => {
+                if let Some(both) = IovaRange::new(last.first(), last.pages() + pages) {
+                    *last = both;
+                }
+            }
+            _ => runs.extend(IovaRange::new(first, pages)),
+        };
+        for (first, pages) in &mappings.dead {
+            if wanted(*first, *pages) {
+                add(*first, *pages);
+            }
+        }
+        if without!(LiveUnmapped) {
+            for (first, pages) in &mappings.live {
+                if wanted(*first, *pages) {
+                    runs.extend(IovaRange::new(*first, *pages));
+                }
+            }
+        }
+        runs
+    }
+
+    /// Has the kernel unmap a run of dead mappings (K1, K3).
+    fn unmap(&self, run: IovaRange) -> Result<(), BackendError> {
+        let (at, bytes) = bytes_of(run);
+        self.calls.add(1, 1);
+        let mut outcome = self.backend.unmap(at, bytes);
+        if outcome.is_ok_and(|unmapped| unmapped < bytes) && !without!(ShortTrusted) {
+            // Was the rest unmapped by somebody else, or was it left? It says, if it is asked again.
+            self.calls.add(1, 1);
+            outcome = match (outcome, self.backend.unmap(at, bytes)) {
+                (_, Ok(0)) => Ok(bytes),
+                (Ok(before), Ok(rest)) if before + rest >= bytes => Ok(bytes),
+                (Ok(before), Ok(rest)) => Err(BackendError::Short { unmapped: before + rest }),
+                (_, Err(error)) => Err(error),
+                (Err(error), _) => Err(error),
+            };
+        }
+        if let Err(error) = outcome {
+            self.calls.add(3, 1);
+            return Err(error);
+        }
+        let mut mappings = lock(&self.mappings);
+        let gone: Vec<u64> =
+            mappings.dead.range(run.first()..=run.last()).map(|(first, _)| *first).collect();
+        gone.iter().for_each(|first| {
+            mappings.dead.remove(first);
+        });
+        self.calls.add(2, gone.len() as u64);
+        Ok(())
+    }
+}
+
+/// Where it begins, and how many bytes.
+fn bytes_of(range: IovaRange) -> (u64, u64) {
+    // Pages of spaces are below 2^48 bytes.
+    (range.first() << PAGE_SHIFT, range.pages() << PAGE_SHIFT)
+}
+
+// SAFETY: (1) `done` is a submission's number only after the kernel has unmapped all that was dead in its ranges since it was told
+// (`Backend`, 1), and what the domain's table does not hold any more was dead before it was told. (2) There are no devices' caches
+// that the kernel would not see to. (3) Numbers grow under a lock.
+unsafe impl<B: Backend> Unit for Kernel<B> {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        let mut notes = lock(&self.notes);
+        for command in commands {
+            match command {
+                Command::Pages { range, .. } if notes.ranges.len() < NOTES => {
+                    notes.ranges.push(*range);
+                }
+                _ => notes.everything = true,
+            }
+        }
+        notes.told += 1;
+        self.told.store(notes.told, Ordering::Relaxed);
+        Ok(Ticket(notes.told))
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        Ok(Ticket(self.done.load(Ordering::Acquire)))
+    }
+}

@@ -1,0 +1,449 @@
+//! What a driver in user space calls.
+
+use core::fmt;
+use core::marker::PhantomData;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::sync::Arc;
+use std::thread::yield_now;
+use std::vec::Vec;
+
+use super::backend::{Backend, BackendError, Windows, WindowsError};
+use super::kernel::{Calls, Kernel};
+use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
+use crate::domain::{self, Config, Counts, DmaAddr, Domain, Host, PAGE_SHIFT, Policy};
+use crate::fixed::NoMemory;
+use crate::invalidate::{AttachError, Seat};
+use crate::iova::Allocate;
+use crate::table::memory::Table;
+use crate::table::{TableMemory, VtdSecondLevel};
+
+/// Who owns the buffers: told when devices begin and cease to reach them, if the space [holds](Config::holds) pages.
+///
+/// Buffers that are recycled by their driver need it under [`Policy::Held`]: released is what may be used again. Numbers
+/// are addresses of this process, at the start of a page of 4 KiB.
+pub trait Memory: Send + Sync {
+    /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has happened.
+    fn hold(&self, first: u64, pages: u64) -> bool {
+        let _ = (first, pages);
+        true
+    }
+
+    /// No device reaches them any more by one of the mappings that they were held for.
+    fn release(&self, first: u64, pages: u64) {
+        let _ = (first, pages);
+    }
+}
+
+/// Nobody: buffers that are never recycled, or under [`Policy::Strict`].
+impl Memory for () {}
+
+impl<M: Memory + ?Sized> Memory for Arc<M> {
+    fn hold(&self, first: u64, pages: u64) -> bool {
+        (**self).hold(first, pages)
+    }
+    fn release(&self, first: u64, pages: u64) {
+        (**self).release(first, pages);
+    }
+}
+
+/// The process, as a domain sees its kernel.
+struct Seam<B, A, M> {
+    kernel: Arc<Kernel<B>>,
+    memory: M,
+    addresses: PhantomData<fn() -> A>,
+}
+
+std::thread_local! {
+    static THREAD: usize = {
+        use std::sync::atomic::{AtomicUsize, Ordering};
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        THREADS.fetch_add(1, Ordering::Relaxed)
+    };
+}
+
+// SAFETY: `Memory::release` is what buffers are recycled by; `map` demands it.
+unsafe impl<B: Backend, A: Allocate, M: Memory> Host for Seam<B, A, M> {
+    type Addresses = A;
+    type Format = VtdSecondLevel;
+    type Tables = Heap;
+    type Unit = Arc<Kernel<B>>;
+
+    fn cpu(&self) -> usize {
+        THREAD.try_with(|number| *number).unwrap_or(0)
+    }
+
+    fn relax(&self) -> bool {
+        self.kernel.work().is_ok()
+    }
+
+    fn hold(&self, first: PhysAddr, pages: u64) -> bool {
+        self.memory.hold(first.0, pages)
+    }
+
+    fn release(&self, first: PhysAddr, pages: u64) {
+        self.memory.release(first.0, pages);
+    }
+}
+
+/// Pages of the shadow: from the heap, each its own address.
+struct Heap;
+
+const PAGE_LAYOUT: Layout = match Layout::from_size_align(4096, 4096) {
+    Ok(layout) => layout,
+    Err(_) => panic!("a page"),
+};
+
+// SAFETY: pages of the heap; no hardware reads them.
+unsafe impl TableMemory for Heap {
+    fn allocate(&self) -> Option<PhysAddr> {
+        // SAFETY: the layout is not empty.
+        let page = unsafe { alloc_zeroed(PAGE_LAYOUT) };
+        (!page.is_null()).then_some(PhysAddr(page as u64))
+    }
+
+    unsafe fn free(&self, page: PhysAddr) {
+        // SAFETY: from `allocate`, as promised.
+        unsafe { dealloc(page.0 as *mut u8, PAGE_LAYOUT) }
+    }
+
+    unsafe fn table(&self, page: PhysAddr) -> &Table {
+        // SAFETY: from `allocate`, as promised.
+        unsafe { &*(page.0 as *const Table) }
+    }
+}
+
+/// Why there is no space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum SpaceError {
+    /// The kernel offers nothing that it could be built on.
+    Windows(WindowsError),
+    /// There is no memory for it, or for its allocator.
+    NoMemory,
+}
+
+impl fmt::Display for SpaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Windows(error) => error.fmt(f),
+            Self::NoMemory => f.write_str("there is no memory for it; ask for fewer CPUs"),
+        }
+    }
+}
+
+impl core::error::Error for SpaceError {}
+
+impl From<NoMemory> for SpaceError {
+    fn from(_: NoMemory) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// Why a buffer was not mapped. Nothing is mapped, and it is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The domain has refused it: no addresses, no bytes.
+    Domain(domain::MapError),
+    /// The kernel has.
+    Kernel(BackendError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Domain(error) => error.fmt(f),
+            Self::Kernel(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+/// Why a buffer was not unmapped. Nothing has changed, but for [`NotComplete`](Self::NotComplete).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// No bytes, or past the end.
+    Invalid,
+    /// Nothing is mapped there.
+    NotMapped,
+    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't cut mappings.
+    Partial,
+    /// The kernel has refused it, or not all of it. The device may still reach the buffer, which stays with the space;
+    /// [`poll`](Space::poll) tries again.
+    NotComplete(Option<BackendError>),
+}
+
+impl fmt::Display for UnmapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid => f.write_str("not a range of addresses"),
+            Self::NotMapped => f.write_str("nothing is mapped there; was it unmapped before?"),
+            Self::Partial => f.write_str("unmap what was mapped at once, with the same length"),
+            Self::NotComplete(Some(error)) => write!(f, "the device may still reach it: {error}"),
+            Self::NotComplete(None) => f.write_str("the device may still reach it; poll"),
+        }
+    }
+}
+
+impl core::error::Error for UnmapError {}
+
+/// Addresses that turned out to be somebody else's, tried before giving up.
+const TRIES: usize = 16;
+
+/// What devices see of this process's memory, with the kernel's page table.
+///
+/// ```
+/// use shootdown_dma::domain::{Config, Policy};
+/// use shootdown_dma::iova::magazine::{self, Magazines};
+/// use shootdown_dma::iova::Tree;
+/// use shootdown_dma::user::{Space, dry::Dry};
+/// use shootdown_dma::Rights;
+///
+/// let config = Config::new(4).policy(Policy::Held);
+/// // A real one: `linux::VfioType1::open(26)?`, where 26 is the device's group.
+/// let space = Space::new(Dry::default(), (), config, |space| {
+///     Magazines::new(Tree::new(space).ok()?, &magazine::Config::for_cpus(4)).ok()
+/// })?;
+/// let mut buffer = vec![0u8; 8192];
+/// // SAFETY: it lives until the space is ended.
+/// let at = unsafe { space.map(buffer.as_mut_ptr(), 8192, Rights::ReadWrite) }?;
+/// // The device is told `at`, and is done; then
+/// space.unmap(at, 8192)?; // returns at once
+/// space.poll(12_000_000)?; // from time to time: system calls for what is due
+/// space.end().map_err(|(error, _)| error)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Space<B: Backend, A: Allocate, M: Memory = ()> {
+    domain: Domain<Seam<B, A, M>>,
+    /// The kernel, as a device that is behind the unit: so that the unit is told.
+    seat: Option<Seat>,
+}
+
+impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
+    /// A space on a kernel. `allocator` makes the allocator of addresses for what the kernel offers.
+    ///
+    /// Of `config`, identity addresses and trust do not apply here; its limit is lowered to what the kernel offers.
+    ///
+    /// # Errors
+    /// See [`SpaceError`].
+    pub fn new(
+        backend: B,
+        memory: M,
+        config: Config,
+        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+    ) -> Result<Self, SpaceError> {
+        let windows = Windows::of(&backend).map_err(SpaceError::Windows)?;
+        let addresses = allocator(&windows.space()).ok_or(SpaceError::NoMemory)?;
+        let limit = config.limit.min(windows.last());
+        let config =
+            Config { identity: None, trusted: false, caches_absence: false, limit, ..config };
+        let kernel = Arc::new(Kernel::new(backend));
+        let seam = Seam { kernel: Arc::clone(&kernel), memory, addresses: PhantomData };
+        let format = VtdSecondLevel::new(4, true, true).ok_or(SpaceError::NoMemory)?;
+        let units = [(kernel, DomainId(1))];
+        let domain = Domain::new(seam, config, addresses, format, Heap, units)?;
+        let seat = domain.attach(0, DeviceId(0), false).map_err(|_: AttachError| NoMemory)?;
+        Ok(Self { domain, seat: Some(seat) })
+    }
+
+    fn kernel(&self) -> &Kernel<B> {
+        &self.domain.host().kernel
+    }
+
+    /// The kernel.
+    pub fn backend(&self) -> &B {
+        &self.kernel().backend
+    }
+
+    /// The owner of buffers.
+    pub fn memory(&self) -> &M {
+        &self.domain.host().memory
+    }
+
+    /// Where addresses come from, to be looked at.
+    pub fn addresses(&self) -> &A {
+        self.domain.addresses()
+    }
+
+    /// Maps `bytes` bytes of memory for devices, and says by which address these reach it: the same place within the page. They
+    /// reach all of the pages of 4 KiB that it lies in.
+    ///
+    /// # Safety
+    /// Devices may read the pages, or write to them, as `rights` say, at any time until no device reaches them any more: that is when
+    /// unmapping has returned under [`Policy::Strict`], and otherwise when they are [released](Memory::release), or a
+    /// [`flush`](Self::flush) that began after the unmapping has succeeded. Until then they stay allocated, and are used in ways
+    /// only that allow for that.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub unsafe fn map(
+        &self,
+        memory: *mut u8,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        let mut flushed = false;
+        let mut foreign: Vec<DmaAddr> = Vec::new();
+        let outcome = loop {
+            let mapped = self.domain.map(PhysAddr(memory as u64), bytes, rights);
+            let at = match mapped {
+                Ok(at) => at,
+                Err(domain::MapError::Busy) => {
+                    yield_now();
+                    continue;
+                }
+                Err(error) => break Err(MapError::Domain(error)),
+            };
+            // The domain has seen that it does not wrap.
+            let Some(range) = pages_of(at, bytes) else { break Ok(at) };
+            let first = memory as u64 & !((1 << PAGE_SHIFT) - 1);
+            let Err(error) = self.kernel().map(range, first, rights) else { break Ok(at) };
+            let shortage = matches!(error, BackendError::Entries | BackendError::Memory);
+            if error == BackendError::Exists && foreign.len() < TRIES {
+                // Kept until there is another, so that it is not the next again.
+                foreign.push(at);
+                continue;
+            }
+            self.take_back(at, bytes);
+            // What is owed is mapped and pinned for the kernel.
+            if !shortage || core::mem::replace(&mut flushed, true) || self.flush().is_err() {
+                break Err(MapError::Kernel(error));
+            }
+        };
+        for at in foreign {
+            self.take_back(at, bytes);
+        }
+        outcome
+    }
+
+    /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at once.
+    #[cold]
+    fn take_back(&self, at: DmaAddr, bytes: u64) {
+        while self.domain.unmap_under(Policy::Strict, at, bytes) == Err(domain::UnmapError::Busy) {
+            yield_now();
+        }
+    }
+
+    /// Unmaps what one [`map`](Self::map) has mapped, under the space's policy.
+    ///
+    /// # Errors
+    /// See [`UnmapError`].
+    pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        self.unmap_under(self.domain.config().policy, at, bytes)
+    }
+
+    /// The same under another policy; as [`Domain::unmap_under`].
+    ///
+    /// # Errors
+    /// See [`UnmapError`].
+    pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        let range = pages_of(at, bytes).ok_or(UnmapError::Invalid)?;
+        match self.kernel().give_up(range.first(), range.pages()) {
+            Some(Ok(())) => {}
+            None if !self.kernel().is_live(range.first()) => return Err(UnmapError::NotMapped),
+            _ => return Err(UnmapError::Partial),
+        }
+        let outcome = loop {
+            match self.domain.unmap_under(policy, at, bytes) {
+                Err(domain::UnmapError::Busy) => yield_now(),
+                outcome => break outcome,
+            }
+        };
+        // Enough was owed that the kernel is told: whoever comes by does it.
+        if policy != Policy::Strict && self.kernel().has_work() {
+            let _ = self.kernel().work();
+        }
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(_) => Err(UnmapError::NotComplete(self.kernel().failed())),
+        }
+    }
+
+    /// Unmaps what has been owed for too long, tries again what the kernel has refused, and gives back what is unmapped. Call it from
+    /// a timer; see [`Domain::poll`]. Makes system calls, and waits for nothing else.
+    ///
+    /// # Errors
+    /// What the kernel refuses to unmap.
+    pub fn poll(&self, now_ns: u64) -> Result<(), BackendError> {
+        let _ = self.domain.poll(now_ns);
+        let outcome = if self.kernel().has_work() { self.kernel().work() } else { Ok(()) };
+        let _ = self.domain.poll(now_ns);
+        outcome
+    }
+
+    /// Unmaps all that is owed, and gives it back.
+    ///
+    /// # Errors
+    /// What the kernel refuses to unmap: it is still owed.
+    pub fn flush(&self) -> Result<(), BackendError> {
+        let flushed = self.domain.flush();
+        flushed.map_err(|_| self.kernel().failed().unwrap_or(BackendError::Other(0)))
+    }
+
+    /// What is owed just now: how many things, and how many pages are held back.
+    pub fn owes(&self) -> (usize, u64) {
+        self.domain.owes()
+    }
+
+    /// Mappings, and those of them that the kernel still has though they were unmapped.
+    pub fn mappings(&self) -> (usize, usize) {
+        self.kernel().mapped()
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        self.domain.counts()
+    }
+
+    /// System calls so far.
+    pub fn calls(&self) -> Calls {
+        self.kernel().calls()
+    }
+
+    /// Unmaps everything, and ends the space. Buffers that are still mapped are not released one by one: no device
+    /// reaches any.
+    ///
+    /// Dropping a space instead leaves mapped what is mapped, until the kernel's file is closed.
+    ///
+    /// # Errors
+    /// What the kernel refuses to unmap, and the space.
+    #[allow(clippy::result_large_err)] // once in a space's life, and it comes back whole
+    pub fn end(mut self) -> Result<A, (BackendError, Self)> {
+        let why = |kernel: &Kernel<B>| kernel.failed().unwrap_or(BackendError::Other(0));
+        if let Err(error) = self.flush() {
+            return Err((error, self));
+        }
+        self.kernel().give_up_all();
+        if let Some(seat) = self.seat.take() {
+            if let Err((_, seat)) = self.domain.detach(seat) {
+                let error = why(self.kernel());
+                self.seat = Some(seat);
+                return Err((error, self));
+            }
+        }
+        let Self { domain, .. } = self;
+        // SAFETY: nothing but the kernel knew of the shadow, and it has unmapped everything.
+        unsafe { domain.end() }.map_err(|failed| {
+            let error = why(&failed.domain.host().kernel);
+            (error, Self { domain: failed.domain, seat: None })
+        })
+    }
+}
+
+/// The pages that some bytes lie in.
+fn pages_of(at: DmaAddr, bytes: u64) -> Option<IovaRange> {
+    let last = at.0.checked_add(bytes.checked_sub(1)?)?;
+    let first = at.0 >> PAGE_SHIFT;
+    IovaRange::new(first, (last >> PAGE_SHIFT) - first + 1)
+}
+
+impl<B: Backend, A: Allocate, M: Memory> fmt::Debug for Space<B, A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Space")
+            .field("mappings", &self.mappings())
+            .field("owes", &self.owes())
+            .finish_non_exhaustive()
+    }
+}
