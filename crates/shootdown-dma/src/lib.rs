@@ -49,6 +49,7 @@ pub mod local;
 #[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
 #[doc(hidden)]
 pub mod mutant;
+pub mod pinned;
 pub mod sync;
 pub mod table;
 #[cfg(all(feature = "vfio", not(loom), not(shootdown_traced)))]

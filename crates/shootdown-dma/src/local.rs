@@ -3,27 +3,57 @@
 //! # The problem
 //! What is kept for each CPU is fast because nobody else uses it. But a kernel may be interrupted or moved between asking
 //! where it runs and acting on it, and user space is all the time: so a CPU's number is a hint, and being alone has to be
-//! made sure of.
+//! made sure of. A compare-and-swap does that, and costs more than what is done inside.
 //!
 //! # The protocol
-//! A flag for each CPU, on the line of what it protects: one atomic swap to enter, one store to leave. Nobody waits: who
-//! finds the flag set (another CPU, or what this CPU was doing when it was interrupted) goes elsewhere.
+//! **A hint.** A flag for each cell, on the line of what it protects: one compare-and-swap to enter, one store to leave. Nobody
+//! waits: who finds the flag set (another CPU, or what this CPU was doing when it was interrupted) goes elsewhere.
+//!
+//! **A promise.** A host that is [`Pinned`] promises more, and its CPUs enter their own cells by plain accesses:
+//!
+//! ```text
+//! owner:    busy = 1 --> (light fence) --> claimed? then out again --> inside --> busy = 0
+//! claimer:  claimed from 0 to 1 --> heavy barrier of the owner --> busy? then wait a little --> inside --> claimed = 0
+//! ```
+//!
+//! At the barrier the owner passes a full fence, wherever it is. If it had set `busy` before, the claimer sees it. If not, it
+//! reads `claimed` after the fence, sees the claim, and goes elsewhere. An interrupt on the owner's CPU is over before the
+//! owner goes on, so that `busy` needs no atomic exchange: whoever reads 0 is alone until somebody on top of it
+//! comes and goes. Cells beyond the CPUs' own are entered by compare-and-swap always: they are for interrupts that find their CPU's
+//! cell taken.
+//!
+//! # Invariants
+//! - **I1** One at a time is in a cell.
+//! - **I2** Who waits waits for an owner only, a bounded number of turns; an owner waits for nobody.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
-//! | O1 | swap to enter | Acquire | O2 | sees what the last one did |
-//! | O2 | store to leave | Release | O1 | shows what was done |
+//! | O1 | compare-and-swap to enter | Acquire | O2 | sees what the last one did |
+//! | O2 | store to leave | Release | O1, C2 | shows what was done |
+//! | P1 | owner: store of `busy`, light fence, load of `claimed` | Acquire | C1, C3 | of P1 and C1 one sees the other; and the owner sees what the last claimer did |
+//! | C1 | claimer: compare-and-swap of `claimed`, heavy barrier | Acquire | P1, C3 | as above; and what the claimer before did |
+//! | C2 | claimer: load of `busy` | Acquire | O2 | sees what the owner did |
+//! | C3 | claimer: store of `claimed` to leave | Release | P1, C1 | shows what was done |
+//!
+//! On weakly ordered machines too: the owner's store of `busy` may linger, and its load of `claimed` be early, but not across
+//! the barrier. If both lie before it the store is seen (C2), if both lie after it the claim is; and a store
+//! before and a load after it see each other. That the load is an Acquire keeps the inside behind it.
 
 use core::fmt;
 
 use crate::fixed::{Fixed, NoMemory};
-use crate::sync::{AtomicBool, Ordering, UnsafeCell};
+use crate::pinned::{Pinned, light_fence};
+use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
 /// On lines of its own: two, as processors fetch them in pairs.
 #[repr(align(128))]
 struct Cell<T> {
     busy: AtomicBool,
+    /// Somebody else than the owner wants it, or is inside.
+    claimed: AtomicBool,
+    /// The owner has been here since it was [calmed](Local::calm).
+    stirred: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -39,9 +69,12 @@ struct Cell<T> {
 /// ```
 pub struct Local<T> {
     cells: Fixed<Cell<T>>,
+    /// So many of them, from 0 on, have owners.
+    owned: usize,
+    pinned: Option<Pinned>,
 }
 
-// SAFETY: a `T` is used by one at a time (the flag), from any thread.
+// SAFETY: a `T` is used by one at a time (I1), from any thread.
 unsafe impl<T: Send> Sync for Local<T> {}
 
 impl<T> Local<T> {
@@ -63,9 +96,17 @@ impl<T> Local<T> {
     ) -> Result<Self, NoMemory> {
         let cells = Fixed::try_new(cpus.max(1), |cpu| {
             let value = UnsafeCell::new(make(cpu)?);
-            Ok(Cell { busy: AtomicBool::new(false), value })
+            let [busy, claimed, stirred] = [(); 3].map(|()| AtomicBool::new(false));
+            Ok(Cell { busy, claimed, stirred, value })
         })?;
-        Ok(Self { cells })
+        Ok(Self { cells, owned: 0, pinned: None })
+    }
+
+    /// The same; if the host promises it, each of the first `cpus` belongs to the CPU of its number.
+    #[must_use]
+    pub fn pinned(self, pinned: Option<Pinned>, cpus: usize) -> Self {
+        let owned = if pinned.is_some() { cpus.min(self.cells.len()) } else { 0 };
+        Self { owned, pinned, ..self }
     }
 
     /// For how many CPUs.
@@ -75,44 +116,171 @@ impl<T> Local<T> {
         self.cells.len()
     }
 
-    /// Does `f` with what `cpu` has; `None` if somebody else is at it. `f` is not to wait for anything.
+    /// Does `f` with what `cpu` has; `None` if somebody else is at it. `f` is not to wait for anything. Whoever is on that
+    /// CPU better [enters it as its own](Self::enter_own).
     #[inline]
     pub fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let index = if cpu < self.cells.len() { cpu } else { cpu % self.cells.len() };
-        let cell = &self.cells[index];
-        // ORDERING [O1]: Acquire, with the Release of whoever left last.
-        if cell.busy.swap(true, Ordering::Acquire) {
-            return None;
-        }
-        let _leave = Leave(&cell.busy);
-        // SAFETY: the flag was clear and is set now: nobody else is here until it is cleared.
-        Some(cell.value.with_mut(|value| f(unsafe { &mut *value })))
+        self.enter_within(cpu, 1, f)
     }
 
-    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is told.
+    /// The same; waits so many turns for whoever is at it.
+    pub fn enter_within<R>(
+        &self,
+        cpu: usize,
+        turns: usize,
+        f: impl FnOnce(&mut T) -> R,
+    ) -> Option<R> {
+        let index = self.index(cpu);
+        let cell = &self.cells[index];
+        let inside = match self.pinned.filter(|_| index < self.owned) {
+            Some(pinned) => cell.claim(pinned, index, turns),
+            None => {
+                let mut swapped = cell.swap();
+                for _ in 1..turns {
+                    if swapped.is_some() {
+                        break;
+                    }
+                    spin_loop();
+                    swapped = cell.swap();
+                }
+                swapped
+            }
+        };
+        inside.map(|inside| inside.run(f))
+    }
+
+    /// Does `f` with what `cpu` has, which is where the caller runs (by the host's promise, if it is [`Pinned`]).
+    #[inline]
+    pub fn enter_own<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let inside = match self.cells.get(cpu) {
+            Some(cell) if cpu < self.owned => cell.own(),
+            _ => self.swap(cpu),
+        };
+        inside.map(|inside| inside.run(f))
+    }
+
+    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is told. Cells of other CPUs are
+    /// left to these if they own them.
     ///
     /// # Errors
     /// `f`, not called: somebody is at each.
     #[inline]
     pub fn enter_near<R, F: FnOnce(usize, &mut T) -> R>(&self, cpu: usize, f: F) -> Result<R, F> {
-        let cells = self.cells.len();
-        let mut index = if cpu < cells { cpu } else { cpu % cells };
-        let mut f = Some(f);
-        for _ in 0..cells {
-            let entered = self.enter(index, |value| f.take().map(|f| f(index, value)));
-            if let Some(Some(result)) = entered {
-                return Ok(result);
-            }
-            index = if index + 1 < cells { index + 1 } else { 0 };
+        let own = match self.cells.get(cpu) {
+            Some(cell) if cpu < self.owned => cell.own().map(|inside| (cpu, inside)),
+            _ => None,
+        };
+        match own.or_else(|| self.swap_near(cpu)) {
+            Some((index, inside)) => Ok(inside.run(|value| f(index, value))),
+            None => Err(f),
         }
-        f.map_or_else(|| unreachable!("called, and yet not returned"), Err)
+    }
+
+    /// Has somebody been in this cell since it was [calmed](Self::calm)? A guess, which may be late by a moment. Yes, where
+    /// asking costs no more than looking.
+    pub fn is_stirred(&self, cpu: usize) -> bool {
+        let index = self.index(cpu);
+        index >= self.owned || self.cells[index].stirred.load(Ordering::Relaxed)
+    }
+
+    /// From inside: there is nothing here to look for, until its owner comes again.
+    pub fn calm(&self, cpu: usize) {
+        self.cells[self.index(cpu)].stirred.store(false, Ordering::Relaxed);
     }
 
     /// Without asking: nobody else has it.
     pub fn for_each_mut(&mut self, mut f: impl FnMut(&mut T)) {
-        for cpu in 0..self.cells.len() {
-            self.enter(cpu, &mut f);
+        for cell in self.cells.iter() {
+            // SAFETY: nobody else borrows the cells.
+            cell.value.with_mut(|value| f(unsafe { &mut *value }));
         }
+    }
+
+    #[inline]
+    fn index(&self, cpu: usize) -> usize {
+        if cpu < self.cells.len() { cpu } else { cpu % self.cells.len() }
+    }
+
+    /// By a swap, a cell that nobody owns.
+    #[inline]
+    fn swap(&self, cpu: usize) -> Option<Inside<'_, T>> {
+        let index = self.index(cpu);
+        if index < self.owned { None } else { self.cells[index].swap() }
+    }
+
+    /// By a swap, the next that nobody owns and nobody is at.
+    #[inline]
+    fn swap_near(&self, cpu: usize) -> Option<(usize, Inside<'_, T>)> {
+        let first = self.index(cpu);
+        if first >= self.owned {
+            if let Some(inside) = self.cells[first].swap() {
+                return Some((first, inside));
+            }
+        }
+        self.swap_next(first)
+    }
+
+    #[cold]
+    fn swap_next(&self, first: usize) -> Option<(usize, Inside<'_, T>)> {
+        let others = (first + 1..self.cells.len()).chain(0..first);
+        let mut free = others.filter(|index| *index >= self.owned);
+        free.find_map(|index| self.cells[index].swap().map(|inside| (index, inside)))
+    }
+}
+
+/// Raises a flag, if it is down.
+#[inline]
+fn take(flag: &AtomicBool) -> bool {
+    flag.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+}
+
+impl<T> Cell<T> {
+    #[inline]
+    fn swap(&self) -> Option<Inside<'_, T>> {
+        // ORDERING [O1]: Acquire, with the Release of whoever left last.
+        if !take(&self.busy) && !without!(CellNotTaken) {
+            return None;
+        }
+        Some(Inside { flag: &self.busy, cell: self })
+    }
+
+    /// As the owner.
+    #[inline]
+    fn own(&self) -> Option<Inside<'_, T>> {
+        // Only the owner's CPU writes it: this is what an interrupt finds that came while its CPU was inside.
+        if self.busy.load(Ordering::Relaxed) {
+            return None;
+        }
+        // ORDERING [P1].
+        self.busy.store(true, Ordering::Relaxed);
+        light_fence();
+        let inside = Inside { flag: &self.busy, cell: self };
+        if self.claimed.load(order!(ClaimReadRelaxed, Acquire)) && !without!(ClaimUnseen) {
+            return None;
+        }
+        self.stirred.store(true, Ordering::Relaxed);
+        Some(inside)
+    }
+
+    /// As anyone else.
+    #[cold]
+    fn claim(&self, pinned: Pinned, cpu: usize, turns: usize) -> Option<Inside<'_, T>> {
+        // ORDERING [C1].
+        if !take(&self.claimed) {
+            return None;
+        }
+        let inside = Inside { flag: &self.claimed, cell: self };
+        if !without!(ClaimUnfenced) && !pinned.barrier(cpu) {
+            return None;
+        }
+        for _ in 0..turns {
+            // ORDERING [C2].
+            if !self.busy.load(Ordering::Acquire) || without!(OwnerOverlooked) {
+                return Some(inside);
+            }
+            spin_loop();
+        }
+        None
     }
 }
 
@@ -122,20 +290,42 @@ impl<T> fmt::Debug for Local<T> {
     }
 }
 
-/// Leaves, also by a panic.
-struct Leave<'a>(&'a AtomicBool);
+/// Whoever is in a cell; leaves it when dropped, also by a panic.
+struct Inside<'a, T> {
+    flag: &'a AtomicBool,
+    cell: &'a Cell<T>,
+}
 
-impl Drop for Leave<'_> {
+impl<T> Inside<'_, T> {
+    #[inline]
+    fn run<R>(self, f: impl FnOnce(&mut T) -> R) -> R {
+        // SAFETY: I1: nobody else is here until `self` is dropped.
+        self.cell.value.with_mut(|value| f(unsafe { &mut *value }))
+    }
+}
+
+impl<T> Drop for Inside<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // ORDERING [O2]: Release, with the Acquire of whoever enters next.
-        self.0.store(false, Ordering::Release);
+        // ORDERING [O2] [C3]: Release, with the Acquire of whoever enters next.
+        self.flag.store(false, order!(LeaveRelaxed, Release));
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    fn barrier(_: usize) -> bool {
+        crate::sync::fence(Ordering::SeqCst);
+        true
+    }
+
+    /// For tests of one thread, which is every CPU.
+    fn promise() -> Pinned {
+        // SAFETY: there is one thread.
+        unsafe { Pinned::new(barrier) }
+    }
 
     #[test]
     fn whoever_finds_one_taken_goes_to_the_next() {
@@ -148,9 +338,58 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_it_usable() {
-        let local = Local::new(1, |_| 7).unwrap();
-        let panics = || local.enter(0, |_: &mut i32| panic!("on purpose"));
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
-        assert_eq!(local.enter(0, |value| *value), Some(7));
+        for pinned in [None, Some(promise())] {
+            let local = Local::new(2, |_| 7).unwrap().pinned(pinned, 1);
+            let panics = || local.enter_own(0, |_: &mut i32| panic!("on purpose"));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+            assert_eq!(local.enter_own(0, |value| *value), Some(7));
+            assert_eq!(local.enter(0, |value| *value), Some(7));
+        }
+    }
+
+    #[test]
+    fn what_has_an_owner_is_entered_by_it_or_claimed() {
+        let local = Local::new(4, |cpu| cpu).unwrap().pinned(Some(promise()), 2);
+        // An interrupt on CPU 0 takes a cell that nobody owns, and leaves that of CPU 1 alone.
+        let seen = local.enter_own(0, |_| {
+            let first = local.enter_near(0, |at, _| {
+                let second = local.enter_near(0, |at, _| at).ok();
+                (at, second, local.enter_near(0, |_, _| local.enter_near(0, |_, _| ()).is_err()))
+            });
+            (local.enter(0, |_| ()), local.enter_own(0, |_| ()), first.ok())
+        });
+        let Some((None, None, Some((2, Some(3), Ok(true))))) = seen.map(|(a, b, f)| {
+            (a, b, f.map(|(at, second, third)| (at, second, third.map_err(|_| ()))))
+        }) else {
+            panic!("not as it should be");
+        };
+        // Whoever has claimed it keeps its owner out.
+        assert_eq!(local.enter(1, |_| local.enter_own(1, |_| ())), Some(None));
+        assert_eq!(local.enter(1, |_| local.enter(1, |_| ())), Some(None));
+        assert_eq!(local.enter(1, |_| local.enter_near(1, |at, _| at).ok()), Some(Some(2)));
+        // A number that is nobody's.
+        assert_eq!(local.enter_near(9, |at, _| at).ok(), Some(2));
+        assert_eq!(local.enter_own(9, |_| ()), None);
+    }
+
+    #[test]
+    fn a_barrier_that_is_refused_leaves_the_cell_to_its_owner() {
+        // SAFETY: there is one thread.
+        let pinned = unsafe { Pinned::new(|_| false) };
+        let local = Local::new(2, |cpu| cpu).unwrap().pinned(Some(pinned), 1);
+        assert_eq!(local.enter_within(0, 9, |_| ()), None);
+        assert_eq!(local.enter_own(0, |at| *at), Some(0));
+        assert_eq!(local.enter(1, |at| *at), Some(1));
+    }
+
+    #[test]
+    fn owners_stir() {
+        let local = Local::new(2, |cpu| cpu).unwrap().pinned(Some(promise()), 1);
+        assert!(!local.is_stirred(0) && local.is_stirred(1));
+        local.enter_own(0, |_| ());
+        assert!(local.is_stirred(0));
+        local.calm(0);
+        local.enter(0, |_| ());
+        assert!(!local.is_stirred(0));
     }
 }

@@ -42,7 +42,7 @@ fn one_at_a_time() {
 #[test]
 fn two_with_the_number_of_one_cpu() {
     // One of them has moved since it asked which CPU it is on; or it is an interrupt handler.
-    holds("one CPU", None, &[Mutant::SpinNotTaken], || {
+    holds("one CPU", None, &[Mutant::CellNotTaken], || {
         let tree = Tree::new(&Space::below(9)).unwrap();
         let magazines = Arc::new(Magazines::new(tree, &Config::for_cpus(1).depot(1)).unwrap());
         let [mine, its, third] = [(); 3].map(|()| magazines.alloc(0, &pages(1)).unwrap());

@@ -28,6 +28,7 @@ pub mod iova;
 pub mod machines;
 pub mod names;
 pub mod output;
+pub mod pinned;
 pub mod progress;
 pub mod recording;
 pub mod replay;

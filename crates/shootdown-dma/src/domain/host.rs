@@ -20,7 +20,8 @@ pub unsafe trait Host: Sync {
     /// An IOMMU.
     type Unit: Unit;
 
-    /// The CPU that executes this. A hint: a wrong number costs speed only.
+    /// The CPU that executes this. A hint: a wrong number costs speed only. Unless the domain is made for a host that is
+    /// [`Pinned`](crate::pinned::Pinned): then the caller has this number for itself until it returns from the domain.
     fn cpu(&self) -> usize;
 
     /// One turn of a loop that waits for the hardware; false to give up. No lock is held.

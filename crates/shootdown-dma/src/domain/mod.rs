@@ -11,7 +11,8 @@
 //!
 //! # The protocol
 //! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
-//! enters a cell (one atomic swap; any cell will do), changes entries, and leaves what may not be reused yet in the queue.
+//! enters a cell ([`local`](crate::local): one compare-and-swap, and any cell will do; none, if the host is
+//! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
 //! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out.
 //! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
 //! [`Policy::Strict`].
@@ -137,6 +138,7 @@ use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token};
 use crate::iova::identity::Layout;
 use crate::local::Local;
+use crate::pinned::Pinned;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::IoPageTable;
 use owed::{Queue, Thing};
@@ -179,6 +181,8 @@ pub struct Config {
     /// Pages have addresses that follow from the memory's where this has room for them. The allocator is to hand out what
     /// its [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
+    /// What the host promises of [`Host::cpu`].
+    pub pinned: Option<Pinned>,
 }
 
 impl Config {
@@ -195,6 +199,7 @@ impl Config {
             limits: Limits::DEFAULT,
             ladder: Ladder::DEFAULT,
             identity: None,
+            pinned: None,
         }
     }
 
@@ -203,6 +208,13 @@ impl Config {
     pub const fn policy(self, policy: Policy) -> Self {
         let holds = self.holds || matches!(policy, Policy::Held);
         Self { policy, holds, ..self }
+    }
+
+    /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what is its own without a
+    /// locked operation.
+    #[must_use]
+    pub const fn pinned(self, pinned: Pinned) -> Self {
+        Self { pinned: Some(pinned), ..self }
     }
 
     /// The same for devices that are trusted as much as the kernel.
@@ -269,8 +281,14 @@ pub struct Domain<H: Host> {
 /// Addresses that a CPU keeps: two batches of what it owes, as they come back.
 const WARM: usize = 256;
 
-/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
-const SPARE: usize = 2;
+/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one. More if the others are not to be
+/// entered by whoever finds them free.
+const fn spare(config: &Config) -> usize {
+    if config.pinned.is_some() { 2 + config.cpus / 4 } else { 2 }
+}
+
+/// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits for nothing.
+const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 10 };
 
 impl<H: Host> Domain<H> {
     /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each with the domain's id
@@ -286,13 +304,15 @@ impl<H: Host> Domain<H> {
         tables: H::Tables,
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
     ) -> Result<Self, NoMemory> {
-        let cpus = config.cpus.max(1) + SPARE;
+        let own = config.cpus.max(1);
+        let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |_| {
             let owed = Queue::new(config.limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
             Ok(Cell { owed, warm, unswept: 0, counts: Counts::default() })
         })?;
+        let cells = cells.pinned(config.pinned, own);
         Ok(Self {
             table: IoPageTable::new(format, tables, cpus)?,
             engine: Engine::new(cpus, units, config.ladder),
@@ -353,6 +373,16 @@ impl<H: Host> Domain<H> {
     /// Takes a device out that was reset or removed; see [`Engine::evict`].
     pub fn evict(&self, seat: Seat) {
         self.engine.evict(seat);
+    }
+
+    /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.
+    #[inline]
+    fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut Cell) -> R) -> Option<R> {
+        if cpu == self.host.cpu() {
+            self.cells.enter_own(cpu, f)
+        } else {
+            self.cells.enter_within(cpu, PATIENCE, f)
+        }
     }
 
     /// Seals what a CPU owes: it has a token from now on, and is to be submitted.

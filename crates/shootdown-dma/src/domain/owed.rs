@@ -12,6 +12,9 @@
 //! front until a batch is not complete. What is taken is given back after the queue was left: giving back takes
 //! other locks.
 //!
+//! Most of what is owed is a page: two words. Anything else has its own queue, in the same order, and a word here in its
+//! place.
+//!
 //! # Invariants
 //! I1: nothing leaves a queue before its token is complete. I2: a queue never has more entries than [`Limits::entries`], nor
 //! more pages than [`Limits::held_pages`]: who would exceed them waits for the hardware instead. I3: what could not
@@ -68,24 +71,111 @@ impl Thing {
     }
 }
 
+/// Something to be given back, in two words if it is a page, as most are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Page {
+    /// The address whose entry was cleared, and in bit 0 whether the allocator gets it back. Address 0: none was cleared
+    /// that something before this does not cover. [`Self::ELSEWHERE`]: it is no page.
+    address: u64,
+    /// The page to which a reference is held, and in bit 0 whether there is one.
+    frame: u64,
+}
+
+impl Page {
+    /// In place of what is kept elsewhere. No page has this address.
+    const ELSEWHERE: Self = Self { address: u64::MAX, frame: 0 };
+
+    /// A page whose entry was cleared; does its address go back, and is its memory held?
+    #[inline]
+    pub const fn new(page: u64, gives: bool, frame: Option<PhysAddr>) -> Self {
+        let frame = match frame {
+            Some(frame) => frame.0 | 1,
+            None => 0,
+        };
+        Self { address: page << 1 | gives as u64, frame }
+    }
+
+    /// Memory alone: its address is covered by what was put before it.
+    #[inline]
+    pub const fn memory(frame: PhysAddr) -> Self {
+        Self::new(0, false, Some(frame))
+    }
+
+    /// The same thing in two words, if it has room there.
+    fn of(thing: &Thing) -> Option<Self> {
+        let Thing::Mapping { cleared, gives, frames } = thing else { return None };
+        let whole = gives.is_none_or(|gives| gives == *cleared);
+        let one = frames.is_none_or(|frames| frames.pages == 1 && frames.first.0 & 1 == 0);
+        let fits = cleared.pages() == 1 && cleared.first() < u64::MAX >> 1;
+        let frame = frames.map(|frames| frames.first);
+        (whole && one && fits).then(|| Self::new(cleared.first(), gives.is_some(), frame))
+    }
+
+    /// The address that the allocator gets back.
+    #[inline]
+    pub const fn gives(self) -> Option<u64> {
+        if self.address & 1 != 0 { Some(self.address >> 1) } else { None }
+    }
+
+    /// The page to which a reference is held.
+    #[inline]
+    pub const fn frame(self) -> Option<PhysAddr> {
+        if self.frame & 1 != 0 { Some(PhysAddr(self.frame & !1)) } else { None }
+    }
+
+    /// Pages that it holds back.
+    #[inline]
+    const fn pages(self) -> u64 {
+        self.frame & 1
+    }
+
+    /// The address that has to be forgotten, or 0.
+    #[inline]
+    const fn cleared(self) -> u64 {
+        self.address >> 1
+    }
+}
+
 /// How many are taken from a queue at a time.
 pub const BATCH: usize = 32;
 
+/// How many of these may be more than pages.
+pub const FEW: usize = 8;
+
 /// What was taken from a queue.
 pub struct Taken {
-    pub things: [Option<Thing>; BATCH],
-    pub len: usize,
+    pages: [Page; BATCH],
+    len: usize,
+    /// What is more than a page.
+    pub things: [Option<Thing>; FEW],
+    few: usize,
+    /// There is more.
+    pub more: bool,
 }
 
 impl Taken {
     /// Nothing yet.
-    pub const NOTHING: Self = Self { things: [const { None }; BATCH], len: 0 };
+    pub const NOTHING: Self = Self {
+        pages: [Page::ELSEWHERE; BATCH],
+        len: 0,
+        things: [const { None }; FEW],
+        few: 0,
+        more: false,
+    };
+
+    /// What are pages.
+    #[inline]
+    pub fn pages(&self) -> &[Page] {
+        self.pages.get(..self.len).unwrap_or(&self.pages)
+    }
 }
 
 /// One CPU's queue.
 #[derive(Debug)]
 pub struct Queue {
-    items: VecDeque<Thing>,
+    items: VecDeque<Page>,
+    /// What is elsewhere.
+    things: VecDeque<Thing>,
     /// Tokens, and how many of the items each is for, from the front on.
     batches: VecDeque<(Token, usize)>,
     /// How many items that is together.
@@ -97,10 +187,12 @@ pub struct Queue {
 impl Queue {
     /// An empty one.
     pub fn new(limits: Limits) -> Result<Self, NoMemory> {
-        let (mut items, mut batches) = (VecDeque::new(), VecDeque::new());
+        let (mut items, mut things) = (VecDeque::new(), VecDeque::new());
+        let mut batches = VecDeque::new();
         items.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
+        things.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         batches.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
-        Ok(Self { items, batches, sealed: 0, pages: 0, limits })
+        Ok(Self { items, things, batches, sealed: 0, pages: 0, limits })
     }
 
     /// Is there room for so many more, with so many pages?
@@ -115,14 +207,28 @@ impl Queue {
     ///
     /// # Errors
     /// It, if there is no room.
-    #[inline]
     pub fn push(&mut self, thing: Thing) -> Result<(), Thing> {
+        if let Some(page) = Page::of(&thing) {
+            return if self.push_page(page) { Ok(()) } else { Err(thing) };
+        }
         if !self.has_room(1, thing.pages()) {
             return Err(thing);
         }
         self.pages += thing.pages();
-        self.items.push_back(thing);
+        self.things.push_back(thing);
+        self.items.push_back(Page::ELSEWHERE);
         Ok(())
+    }
+
+    /// The same for a page; false if there is no room.
+    #[inline]
+    pub fn push_page(&mut self, page: Page) -> bool {
+        if !self.has_room(1, page.pages()) {
+            return false;
+        }
+        self.pages += page.pages();
+        self.items.push_back(page);
+        true
     }
 
     /// How many there are.
@@ -143,7 +249,13 @@ impl Queue {
         if count == 0 {
             return None;
         }
-        let token = note(Covered { items: &self.items, from: self.sealed });
+        // Those that are sealed have their things in front.
+        let elsewhere = match self.things.len() {
+            0 => 0,
+            _ => self.items.range(self.sealed..).filter(|item| **item == Page::ELSEWHERE).count(),
+        };
+        let from = (self.sealed, self.things.len() - elsewhere);
+        let token = note(Covered { items: &self.items, things: &self.things, from });
         self.batches.push_back((token, count));
         self.sealed += count;
         Some(token)
@@ -163,17 +275,25 @@ impl Queue {
     pub fn take(&mut self, taken: &mut Taken, is_complete: impl Fn(Token) -> bool) {
         while let Some((token, count)) = self.batches.front_mut() {
             if !is_complete(*token) && !without!(GivenBackEarly) {
-                break;
+                return;
             }
-            while *count != 0 && taken.len < BATCH {
-                let Some(thing) = self.items.pop_front() else { break };
+            while *count != 0 {
+                let full = taken.len == BATCH || taken.few == FEW;
+                let Some(item) = self.items.front().filter(|_| !full).copied() else {
+                    taken.more = full;
+                    return;
+                };
+                if item != Page::ELSEWHERE {
+                    self.pages -= item.pages();
+                    taken.pages[taken.len] = item;
+                    taken.len += 1;
+                } else if let Some(thing) = self.things.pop_front() {
+                    self.pages -= thing.pages();
+                    taken.things[taken.few] = Some(thing);
+                    taken.few += 1;
+                }
+                self.items.pop_front();
                 (*count, self.sealed) = (*count - 1, self.sealed - 1);
-                self.pages -= thing.pages();
-                taken.things[taken.len] = Some(thing);
-                taken.len += 1;
-            }
-            if *count != 0 {
-                break;
             }
             self.batches.pop_front();
         }
@@ -183,13 +303,103 @@ impl Queue {
 /// What has to be forgotten of things that are being sealed.
 #[derive(Clone, Copy)]
 pub struct Covered<'a> {
-    items: &'a VecDeque<Thing>,
-    from: usize,
+    items: &'a VecDeque<Page>,
+    things: &'a VecDeque<Thing>,
+    /// The first of each.
+    from: (usize, usize),
 }
 
-impl Covered<'_> {
-    /// Range by range, and whether leaf entries are all of it.
-    pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + '_ {
-        self.items.range(self.from..).map(Thing::covered)
+impl<'a> Covered<'a> {
+    /// Range by range, and whether leaf entries are all of it. Pages that follow each other are one range.
+    pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + use<'a> {
+        let mut items = self.items.range(self.from.0..).copied().peekable();
+        let mut things = self.things.range(self.from.1..);
+        core::iter::from_fn(move || {
+            loop {
+                let item = items.next()?;
+                if item == Page::ELSEWHERE {
+                    return things.next().map(Thing::covered);
+                }
+                let (mut first, mut last) = (item.cleared(), item.cleared());
+                if first == 0 {
+                    continue;
+                }
+                while let Some(next) = items.peek().filter(|next| **next != Page::ELSEWHERE) {
+                    let page = next.cleared();
+                    if page == last + 1 {
+                        last = page;
+                    } else if page + 1 == first && page != 0 {
+                        first = page;
+                    } else if page != 0 {
+                        break;
+                    }
+                    items.next();
+                }
+                return IovaRange::new(first, last - first + 1).map(|range| (range, true));
+            }
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::vec::Vec;
+
+    use super::*;
+
+    fn mapping(first: u64, pages: u64, frames: Option<(u64, u64)>) -> Thing {
+        let cleared = IovaRange::new(first, pages).unwrap();
+        let frames = frames.map(|(first, pages)| Frames { first: PhysAddr(first << 12), pages });
+        Thing::Mapping { cleared, gives: Some(cleared), frames }
+    }
+
+    /// What is more than a page keeps its place among the pages, is covered, and holds back what it holds.
+    #[test]
+    fn pages_and_others_come_out_as_they_went_in() {
+        let mut queue = Queue::new(Limits { held_pages: 20, ..Limits::DEFAULT }).unwrap();
+        let mut expected = Vec::new();
+        for round in 0..3u64 {
+            let at = 1 + 100 * round;
+            for thing in [
+                mapping(at, 1, Some((at, 1))),
+                mapping(at + 1, 1, None),
+                mapping(at + 10, 3, Some((at + 10, 3))),
+                mapping(at + 3, 1, None),
+                mapping(at + 2, 1, None),
+            ] {
+                queue.push(thing).unwrap();
+            }
+            assert!(queue.push_page(Page::memory(PhysAddr(0x7000))));
+            let mut covered = Vec::new();
+            queue.seal(|things| {
+                covered.extend(things.iter().map(|(range, _)| (range.first(), range.pages())));
+                Token::DONE
+            });
+            assert_eq!(covered, [(at, 2), (at + 10, 3), (at + 2, 2)]);
+            expected.extend([at, at + 1, at + 3, at + 2]);
+        }
+        assert_eq!((queue.len(), queue.pages()), (18, 15));
+        assert_eq!(queue.push(mapping(9, 6, Some((9, 6)))), Err(mapping(9, 6, Some((9, 6)))));
+        let mut taken = Taken::NOTHING;
+        queue.take(&mut taken, |_| true);
+        let gives: Vec<u64> = taken.pages().iter().filter_map(|page| page.gives()).collect();
+        assert_eq!(gives, expected);
+        assert_eq!(taken.pages().iter().filter_map(|page| page.frame()).count(), 6);
+        assert_eq!(taken.things.iter().flatten().map(Thing::pages).sum::<u64>(), 9);
+        assert_eq!((queue.len(), queue.pages(), taken.more), (0, 0, false));
+    }
+
+    #[test]
+    fn what_is_too_much_for_once_stays() {
+        let mut queue = Queue::new(Limits::DEFAULT).unwrap();
+        for n in 0..FEW as u64 + 1 {
+            queue.push(mapping(1 + 4 * n, 2, None)).unwrap();
+        }
+        queue.seal(|_| Token::DONE);
+        for left in [1, 0] {
+            let mut taken = Taken::NOTHING;
+            queue.take(&mut taken, |_| true);
+            assert_eq!((queue.len(), taken.more), (left, left != 0));
+        }
     }
 }

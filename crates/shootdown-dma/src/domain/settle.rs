@@ -1,6 +1,6 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
-use super::owed::{BATCH, Taken, Thing};
+use super::owed::{BATCH, FEW, Taken, Thing};
 use super::{Cell, Counts, Domain, Host, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
@@ -45,7 +45,7 @@ impl<H: Host> Domain<H> {
                 .flushed_at
                 .compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        for cpu in 0..self.cells.cpus() {
+        for cpu in self.stirred() {
             self.settle(cpu);
             if due && !without!(TimerForgets) {
                 self.flush_late(cpu);
@@ -59,7 +59,7 @@ impl<H: Host> Domain<H> {
             self.sweep(self.host.cpu(), 0);
         }
         let outcome = self.engine.poll();
-        for cpu in 0..self.cells.cpus() {
+        for cpu in self.stirred() {
             self.settle(cpu);
         }
         self.settle_stranded();
@@ -67,9 +67,15 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
+    /// The cells that may owe something: of those that are entered by their owners only, those that were since they owed
+    /// nothing. An idle CPU is not disturbed.
+    fn stirred(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
+    }
+
     /// What a CPU has owed for some time is told to the units.
     fn flush_late(&self, cpu: usize) {
-        let late = self.cells.enter(cpu, |cell| {
+        let late = self.enter(cpu, |cell| {
             let late = self.seal(cpu, cell);
             cell.counts.timed_flushes += u64::from(late.is_some());
             late
@@ -83,24 +89,44 @@ impl<H: Host> Domain<H> {
     pub(super) fn settle(&self, cpu: usize) {
         loop {
             let mut taken = Taken::NOTHING;
-            self.cells.enter(cpu, |cell| {
+            let mut ranges = [None; BATCH + FEW];
+            let warm = self.enter(cpu, |cell| {
                 cell.owed.take(&mut taken, |token| self.engine.is_complete(token));
+                if cell.owed.len() == 0 {
+                    self.cells.calm(cpu);
+                }
+                // Single pages to whoever maps here next.
+                let room = WARM - cell.warm.len();
+                let mut gives = taken.pages().iter().filter_map(|page| page.gives());
+                cell.warm.extend(gives.by_ref().take(room));
+                let mut len = 0;
+                for page in gives {
+                    ranges[len] = IovaRange::new(page, 1);
+                    len += 1;
+                }
+                len
             });
-            let len = taken.len;
-            self.give_back(cpu, &mut taken);
-            if len < BATCH {
+            let Some(len) = warm else { return };
+            self.give_back(&mut taken, &mut ranges, len);
+            if !taken.more {
                 return;
             }
         }
     }
 
-    /// Gives back what was taken from a queue (I1), with no cell entered.
-    fn give_back(&self, cpu: usize, taken: &mut Taken) {
-        // Addresses together: the allocator is entered once for all.
-        let mut ranges = [None; BATCH];
-        let mut len = 0;
-        for thing in taken.things.iter_mut().take(taken.len).filter_map(Option::take) {
+    /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which there are `len` already.
+    fn give_back(
+        &self,
+        taken: &mut Taken,
+        ranges: &mut [Option<IovaRange>; BATCH + FEW],
+        mut len: usize,
+    ) {
+        for frame in taken.pages().iter().filter_map(|page| page.frame()) {
+            self.host.release(frame, 1);
+        }
+        for thing in taken.things.iter_mut().map_while(Option::take) {
             match thing {
+                // Addresses together: the allocator is entered once for all.
                 Thing::Mapping { gives: Some(range), frames, .. } => {
                     if let Some(frames) = frames {
                         self.host.release(frames.first, frames.pages);
@@ -111,18 +137,7 @@ impl<H: Host> Domain<H> {
                 thing => self.give_back_one(thing),
             }
         }
-        if len == 0 {
-            return;
-        }
-        // Single pages to whoever maps here next.
-        self.cells.enter(cpu, |cell| {
-            let room = WARM - cell.warm.len();
-            let single = |range: &&mut Option<IovaRange>| range.is_some_and(|r| r.pages() == 1);
-            for range in ranges.iter_mut().filter(single).take(room) {
-                cell.warm.extend(range.take().map(IovaRange::first));
-            }
-        });
-        if ranges.iter().any(Option::is_some) {
+        if len != 0 {
             self.free(ranges.iter().flatten().copied());
         }
     }
@@ -136,7 +151,7 @@ impl<H: Host> Domain<H> {
     pub(super) fn cool(&self, cpu: usize) {
         loop {
             let mut ranges = [None; BATCH];
-            self.cells.enter(cpu, |cell| {
+            self.enter(cpu, |cell| {
                 let from = cell.warm.len().saturating_sub(BATCH);
                 for (range, page) in ranges.iter_mut().zip(cell.warm.drain(from..)) {
                     *range = IovaRange::new(page, 1);
@@ -228,7 +243,7 @@ impl<H: Host> Domain<H> {
     pub(super) fn owe_tables(&self, cpu: usize, detached: &mut Detachments) {
         while let Some(table) = detached.pop() {
             let mut table = Some(Thing::Table(table));
-            self.cells.enter(cpu, |cell| {
+            self.enter(cpu, |cell| {
                 cell.counts.swept_tables += 1;
                 table = table.take().and_then(|table| cell.owed.push(table).err());
             });
@@ -254,7 +269,7 @@ impl<H: Host> Domain<H> {
     pub fn counts(&self) -> Counts {
         let mut all = Counts::default();
         for cpu in 0..self.cells.cpus() {
-            self.cells.enter(cpu, |cell| all.add(&cell.counts));
+            self.enter(cpu, |cell| all.add(&cell.counts));
         }
         all
     }
@@ -263,7 +278,7 @@ impl<H: Host> Domain<H> {
     pub fn owes(&self) -> (usize, u64) {
         let mut all = (0, 0);
         for cpu in 0..self.cells.cpus() {
-            self.cells.enter(cpu, |cell| {
+            self.enter(cpu, |cell| {
                 all = (all.0 + cell.owed.len(), all.1 + cell.owed.pages());
             });
         }
@@ -280,7 +295,7 @@ impl<H: Host> Domain<H> {
     /// See [`QueueError`]: something is still owed.
     pub fn flush(&self) -> Result<(), QueueError> {
         for cpu in 0..self.cells.cpus() {
-            let last = self.cells.enter(cpu, |cell| {
+            let last = self.enter(cpu, |cell| {
                 self.seal(cpu, cell);
                 cell.owed.last()
             });

@@ -11,7 +11,7 @@
 //! A domain that holds pages has to know which memory it unmaps. Where it lies in more than [`RUNS`] pieces, it is
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
 
-use super::owed::{Frames, Thing};
+use super::owed::{Frames, Page, Thing};
 use super::{Cell, DmaAddr, Domain, Host, PAGE_SHIFT, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::Token;
@@ -140,15 +140,17 @@ impl<H: Host> Domain<H> {
     /// One page: the way of most packets.
     #[inline]
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
-        let mut frames = [Frames { first: PhysAddr(0), pages: 1 }];
-        let held = if self.config.holds { 1 } else { 0 };
+        let mut frame = None;
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            frames[0].first = self.walker(seat)?.unmap_page(range.first())?;
+            let phys = self.walker(seat)?.unmap_page(range.first())?;
             cell.counts.unmaps += 1;
-            Ok(self.owe_in(seat, cell, (range, true), policy, Some(range), &frames[..held]))
+            frame = if self.config.holds { Some(phys) } else { None };
+            Ok(self.owe_page(seat, cell, range, policy, true, frame))
         });
-        let left = entered.unwrap_or(Err(UnmapError::Busy))?;
-        self.leave(&left, range, Some(range), &frames[..held])
+        match entered.unwrap_or(Err(UnmapError::Busy))? {
+            Some(left) => self.leave_page(&left, range, true, frame),
+            None => Ok(()),
+        }
     }
 
     /// Many pages. `gives`: the addresses that go back to the allocator. `whole`: they are to be one mapping; otherwise it
@@ -243,23 +245,88 @@ impl<H: Host> Domain<H> {
         cell.counts.unmapped_pages += range.pages();
         let sweep = Self::is_sweep_due(cell, range.pages());
         if !owes {
-            cell.counts.waits += 1;
-            cell.counts.forced_waits += u64::from(may_owe);
-            let token = self.engine.invalidate(seat, range, leaf_only);
-            // Room is made for the next.
-            let flush = if may_owe { self.seal(seat, cell) } else { None };
-            return Left { seat, wait: Some(token), flush, settle: may_owe, sweep };
+            return self.owe_nothing(seat, cell, (range, leaf_only), may_owe, sweep);
         }
-        for thing in things(range, gives, frames) {
-            // There is room: it was looked at above.
-            let _ = cell.owed.push(thing);
+        // The first covers the range for all: they are sealed together.
+        let first = Thing::Mapping { cleared: range, gives, frames: frames.first().copied() };
+        // There is room: it was looked at above.
+        let _ = cell.owed.push(first);
+        for frames in frames.iter().skip(1) {
+            if frames.pages == 1 {
+                let _ = cell.owed.push_page(Page::memory(frames.first));
+            } else {
+                let memory = Thing::Mapping { cleared: range, gives: None, frames: Some(*frames) };
+                let _ = cell.owed.push(memory);
+            }
         }
+        let (flush, settle) = self.look_after(seat, cell);
+        Left { seat, wait: None, flush, settle, sweep }
+    }
+
+    /// The same for one page. `None`: nothing is left to be done.
+    #[inline]
+    pub(super) fn owe_page(
+        &self,
+        seat: usize,
+        cell: &mut Cell,
+        range: IovaRange,
+        policy: Policy,
+        gives: bool,
+        frame: Option<PhysAddr>,
+    ) -> Option<Left> {
+        cell.counts.unmapped_pages += 1;
+        let sweep = Self::is_sweep_due(cell, 1);
+        let may_owe = self.may_owe(policy);
+        if !(may_owe && cell.owed.push_page(Page::new(range.first(), gives, frame))) {
+            return Some(self.owe_nothing(seat, cell, (range, true), may_owe, sweep));
+        }
+        let (flush, settle) = self.look_after(seat, cell);
+        if flush.is_none() && !settle && !sweep {
+            return None;
+        }
+        Some(Left { seat, wait: None, flush, settle, sweep })
+    }
+
+    /// Something was queued: is it to be told, is it time to look what is complete?
+    #[inline]
+    fn look_after(&self, seat: usize, cell: &mut Cell) -> (Option<Token>, bool) {
         let mut flush = None;
         if cell.owed.unsealed() >= self.config.limits.flush_at {
             cell.counts.flushes += 1;
             flush = self.seal(seat, cell);
         }
-        Left { seat, wait: None, flush, settle: cell.owed.len() % SETTLE_EVERY == 0, sweep }
+        (flush, cell.owed.len() % SETTLE_EVERY == 0 && cell.owed.last().is_some())
+    }
+
+    /// It can't be queued: who unmaps waits.
+    #[cold]
+    fn owe_nothing(
+        &self,
+        seat: usize,
+        cell: &mut Cell,
+        (range, leaf_only): (IovaRange, bool),
+        may_owe: bool,
+        sweep: bool,
+    ) -> Left {
+        cell.counts.waits += 1;
+        cell.counts.forced_waits += u64::from(may_owe);
+        let token = self.engine.invalidate(seat, range, leaf_only);
+        // Room is made for the next.
+        let flush = if may_owe { self.seal(seat, cell) } else { None };
+        Left { seat, wait: Some(token), flush, settle: may_owe, sweep }
+    }
+
+    /// [`leave`](Self::leave) for one page.
+    #[cold]
+    pub(super) fn leave_page(
+        &self,
+        left: &Left,
+        range: IovaRange,
+        gives: bool,
+        frame: Option<PhysAddr>,
+    ) -> Result<(), UnmapError> {
+        let frames = frame.map(|first| Frames { first, pages: 1 });
+        self.leave(left, range, gives.then_some(range), frames.as_slice())
     }
 
     /// Does what is left to be done, with no cell entered (I3 of [`super`]).

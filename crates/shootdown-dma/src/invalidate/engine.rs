@@ -123,7 +123,12 @@ impl<U: Unit> Engine<U> {
         ranges: impl Fn() -> I,
     ) -> Token {
         self.put(cpu, false, |lane| {
-            ranges().for_each(|(range, leaf_only)| lane.pending.push(range, leaf_only));
+            for (range, leaf_only) in ranges() {
+                if lane.pending.is_everything() {
+                    break;
+                }
+                lane.pending.push(range, leaf_only);
+            }
         })
     }
 

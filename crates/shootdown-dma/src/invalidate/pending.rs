@@ -137,6 +137,11 @@ impl Pending {
         self.everything.store(true, Relaxed);
     }
 
+    /// Is it the whole domain?
+    pub fn is_everything(&self) -> bool {
+        self.everything.load(Relaxed)
+    }
+
     /// Copies the spans out and says how many there are; `None`: everything.
     pub fn read(&self, spans: &mut [Span; SPANS]) -> Option<usize> {
         if self.everything.load(Relaxed) {

@@ -171,7 +171,8 @@ impl core::error::Error for FreeError {}
 /// Something that hands out I/O virtual addresses, from any number of CPUs at once.
 ///
 /// `cpu` is a hint where to look first: a wrong number (the caller has moved since it asked) costs speed, never safety. Any
-/// number will do.
+/// number will do. Only an allocator that was made for a host that is [`Pinned`](crate::pinned::Pinned) relies on what was
+/// promised there.
 ///
 /// # Safety
 /// The contract of the [module](self): users map devices' memory at what is returned, and rely on nobody else having it.

@@ -25,7 +25,7 @@ pub(crate) struct Spin<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` and `attempt` give `&mut T` to one thread at a time, so that `T` needs to be movable between threads only.
+// SAFETY: `with` gives `&mut T` to one thread at a time, so that `T` needs to be movable between threads only.
 unsafe impl<T: Send> Sync for Spin<T> {}
 // SAFETY: as for `T` itself.
 unsafe impl<T: Send> Send for Spin<T> {}
@@ -55,12 +55,6 @@ impl<T> Spin<T> {
             }
         }
         self.run(f)
-    }
-
-    /// Uses the value if nobody else does; does not wait.
-    #[inline]
-    pub(crate) fn attempt<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if self.take() || without!(SpinNotTaken) { Some(self.run(f)) } else { None }
     }
 
     #[inline]

@@ -194,9 +194,6 @@ mutants! {
     /// A ring takes back what is not allocated.
     RingFreeUnchecked "ring-free-unchecked" Iova "iova/ring.rs: free"
         by scene(crate::iova::ring::tests::agrees_with_a_bitmap);
-    /// A CPU's magazines are used though somebody else is using them.
-    SpinNotTaken "spin-not-taken" Iova "iova/spin.rs: attempt"
-        by loom("loom_iova.rs" "two_with_the_number_of_one_cpu");
     /// What was done under the lock is not released with it.
     SpinReleaseRelaxed "spin-release-relaxed" Iova "iova/spin.rs: drop"
         by loom("loom_iova.rs" "one_at_a_time");
@@ -425,6 +422,27 @@ mutants! {
     /// How far the unit is, is read without Acquire (Q6).
     QueueDoneReadRelaxed "queue-done-read-relaxed" Invalidate "invalidate/queue/mod.rs: refresh"
         by loom("loom_invalidate.rs" "who_asks_relies_on_the_answer");
+
+    // ---- what each CPU has
+
+    /// A CPU's cell is entered though somebody else is inside.
+    CellNotTaken "cell-not-taken" Local "local.rs: swap"
+        by loom("loom_iova.rs" "two_with_the_number_of_one_cpu");
+    /// The owner of a cell does not look whether somebody has claimed it (P1).
+    ClaimUnseen "claim-unseen" Local "local.rs: own"
+        by loom("loom_local.rs" "an_owner_and_a_claimer");
+    /// Who claims a cell goes on without the owner's having passed a barrier (C1).
+    ClaimUnfenced "claim-unfenced" Local "local.rs: claim"
+        by loom("loom_local.rs" "an_owner_and_a_claimer");
+    /// Who claims a cell does not look whether its owner is inside (C2).
+    OwnerOverlooked "owner-overlooked" Local "local.rs: claim"
+        by loom("loom_local.rs" "an_owner_and_a_claimer");
+    /// The owner of a cell asks without Acquire whether it is claimed (P1).
+    ClaimReadRelaxed "claim-read-relaxed" Local "local.rs: own"
+        by loom("loom_local.rs" "an_owner_and_a_claimer");
+    /// A cell is left without Release (O2, C3).
+    LeaveRelaxed "leave-relaxed" Local "local.rs: drop"
+        by loom("loom_local.rs" "an_owner_and_a_claimer");
 
     // ---- domain
 

@@ -29,6 +29,8 @@ pub enum Part {
     Table,
     /// Invalidation.
     Invalidate,
+    /// What each CPU has for itself.
+    Local,
     /// What joins them.
     Domain,
     /// Emulated IOMMUs.

@@ -15,10 +15,11 @@ use shootdown_dma::table::{TableMemory, VtdSecondLevel};
 use shootdown_dma::{IovaRange, PhysAddr};
 
 thread_local! {
-    static CPU: Cell<usize> = const { Cell::new(0) };
+    /// Nobody's number: whoever is no CPU enters what no CPU owns.
+    static CPU: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// This thread is a CPU of this number from now on.
+/// This thread is a CPU of this number from now on. No other thread that uses the same domain meanwhile is.
 pub fn become_cpu(cpu: usize) {
     CPU.set(cpu);
 }

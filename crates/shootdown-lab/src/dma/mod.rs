@@ -17,6 +17,7 @@ use shootdown_dma::table::VtdSecondLevel;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr, Policy, Rights};
 
 use crate::hot::Timing;
+use crate::pinned::pinned;
 use host::{Addresses, Heap, Kernel, Memory, become_cpu};
 
 /// Pages of memory that buffers lie in.
@@ -236,8 +237,66 @@ impl Bench {
     }
 }
 
-/// A domain's configuration for so many threads.
+/// A domain's configuration for so many threads, each a CPU; with the [promise](crate::pinned) or without.
 #[must_use]
-pub const fn config(policy: Policy, threads: usize) -> Config {
-    Config::new(threads).policy(policy)
+pub fn config(policy: Policy, threads: usize, promise: bool) -> Config {
+    let config = Config::new(threads).policy(policy);
+    match pinned().filter(|_| promise) {
+        Some(pinned) => config.pinned(pinned),
+        None => config,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use shootdown_dma::iova::magazine::{self, Magazines};
+    use shootdown_dma::iova::tree::Tree;
+
+    use super::*;
+
+    /// Two CPUs map and unmap; somebody who is neither enters their cells, and empties their magazines, by the barrier of this
+    /// system. Every reference and every address comes back.
+    #[test]
+    fn cells_are_claimed_from_their_owners() {
+        let config = config(Policy::Held, 2, true);
+        let mut magazines = magazine::Config::for_cpus(2);
+        magazines.pinned = config.pinned;
+        let magazines = Magazines::new(Tree::new(&SPACE).unwrap(), &magazines).unwrap();
+        let bench = Bench::new(config, Addresses::Magazines(magazines));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (bench, done) = (&bench, &done);
+            let workers = [0, 1].map(|cpu| {
+                scope.spawn(move || {
+                    become_cpu(cpu);
+                    for _ in 0..20 {
+                        bench.pairs(Shape::Ring(64), cpu, 2_000);
+                        bench.pairs(Shape::Range(3), cpu, 500);
+                    }
+                })
+            });
+            scope.spawn(move || {
+                for tick in 0.. {
+                    bench.poll(tick * 10_000_000);
+                    assert!(bench.domain().owes().1 <= 2 * (16 << 10));
+                    bench.domain().flush().expect("the IOMMU answers");
+                    let Addresses::Magazines(magazines) = bench.domain().addresses() else {
+                        return;
+                    };
+                    magazines.flush();
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            workers.into_iter().for_each(|worker| worker.join().expect("no worker panics"));
+            done.store(true, Ordering::Relaxed);
+        });
+        let counts = bench.domain().counts();
+        assert_eq!((counts.maps, counts.mapped_pages), (counts.unmaps, counts.unmapped_pages));
+        assert_eq!(counts.maps, 2 * 20 * (64 + 2_000 + 500));
+        bench.end();
+    }
 }

@@ -40,16 +40,19 @@ const LIVE: usize = 16 << 10;
 enum From {
     Tree,
     Magazines,
+    /// The same, without the promise that threads are alone with their numbers.
+    Unpromised,
     Identity,
 }
 
 impl From {
-    const ALL: [Self; 3] = [Self::Tree, Self::Magazines, Self::Identity];
+    const ALL: [Self; 4] = [Self::Tree, Self::Magazines, Self::Unpromised, Self::Identity];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Tree => "tree",
             Self::Magazines => "magazines",
+            Self::Unpromised => "magazines (no promise)",
             Self::Identity => "identity",
         }
     }
@@ -61,11 +64,12 @@ impl From {
     /// A domain for so many threads.
     fn bench(self, policy: Policy, threads: usize) -> Bench {
         let tree = |space| Tree::new(&space).expect("a space");
-        let config = config(policy, threads);
+        let config = config(policy, threads, self != Self::Unpromised);
         match self {
             Self::Tree => Bench::new(config, Addresses::Tree(tree(SPACE))),
-            Self::Magazines => {
-                let magazines = magazine::Config::for_cpus(threads);
+            Self::Magazines | Self::Unpromised => {
+                let mut magazines = magazine::Config::for_cpus(threads);
+                magazines.pinned = config.pinned;
                 let magazines = Magazines::new(tree(SPACE), &magazines);
                 Bench::new(config, Addresses::Magazines(magazines.expect("a space, and memory")))
             }

@@ -67,7 +67,13 @@ impl Experiment for Iova {
         let floor = two_locks(effort.batches, effort.pairs);
         times(&mut document, "two locked operations", "one page, fresh", 1, floor);
         let batches = in_batches(effort.batches, effort.pairs);
-        times(&mut document, "magazines, batches of 64", "one page, fresh", 1, batches);
+        times(
+            &mut document,
+            "magazines (no promise), batches of 64",
+            "one page, fresh",
+            1,
+            batches,
+        );
         for n in 0..names {
             // One at a time, so that no other's records are in this one's cache.
             let Some(contestant) = contestants::all(most).into_iter().nth(n) else { continue };
@@ -138,7 +144,7 @@ fn label(workload: Workload, live: usize, age: &str) -> String {
 
 /// Does the cost of magazines grow with the number of operations?
 fn drift(document: &mut Document, effort: &Effort, seed: u64) {
-    let ours = Ours("magazines", contestants::magazines(4));
+    let ours = Ours("magazines", contestants::pinned_magazines(4));
     let mut state = Aged::new(&ours, LIVE[0], 4, seed);
     let mut row = |workload: &str, metric: &str, unit: &str, value: f64| {
         document.push(Row::new("magazines", workload, 4, metric, unit, value));

@@ -14,6 +14,8 @@ use shootdown_dma::iova::magazine::{Config, Magazines};
 use shootdown_dma::iova::space::INTERRUPTS;
 use shootdown_dma::iova::{Allocate, Space, Tree, Want};
 
+use crate::pinned::pinned;
+
 /// Pages of the space: 48 bits of address.
 pub const PAGES: u64 = 1 << 36;
 
@@ -81,7 +83,23 @@ pub fn tree() -> Tree {
 /// Without memory.
 #[must_use]
 pub fn magazines(cpus: usize) -> Magazines<Tree> {
-    Magazines::new(tree(), &Config::for_cpus(cpus).checked(false)).expect("memory")
+    Magazines::new(tree(), &config(cpus)).expect("memory")
+}
+
+/// The same for a host that [promises](crate::pinned) that threads are alone with the numbers they pass, as they are here: a number is
+/// a worker's, and a worker one thread's at a time.
+///
+/// # Panics
+/// Without memory.
+#[must_use]
+pub fn pinned_magazines(cpus: usize) -> Magazines<Tree> {
+    let config = config(cpus);
+    let config = pinned().map_or(config, |pinned| config.pinned(pinned));
+    Magazines::new(tree(), &config).expect("memory")
+}
+
+const fn config(cpus: usize) -> Config {
+    Config::for_cpus(cpus).checked(false)
 }
 
 /// Hardware that has nothing cached.
@@ -272,7 +290,8 @@ pub fn all(cpus: usize) -> Vec<Box<dyn Contestant>> {
     let vmem = vmem::Arena::create("iova", 1, None, Tags).expect("a quantum of 1");
     vmem.add_span(1, usize::try_from(PAGES - 1).expect("64 bits")).expect("memory");
     vec![
-        Box::new(Ours("magazines", magazines(cpus))),
+        Box::new(Ours("magazines", pinned_magazines(cpus))),
+        Box::new(Ours("magazines (no promise)", magazines(cpus))),
         Box::new(Ours("tree", tree())),
         Box::new(Ours("arena", arena(cpus))),
         Box::new(RangeAlloc(Mutex::new(range_alloc::RangeAllocator::new(1..PAGES)))),

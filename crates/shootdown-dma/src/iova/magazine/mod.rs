@@ -16,10 +16,11 @@
 //! - **Limits.** A block above the request's limit stays in the magazine; one below it is dug out. If there is none the inner
 //!   allocator is asked, and if it has none, everything cached anywhere is given back to it and it is asked once more: a
 //!   request fails only if nothing fits.
-//! - **Whose magazines.** Each CPU's magazines are behind a word that is taken by one compare-and-swap and never waited
+//! - **Whose magazines.** Each CPU's magazines are in a [cell](crate::local) that is entered by one compare-and-swap and never waited
 //!   for: if the CPU number is wrong (the caller has moved, or an interrupt handler came in between), the request
-//!   goes to the inner allocator instead. A wrong number costs time only.
-//! - **Batches.** That compare-and-swap is most of what an operation costs. [`Magazines::batch`] lends a CPU's magazines
+//!   goes to the inner allocator instead. A wrong number costs time only. A host that is [`Pinned`] promises
+//!   right ones, and pays for none.
+//! - **Batches.** Where there is one, it is most of what an operation costs. [`Magazines::batch`] lends a CPU's magazines
 //!   for several operations at the price of one.
 //! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by itself. So neither
 //!   memory nor cost drifts with the number of operations.
@@ -43,7 +44,8 @@ use self::round::{Magazine, ROUNDS};
 use super::spin::Spin;
 use super::{AllocError, Allocate, FreeError, SpaceError, Want};
 use crate::addr::IovaRange;
-use crate::sync::spin_loop;
+use crate::local::Local;
+use crate::pinned::Pinned;
 
 /// Size classes: 2^0 to 2^10 pages.
 const CLASSES: usize = 11;
@@ -150,9 +152,8 @@ impl Pair {
     }
 }
 
-/// A CPU's magazines, on lines of their own.
-#[repr(align(128))]
-struct Cpu(Spin<[Pair; CLASSES]>);
+/// A CPU's magazines.
+type Pairs = [Pair; CLASSES];
 
 /// How much is cached.
 ///
@@ -170,6 +171,8 @@ pub struct Config {
     pub depot: usize,
     /// Look for a range that is freed among those that this CPU holds (see the [module](self)).
     pub check: bool,
+    /// What the host promises of those who pass CPU numbers.
+    pub pinned: Option<Pinned>,
 }
 
 impl Config {
@@ -178,7 +181,7 @@ impl Config {
     #[must_use]
     pub const fn for_cpus(cpus: usize) -> Self {
         let cpus = if cpus == 0 { 1 } else { cpus };
-        Self { cpus, depot: 32 + 2 * cpus, check: cfg!(debug_assertions) }
+        Self { cpus, depot: 32 + 2 * cpus, check: cfg!(debug_assertions), pinned: None }
     }
 
     /// The same with another bound for depots.
@@ -191,6 +194,13 @@ impl Config {
     #[must_use]
     pub const fn checked(self, check: bool) -> Self {
         Self { check, ..self }
+    }
+
+    /// The same for a host that promises that CPUs are alone with their numbers: then a wrong number is not a matter of speed
+    /// only.
+    #[must_use]
+    pub const fn pinned(self, pinned: Pinned) -> Self {
+        Self { pinned: Some(pinned), ..self }
     }
 }
 
@@ -210,7 +220,7 @@ impl Config {
 /// ```
 pub struct Magazines<A> {
     inner: A,
-    cpus: Vec<Cpu>,
+    cpus: Local<Pairs>,
     depots: Vec<Spin<Depot>>,
     check: bool,
 }
@@ -229,12 +239,11 @@ impl<A: Allocate> Magazines<A> {
     /// # Errors
     /// [`SpaceError::NoMemory`].
     pub fn new(inner: A, config: &Config) -> Result<Self, SpaceError> {
-        let (mut cpus, mut depots) = (Vec::new(), Vec::new());
-        cpus.try_reserve_exact(config.cpus.max(1)).map_err(|_| SpaceError::NoMemory)?;
+        let cpus = Local::new(config.cpus, |_| [const { Pair::EMPTY }; CLASSES])
+            .map_err(|_| SpaceError::NoMemory)?
+            .pinned(config.pinned, config.cpus);
+        let mut depots = Vec::new();
         depots.try_reserve_exact(CLASSES).map_err(|_| SpaceError::NoMemory)?;
-        cpus.extend(
-            (0..config.cpus.max(1)).map(|_| Cpu(Spin::new([const { Pair::EMPTY }; CLASSES]))),
-        );
         for _ in 0..CLASSES {
             let depot = Depot::new(config.depot).ok_or(SpaceError::NoMemory)?;
             depots.push(Spin::new(depot));
@@ -249,7 +258,7 @@ impl<A: Allocate> Magazines<A> {
 
     /// Gives everything that is cached back to the inner allocator, for all CPUs.
     pub fn flush(&self) {
-        for cpu in 0..self.cpus.len() {
+        for cpu in 0..self.cpus.cpus() {
             self.empty(cpu);
         }
         for class in (0..CLASSES).map(Class) {
@@ -263,25 +272,21 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// Pages in magazines and depots.
+    /// Pages in magazines and depots. CPUs that are busy with theirs for long are left out.
     pub fn cached_pages(&self) -> u64 {
         let mut pages = 0;
+        for cpu in 0..self.cpus.cpus() {
+            self.cpus.enter_within(cpu, PATIENCE, |pairs| {
+                for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
+                    pages += class.pages() * pair.rounds().count() as u64;
+                }
+            });
+        }
         for class in (0..CLASSES).map(Class) {
-            let in_cpus = |c: &Cpu| c.0.with(|pairs| pairs[class.0].rounds().count());
-            let blocks = self.cpus.iter().map(in_cpus).sum::<usize>()
-                + self.depots[class.0].with(|depot| depot.blocks());
+            let blocks = self.depots[class.0].with(|depot| depot.blocks());
             pages += class.pages() * blocks as u64;
         }
         pages
-    }
-
-    #[inline]
-    fn cpu(&self, cpu: usize) -> &Spin<[Pair; CLASSES]> {
-        // The number is nearly always one of ours: a division would cost more than all the rest.
-        match self.cpus.get(cpu) {
-            Some(cpu) => &cpu.0,
-            None => &self.cpus[cpu % self.cpus.len()].0,
-        }
     }
 
     /// Returns up to `most` blocks of a magazine to the inner allocator. Are all of those gone?
@@ -301,16 +306,11 @@ impl<A: Allocate> Magazines<A> {
     /// Returns a CPU's blocks to the inner allocator. The magazines stay. Waits a little for who is using them, not for
     /// whoever holds them in a [batch](Self::batch).
     fn empty(&self, cpu: usize) {
-        // Others don't wait for the lock, so that it may be held while the inner allocator is called.
-        for _ in 0..PATIENCE {
-            if self.cpu(cpu).attempt(|pairs| self.empty_pairs(cpu, pairs)).is_some() {
-                return;
-            }
-            spin_loop();
-        }
+        // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
+        self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(cpu, pairs));
     }
 
-    fn empty_pairs(&self, cpu: usize, pairs: &mut [Pair; CLASSES]) {
+    fn empty_pairs(&self, cpu: usize, pairs: &mut Pairs) {
         for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
             for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
                 self.give_back(cpu, class, magazine, usize::MAX);
@@ -333,7 +333,7 @@ impl<A: Allocate> Magazines<A> {
     /// ```
     pub fn batch<R>(&self, cpu: usize, f: impl FnOnce(&mut Batch<'_, A>) -> R) -> R {
         let mut work = Some(f);
-        let done = self.cpu(cpu).attempt(|pairs| {
+        let done = self.cpus.enter_own(cpu, |pairs| {
             work.take().map(|f| f(&mut Batch { outer: self, cpu, pairs: Some(pairs) }))
         });
         match (done.flatten(), work) {
@@ -354,7 +354,7 @@ impl<A: Allocate> Magazines<A> {
     /// A block from the CPU's magazines or the depot.
     #[inline]
     fn cached(&self, cpu: usize, class: Class, highest: u64) -> Option<u64> {
-        let (block, surplus) = self.cpu(cpu).attempt(|pairs| self.get(pairs, class, highest))?;
+        let (block, surplus) = self.cpus.enter_own(cpu, |pairs| self.get(pairs, class, highest))?;
         if surplus.is_some() {
             self.tidy(cpu, class, surplus);
         }
@@ -364,7 +364,7 @@ impl<A: Allocate> Magazines<A> {
     #[inline]
     fn get(
         &self,
-        pairs: &mut [Pair; CLASSES],
+        pairs: &mut Pairs,
         class: Class,
         highest: u64,
     ) -> (Option<u64>, Option<Magazine>) {
@@ -407,7 +407,8 @@ impl<A: Allocate> Magazines<A> {
     fn cache(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
         let mut fresh = None;
         loop {
-            let outcome = self.cpu(cpu).attempt(|pairs| self.put(pairs, class, block, &mut fresh));
+            let outcome =
+                self.cpus.enter_own(cpu, |pairs| self.put(pairs, class, block, &mut fresh));
             let Some(outcome) = outcome else { return Ok(false) };
             if let Some(cached) = self.settle(cpu, class, outcome?, &mut fresh) {
                 return Ok(cached);
@@ -418,7 +419,7 @@ impl<A: Allocate> Magazines<A> {
     #[inline]
     fn put(
         &self,
-        pairs: &mut [Pair; CLASSES],
+        pairs: &mut Pairs,
         class: Class,
         block: u64,
         fresh: &mut Option<Magazine>,
@@ -520,7 +521,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         let mut ranges = ranges.peekable();
         while ranges.peek().is_some() {
             // Up to the first that is more than a push.
-            let rest = self.cpu(cpu).attempt(|pairs| {
+            let rest = self.cpus.enter_own(cpu, |pairs| {
                 ranges.find(|range| match Class::of(range.pages()) {
                     Some(class) if range.first() & (class.pages() - 1) == 0 && !self.check => {
                         !pairs[class.0].push(range.first(), class.most())
@@ -539,7 +540,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     fn drain(&self, cpu: usize) {
         self.empty(cpu);
         // Their memory is freed when the lock is not held.
-        let magazines = self.cpu(cpu).attempt(|pairs| {
+        let magazines = self.cpus.enter(cpu, |pairs| {
             pairs.each_mut().map(|pair| {
                 let take = |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty());
                 [take(&mut pair.loaded), take(&mut pair.previous)]
@@ -555,7 +556,7 @@ pub struct Batch<'a, A> {
     outer: &'a Magazines<A>,
     cpu: usize,
     /// `None`: somebody else is using them.
-    pairs: Option<&'a mut [Pair; CLASSES]>,
+    pairs: Option<&'a mut Pairs>,
 }
 
 impl<A: Allocate> Batch<'_, A> {
@@ -619,7 +620,7 @@ impl<A: Allocate> Batch<'_, A> {
 
 impl<A> core::fmt::Debug for Magazines<A> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Magazines").field("cpus", &self.cpus.len()).finish_non_exhaustive()
+        f.debug_struct("Magazines").field("cpus", &self.cpus.cpus()).finish_non_exhaustive()
     }
 }
 

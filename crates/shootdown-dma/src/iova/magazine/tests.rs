@@ -182,14 +182,14 @@ fn a_depot_keeps_its_bound() {
     for range in all {
         magazines.free(0, range).unwrap();
     }
-    let cpu = magazines.cpus[0].0.with(|pairs| {
+    let cpu = magazines.cpus.enter(0, |pairs| {
         pairs
             .iter()
             .enumerate()
             .map(|(c, p)| p.rounds().count() as u64 * Class(c).pages())
             .collect::<Vec<_>>()
     });
-    for (class, pages) in (0..CLASSES).map(Class).zip(cpu) {
+    for (class, pages) in (0..CLASSES).map(Class).zip(cpu.unwrap()) {
         assert_eq!(pages, 2 * class.most() as u64 * class.pages());
         assert!(pages <= 2 * MOST_PAGES as u64);
     }
