@@ -2,9 +2,10 @@
 # What parts of the project need on Debian 12. Building, testing and replaying need none of this: only
 # rustup, a stable toolchain and a C linker.
 #
-#   scripts/install-deps.sh [record|tlc]...     all of them by default
+#   scripts/install-deps.sh [record|tlc|metal|metal-bochs]...     record, tlc and metal by default
 #
-# record: `shootdown record` and the examples in recordings/. tlc: scripts/tlc.sh.
+# record: `shootdown record` and the examples in recordings/. tlc: scripts/tlc.sh. metal: `cargo xtask` on QEMU.
+# metal-bochs: `cargo xtask --machine bochs`, and ISOs for a machine of your own.
 set -euo pipefail
 
 record=(
@@ -21,14 +22,26 @@ tlc=(
     maven                   # fetches TLC from Maven Central
 )
 
+metal=(
+    qemu-system-x86 # the bare-metal image on an emulated x86-64
+    qemu-system-arm # and AArch64
+)
+
+metal_bochs=(
+    bochs bochsbios bochs-term vgabios  # a second model of x86-64, drawing on a terminal
+    grub-common grub-pc-bin xorriso mtools # which boots from an ISO
+)
+
 packages=()
-[ $# -gt 0 ] || set -- record tlc
+[ $# -gt 0 ] || set -- record tlc metal
 for part in "$@"; do
     case $part in
     record) packages+=("${record[@]}") ;;
     tlc) packages+=("${tlc[@]}") ;;
+    metal) packages+=("${metal[@]}") ;;
+    metal-bochs) packages+=("${metal_bochs[@]}") ;;
     *)
-        printf "unknown part '%s': give record, tlc or nothing\n" "$part" >&2
+        printf "unknown part '%s': give record, tlc, metal, metal-bochs or nothing\n" "$part" >&2
         exit 2
         ;;
     esac

@@ -8,6 +8,7 @@
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline` |
+//! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
 
@@ -26,6 +27,8 @@ pub struct Options {
     pub only: Option<&'static str>,
     /// Use tags where there are any.
     pub tags: bool,
+    /// Leave the hardware's invalidations out.
+    pub sabotage: bool,
     /// The policy, with its name.
     pub policy: (&'static str, &'static Policy),
 }
@@ -47,6 +50,7 @@ impl Options {
         steps: 400,
         only: None,
         tags: true,
+        sabotage: false,
         policy: POLICIES[0],
     };
 
@@ -75,6 +79,7 @@ impl Options {
             "only" => self.only = Some(value).filter(|v| !v.is_empty()),
             "tags" if value == "off" => self.tags = false,
             "tags" if value == "on" => self.tags = true,
+            "sabotage" if value == "invalidate" => self.sabotage = true,
             "policy" => self.policy = *POLICIES.iter().find(|(name, _)| *name == value)?,
             _ => return None,
         }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::Error;
 use crate::cli::{Arch, Machine, MachineArgs};
-use crate::image;
+use crate::image::{self, Profile};
 use crate::process::{self, Show, need};
 
 /// How the image ended.
@@ -90,10 +90,10 @@ pub struct Ran {
 }
 
 /// Builds the image and runs it.
-pub fn boot(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+pub fn boot(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
     match (machine.machine, machine.arch) {
-        (Machine::Qemu, _) => qemu(machine, show),
-        (Machine::Bochs, Arch::X86_64) if !machine.kvm => bochs(machine, show),
+        (Machine::Qemu, _) => qemu(machine, profile, show),
+        (Machine::Bochs, Arch::X86_64) if !machine.kvm => bochs(machine, profile, show),
         (Machine::Bochs, Arch::X86_64) => Err(Error::Unusable(
             "Bochs emulates every CPU: leave out --kvm, or take --machine qemu".into(),
         )),
@@ -103,7 +103,7 @@ pub fn boot(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
     }
 }
 
-fn qemu(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
     let (program, package) = match machine.arch {
         Arch::X86_64 => ("qemu-system-x86_64", "qemu-system-x86"),
         Arch::Aarch64 => ("qemu-system-aarch64", "qemu-system-arm"),
@@ -113,7 +113,7 @@ fn qemu(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
     if machine.kvm {
         can_use_kvm(machine.arch)?;
     }
-    let image = image::build(machine.arch)?;
+    let image = image::build(machine.arch, profile)?;
     let mut command = Command::new(program);
     let board = match machine.arch {
         Arch::X86_64 => "q35",
@@ -173,7 +173,7 @@ fn part_of_bochs(candidates: &[&str], hint: &str) -> Result<PathBuf, Error> {
     })
 }
 
-fn bochs(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
+fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
     const HINT: &str = "apt-get install bochs bochs-term bochsbios vgabios, or scripts/install-deps.sh metal-bochs";
     let program = need("bochs", HINT)?;
     // Bochs draws on a terminal, for want of a display that draws nothing; `script` makes one up.
@@ -185,7 +185,7 @@ fn bochs(machine: &MachineArgs, show: Show) -> Result<Ran, Error> {
         &["/usr/share/vgabios/vgabios.bin", "/usr/share/bochs/VGABIOS-lgpl-latest"],
         HINT,
     )?;
-    let iso = image::iso(&image::build(machine.arch)?, &machine.append)?;
+    let iso = image::iso(&image::build(machine.arch, profile)?, &machine.append)?;
     let folder = iso.with_file_name("bochs");
     let file = |path: &Path| {
         let path = path.display().to_string();

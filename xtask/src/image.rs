@@ -45,20 +45,36 @@ fn library(target: &str) -> Result<Library, Error> {
     )))
 }
 
+/// How the image is compiled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Profile {
+    /// Optimized, with the assertions of the library and the kernel.
+    Checked,
+    /// Optimized, without: what is measured.
+    Release,
+}
+
 /// Builds the image.
-pub fn build(arch: Arch) -> Result<PathBuf, Error> {
+pub fn build(arch: Arch, profile: Profile) -> Result<PathBuf, Error> {
     let (root, target) = (root(), arch.target());
     // From the kernel's own folder: its .cargo/config.toml names the linker scripts.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root.join("kernel"));
-    cargo.args(["build", "--quiet", "--release", "--locked", "--target", target]);
+    cargo.args(["build", "--quiet", "--locked", "--target", target]);
+    let subfolder = match profile {
+        Profile::Checked => "debug",
+        Profile::Release => {
+            cargo.arg("--release");
+            "release"
+        }
+    };
     let folder = root.join("target/kernel");
     cargo.arg("--target-dir").arg(&folder);
     if let Library::FromSource = library(target)? {
         cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=core");
     }
     succeed("building the image", &mut cargo)?;
-    Ok(folder.join(target).join("release/shootdown-kernel"))
+    Ok(folder.join(target).join(subfolder).join("shootdown-kernel"))
 }
 
 /// Makes an ISO that boots the image by GRUB, from a CD or a USB stick, on a PC with a BIOS.

@@ -5,7 +5,7 @@
 //! | 0 | every case held, and what this machine can't show is what it is known not to show |
 //! | 1 | a promise was broken |
 //! | 2 | bad input, a tool is missing, or the image does not build |
-//! | 3 | a case held, but its negative control showed nothing, on a machine that is known to show it |
+//! | 3 | a case held, but its negative control showed nothing, on a machine that is not known for that (`kernel/expect/`) |
 //! | 4 | the image crashed, the machine was reset, or it did not end in time |
 
 mod cli;
@@ -20,6 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use cli::{Cli, Command};
+use image::Profile;
 
 /// What went wrong before there was anything to judge.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,7 @@ enum Error {
 fn run(cli: Cli) -> Result<u8, Error> {
     match cli.command {
         Command::Image(of) => {
-            let image = image::build(of.arch)?;
+            let image = image::build(of.arch, Profile::Release)?;
             println!("image: {}", image.display());
             if of.iso {
                 println!(
@@ -68,12 +69,12 @@ fn run(cli: Cli) -> Result<u8, Error> {
             Ok(0)
         }
         Command::Boot(machine) => {
-            let ran = emulator::boot(&machine, process::Show::All)?;
+            let ran = emulator::boot(&machine, Profile::Release, process::Show::All)?;
             println!("{}", ran.ended);
             Ok(ran.ended.code())
         }
         Command::Test(machine) => {
-            let ran = emulator::boot(&machine, process::Show::Nothing)?;
+            let ran = emulator::boot(&machine, Profile::Checked, process::Show::Nothing)?;
             let expected = expect::unobservable(&machine)?;
             Ok(report::print(&machine, &ran, &expected))
         }

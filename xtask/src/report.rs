@@ -28,6 +28,7 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     table.load_style(UTF8_FULL_CONDENSED.with_rounded_corners());
     table.set_header(["case", "verdict", "seen"]);
     let (mut held, mut masked, mut surprises, mut broken) = (0, 0, 0, 0);
+    let mut notes: Vec<&str> = Vec::new();
     for line in ran.output.lines() {
         let Some(case) = Case::parse(line) else { continue };
         let reason = known.iter().find(|known| known.case == case.name);
@@ -38,11 +39,16 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
             }
             (Verdict::NotObservable, Some(known)) => {
                 masked += 1;
-                format!("not observable here: {}", known.why)
+                let number =
+                    notes.iter().position(|note| *note == known.why).unwrap_or_else(|| {
+                        notes.push(&known.why);
+                        notes.len() - 1
+                    });
+                format!("not observable [{}]", number + 1)
             }
             (Verdict::NotObservable, None) => {
                 surprises += 1;
-                "not observable here".into()
+                "NOT OBSERVABLE".into()
             }
             (Verdict::Fail | Verdict::Crashed, _) => {
                 broken += 1;
@@ -55,6 +61,9 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
         println!("{line}");
     }
     println!("{table}");
+    for (number, note) in notes.iter().enumerate() {
+        println!("[{}] {note}", number + 1);
+    }
     let on = if machine.kvm { "this computer's CPUs".into() } else { machine.machine.to_string() };
     println!(
         "{} on {on}, {} CPUs: {held} held, {masked} held and known not to be observable, {surprises} held without proof, {broken} broken",
@@ -62,8 +71,6 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     );
     let code = match ran.ended {
         Ended::Verdict(Verdict::NotObservable) if surprises == 0 => 0,
-        // On a machine of which nothing is known, what it can't show is no fault of it.
-        Ended::Verdict(Verdict::NotObservable) if machine.kvm => 0,
         ended => ended.code(),
     };
     match code {

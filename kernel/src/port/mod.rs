@@ -1,10 +1,12 @@
-//! The library's seam, implemented: the kernel's half. The hardware's half is `arch::Regime`.
+//! The library's seam, implemented: the kernel's half. The hardware's half is `arch::Regime`, with a
+//! switch that breaks it (`sabotage`).
 //!
 //! Threads do not move and are not preempted here, so a pin costs nothing. Everything else is as in a kernel that is
 //! used for something: kicks are real interrupts, waits have a deadline, and whether one may wait is asked of the
 //! interrupt flag.
 
 mod deadline;
+mod sabotage;
 
 use core::marker::PhantomData;
 
@@ -16,6 +18,10 @@ use crate::MAX_CPUS;
 use crate::arch::{self, Ipi};
 
 pub use deadline::{Deadline, passed as is_late};
+pub use sabotage::sabotage;
+
+/// The hardware, unless it is sabotaged.
+pub type Hardware = sabotage::Sabotaged<arch::Regime>;
 
 /// This kernel.
 pub struct Kernel;
@@ -44,7 +50,7 @@ pub fn choose(policy: &'static Policy) {
 // user code. 4. All are statics, or constants. 5. The tables are not split. 6. and 7. Left at their defaults.
 unsafe impl Platform for Kernel {
     type Pin = Pin;
-    type Regime = arch::Regime;
+    type Regime = Hardware;
     type Mask = AtomicCpuSet<1>;
     type Slots = Slots<6>;
     type Tags = arch::Tags;

@@ -12,7 +12,7 @@ use super::{Broken, Outcome, Place};
 use crate::arch::{self, Rights};
 use crate::memory;
 use crate::paging::{Space, Tree, span};
-use crate::port::{Deadline, Kernel, quietly};
+use crate::port::{Deadline, Hardware, Kernel, quietly};
 use crate::work;
 
 /// Milliseconds within which every try must be over.
@@ -201,8 +201,8 @@ impl Stage {
     /// Writes an entry, and makes it seen by walkers. Returns the one before.
     pub fn write(&self, tree: Tree, at: u64, level: u32, entry: u64) -> u64 {
         let old = tree.set(at, level, entry);
-        <arch::Regime as Regime>::publish();
-        <arch::Regime as Regime>::sync(Reach::Local);
+        Hardware::publish();
+        Hardware::sync(Reach::Local);
         old
     }
 
