@@ -5,6 +5,7 @@
 //! | `cpus=N` | start no more than N CPUs |
 //! | `seed=N` | the seed of everything random |
 //! | `steps=N` | steps of the randomized stress, per CPU |
+//! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU |
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline` |
@@ -13,6 +14,15 @@
 //! A word that means nothing is reported, and the rest is heeded.
 
 use shootdown::Policy;
+
+/// Which cases.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Suite {
+    /// Those of the CPUs.
+    Cpu,
+    /// Those of a device behind an IOMMU.
+    Dma,
+}
 
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +33,8 @@ pub struct Options {
     pub seed: u64,
     /// Steps of the stress, per CPU.
     pub steps: u64,
+    /// Which cases.
+    pub suite: Suite,
     /// Part of the names of the cases to run.
     pub only: Option<&'static str>,
     /// Use tags where there are any.
@@ -48,6 +60,7 @@ impl Options {
         cpus: crate::MAX_CPUS,
         seed: 1,
         steps: 400,
+        suite: Suite::Cpu,
         only: None,
         tags: true,
         sabotage: false,
@@ -76,6 +89,8 @@ impl Options {
             "cpus" => self.cpus = value.parse().ok().filter(|n| *n > 0)?,
             "seed" => self.seed = value.parse().ok()?,
             "steps" => self.steps = value.parse().ok()?,
+            "suite" if value == "cpu" => self.suite = Suite::Cpu,
+            "suite" if value == "dma" => self.suite = Suite::Dma,
             "only" => self.only = Some(value).filter(|v| !v.is_empty()),
             "tags" if value == "off" => self.tags = false,
             "tags" if value == "on" => self.tags = true,

@@ -13,13 +13,18 @@
 //! | `port` | the library's seam: the second full implementer of it |
 //! | `work` | the other CPUs: functions to run there |
 //! | `suite` | the cases |
+//! | `dma`, `heap` | the cases with a device behind an IOMMU, and the heap that the DMA library needs |
 #![no_std]
 #![no_main]
+
+extern crate alloc;
 
 mod arch;
 mod boot;
 mod cmdline;
 mod console;
+mod dma;
+mod heap;
 mod memory;
 mod paging;
 mod port;
@@ -62,7 +67,11 @@ pub fn kmain(info: &BootInfo) -> ! {
         if features.broadcast { "yes" } else { "no" },
         options.seed
     );
-    suite::run(&options, cpus).end()
+    match options.suite {
+        cmdline::Suite::Cpu => suite::run(&options, cpus),
+        cmdline::Suite::Dma => dma::run(),
+    }
+    .end()
 }
 
 /// This CPU takes part in the library's protocols from now on.

@@ -27,6 +27,15 @@
 //! | `interrupts::wait()` | called with interrupts off: sleeps until one arrives, handles it, returns with interrupts off. One that arrived before the call ends it at once |
 //! | `relax()` | one turn of a wait loop: lets an emulator that runs CPUs in turns go on to the next |
 //! | `ticks() -> u64` | a monotonic count; `ticks_per_ms() -> u64` about how fast |
+//! | `sleep_ms(u32)` | lets about so many milliseconds of the machine's time pass, asleep; whoever calls it looks whether it was enough |
+//!
+//! # Devices
+//! | name | promise |
+//! |---|---|
+//! | `pci::read(function, offset) -> u32`, `pci::write(function, offset, u32)` | configuration registers of the first bus |
+//! | `pci::WINDOW` | physical addresses that devices' windows may be put at |
+//! | `write_back(at, bytes)` | writes memory back from the caches, for devices that don't look into them |
+//! | `barrier_for_devices()` | what was stored to memory before is seen by devices before what is stored to registers after |
 //!
 //! # Translation
 //! | name | promise |

@@ -18,6 +18,9 @@ const MSR: u32 = 0x800;
 const ID: u32 = 0x20;
 const EOI: u32 = 0xb0;
 const SPURIOUS_VECTOR: u32 = 0xf0;
+const TIMER: u32 = 0x320;
+const TIMER_COUNT: u32 = 0x380;
+const TIMER_DIVIDE: u32 = 0x3e0;
 const ICR_LOW: u32 = 0x300;
 const ICR_HIGH: u32 = 0x310;
 
@@ -85,6 +88,21 @@ pub fn init() -> u32 {
 /// The interrupt that is being handled is handled.
 pub fn end() {
     write(EOI, 0);
+}
+
+/// Raises `vector` on this CPU once, when so many cycles of its bus have passed.
+pub fn after(cycles: u32, vector: u8) {
+    const BY_ONE: u32 = 0b1011;
+    write(TIMER_DIVIDE, BY_ONE);
+    write(TIMER, u32::from(vector));
+    write(TIMER_COUNT, cycles);
+}
+
+/// Calls that off.
+pub fn never() {
+    const MASKED: u32 = 1 << 16;
+    write(TIMER_COUNT, 0);
+    write(TIMER, MASKED);
 }
 
 /// Sends `command` (a vector, or one of the constants above) to the CPU with this id.

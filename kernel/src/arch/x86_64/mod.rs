@@ -4,6 +4,7 @@ pub mod code;
 pub mod console;
 pub mod interrupts;
 pub mod paging;
+pub mod pci;
 pub mod probe;
 
 mod acpi;
@@ -16,6 +17,7 @@ mod multiboot2;
 mod percpu;
 mod power;
 mod pvh;
+mod timer;
 mod traps;
 
 pub use clock::{ticks, ticks_per_ms};
@@ -24,6 +26,7 @@ pub use entry::image_end;
 pub use hardware::{Regime, Tags, features, tags};
 pub use percpu::cpu;
 pub use power::exit;
+pub use timer::sleep_ms;
 
 /// What rustc calls this architecture.
 pub const NAME: &str = "x86_64";
@@ -41,4 +44,21 @@ pub const fn usable_frame(frame: u64) -> bool {
 /// One turn of a wait loop.
 pub fn relax() {
     core::hint::spin_loop();
+}
+
+/// What was stored to memory before is seen by devices before what is stored to registers after.
+pub fn barrier_for_devices() {
+    core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
+}
+
+/// Writes memory back from the caches, to where a device finds it that does not look into them; done when it returns.
+pub fn write_back(at: *const u8, bytes: usize) {
+    // Lines have 64 bytes on every x86-64 CPU that was built; what CPUID says could only be less work.
+    const LINE: usize = 64;
+    let end = at as usize + bytes;
+    for line in (at as usize & !(LINE - 1)..end).step_by(LINE) {
+        // SAFETY: CLFLUSH is part of SSE2, which every x86-64 CPU has, and has no effect on what is read.
+        unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) };
+    }
+    barrier_for_devices();
 }
