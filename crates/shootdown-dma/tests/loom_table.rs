@@ -25,6 +25,8 @@ const CANARY: u64 = 0xdead_b000;
 struct Memory {
     tables: [Table; PAGES],
     freed: [AtomicBool; PAGES],
+    /// The words that side tables hang on.
+    sides: [AtomicU64; PAGES],
     used: AtomicUsize,
 }
 
@@ -33,6 +35,7 @@ impl Memory {
         Self {
             tables: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
             freed: core::array::from_fn(|_| AtomicBool::new(false)),
+            sides: core::array::from_fn(|_| AtomicU64::new(0)),
             used: AtomicUsize::new(0),
         }
     }
@@ -57,6 +60,10 @@ unsafe impl TableMemory for &'static Memory {
     unsafe fn table(&self, page: PhysAddr) -> &Table {
         &self.tables[(page.0 >> 12) as usize - 1]
     }
+
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        Some(&self.sides[(page.0 >> 12) as usize - 1])
+    }
 }
 
 fn format() -> VtdSecondLevel {
@@ -79,7 +86,7 @@ fn phys(page: u64) -> PhysAddr {
 }
 
 /// The hardware's walk from the root.
-fn reach(table: &World, page: u64) -> Option<PhysAddr> {
+fn reach<F: Format>(table: &IoPageTable<F, &'static Memory>, page: u64) -> Option<PhysAddr> {
     let mut at = table.root();
     for level in (0..3).rev() {
         let n = (page >> (2 * level)) as usize & 3;
@@ -264,4 +271,130 @@ fn a_table_is_put_back_or_freed() {
         table.collect();
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
     });
+}
+
+/// A table whose entries count two uses.
+type Narrow = IoPageTable<ArmStage1, &'static Memory>;
+
+/// Page 5 has so many users; before it had `most`.
+fn shared(uses: u64, most: u64) -> &'static Narrow {
+    let memory = Box::leak(Box::new(Memory::new()));
+    let format = ArmStage1::new(3, 0).expect("three levels");
+    let table: &Narrow =
+        Box::leak(Box::new(IoPageTable::new(format, &*memory, 3).expect("memory")));
+    let mut walker = table.walker(0).expect("a seat");
+    for _ in 0..most {
+        walker.acquire(5, phys(5), Rights::Read).expect("not full");
+    }
+    for _ in uses..most {
+        assert_eq!(walker.release(5), Ok(Released::Shared));
+    }
+    table
+}
+
+/// One more use, for a while. Was it the last?
+fn use_once(table: &'static Narrow, seat: usize) -> bool {
+    let mut walker = table.walker(seat).expect("a seat");
+    walker.acquire(5, phys(5), Rights::Read).expect("not full");
+    assert_eq!(reach(table, 5), Some(phys(5)), "while it is used");
+    walker.release(5).expect("a use") == Released::Last
+}
+
+/// One use less. Was it the last?
+fn let_go(table: &'static Narrow, seat: usize) -> bool {
+    table.walker(seat).expect("a seat").release(5).expect("a use") == Released::Last
+}
+
+/// Nothing is left, of uses and of tokens.
+fn nothing_is_left(table: &'static Narrow) {
+    assert_eq!(reach(table, 5), None, "nobody uses it");
+    let mut walker = table.walker(0).expect("a seat");
+    for n in 1..=4 {
+        walker.acquire(5, phys(5), Rights::Read).expect("not full");
+        assert_eq!(walker.translate(5).map(|t| t.uses), Some(n));
+    }
+    for n in (0..4).rev() {
+        let left = if n == 0 { Released::Last } else { Released::Shared };
+        assert_eq!(walker.release(5), Ok(left));
+    }
+    assert_eq!(reach(table, 5), None);
+}
+
+#[test]
+fn spilled_uses_are_counted() {
+    let mutants = [
+        Mutant::JoinUnfenced,
+        Mutant::CloseUnfenced,
+        Mutant::CloseUnchecked,
+        Mutant::ClosingJoined,
+    ];
+    holds("a use beside the last of those that spilled", Some(3), &mutants, || {
+        let table = shared(1, 3);
+        let other = thread::spawn(move || use_once(table, 1));
+        let mine = let_go(table, 0);
+        let others = other.join().expect("the other");
+        assert!(mine || others, "somebody was the last");
+        nothing_is_left(table);
+    });
+    holds(
+        "a use that spills or not while others let go",
+        Some(3),
+        &[Mutant::PartUnordered],
+        || {
+            let table = shared(2, 2);
+            let other = thread::spawn(move || use_once(table, 1));
+            let mine = [let_go(table, 0), let_go(table, 0)].contains(&true);
+            let others = other.join().expect("the other");
+            assert!(mine || others, "somebody was the last");
+            nothing_is_left(table);
+        },
+    );
+    holds("two spill at once", Some(3), &[], || {
+        let table = shared(2, 2);
+        let other = thread::spawn(move || use_once(table, 1));
+        let mine = use_once(table, 2);
+        assert!(!mine && !other.join().expect("the other"), "two more use it");
+        assert!(!let_go(table, 0) && let_go(table, 0));
+        nothing_is_left(table);
+    });
+    holds("many let go at once", Some(3), &[], || {
+        let table = shared(3, 3);
+        let other = thread::spawn(move || let_go(table, 1) | let_go(table, 1));
+        let mine = let_go(table, 0);
+        assert!(mine != other.join().expect("the other"), "one was the last");
+        nothing_is_left(table);
+    });
+    holds("two uses beside the last", Some(2), &[], || {
+        let table = shared(1, 3);
+        let others = [1, 2].map(|seat| thread::spawn(move || use_once(table, seat)));
+        let mine = let_go(table, 0);
+        let last = others.map(|other| other.join().expect("the other"));
+        assert!(mine || last.contains(&true), "somebody was the last");
+        nothing_is_left(table);
+    });
+}
+
+#[test]
+fn a_spill_beside_the_last_of_one_before() {
+    // The side word comes back to what it was while one who has emptied the entry takes its token away.
+    holds(
+        "a second spill beside the end of the first",
+        Some(2),
+        &[Mutant::ChangeUncounted],
+        || {
+            let table = shared(1, 3);
+            let other = thread::spawn(move || {
+                let mut walker = table.walker(1).expect("a seat");
+                for _ in 0..3 {
+                    walker.acquire(5, phys(5), Rights::Read).expect("not full");
+                }
+                assert_eq!(reach(table, 5), Some(phys(5)), "while it is used");
+                (0..3).any(|_| walker.release(5).expect("a use") == Released::Last)
+            });
+            let mine = let_go(table, 0);
+            let others = other.join().expect("the other");
+            assert!(mine || others, "somebody was the last");
+            nothing_is_left(table);
+        },
+    );
 }

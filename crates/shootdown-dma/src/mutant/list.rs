@@ -257,6 +257,27 @@ mutants! {
     /// A use count goes from its largest value to 0.
     CountWraps "count-wraps" Table "table/identity.rs: acquire"
         by scene(crate::table::tests::scenes::counts_do_not_wrap);
+    /// When a count spills, the uses that the entry had counted are not counted beside it.
+    SpilledAlone "spilled-alone" Table "table/spill.rs: join"
+        by scene(crate::table::tests::scenes::counts_go_on_beside_the_entry);
+    /// Who joins a spilled page looks at its entry without a fence (S1).
+    JoinUnfenced "join-unfenced" Table "table/spill.rs: join"
+        by loom("loom_table.rs" "spilled_uses_are_counted");
+    /// Who is about to empty a spilled entry looks at the side word without a fence (S2).
+    CloseUnfenced "close-unfenced" Table "table/spill.rs: drop_tokens"
+        by loom("loom_table.rs" "spilled_uses_are_counted");
+    /// A spilled entry is emptied without another look at the side word.
+    CloseUnchecked "close-unchecked" Table "table/spill.rs: drop_tokens"
+        by loom("loom_table.rs" "spilled_uses_are_counted");
+    /// Who joins a page whose entry is about to be emptied does not call that off.
+    ClosingJoined "closing-joined" Table "table/spill.rs: join"
+        by loom("loom_table.rs" "spilled_uses_are_counted");
+    /// Who lets go of a spilled page looks for its side table without Acquire (S5).
+    PartUnordered "part-unordered" Table "table/spill.rs: part"
+        by loom("loom_table.rs" "spilled_uses_are_counted");
+    /// A side word that is as large as before is taken for unchanged.
+    ChangeUncounted "change-uncounted" Table "table/spill.rs: drop_tokens"
+        by loom("loom_table.rs" "a_spill_beside_the_last_of_one_before");
     /// One entry of a table that is taken out gets no tombstone.
     TombstoneSkipped "tombstone-skipped" Table "table/reclaim.rs: entomb"
         by loom("loom_table.rs" "what_is_mapped_stays_reachable");

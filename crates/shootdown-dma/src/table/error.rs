@@ -14,7 +14,8 @@ pub enum MapErrorKind {
     BadAddress,
     /// Something else is mapped there (or the same, but not by counted use).
     AlreadyMapped,
-    /// The page is used as often as its entry can count.
+    /// The page is used as often as can be counted: in its entry, if there is nothing [beside](super::TableMemory::side) it,
+    /// or no memory for that; a million times otherwise.
     CountFull,
     /// There is no memory for a table.
     NoMemory,

@@ -1,14 +1,15 @@
-//! Pages that several users map at one address: counted in the entry itself.
+//! Pages that several users map at one address: counted in the entry itself, and beside it where they are many.
 //!
 //! Where a device's address is a function of the memory's (identity mapping), two users of one page share one entry, and nobody
-//! owns it. Its word says everything, and each change is one compare-and-swap:
+//! owns it. As long as they are few its word says everything, and each change is one compare-and-swap:
 //!
 //! | word | acquire | release |
 //! |---|---|---|
 //! | empty | leaf, count 1 | error: not mapped |
 //! | leaf, count *n* | count *n* + 1 | count *n* - 1 |
 //! | leaf, count 1 | count 2 | empty: the last; **to be invalidated** |
-//! | leaf, largest count | error: full, map it elsewhere | count - 1 |
+//! | leaf, as much as it counts | *spilled*: counted beside it (`spill`) | count - 1 |
+//! | leaf, spilled | one more beside it | one less beside it; the last: empty; **to be invalidated** |
 //! | tombstone | look again from the root | error: not mapped |
 //!
 //! A leaf that is not marked as counted is owned ([`Walker::map`]).
@@ -19,6 +20,7 @@
 
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
+use super::spill::{Counted, Joined, counted};
 use super::walk::Walker;
 use super::{MapError, MapErrorKind, UnmapError, index};
 use crate::addr::{IovaRange, PhysAddr, Rights};
@@ -55,15 +57,17 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         phys: PhysAddr,
         rights: Rights,
     ) -> Result<Acquired, MapError> {
-        let fail = |kind| Err(MapError { kind, page, undone: None });
         let Some(range) = IovaRange::new(page, 1) else {
-            return fail(MapErrorKind::OutOfRange);
+            return Err(MapError { kind: MapErrorKind::OutOfRange, page, undone: None });
         };
         self.check(range, phys)?;
         let leaf = self.table.format.leaf(phys, rights, 0);
         let first = leaf | F::COUNTED | F::one();
         let mut stale = word::EMPTY;
+        // A token that was dropped was the last.
+        let mut emptied = false;
         loop {
+            let fail = |kind| Err(MapError { kind, page, undone: emptied.then_some(range) });
             let slot = match self.reach(page, 0) {
                 Ok(table) => &table[index(page, 0)],
                 Err(obstacle) => return fail(obstacle.into()),
@@ -82,13 +86,23 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 {
                     return fail(MapErrorKind::AlreadyMapped);
                 }
-                Decoded::Leaf(..) if F::count(entry) == F::max_count() && !without!(CountWraps) => {
-                    return fail(MapErrorKind::CountFull);
-                }
-                Decoded::Leaf(..) => {
-                    let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
-                    (entry & !F::COUNT | count, Acquired::Shared)
-                }
+                Decoded::Leaf(..) => match counted::<F>(entry) {
+                    Counted::Here(n) if n + 1 < F::max_count() || without!(CountWraps) => {
+                        let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
+                        (entry & !F::COUNT | count, Acquired::Shared)
+                    }
+                    _ => match self.join(page, slot, entry) {
+                        Ok(Joined::Shared) => {
+                            self.table.rely_on(slot, entry, 0);
+                            return Ok(Acquired::Shared);
+                        }
+                        Ok(Joined::Again(last)) => {
+                            emptied |= last;
+                            continue;
+                        }
+                        Err(kind) => return fail(kind),
+                    },
+                },
                 Decoded::Tombstone | Decoded::Table(_) | Decoded::Detached(_) => {
                     stale = entry;
                     self.forget();
@@ -132,7 +146,11 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 // It is mapped by the caller, or else it is not: nothing that others do meanwhile matters.
                 _ => return Err(UnmapError::NotMapped { page }),
             }
-            let last = F::count(entry) == 1;
+            let last = match counted::<F>(entry) {
+                Counted::Here(n) => n == 1,
+                _ if self.part(page, slot) => return Ok(Released::Last),
+                _ => return Ok(Released::Shared),
+            };
             let next = if last { word::EMPTY } else { entry - F::one() };
             // ORDERING: AcqRel, as in `acquire`; the last one comes after all other users.
             if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
@@ -162,10 +180,10 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << 12)), rights) else {
                 continue;
             };
-            let mut last = None;
-            for page in range.first()..page {
+            let mut last = error.undone.map(|undone| (undone.first(), undone.last()));
+            for page in (range.first()..page).rev() {
                 if self.release(page) == Ok(Released::Last) {
-                    last = Some((last.map_or(page, |(first, _)| first), page));
+                    last = Some((page, last.map_or(page, |(_, last)| last)));
                 }
             }
             let undone = last.and_then(|(first, last)| IovaRange::new(first, last - first + 1));

@@ -18,7 +18,7 @@ pub type Table = [AtomicU64; ENTRIES];
 /// # Safety
 /// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, below 2^52 and not at 0, which nobody else
 /// has until it is [freed](Self::free), and which the IOMMU reads at that physical address. [`table`](Self::table) of a page
-/// that is allocated is that page. After [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored
+/// that is allocated is that page, and what [`side`](Self::side) says is kept until it is freed. After [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored
 /// before.
 pub unsafe trait TableMemory: Sync {
     /// A zeroed page; `None` when there is no memory.
@@ -36,6 +36,20 @@ pub unsafe trait TableMemory: Sync {
     /// # Safety
     /// It came from [`allocate`](Self::allocate) and has not been freed, nor will it be while the reference is used.
     unsafe fn table(&self, page: PhysAddr) -> &Table;
+
+    /// A word that goes with this page, in a record that the host keeps of it (its `struct page`, or an array beside): 0 when
+    /// the page is allocated, and nobody else's until it is freed. There the table hangs a page more when one page is shared
+    /// by more users than an entry counts, and takes it away before it frees this one.
+    ///
+    /// `None`, as long as the host says nothing else: there is none. Then who comes too many is
+    /// [told](super::MapErrorKind::CountFull).
+    ///
+    /// # Safety
+    /// As [`table`](Self::table).
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        let _ = page;
+        None
+    }
 
     /// Does the IOMMU's walker read the CPU's caches? If not, entries are written back before anything relies on
     /// them.
@@ -65,6 +79,11 @@ unsafe impl<M: TableMemory> TableMemory for &M {
     unsafe fn table(&self, page: PhysAddr) -> &Table {
         // SAFETY: as the caller promises.
         unsafe { (**self).table(page) }
+    }
+
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).side(page) }
     }
 
     #[inline]

@@ -9,8 +9,8 @@
 //! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps or unmaps in it meanwhile.
 //! So leaf entries are only the owner's ([`Walker::map`], [`Walker::unmap`]; a mapping is unmapped as a whole or not at
 //! all, `unit`), and tables are what is shared. Pages that
-//! several users map at one address (identity) are counted in the entry instead ([`Walker::acquire`],
-//! [`Walker::release`]).
+//! several users map at one address (identity) are counted instead, in the entry and, where that is too small, beside it
+//! ([`Walker::acquire`], [`Walker::release`]; `identity`, `spill`).
 //!
 //! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes the winner's.
 //!
@@ -56,6 +56,7 @@ pub mod memory;
 mod range;
 mod reclaim;
 mod seat;
+mod spill;
 mod unit;
 mod walk;
 
@@ -194,7 +195,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// Page-table pages that are not free: the root, those in the tree, and those that wait to be freed.
+    /// Page-table pages that are not free: the root, those in the tree, those that wait to be freed, and side tables.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
@@ -239,7 +240,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     pub unsafe fn free(self) {
         self.reclaim.for_each_dead(&self.memory, |page| {
             // SAFETY: out of the tree, and nobody borrows the table any more.
-            unsafe { self.memory.free(page) };
+            unsafe { self.free_with_side(page) };
         });
         self.free_below(self.root, self.format.levels() - 1);
     }
@@ -257,7 +258,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             }
         }
         // SAFETY: `free` owns the tree; each page hangs in one place.
-        unsafe { self.memory.free(phys) };
+        unsafe { self.free_with_side(phys) };
     }
 
     /// Is the range within what the table resolves?
@@ -269,7 +270,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// A page for a table, empty for the hardware too.
     fn new_table(&self) -> Option<PhysAddr> {
         let phys = self.memory.allocate()?;
-        self.pages.fetch_add(1, Ordering::Relaxed);
+        self.count_page();
         if !self.memory.is_coherent() && !without!(ParentBeforeChild) {
             // SAFETY: just allocated.
             self.memory.write_back(unsafe { self.memory.table(phys) });
@@ -280,9 +281,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// # Safety
     /// As [`TableMemory::free`].
     unsafe fn free_table(&self, phys: PhysAddr) {
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+        self.uncount_page();
         // SAFETY: as promised.
-        unsafe { self.memory.free(phys) };
+        unsafe { self.free_with_side(phys) };
+    }
+
+    fn count_page(&self) {
+        self.pages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn uncount_page(&self) {
+        self.pages.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Before anything is put below `entry`, or relied on: the hardware sees it, whoever stored it.

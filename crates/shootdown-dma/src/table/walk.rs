@@ -72,7 +72,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             return None;
         };
         let phys = PhysAddr(phys.0 + ((page % span(level)) << 12));
-        Some(Translation { phys, rights, level, uses: F::count(entry) })
+        let uses = if F::is_counted(entry) { self.uses(page, entry) } else { 0 };
+        Some(Translation { phys, rights, level, uses })
     }
 
     /// The table that is remembered, if it is the one at `level` that covers `page`.
@@ -91,6 +92,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     #[inline]
     pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
         self.remembered(page, 0).map(|table| &table[index(page, 0)])
+    }
+
+    /// The table that is remembered.
+    #[inline]
+    pub(super) fn held(&self) -> PhysAddr {
+        self.memo.table
     }
 
     #[inline]

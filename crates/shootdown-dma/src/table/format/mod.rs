@@ -78,8 +78,8 @@ pub enum Decoded {
 pub trait Format: Copy + Send + Sync + 'static {
     /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without it the leaf is owned.
     const COUNTED: u64;
-    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All ones of them is the
-    /// largest count. Of an owned leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
+    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All ones of them, and none, say
+    /// that uses are counted elsewhere (`spill.rs`). Of an owned leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
     const COUNT: u64;
     /// Of an owned leaf: a mapping begins here.
     const BEGINS: u64 = 1 << Self::COUNT.trailing_zeros();
@@ -144,7 +144,7 @@ pub trait Format: Copy + Send + Sync + 'static {
         word & Self::COUNTED != 0
     }
 
-    /// How often a leaf is used. 0: it is not counted.
+    /// What a counted leaf has in its count; 0 if it is not counted.
     #[inline]
     fn count(word: u64) -> u64 {
         if Self::is_counted(word) {
@@ -154,7 +154,7 @@ pub trait Format: Copy + Send + Sync + 'static {
         }
     }
 
-    /// The largest count.
+    /// The largest value of the count: one more than it counts.
     #[inline]
     fn max_count() -> u64 {
         Self::count(Self::COUNT | Self::COUNTED)

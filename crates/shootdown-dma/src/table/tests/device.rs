@@ -24,6 +24,8 @@ struct State {
     view: BTreeMap<u64, Vec<u64>>,
     /// So many pages more.
     budget: usize,
+    /// There are words for side tables.
+    sides: bool,
     root: u64,
     eyes: Vec<u64>,
     /// Cached of the walk: the table at this level that covers pages from this one on.
@@ -41,7 +43,8 @@ pub(crate) struct Pages<F> {
 }
 
 fn layout() -> Layout {
-    Layout::from_size_align(4096, 4096).expect("a page")
+    // A page, and behind it the host's record of it.
+    Layout::from_size_align(8192, 4096).expect("a page")
 }
 
 impl<F: Format> Pages<F> {
@@ -51,6 +54,7 @@ impl<F: Format> Pages<F> {
             all: Vec::new(),
             view: BTreeMap::new(),
             budget: usize::MAX,
+            sides: true,
             root: 0,
             eyes: eyes.to_vec(),
             tables: BTreeMap::new(),
@@ -69,6 +73,11 @@ impl<F: Format> Pages<F> {
 
     pub fn limit(&self, budget: usize) {
         self.state().budget = budget;
+    }
+
+    /// Are there words for side tables?
+    pub fn sides(&self, sides: bool) {
+        self.state().sides = sides;
     }
 
     pub fn live(&self) -> usize {
@@ -160,7 +169,7 @@ unsafe impl<F: Format> TableMemory for super::Shared<F> {
         let page = unsafe { alloc(layout()) };
         assert!(!page.is_null());
         // SAFETY: just allocated.
-        unsafe { page.write_bytes(0, 4096) };
+        unsafe { page.write_bytes(0, 8192) };
         let phys = page as u64;
         state.live.insert(phys);
         state.all.push(phys);
@@ -172,6 +181,9 @@ unsafe impl<F: Format> TableMemory for super::Shared<F> {
     unsafe fn free(&self, page: PhysAddr) {
         let mut state = self.state();
         assert!(state.live.remove(&page.0), "freed twice");
+        // SAFETY: pages are kept until the end.
+        let link = unsafe { &*((page.0 + 4096) as *const AtomicU64) };
+        assert_eq!(link.load(Ordering::Relaxed), 0, "its side table is forgotten");
         let rubbish = self.format.leaf(CANARY, Rights::ReadWrite, 0);
         // SAFETY: pages are kept until the end.
         for slot in unsafe { &*(page.0 as *const Table) } {
@@ -183,6 +195,13 @@ unsafe impl<F: Format> TableMemory for super::Shared<F> {
         assert!(self.state().live.contains(&page.0), "software walks a table that was freed");
         // SAFETY: pages are kept until the end.
         unsafe { &*(page.0 as *const Table) }
+    }
+
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        let state = self.state();
+        assert!(state.live.contains(&page.0), "asks about a page that was freed");
+        // SAFETY: pages are kept until the end.
+        state.sides.then(|| unsafe { &*((page.0 + 4096) as *const AtomicU64) })
     }
 
     fn is_coherent(&self) -> bool {

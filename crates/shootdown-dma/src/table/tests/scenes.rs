@@ -111,6 +111,7 @@ pub(crate) fn walk_caches_forget_tables_that_go_away() {
 pub(crate) fn counts_do_not_wrap() {
     fn fill<F: Format>(format: F, most: u64) {
         let mut world = World::new(format, true, &[0x77]);
+        world.pages.sides(false);
         for _ in 0..most {
             world.acquire(0x77, PHYS, Rights::Read).expect("not full");
         }
@@ -122,10 +123,77 @@ pub(crate) fn counts_do_not_wrap() {
         }
         assert_eq!(world.release(0x77), Err(UnmapError::NotMapped { page: 0x77 }));
     }
-    fill(vtd(), 511);
-    fill(AmdV1::new(4, true).expect("four levels"), 15);
-    fill(ArmStage1::new(4, 0).expect("four levels"), 3);
-    fill(ArmStage2::new(3).expect("three levels"), 3);
+    fill(vtd(), 510);
+    fill(AmdV1::new(4, true).expect("four levels"), 14);
+    fill(ArmStage1::new(4, 0).expect("four levels"), 2);
+    fill(ArmStage2::new(3).expect("three levels"), 2);
+}
+
+#[test]
+pub(crate) fn counts_go_on_beside_the_entry() {
+    fn fill<F: Format>(format: F, coherent: bool) {
+        let mut world = World::new(format, coherent, &[0x77, 0x78]);
+        let pages = world.table.pages();
+        for most in [20, 600] {
+            for _ in 0..most {
+                world.acquire(0x77, PHYS, Rights::Read).expect("any number");
+                world.acquire(0x78, PHYS, Rights::Read).expect("any number");
+                let _ = world.release(0x78).expect("just acquired");
+            }
+            let other = world.acquire(0x77, PHYS, Rights::ReadWrite).unwrap_err();
+            assert_eq!(other.kind, MapErrorKind::AlreadyMapped, "others' rights");
+            assert_eq!(world.unmap(0x77, 1), Err(UnmapError::Counted { page: 0x77 }));
+            for n in (0..most).rev() {
+                let left = if n == 0 { Released::Last } else { Released::Shared };
+                assert_eq!(world.release(0x77), Ok(left), "{n} of {most}");
+                if n % 7 == 3 {
+                    world.acquire(0x77, PHYS, Rights::Read).expect("any number");
+                    assert_eq!(world.release(0x77), Ok(Released::Shared));
+                }
+            }
+            assert_eq!(world.release(0x77), Err(UnmapError::NotMapped { page: 0x77 }));
+            // And it is free for other rights.
+            world.acquire(0x77, PHYS, Rights::Write).expect("free");
+            assert_eq!(world.release(0x77), Ok(Released::Last));
+        }
+        // No memory for a side table: nothing has happened. (There is one by now, so in another table.)
+        world.pages.limit(usize::MAX);
+        let mut users = 0;
+        let page = 0x477;
+        let full = loop {
+            match world.acquire(page, PHYS, Rights::Read) {
+                Ok(_) => users += 1,
+                Err(error) => break error,
+            }
+            world.pages.limit(0);
+        };
+        assert_eq!((full.kind, full.undone), (MapErrorKind::CountFull, None));
+        world.pages.limit(usize::MAX);
+        world.acquire(page, PHYS, Rights::Read).expect("there is memory now");
+        assert!((0..users).all(|_| world.release(page) == Ok(Released::Shared)));
+        assert_eq!(world.release(page), Ok(Released::Last));
+        // Side tables go with their tables.
+        world.sweep();
+        while !world.owed.is_empty() {
+            world.settle(0);
+        }
+        for seat in 0..2 {
+            world.table.walker(seat).expect("a seat").translate(1 << 20);
+        }
+        world.table.collect();
+        world.sweep();
+        while !world.owed.is_empty() {
+            world.settle(0);
+        }
+        assert!(world.table.pages() <= pages + 1, "{} left", world.table.pages());
+        assert_eq!(world.table.pages(), world.pages.live());
+    }
+    for coherent in [true, false] {
+        fill(vtd(), coherent);
+        fill(AmdV1::new(4, true).expect("four levels"), coherent);
+        fill(ArmStage1::new(4, 0).expect("four levels"), coherent);
+        fill(ArmStage2::new(3).expect("three levels"), coherent);
+    }
 }
 
 #[test]

@@ -48,6 +48,22 @@ fn share<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
     }
 }
 
+/// The same page by several users of one CPU, for whom its entry is too small.
+fn share_many<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, users: u64) {
+    let mut walker = table.walker(cpu).expect("a seat");
+    let seen = Some((0x7000, Rights::ReadWrite));
+    for _ in 0..users {
+        walker.acquire(SHARED, PhysAddr(0x7000), Rights::ReadWrite).expect("not full");
+        assert_eq!(pages.access(SHARED), seen, "while it is used");
+    }
+    for _ in 0..users {
+        assert_eq!(pages.access(SHARED), seen, "while it is used");
+        if walker.release(SHARED) == Ok(Released::Last) {
+            pages.invalidate(range(SHARED, 1), true);
+        }
+    }
+}
+
 fn run<F: Format>(format: F, coherent: bool) {
     const ROUNDS: u64 = if cfg!(miri) { 6 } else { 300 };
     let pages = Arc::new(Pages::new(format, coherent, &[]));
@@ -63,6 +79,7 @@ fn run<F: Format>(format: F, coherent: bool) {
                     let first = 0x400 + (round % 3) * 0x200 + cpu as u64 * 0x80;
                     use_range(pages, table, cpu, range(first, 1 + round % 40));
                     share(pages, table, cpu);
+                    share_many(pages, table, cpu, 1 + round % 7);
                     if round % 16 == 0 {
                         use_range(pages, table, cpu, range(0x2000 + cpu as u64 * 0x200, 512));
                     }
@@ -99,6 +116,7 @@ fn run<F: Format>(format: F, coherent: bool) {
 fn threads_and_a_device_find_what_was_mapped() {
     run(VtdSecondLevel::new(4, true, false).expect("four levels"), true);
     run(AmdV1::new(4, true).expect("four levels"), true);
+    run(ArmStage1::new(4, 0).expect("four levels"), true);
 }
 
 #[test]

@@ -1,0 +1,264 @@
+//! Uses beyond what an entry counts: a side table.
+//!
+//! # The problem
+//! A leaf has few bits that are ours: VT-d's count uses to 510, AMD's to 14, Arm's to 2. A page that more users share needs a
+//! counter elsewhere, and two words can't be changed at once. If they ever disagree in the wrong direction, the last use
+//! passes unnoticed and the page stays mapped for ever, or it is taken for the last while others live.
+//!
+//! # The protocol
+//! The entry's count is exact as long as it is small. All ones means *spilled*: then all uses are counted in a **side word**, one
+//! for each entry of the table. The side table is a page of its own, which the first spill hangs on a word that the host keeps with
+//! each table page ([`TableMemory::side`]); it is freed with the table. From one use to none, and as long as uses are few, it is one
+//! compare-and-swap on the entry and nothing else.
+//!
+//! Side words count **tokens**. A token is a use, or belongs to an operation that is under way, which turns it into a use or
+//! takes it away. So a side word may be too large for a moment, never too small.
+//!
+//! | operation | does |
+//! |---|---|
+//! | *spill*: one more than the entry counts (*n*) | adds *n* + 1 tokens, then swaps the entry from *n* to *spilled*: the *n* users' uses are now tokens. If the entry has changed, the tokens are dropped again |
+//! | *join*: one more, when spilled | adds a token, then looks at the entry again: *spilled*, and it is a use; *closing*, then it is made *spilled* first; anything else, and the token is dropped again |
+//! | *drop* own tokens: one less | subtracts them, if there are others. If there are none, nobody uses the page: the entry is marked *closing* (count 0), the side word looked at again, and if nothing at all has happened to it meanwhile, the entry is emptied. Then the tokens are subtracted. If the entry is not spilled, they stood for nothing |
+//!
+//! Nobody waits for anybody: whoever finds *closing* takes the mark away and goes on, and whoever set it begins again.
+//!
+//! # Invariants
+//! - **P1** Spilled or closing: the side word is the number of uses and of tokens under way. Otherwise uses are in the entry, and
+//!   the side word has tokens under way alone.
+//! - **P2** Only an operation whose own tokens are all there are marks an entry or empties it. There is one at most, since its
+//!   tokens stay until it is done: anybody else finds more than their own. So the mark that it finds when it empties the
+//!   entry is its own, or one that stands since it looked.
+//! - **P3** Who joins is a use only if the entry was spilled after the token was there. So an entry is emptied before, and the token
+//!   is not a use; or the side word has changed when it is looked at again (S1, S2), or the mark is gone.
+//! - **P4** A side word is never twice the same: 40 bits of it count changes. What was decided on one holds if it is still there.
+//! - **P5** Tokens are there only while their operation holds the table (`seat`), uses while the entry is present: a table that is
+//!   freed has a side table of zeroes.
+//!
+//! A drop on behalf of an acquisition that failed may be the one that empties the entry, after the last user was told
+//! that others use the page: that acquisition then reports the page as *undone*, or maps it once more.
+//!
+//! # Orderings
+//! | # | access | ordering | partner | why |
+//! |---|---|---|---|---|
+//! | S1 | token added, fence, entry read | SeqCst fence | S2 | either the entry's mark is seen, or the token by who marked it |
+//! | S2 | entry marked, fence, side word read | SeqCst fence | S1 | |
+//! | S3 | side word changed | AcqRel | itself | what users did before they dropped comes before the entry is emptied |
+//! | S4 | side table linked, found | AcqRel, Acquire | each other | its zeroes |
+//! | S5 | entry swapped to *spilled*, found to be so | AcqRel, Acquire | each other | the side table is linked, and the tokens are there |
+
+use super::format::{Format, word};
+use super::memory::TableMemory;
+use super::walk::Walker;
+use super::{IoPageTable, MapErrorKind, index};
+use crate::addr::PhysAddr;
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// Above the tokens of a side word: how often it was changed.
+const CHANGE: u64 = 1 << 24;
+
+/// Tokens are refused beyond this: far from overflow, whatever operations are under way.
+const MOST: u64 = 1 << 20;
+
+const fn tokens(side: u64) -> u64 {
+    side & (CHANGE - 1)
+}
+
+/// How a counted leaf's uses are counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    /// In the entry, so many.
+    Here(u64),
+    /// In the side word; the entry is spilled.
+    Spilled,
+    /// In the side word; the entry is marked as about to be emptied.
+    Closing,
+}
+
+/// Reads a counted leaf.
+#[inline]
+pub(super) fn counted<F: Format>(entry: u64) -> Counted {
+    match F::count(entry) {
+        0 => Counted::Closing,
+        n if n == F::max_count() => Counted::Spilled,
+        n => Counted::Here(n),
+    }
+}
+
+impl<F: Format, M: TableMemory> IoPageTable<F, M> {
+    /// The side table of a table page; with `make` it is put there if it was not.
+    fn side_table(&self, table: PhysAddr, make: bool) -> Option<PhysAddr> {
+        // SAFETY: the walker holds the table.
+        let link = unsafe { self.memory.side(table) }?;
+        // ORDERING [S4]: Acquire, with the Release below.
+        let found = link.load(Ordering::Acquire);
+        if found != 0 || !make {
+            return Some(PhysAddr(found)).filter(|side| side.0 != 0);
+        }
+        // No walker of the hardware looks at it: nothing is written back.
+        let side = self.memory.allocate()?;
+        match link.compare_exchange(0, side.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => {
+                self.count_page();
+                Some(side)
+            }
+            Err(other) => {
+                // SAFETY: just allocated, and nobody has seen it.
+                unsafe { self.memory.free(side) };
+                Some(PhysAddr(other))
+            }
+        }
+    }
+
+    /// Frees a table page, with its side table.
+    ///
+    /// # Safety
+    /// As [`TableMemory::free`]; nobody holds the table (P5).
+    pub(super) unsafe fn free_with_side(&self, table: PhysAddr) {
+        // SAFETY: not freed yet.
+        if let Some(link) = unsafe { self.memory.side(table) } {
+            let side = link.swap(0, Ordering::Acquire);
+            if side != 0 {
+                self.uncount_page();
+                // SAFETY: it hung there alone, and who used it held the table.
+                unsafe { self.memory.free(PhysAddr(side)) };
+            }
+        }
+        // SAFETY: as promised.
+        unsafe { self.memory.free(table) };
+    }
+
+    /// Is it spilled, or closing? If so, as what.
+    fn spilled(&self, entry: u64) -> Option<Counted> {
+        let counts = self.format.is_present(entry) && F::is_counted(entry);
+        let how = counted::<F>(entry);
+        (counts && !matches!(how, Counted::Here(_))).then_some(how)
+    }
+
+    /// Takes away `mine` tokens. True: with them the last use went, and the entry is empty.
+    fn drop_tokens(&self, slot: &AtomicU64, side: &AtomicU64, mine: u64) -> bool {
+        let changed = if without!(ChangeUncounted) { 0 } else { CHANGE };
+        let mut emptied = false;
+        loop {
+            // ORDERING [S3]: Acquire, with what others did before they dropped theirs.
+            let seen = side.load(Ordering::Acquire);
+            let others = tokens(seen) > mine;
+            let entry = slot.load(Ordering::Acquire);
+            if others || self.spilled(entry).is_none() {
+                // ORDERING [S3].
+                let less = seen.wrapping_add(changed) - mine;
+                let taken = side.compare_exchange(seen, less, Ordering::AcqRel, Ordering::Relaxed);
+                if taken.is_ok() {
+                    return emptied;
+                }
+                continue;
+            }
+            // [P2] Also if it is marked already: S2 needs a store of our own.
+            let marked = entry & !F::COUNT;
+            if slot.compare_exchange(entry, marked, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            if !without!(CloseUnfenced) {
+                fence(Ordering::SeqCst); // [S2]
+            }
+            // [P3] [P4]
+            if side.load(Ordering::Acquire) != seen && !without!(CloseUnchecked) {
+                continue;
+            }
+            // ORDERING: AcqRel, as all that empties entries.
+            let away =
+                slot.compare_exchange(marked, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
+            if away.is_ok() {
+                self.show(core::slice::from_ref(slot));
+                emptied = true;
+            }
+        }
+    }
+}
+
+/// What came of one more use of a spilled page, or of one that is to be.
+pub(super) enum Joined {
+    /// It is a use.
+    Shared,
+    /// Something has changed; look again. True: the entry was emptied by this.
+    Again(bool),
+}
+
+impl<F: Format, M: TableMemory> Walker<'_, F, M> {
+    /// The side word of a page whose entry is in the leaf table that is remembered.
+    fn side_word(&self, page: u64, make: bool) -> Option<&AtomicU64> {
+        let side = self.table.side_table(self.held(), make)?;
+        // SAFETY: it is freed with the table, which the seat holds.
+        Some(&unsafe { self.table.memory.table(side) }[index(page, 0)])
+    }
+
+    /// How often a counted page is used.
+    pub(super) fn uses(&self, page: u64, entry: u64) -> u64 {
+        match counted::<F>(entry) {
+            Counted::Here(n) => n,
+            _ => {
+                let side = self.side_word(page, false).map(|side| side.load(Ordering::Relaxed));
+                side.map_or(1, |side| tokens(side).max(1))
+            }
+        }
+    }
+
+    /// One more use of a page whose entry, in the leaf table that is remembered, counts as many as it can, or has spilled.
+    #[cold]
+    pub(super) fn join(
+        &self,
+        page: u64,
+        slot: &AtomicU64,
+        entry: u64,
+    ) -> Result<Joined, MapErrorKind> {
+        let side = self.side_word(page, true).ok_or(MapErrorKind::CountFull)?;
+        if tokens(side.load(Ordering::Relaxed)) >= MOST {
+            return Err(MapErrorKind::CountFull);
+        }
+        let changed = if without!(ChangeUncounted) { 0 } else { CHANGE };
+        if let Counted::Here(n) = counted::<F>(entry) {
+            let ours = if without!(SpilledAlone) { 1 } else { n + 1 };
+            // ORDERING [S3].
+            side.fetch_add(changed + ours, Ordering::AcqRel);
+            let spilled = entry | F::COUNT;
+            // ORDERING [S5].
+            let moved = slot.compare_exchange(entry, spilled, Ordering::AcqRel, Ordering::Relaxed);
+            return Ok(match moved {
+                Ok(_) => Joined::Shared,
+                Err(_) => Joined::Again(self.table.drop_tokens(slot, side, ours)),
+            });
+        }
+        // ORDERING [S3].
+        side.fetch_add(changed + 1, Ordering::AcqRel);
+        if !without!(JoinUnfenced) {
+            fence(Ordering::SeqCst); // [S1]
+        }
+        let mut now = slot.load(Ordering::Acquire);
+        loop {
+            let same = F::meaning(now) == F::meaning(entry);
+            match self.table.spilled(now).filter(|_| same) {
+                Some(Counted::Spilled) => return Ok(Joined::Shared),
+                Some(_) if without!(ClosingJoined) => return Ok(Joined::Shared),
+                Some(_) => {
+                    let open = now | F::COUNT;
+                    match slot.compare_exchange(now, open, Ordering::AcqRel, Ordering::Acquire) {
+                        Ok(_) => return Ok(Joined::Shared),
+                        Err(other) => now = other,
+                    }
+                }
+                None => return Ok(Joined::Again(self.table.drop_tokens(slot, side, 1))),
+            }
+        }
+    }
+
+    /// One use less of a page whose entry, in the leaf table that is remembered, has spilled. True: it was the last one.
+    #[cold]
+    pub(super) fn part(&self, page: u64, slot: &AtomicU64) -> bool {
+        if !without!(PartUnordered) {
+            fence(Ordering::Acquire); // [S5] The entry was read Relaxed.
+        }
+        match self.side_word(page, false) {
+            Some(side) => self.table.drop_tokens(slot, side, 1),
+            None => unreachable!("what is spilled has a side table"),
+        }
+    }
+}
