@@ -1,5 +1,6 @@
 //! Leaves of a space: unmapped, narrowed, replaced, and their accessed and dirty bits.
 
+use shootdown::accessed::Accessed;
 use shootdown::gather::Array;
 use shootdown::{Gather, Platform, Stride, VaRange};
 
@@ -17,7 +18,8 @@ pub const CASES: &[Case] = &[
     Case::new("replace", replace),
     Case::new("code", replace_code),
     Case::new("accessed", accessed).needs(|features| features.sets_accessed_dirty),
-    Case::new("accessed-later", accessed_later).needs(|features| features.sets_accessed_dirty),
+    Case::new("accessed-later", accessed_later)
+        .needs(|features| features.sets_accessed_dirty && forgets_accessed()),
     Case::new("dirty", dirty).needs(|features| features.sets_accessed_dirty),
     Case::new("gather-reuse", gather_reuse),
     Case::new("large-unmap", large_unmap),
@@ -135,6 +137,11 @@ fn accessed(stage: &Stage) -> Outcome {
     stage.flush(page.range())?;
     warm(stage, page)?;
     Ok(u32::from(!paging::accessed(stage.space.tree.look(page.at))))
+}
+
+/// Does the policy ever make CPUs forget what they cached of an accessed bit?
+fn forgets_accessed() -> bool {
+    Kernel::policy().accessed.small != Accessed::Never
 }
 
 /// The same where the policy puts it off to the next switch of each CPU.

@@ -1,0 +1,50 @@
+//! This CPU: its number, its clock, a turn of a waiting loop, why it took an exception.
+
+use core::arch::asm;
+
+use aarch64_cpu::registers::{
+    CNTFRQ_EL0, CNTVCT_EL0, ESR_EL1, FAR_EL1, MPIDR_EL1, Readable, TPIDR_EL1,
+};
+use shootdown::CpuId;
+
+/// The executing CPU: TPIDR_EL1 has the number that it was started with.
+#[must_use]
+pub fn cpu() -> CpuId {
+    CpuId(TPIDR_EL1.get() as u32)
+}
+
+/// Affinity fields of MPIDR_EL1: what PSCI and the GIC call this CPU.
+pub(super) fn affinity() -> u64 {
+    MPIDR_EL1.get() & 0xff_00ff_ffff
+}
+
+/// One turn of a wait loop. `core::hint::spin_loop` is an ISB on this architecture, on which an emulator that runs the
+/// CPUs in turn goes on with the same one; YIELD lets the next one run.
+pub fn relax() {
+    // SAFETY: a hint.
+    unsafe { asm!("yield", options(nomem, nostack, preserves_flags)) };
+}
+
+/// The virtual counter.
+#[must_use]
+pub fn ticks() -> u64 {
+    // SAFETY: ISB changes nothing; without it the counter may be read early.
+    unsafe { asm!("isb", options(nomem, nostack, preserves_flags)) };
+    CNTVCT_EL0.get()
+}
+
+/// How fast [`ticks`] grow.
+#[must_use]
+pub fn ticks_per_ms() -> u64 {
+    (CNTFRQ_EL0.get() / 1000).max(1)
+}
+
+/// ESR_EL1: why the last exception was taken.
+pub(super) fn syndrome() -> u64 {
+    ESR_EL1.get()
+}
+
+/// FAR_EL1: the address of the last abort.
+pub(super) fn fault_address() -> u64 {
+    FAR_EL1.get()
+}
