@@ -48,3 +48,24 @@ pub(super) fn syndrome() -> u64 {
 pub(super) fn fault_address() -> u64 {
     FAR_EL1.get()
 }
+
+/// Everything stored to memory before is seen by devices before they see what is stored to their registers after.
+pub fn barrier_for_devices() {
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
+}
+
+/// Writes memory back from the caches, line by line, for devices that don't look into them.
+pub fn write_back(at: *const u8, bytes: usize) {
+    let ctr: u64;
+    // SAFETY: reading CTR_EL0 changes nothing.
+    unsafe { asm!("mrs {}, ctr_el0", out(reg) ctr, options(nomem, nostack, preserves_flags)) };
+    // The smallest line of the data caches: log2 of words.
+    let line = 4usize << (ctr >> 16 & 0xf);
+    let start = at.addr() / line * line;
+    for line in (start..at.addr() + bytes).step_by(line) {
+        // SAFETY: cleaning a line changes no data.
+        unsafe { asm!("dc cvac, {}", in(reg) line, options(nostack, preserves_flags)) };
+    }
+    barrier_for_devices();
+}

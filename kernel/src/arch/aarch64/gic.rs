@@ -24,6 +24,8 @@ const REDISTRIBUTORS: u64 = 0x080a_0000;
 
 const KICK: IntId = IntId::sgi(1);
 const WAKE: IntId = IntId::sgi(2);
+/// The virtual timer: interrupt 27 on every machine (Arm's Base System Architecture).
+const TIMER: IntId = IntId::ppi(11);
 
 struct Gic(GicV3<'static>);
 // SAFETY: registers of the machine, which any CPU may access, one at a time by the lock around it.
@@ -54,7 +56,7 @@ pub(super) fn join(cpu: usize) {
     let Gic(gic) = gic.as_mut().expect("set up by the first CPU");
     gic.init_cpu(cpu);
     let known = "a redistributor for each CPU";
-    for id in [KICK, WAKE] {
+    for id in [KICK, WAKE, TIMER] {
         gic.set_group(id, Some(cpu), Group::Group1NS).expect(known);
         gic.set_interrupt_priority(id, Some(cpu), 0x80).expect(known);
         gic.enable_interrupt(id, Some(cpu), true).expect(known);
@@ -86,6 +88,9 @@ pub(super) fn raise(ipi: Ipi, affinity: u64) {
 /// An interrupt was taken: everything that is pending is acknowledged and handled.
 pub(super) fn interrupted() {
     while let Some(id) = GicCpuInterface::get_and_acknowledge_interrupt(InterruptGroup::Group1) {
+        if id == TIMER {
+            super::timer::silence();
+        }
         // Before the work, so that a kick which arrives meanwhile is a new one.
         GicCpuInterface::end_interrupt(id, InterruptGroup::Group1);
         if id == KICK {

@@ -11,16 +11,19 @@ mod exit;
 mod gic;
 pub mod interrupts;
 pub mod paging;
+pub mod pci;
 mod psci;
 mod regime;
 mod smp;
+mod timer;
 mod trap;
 
 pub use boot::{PHYSICAL_BASE, image_end};
-pub use cpu::{cpu, relax, ticks, ticks_per_ms};
+pub use cpu::{barrier_for_devices, cpu, relax, ticks, ticks_per_ms, write_back};
 pub use exit::exit;
 pub use regime::{Regime, Tags, features, tags};
 pub use smp::{init, send_ipi, start_cpus};
+pub use timer::sleep_ms;
 pub use trap::probe;
 
 /// What rustc calls this architecture.
