@@ -8,12 +8,12 @@
 //! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU |
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
-//! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline` |
+//! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with another way to decide what is broadcast: `sticky`, `trim` |
 //! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
 
-use shootdown::Policy;
+use shootdown::{Policy, Strategy};
 
 /// Which cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,13 +45,20 @@ pub struct Options {
     pub policy: (&'static str, &'static Policy),
 }
 
-const POLICIES: [(&str, &Policy); 6] = [
+/// The library's own, with this strategy.
+const fn strategy(strategy: Strategy) -> Policy {
+    Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN }
+}
+
+const POLICIES: [(&str, &Policy); 8] = [
     ("shootdown", &Policy::SHOOTDOWN),
     ("naive", &Policy::NAIVE),
     ("linux-4.13", &Policy::LINUX_4_13),
     ("linux-4.14", &Policy::LINUX_4_14),
     ("linux-5.13", &Policy::LINUX_5_13),
     ("arm64-mainline", &Policy::ARM64_MAINLINE),
+    ("sticky", &strategy(Strategy::Sticky)),
+    ("trim", &strategy(Strategy::Trim)),
 ];
 
 impl Options {

@@ -18,6 +18,8 @@ mod spaces;
 mod stage;
 mod stress;
 mod tables;
+#[cfg(target_arch = "aarch64")]
+mod tlbi;
 
 use shootdown::FlushError;
 
@@ -149,7 +151,11 @@ pub fn run(options: &Options, cpus: u32) -> Verdict {
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
     let mut worst = Verdict::Pass;
     let (mut ran, mut skipped) = (0, 0);
-    let cases = [pages::CASES, tables::CASES, kernel::CASES, spaces::CASES];
+    #[cfg(target_arch = "aarch64")]
+    let own = tlbi::CASES;
+    #[cfg(not(target_arch = "aarch64"))]
+    let own = &[];
+    let cases = [pages::CASES, tables::CASES, kernel::CASES, spaces::CASES, own];
     for case in cases.into_iter().flatten().filter(|case| wanted(case.name)) {
         if !(case.needs)(arch::features()) {
             say!("case-not-run {}: this hardware has nothing that it is about", case.name);

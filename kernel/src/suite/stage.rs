@@ -95,6 +95,12 @@ impl Stage {
         everyone
     }
 
+    /// Those who look.
+    #[cfg(target_arch = "aarch64")]
+    pub const fn watchers(&self) -> &CpuSet<1> {
+        &self.watchers
+    }
+
     /// This CPU runs in the space from now on.
     pub fn enter(&self) {
         // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until `strike`, by which all have left.

@@ -22,7 +22,7 @@ pub use boot::{PHYSICAL_BASE, image_end};
 pub use cpu::{barrier_for_devices, cpu, relax, ticks, ticks_per_ms, write_back};
 pub use exit::exit;
 pub use regime::{Regime, Tags, features, tags};
-pub use smp::{init, send_ipi, start_cpus};
+pub use smp::{init, power_off, power_on, send_ipi, start_cpus};
 pub use timer::sleep_ms;
 pub use trap::probe;
 

@@ -1,11 +1,11 @@
-//! CPUs up, the machine down: PSCI (Arm DEN 0022).
+//! CPUs up and down, by PSCI (Arm DEN 0022).
 //!
 //! Who answers is told by an instruction: HVC where there is a hypervisor or an emulator that plays one, SMC where
 //! there is firmware. QEMU's `virt` answers HVC, and with `virtualization=on` SMC, because HVC is the guest's own then;
 //! whether the CPUs have EL2 decides.
 
 use aarch64_cpu::registers::{ID_AA64PFR0_EL1, Readable};
-use smccc::psci::{self, error::Error};
+use smccc::psci::{self, AffinityState, LowestAffinityLevel, error::Error};
 use smccc::{Hvc, Smc};
 
 unsafe extern "C" {
@@ -30,6 +30,23 @@ pub(super) fn start(affinity: u64, number: usize) -> Result<(), Error> {
     } else {
         psci::cpu_on::<Hvc>(affinity, entry, context)
     }
+}
+
+/// Turns this CPU off. Comes back only if PSCI refuses, with what it said.
+pub(super) fn stop() -> Error {
+    let refused = if by_smc() { psci::cpu_off::<Smc>() } else { psci::cpu_off::<Hvc>() };
+    refused.err().unwrap_or(Error::InternalFailure)
+}
+
+/// Has this CPU stopped, in the eyes of PSCI?
+pub(super) fn is_off(affinity: u64) -> bool {
+    let all = LowestAffinityLevel::All;
+    let state = if by_smc() {
+        psci::affinity_info::<Smc>(affinity, all)
+    } else {
+        psci::affinity_info::<Hvc>(affinity, all)
+    };
+    state == Ok(AffinityState::Off)
 }
 
 /// Turns the machine off.

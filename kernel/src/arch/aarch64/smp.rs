@@ -1,6 +1,7 @@
-//! CPUs: which there are, and how they come up.
+//! CPUs: which there are, up, down, and up again.
 //!
-//! The device tree names them; PSCI starts them, one after the other, so that their numbers have no gaps.
+//! The device tree names them; PSCI starts them, one after the other, so that their numbers have no gaps. A CPU that
+//! goes down ([`power_off`]) loses all it had, TLB included, and comes back through the same entry.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -9,8 +10,8 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use shootdown::KickError;
 use shootdown::cpu_set::{Bits, CpuSet};
+use shootdown::{CpuId, KickError};
 
 use super::boot::{CPUS, device_tree};
 use super::regime::{Offered, decide};
@@ -86,6 +87,26 @@ pub(super) fn arrived() {
     assert!(Offered::here() == Offered::of_all(), "this CPU has not what the first one has");
     gic::join(cpu::cpu().index());
     ARRIVALS.fetch_add(1, Ordering::Release); // [S1]
+}
+
+/// Turns this CPU off: the library must have been told before. It comes back through `crate::ap_main`.
+pub fn power_off() -> ! {
+    super::interrupts::off();
+    let why = psci::stop();
+    panic!("PSCI does not turn this CPU off: {why:?}")
+}
+
+/// Waits until a CPU that goes down is off, starts it again, and waits until it is there.
+///
+/// # Panics
+/// When PSCI refuses.
+pub fn power_on(number: CpuId) {
+    while !psci::is_off(AFFINITIES[number.index()].load(Ordering::Relaxed)) {
+        relax();
+    }
+    if let Err(why) = start(number.0) {
+        panic!("PSCI does not start {number} again: {why:?}");
+    }
 }
 
 /// Interrupts each CPU of the set. Never waits.
