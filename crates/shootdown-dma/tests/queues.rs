@@ -9,11 +9,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hardware::{Fault, Hardware, Kind};
 use proptest::prelude::*;
 use shootdown_dma::invalidate::queue::{Amd, Format, Queue, SLOTS, STRIKES, Smmu, Vtd};
-use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit, smmu, vtd};
+use shootdown_dma::invalidate::{
+    Command, Engine, Ladder, QueueError, Ticket, Unit, amd, smmu, vtd,
+};
 use shootdown_dma::mutant::{self, Mutant};
 use shootdown_dma::{DeviceId, DomainId, IovaRange};
 
 const KINDS: [Kind; 4] = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::Amd];
+
+const AMD: amd::Facts = amd::Facts { forgets_all: true };
 
 fn vtd_format(slots: u64) -> Vtd {
     let facts =
@@ -151,7 +155,7 @@ fn run(
     let errors = match kind {
         Kind::Vtd => go(World::new(&hardware, vtd_format(slots), start), choices),
         Kind::Smmu(stores) => go(World::new(&hardware, smmu_format(slots, stores), start), choices),
-        Kind::Amd => go(World::new(&hardware, Amd { slots }, start), choices),
+        Kind::Amd => go(World::new(&hardware, Amd { slots, facts: AMD }, start), choices),
     };
     let faults = hardware.state.lock().unwrap().faults;
     (errors, faults)
@@ -280,7 +284,7 @@ fn a_silent_device_is_left_out_until_it_is_revived() {
         match kind {
             Kind::Vtd => go(World::new(&hardware, vtd_format(32), 0)),
             Kind::Smmu(stores) => go(World::new(&hardware, smmu_format(32, stores), 0)),
-            Kind::Amd => go(World::new(&hardware, Amd { slots: 32 }, 0)),
+            Kind::Amd => go(World::new(&hardware, Amd { slots: 32, facts: AMD }, 0)),
         }
     }
 }
@@ -303,7 +307,7 @@ fn a_ring_that_is_too_small_or_no_power_of_two_is_refused() {
         [(SLOTS as u64, true), (SLOTS as u64 / 2, false), (SLOTS as u64 + 1, false)]
     {
         let hardware = Hardware::new(Kind::Amd, slots, 0, 1);
-        assert_eq!(Queue::new(&hardware, Amd { slots }).is_some(), fits);
+        assert_eq!(Queue::new(&hardware, Amd { slots, facts: AMD }).is_some(), fits);
     }
 }
 
@@ -322,7 +326,9 @@ fn a_batch_fits_an_empty_queue() {
         let hardware = KINDS.map(|kind| Hardware::new(kind, slots, 0, 1));
         assert!(Queue::new(&hardware[0], vtd_format(slots)).unwrap().submit(&batch).is_ok());
         assert!(Queue::new(&hardware[1], smmu_format(slots, true)).unwrap().submit(&batch).is_ok());
-        assert!(Queue::new(&hardware[3], Amd { slots }).unwrap().submit(&batch).is_ok());
+        assert!(
+            Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap().submit(&batch).is_ok()
+        );
     }
 }
 
@@ -383,7 +389,7 @@ fn an_engine_drives_all_kinds() {
         Box::new(Queue::new(&hardware[0], vtd_format(slots)).unwrap()),
         Box::new(Queue::new(&hardware[1], smmu_format(slots, true)).unwrap()),
         Box::new(Queue::new(&hardware[2], smmu_format(slots, false)).unwrap()),
-        Box::new(Queue::new(&hardware[3], Amd { slots }).unwrap()),
+        Box::new(Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap()),
     ];
     let members = units.iter().map(|unit| (unit, DomainId(7)));
     let engine = Engine::new(2, members, Ladder::DEFAULT);
@@ -420,6 +426,59 @@ fn an_engine_drives_all_kinds() {
     }
 }
 
+/// Buffers that were mapped for good go away together: each unit forgets everything, if it can be told that, and its device
+/// then.
+#[test]
+fn all_goes_at_once_on_all_kinds() {
+    let slots = SLOTS as u64;
+    let tables = amd::Facts { forgets_all: false };
+    for together in [true, false] {
+        let kinds = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::Amd, Kind::Amd];
+        let hardware = kinds.map(|kind| Hardware::new(kind, slots, 0, 1));
+        let units: [Box<dyn Unit>; 5] = [
+            Box::new(Queue::new(&hardware[0], vtd_format(slots)).unwrap()),
+            Box::new(Queue::new(&hardware[1], smmu_format(slots, true)).unwrap()),
+            Box::new(Queue::new(&hardware[2], smmu_format(slots, false)).unwrap()),
+            Box::new(Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap()),
+            Box::new(Queue::new(&hardware[4], Amd { slots, facts: tables }).unwrap()),
+        ];
+        let alone = Ladder::DEFAULT.with_live(1).with_everything(1, 0);
+        let engine = Engine::new(1, units.iter().map(|unit| (unit, DomainId(7))), alone);
+        for (unit, hardware) in hardware.iter().enumerate() {
+            let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
+            let mut state = hardware.state.lock().unwrap();
+            state.iotlb.extend([(7, 5), (7, 0x5_0000), (8, 5)]);
+            state.atc.extend([(3, 5), (3, 0x5_0000), (4, 5)]);
+        }
+        let token = if together {
+            engine.note_everything(0)
+        } else {
+            // So many that they are.
+            engine.note_all(0, || {
+                (0..12u64).map(|n| (IovaRange::new(5 + (n << 12), 1).unwrap(), true))
+            })
+        };
+        let mut turns = 0;
+        let outcome = engine.wait(token, &mut || {
+            hardware.iter().for_each(Hardware::step);
+            turns += 1;
+            turns < 100_000
+        });
+        assert_eq!(outcome, Ok(()));
+        for (n, unit) in hardware.iter().enumerate() {
+            let state = unit.state.lock().unwrap();
+            assert!(state.iotlb.iter().all(|e| e.0 == 8), "{:?}: {:?}", unit.kind, state.iotlb);
+            assert_eq!(
+                state.iotlb.is_empty(),
+                n != 4,
+                "{:?} forgets what it can be told",
+                unit.kind
+            );
+            assert!(state.atc.iter().all(|e| e.0 == 4), "{:?}: {:?}", unit.kind, state.atc);
+        }
+    }
+}
+
 /// Real threads submit to one ring, whose positions wrap 32 bits meanwhile.
 #[test]
 fn threads_share_a_ring() {
@@ -432,7 +491,7 @@ fn threads_share_a_ring() {
             Kind::Smmu(stores) => {
                 Box::new(Queue::small(&hardware, smmu_format(slots, stores), start))
             }
-            Kind::Amd => Box::new(Queue::small(&hardware, Amd { slots }, start)),
+            Kind::Amd => Box::new(Queue::small(&hardware, Amd { slots, facts: AMD }, start)),
         };
         let stop = AtomicBool::new(false);
         std::thread::scope(|threads| {

@@ -241,6 +241,12 @@ impl Config {
         Self { limits, ..self }
     }
 
+    /// The same, with other costs of telling units.
+    #[must_use]
+    pub const fn ladder(self, ladder: Ladder) -> Self {
+        Self { ladder, ..self }
+    }
+
     /// The same, with a unit that remembers what was not mapped.
     #[must_use]
     pub const fn caching_absence(self) -> Self {

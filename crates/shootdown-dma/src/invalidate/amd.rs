@@ -12,6 +12,25 @@ use super::cover::{Block, cover};
 /// 128 bits: the low word, and the high.
 pub type Entry = [u64; 2];
 
+/// What matters here of the unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Facts {
+    /// Can it be told to forget everything (`EFR.IASup`, bit 6)?
+    pub forgets_all: bool,
+}
+
+impl Facts {
+    /// Reads the extended feature register (MMIO 0x30).
+    ///
+    /// ```
+    /// assert!(shootdown_dma::invalidate::amd::Facts::from_efr(1 << 6).forgets_all);
+    /// ```
+    #[must_use]
+    pub const fn from_efr(efr: u64) -> Self {
+        Self { forgets_all: efr & (1 << 6) != 0 }
+    }
+}
+
 const fn opcode(code: u64) -> u64 {
     code << 60
 }
@@ -38,7 +57,8 @@ pub const fn domain(domain: DomainId) -> Entry {
     pages(domain, EVERYWHERE, false)
 }
 
-/// Everything (where `EFR.IASup` says so).
+/// Everything: translations of all domains, device table entries, interrupt remapping (where [`Facts`] say so; a unit that
+/// can't takes it for an illegal command).
 #[must_use]
 pub const fn all() -> Entry {
     [INVALIDATE_ALL, 0]

@@ -34,7 +34,7 @@
 //!
 //! # The protocol
 //! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has one more lane, the
-//! **whole**, whose batches are invalidations of the whole domain. It serves timers ([`flush_all`](Engine::flush_all): what is
+//! **whole**, whose batches are invalidations of the whole domain (or of everything, where that is cheaper: `ladder.rs`). It serves timers ([`flush_all`](Engine::flush_all): what is
 //! pending in other lanes becomes part of the batch, each lane completes when it does), and whoever finds all lanes
 //! locked: noting there takes no lock, only the number of the next batch to be *started*.
 //!
@@ -132,8 +132,8 @@ impl<U: Unit> Engine<U> {
         })
     }
 
-    /// Notes that any entries of the domain were cleared, tables among them; devices are told to forget all. For buffers that
-    /// were mapped once, and for domains that go away.
+    /// Notes that any entries of the domain were cleared, tables among them: the IOMMU forgets the domain (or everything,
+    /// where that is cheaper), and devices forget all. For buffers that were mapped once, and for domains that go away.
     pub fn note_everything(&self, cpu: usize) -> Token {
         self.put(cpu, false, |lane| lane.pending.push_everything())
     }

@@ -1,4 +1,4 @@
-//! What to tell: pages, covering blocks, or the whole domain.
+//! What to tell: pages, covering blocks, the whole domain, or everything.
 //!
 //! A command costs the unit time, and each unit does them one after the other. An entry that is forgotten for nothing
 //! costs a walk when the device comes back to it. So there are rungs, and a batch takes the cheapest that covers it (I7):
@@ -6,12 +6,28 @@
 //! 2. neighbours become one if what lies between them costs less than a command, and the whole is at most twice as
 //!    large as what was asked for;
 //! 3. when the commands together cost more than forgetting the domain, the domain is forgotten;
-//! 4. what was mapped once and for all is forgotten as a whole ([`Engine::note_everything`](super::Engine::note_everything)),
-//!    in the IOMMU and in devices.
+//! 4. when the domain is to be forgotten, and forgetting *everything* is cheaper still (some units do that without looking at
+//!    tags, and a unit with one domain has nothing else to lose), the unit forgets everything.
 //!
-//! A device is told less precisely than the IOMMU: each range costs it a message and an answer over the link.
+//! The upper two are for buffers that were mapped once and for all, and never return one by one: many that go
+//! away together come to rung 3 by their number, and who takes away all at once says so
+//! ([`Engine::note_everything`](super::Engine::note_everything), [`Engine::flush_all`](super::Engine::flush_all)). The devices' own
+//! caches are then emptied as a whole by the same batch, behind the IOMMU's (I6).
+//!
+//! Otherwise a device is told less precisely than the IOMMU: each range costs it a message and an answer over the link.
 
 use super::pending::{Span, merge};
+
+/// What a unit is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Plan {
+    /// The spans, of which so many are left.
+    Spans(usize),
+    /// The whole domain.
+    Domain,
+    /// Everything.
+    Everything,
+}
 
 /// The costs that decide. They change speed, never safety.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,14 +42,25 @@ pub struct Ladder {
     pub refill_ns: u32,
     /// Entries of the domain that are in use at a time. The IOTLB seen by pcie-bench has 64.
     pub live: u32,
+    /// A command for everything. *Assumed*: 300, as for a domain.
+    pub everything_ns: u32,
+    /// Entries that the unit's other domains have in use, which would be forgotten with everything. *Assumed*: 256.
+    pub others: u32,
     /// Ranges that a device is told one by one; beyond, it is told all. *Assumed*: 4.
     pub device_ranges: u32,
 }
 
 impl Ladder {
     /// See the fields.
-    pub const DEFAULT: Self =
-        Self { command_ns: 150, domain_ns: 300, refill_ns: 40, live: 64, device_ranges: 4 };
+    pub const DEFAULT: Self = Self {
+        command_ns: 150,
+        domain_ns: 300,
+        refill_ns: 40,
+        live: 64,
+        everything_ns: 300,
+        others: 256,
+        device_ranges: 4,
+    };
 
     /// The same, with another cost of a command.
     #[must_use]
@@ -47,16 +74,38 @@ impl Ladder {
         Self { live, ..self }
     }
 
-    /// Merges `spans`, and says how many are left, in front; `None`: the whole domain is cheaper. `crowded`: the
-    /// unit's queue is more than half full, and a command costs everybody else's time as well.
-    pub(super) fn plan(&self, spans: &mut [Span], crowded: bool) -> Option<usize> {
+    /// The same for a unit whose other domains have so many entries in use, and forgets everything in so many
+    /// nanoseconds. None, for a unit with one domain: everything is forgotten wherever it is cheaper than the domain alone.
+    #[must_use]
+    pub const fn with_everything(self, everything_ns: u32, others: u32) -> Self {
+        Self { everything_ns, others, ..self }
+    }
+
+    /// Merges `spans`, and says how many are left, in front, or that something coarser is cheaper. `crowded`: the
+    /// unit's queue is more than half full, and a command costs everybody else's time as well. `all`: the unit can be told
+    /// to forget everything.
+    pub(super) fn plan(&self, spans: &mut [Span], crowded: bool, all: bool) -> Plan {
         let command = u64::from(self.command_ns) * if crowded { 4 } else { 1 };
         let kept = merge(spans);
         let count = self.join_neighbours(&mut spans[..kept], command);
-        let forgotten = u64::from(self.live) * u64::from(self.refill_ns);
-        let domain = u64::from(self.domain_ns) + forgotten;
+        let (coarse, cost) = self.coarse(all);
         // One range is told as one, whatever the costs are: a domain forgotten for a page is a cliff.
-        (count <= 1 || count as u64 * command <= domain).then_some(count)
+        if count <= 1 || count as u64 * command <= cost { Plan::Spans(count) } else { coarse }
+    }
+
+    /// The cheapest that covers the domain, and what it costs.
+    fn coarse(&self, all: bool) -> (Plan, u64) {
+        let forgotten = |entries: u32| u64::from(entries) * u64::from(self.refill_ns);
+        let domain = u64::from(self.domain_ns) + forgotten(self.live);
+        let everything =
+            u64::from(self.everything_ns) + forgotten(self.live) + forgotten(self.others);
+        let all = (all || without!(AllUnasked)) && everything < domain;
+        if all { (Plan::Everything, everything) } else { (Plan::Domain, domain) }
+    }
+
+    /// What to tell when the domain is to be forgotten.
+    pub(super) fn whole(&self, all: bool) -> Plan {
+        self.coarse(all).0
     }
 
     fn join_neighbours(&self, spans: &mut [Span], command: u64) -> usize {
@@ -110,46 +159,118 @@ pub(crate) mod tests {
     }
 
     proptest! {
-           /// I7 for the upper rungs.
-           #[test]
-           fn a_plan_covers_what_was_asked(
-               spans in prop::collection::vec((1..400u64, 1..6u64, any::<bool>()), 1..16),
-               command_ns in 0..1000u32, crowded: bool,
-           ) {
-               let asked: Vec<Span> =
-                   spans.into_iter().map(|(f, n, leaf_only)| Span { first: f, last: f + n - 1, leaf_only }).collect();
-               let mut planned = asked.clone();
-               let ladder = Ladder::DEFAULT.with_command_ns(command_ns);
-               if let Some(count) = ladder.plan(&mut planned, crowded) {
-                   let planned = &planned[..count];
-                   for a in &asked {
-                       let told = planned.iter().any(|p| {
-                           p.first <= a.first && a.last <= p.last && (a.leaf_only || !p.leaf_only)
-                       });
-    prop_assert!(told, "{:?} in {:?}", a, planned);
-                   }
-                   let mut pages: Vec<u64> = asked.iter().flat_map(|s| s.first..=s.last).collect();
-                   pages.sort_unstable();
-                   pages.dedup();
-                   let told: u64 = planned.iter().map(|s| s.last - s.first + 1).sum();
-                   prop_assert!(told <= 2 * pages.len() as u64, "no more than twice as much");
-               }
-           }
-       }
+        /// I7 for the upper rungs.
+        #[test]
+        fn a_plan_covers_what_was_asked(
+            spans in prop::collection::vec((1..400u64, 1..6u64, any::<bool>()), 1..16),
+            command_ns in 0..1000u32, crowded: bool, all: bool,
+        ) {
+            let asked: Vec<Span> = spans
+                .into_iter()
+                .map(|(f, n, leaf_only)| Span { first: f, last: f + n - 1, leaf_only })
+                .collect();
+            let mut planned = asked.clone();
+            let ladder = Ladder::DEFAULT.with_command_ns(command_ns);
+            if let Plan::Spans(count) = ladder.plan(&mut planned, crowded, all) {
+                let planned = &planned[..count];
+                for a in &asked {
+                    prop_assert!(planned.iter().any(|p| covers(*p, *a)), "{:?} in {:?}", a, planned);
+                }
+                let mut pages: Vec<u64> = asked.iter().flat_map(|s| s.first..=s.last).collect();
+                pages.sort_unstable();
+                pages.dedup();
+                let told: u64 = planned.iter().map(|s| s.last - s.first + 1).sum();
+                prop_assert!(told <= 2 * pages.len() as u64, "no more than twice as much");
+            }
+        }
+    }
+
+    fn covers(told: Span, asked: Span) -> bool {
+        let leaf_only = asked.leaf_only || !told.leaf_only;
+        told.first <= asked.first && asked.last <= told.last && leaf_only
+    }
+
+    /// Every set of up to three spans within eight pages, under costs that lead to each rung: what is told covers what was
+    /// asked, and is the cheapest that does.
+    #[test]
+    pub(crate) fn promotion_exhaustively() {
+        let spans = || {
+            (1..=8u64)
+                .flat_map(|f| (f..=8).flat_map(move |l| [true, false].map(|leaf| (f, l, leaf))))
+                .map(|(first, last, leaf_only)| Span { first, last, leaf_only })
+        };
+        let mut rungs = [0; 3];
+        let base = Ladder { live: 2, refill_ns: 10, ..Ladder::DEFAULT };
+        let costs = [1u32, 15, 60].into_iter().flat_map(|command_ns| {
+            [(5u32, 0u32), (40, 0), (5, 1), (5, 9)].map(|(everything_ns, others)| Ladder {
+                command_ns,
+                domain_ns: 20,
+                ..base.with_everything(everything_ns, others)
+            })
+        });
+        for ladder in costs {
+            let [domain, everything] = [
+                (ladder.domain_ns, ladder.live),
+                (ladder.everything_ns, ladder.live + ladder.others),
+            ]
+            .map(|(own, lost)| u64::from(own + lost * ladder.refill_ns));
+            for all in [true, false] {
+                let floor = if all { domain.min(everything) } else { domain };
+                let whole = ladder.whole(all);
+                assert_eq!(whole == Plan::Everything, all && everything < domain);
+                assert!(!matches!(whole, Plan::Spans(_)));
+                let pairs = spans().flat_map(|a| spans().map(move |b| (a, b)));
+                for (n, (a, b)) in pairs.enumerate() {
+                    // A third with every seventh pair: enough to be many, few enough to be fast.
+                    let third = spans().nth(n / 7 % 72).filter(|_| n % 7 == 0);
+                    let asked: Vec<Span> = [a, b].into_iter().chain(third).collect();
+                    let mut planned = asked.clone();
+                    match ladder.plan(&mut planned, false, all) {
+                        Plan::Spans(count) => {
+                            rungs[0] += 1;
+                            let planned = &planned[..count];
+                            assert!(asked.iter().all(|a| planned.iter().any(|p| covers(*p, *a))));
+                            let cost = count as u64 * u64::from(ladder.command_ns);
+                            assert!(count == 1 || cost <= floor, "{asked:?}: dearer than coarser");
+                        }
+                        coarse => {
+                            rungs[if coarse == Plan::Domain { 1 } else { 2 }] += 1;
+                            assert_eq!(coarse, whole);
+                            let mut merged = asked.clone();
+                            let count = merge(&mut merged);
+                            assert!(count > 1, "one range is told as one");
+                            let cost = count as u64 * u64::from(ladder.command_ns);
+                            assert!(cost > floor, "{asked:?}: spans would have been cheaper");
+                        }
+                    }
+                }
+            }
+        }
+        assert!(rungs.iter().all(|seen| *seen > 1000), "{rungs:?}");
+    }
 
     #[test]
     pub(crate) fn rungs() {
         let ladder = Ladder::DEFAULT;
         let mut near = [span(1, 4), span(6, 9)];
-        assert_eq!(ladder.plan(&mut near, false), Some(1));
+        assert_eq!(ladder.plan(&mut near, false, true), Plan::Spans(1));
         assert_eq!(near[0], span(1, 9), "one page between costs less than a command");
         let mut far = [span(1, 4), span(60, 64)];
-        assert_eq!(ladder.plan(&mut far, false), Some(2));
+        assert_eq!(ladder.plan(&mut far, false, true), Plan::Spans(2));
         let mut many: Vec<Span> = (0..16).map(|n| span(1 + n * 100, 1 + n * 100)).collect();
-        assert_eq!(ladder.plan(&mut many.clone(), false), Some(16));
-        assert_eq!(ladder.plan(&mut many, true), None, "a crowded queue prefers one command");
+        assert_eq!(ladder.plan(&mut many.clone(), false, true), Plan::Spans(16));
+        let crowded = ladder.plan(&mut many, true, true);
+        assert_eq!(crowded, Plan::Domain, "a crowded queue prefers one command");
         let free = ladder.with_live(0);
-        assert_eq!(free.plan(&mut many, false), None, "nothing in use: nothing to lose");
-        assert_eq!(free.plan(&mut many[..1], false), Some(1));
+        let nothing = free.plan(&mut many, false, true);
+        assert_eq!(nothing, Plan::Domain, "nothing in use: nothing to lose");
+        assert_eq!(free.plan(&mut many[..1], false, true), Plan::Spans(1));
+        // A unit with this domain alone, which forgets everything faster than what has a tag.
+        let alone = free.with_everything(100, 0);
+        assert_eq!(alone.plan(&mut many, false, true), Plan::Everything);
+        assert_eq!((alone.whole(true), alone.whole(false)), (Plan::Everything, Plan::Domain));
+        assert_eq!(alone.plan(&mut many, false, false), Plan::Domain, "the unit can't");
+        let others = alone.with_everything(100, 6);
+        assert_eq!(others.whole(true), Plan::Domain, "others would have to come back");
     }
 }

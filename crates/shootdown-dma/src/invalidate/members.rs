@@ -16,7 +16,7 @@ use crate::addr::{DeviceId, DomainId};
 use crate::fixed::Fixed;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::ladder::Ladder;
+use super::ladder::{Ladder, Plan};
 use super::pending::{SPANS, Span};
 use super::{BATCH, Command, QueueError, Ticket, Unit};
 
@@ -133,17 +133,25 @@ impl<U: Unit> Member<U> {
             return Ok(None);
         }
         let mut room = [Span::EMPTY; SPANS];
-        let spans = spans.and_then(|spans| {
-            let room = &mut room[..spans.len()];
-            room.copy_from_slice(spans);
-            let count = ladder.plan(room, self.unit.is_crowded())?;
-            Some(&room[..count])
-        });
-        let mut batch = Batch::new(&self.unit);
-        match spans {
-            None => batch.push(Command::Domain(self.domain))?,
+        let all = self.unit.forgets_all();
+        let plan = match spans {
+            None => ladder.whole(all),
             Some(spans) => {
-                for span in spans {
+                let room = &mut room[..spans.len()];
+                room.copy_from_slice(spans);
+                ladder.plan(room, self.unit.is_crowded(), all)
+            }
+        };
+        let mut batch = Batch::new(&self.unit);
+        let spans = match plan {
+            Plan::Spans(count) => Some(&room[..count]),
+            _ => None,
+        };
+        match plan {
+            Plan::Domain => batch.push(Command::Domain(self.domain))?,
+            Plan::Everything => batch.push(Command::All)?,
+            Plan::Spans(_) => {
+                for span in spans.into_iter().flatten() {
                     batch.push(self.pages(*span))?;
                 }
             }
@@ -156,6 +164,7 @@ impl<U: Unit> Member<U> {
                         batch.push(Command::Device { device, range: span.range() })?;
                     }
                 }
+                None if without!(PromotedDevicesNotTold) => {}
                 _ => batch.push(Command::Device { device, range: None })?,
             }
         }

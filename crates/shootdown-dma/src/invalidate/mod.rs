@@ -10,7 +10,7 @@
 //! | file | does |
 //! |---|---|
 //! | [`engine`] | one per domain: collects what was unmapped, tells all units, knows what is complete |
-//! | [`ladder`] | what to tell: pages, covering blocks, or the whole domain |
+//! | [`ladder`] | what to tell: pages, covering blocks, the whole domain, or everything |
 //! | [`cover`] | aligned power-of-two blocks around a range |
 //! | [`vtd`], [`smmu`], [`amd`] | descriptors of Intel VT-d, Arm SMMUv3 and AMD-Vi, as pure functions |
 //! | [`queue`] | the rings in which units take their commands, and what is done when one stands still |
@@ -70,7 +70,7 @@ pub enum Command {
     },
     /// All translations of a domain, with what is cached of the walk.
     Domain(DomainId),
-    /// All translations of all domains.
+    /// All translations of all domains. Only for a unit that [can be told](Unit::forgets_all).
     All,
     /// A device's own cache of translations (ATC): these pages, or all. It is told after the IOMMU itself has forgotten
     /// them, or it would ask and get the old answer again.
@@ -179,6 +179,11 @@ pub unsafe trait Unit: Sync {
         true
     }
 
+    /// Can it be told [`Command::All`]?
+    fn forgets_all(&self) -> bool {
+        false
+    }
+
     /// Is the queue more than half full? A hint: fewer and coarser commands are better then.
     fn is_crowded(&self) -> bool {
         false
@@ -197,6 +202,9 @@ macro_rules! units_behind_pointers {
             }
             fn answers(&self, device: DeviceId) -> bool {
                 (**self).answers(device)
+            }
+            fn forgets_all(&self) -> bool {
+                (**self).forgets_all()
             }
             fn is_crowded(&self) -> bool {
                 (**self).is_crowded()

@@ -381,6 +381,10 @@ unsafe impl Unit for Model {
         })
     }
 
+    fn forgets_all(&self) -> bool {
+        true
+    }
+
     fn completed(&self) -> Result<Ticket, QueueError> {
         self.with(|s| Ok(Ticket(s.completed)))
     }

@@ -32,7 +32,10 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn new(units: [&'a Model; 2], seed: u64) -> Self {
         let members = [0, 1].map(|n| (units[n], DOMAIN[n]));
-        let engine = Engine::new(2, members, Ladder::DEFAULT);
+        // Every other time everything is cheaper than the domain.
+        let ladder =
+            if seed % 2 == 0 { Ladder::DEFAULT } else { Ladder::DEFAULT.with_everything(100, 0) };
+        let engine = Engine::new(2, members, ladder);
         for (n, unit) in units.iter().enumerate() {
             let _ = engine.attach(n, DEVICE, n == 0).unwrap();
             unit.attach(DEVICE, DOMAIN[n], n == 0);
@@ -248,6 +251,56 @@ pub(crate) fn who_comes_after_an_eviction_finds_nothing() {
     let _seat = engine.attach(0, next, false).unwrap();
     unit.attach(next, DOMAIN[0], false);
     assert_eq!(unit.access(next, 5), None, "I1");
+}
+
+/// A unit that writes down what it is told.
+struct Recorder<'a> {
+    unit: &'a Model,
+    told: std::sync::Mutex<Vec<Command>>,
+}
+
+// SAFETY: the promises are the model's.
+unsafe impl Unit for &Recorder<'_> {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        self.told.lock().unwrap().extend(commands);
+        self.unit.submit(commands)
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        self.unit.completed()
+    }
+
+    fn forgets_all(&self) -> bool {
+        true
+    }
+}
+
+/// Buffers that were mapped for good go away together: IOTLB and ATC are emptied, as a whole, by one batch.
+#[test]
+pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
+    let whole = Ladder::DEFAULT.with_everything(100, 0);
+    for (ladder, own) in [(whole, Command::All), (Ladder::DEFAULT, Command::Domain(DOMAIN[0]))] {
+        for (seed, scattered) in (0..8).flat_map(|seed| [(seed, true), (seed, false)]) {
+            let unit = Model::new(seed);
+            let recorder = Recorder { unit: &unit, told: std::sync::Mutex::default() };
+            let engine = Engine::new(1, [(&recorder, DOMAIN[0])], ladder);
+            let _seat = engine.attach(0, DEVICE, true).unwrap();
+            unit.attach(DEVICE, DOMAIN[0], true);
+            let pages = || (0..20).map(|n| 1 + n * 100);
+            pages().for_each(|page| unit.map(DOMAIN[0], page, page + 7));
+            assert!(pages().all(|page| unit.access(DEVICE, page) == Some(page + 7)));
+            pages().for_each(|page| unit.unmap(DOMAIN[0], page));
+            let token = if scattered {
+                engine.note_all(0, || pages().map(|page| (range(page, 1), true)))
+            } else {
+                engine.note_everything(0)
+            };
+            wait(&engine, token, &unit).unwrap();
+            let told = recorder.told.lock().unwrap();
+            assert_eq!(*told, [own, Command::Device { device: DEVICE, range: None }], "at once");
+            assert_eq!(unit.stale(DOMAIN[0], pages()), [], "I1");
+        }
+    }
 }
 
 /// A unit whose submissions are interrupted by unmappings for the same CPU.

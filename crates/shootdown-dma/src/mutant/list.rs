@@ -326,6 +326,12 @@ mutants! {
     /// When two spans become one, it is as long as the first.
     NeighbourForgotten "neighbour-forgotten" Invalidate "invalidate/ladder.rs: join_neighbours"
         by scene(crate::invalidate::ladder::tests::rungs);
+    /// A unit is told to forget everything though it can't be told that.
+    AllUnasked "all-unasked" Invalidate "invalidate/ladder.rs: coarse"
+        by scene(crate::invalidate::ladder::tests::promotion_exhaustively);
+    /// When a domain is forgotten as a whole, or everything, devices are told nothing.
+    PromotedDevicesNotTold "promoted-devices-not-told" Invalidate "invalidate/members.rs: tell"
+        by scene(crate::invalidate::scenes::what_goes_as_a_whole_is_forgotten_everywhere);
     /// A span that there is no room for is dropped, and the batch stays as it was.
     SpanDropped "span-dropped" Invalidate "invalidate/pending.rs: push"
         by scene(crate::invalidate::scenes::too_many_ranges_are_all_told);

@@ -5,9 +5,9 @@
 //! was refused and which device has not answered stands in the event log, which is the host's: it calls
 //! [`timed_out`](super::Queue::timed_out).
 
-use crate::addr::{DeviceId, PhysAddr};
+use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::invalidate::Command;
-use crate::invalidate::amd;
+use crate::invalidate::amd::{self, Facts};
 use crate::sync::Ordering;
 
 use super::format::{Format, Instead, Slot, Trouble};
@@ -25,11 +25,17 @@ const CMD_BUF_RUN: u64 = 1 << 4;
 pub struct Amd {
     /// The slots of the ring.
     pub slots: u64,
+    /// What the unit can do.
+    pub facts: Facts,
 }
 
 impl Format for Amd {
     fn encode(&self, command: &Command, put: &mut dyn FnMut(Slot)) {
         amd::encode(command, put);
+    }
+
+    fn forgets_all(&self) -> bool {
+        self.facts.forgets_all
     }
 
     fn barrier(&self, _: PhysAddr) -> Slot {
@@ -70,7 +76,8 @@ impl Format for Amd {
             1 if slot[0] & 1 != 0 => Instead::Wait,
             1 => Instead::Barrier,
             // All, which reaches device table entries as well.
-            2 | 3 | 8 => Instead::Coarser(amd::all()),
+            2 | 3 | 8 if self.facts.forgets_all => Instead::Coarser(amd::all()),
+            3 => Instead::Coarser(amd::domain(DomainId((slot[0] >> 32) as u16))),
             4 => match self.device(slot) {
                 Some(device) => Instead::Coarser(amd::device_pages(device, None)),
                 None => Instead::Unknown,
@@ -80,7 +87,7 @@ impl Format for Amd {
     }
 
     fn harmless(&self) -> Slot {
-        amd::all()
+        if self.facts.forgets_all { amd::all() } else { amd::device_entry(DeviceId(0)) }
     }
 
     fn resume<P: Port>(&self, port: &P, _: Trouble, position: u64) {

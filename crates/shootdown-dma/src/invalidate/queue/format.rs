@@ -40,6 +40,11 @@ pub trait Format: Sync {
     /// Encodes a command: at most [`MOST`] slots.
     fn encode(&self, command: &Command, put: &mut dyn FnMut(Slot));
 
+    /// Can the unit be told to forget all of all domains?
+    fn forgets_all(&self) -> bool {
+        true
+    }
+
     /// Nothing after it begins before all before it is complete. `status` is the address of the status word, of which it may
     /// touch only the upper half.
     fn barrier(&self, status: PhysAddr) -> Slot;

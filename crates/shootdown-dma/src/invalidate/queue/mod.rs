@@ -327,6 +327,10 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         without!(SilentRelied) || !self.silence.is_silent(device)
     }
 
+    fn forgets_all(&self) -> bool {
+        self.format.forgets_all()
+    }
+
     fn is_crowded(&self) -> bool {
         let reserved = self.reserved.load(Ordering::Relaxed);
         reserved.saturating_sub(self.base()) * 2 > self.share()
