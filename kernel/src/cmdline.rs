@@ -5,7 +5,7 @@
 //! | `cpus=N` | start no more than N CPUs |
 //! | `seed=N` | the seed of everything random |
 //! | `steps=N` | steps of the randomized stress, per CPU |
-//! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU |
+//! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU; `bench`: no cases, but what the hot paths cost |
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with another way to decide what is broadcast: `sticky`, `trim` |
@@ -22,6 +22,8 @@ pub enum Suite {
     Cpu,
     /// Those of a device behind an IOMMU.
     Dma,
+    /// None: the costs.
+    Bench,
 }
 
 /// What was asked for.
@@ -97,6 +99,7 @@ impl Options {
             "seed" => self.seed = value.parse().ok()?,
             "steps" => self.steps = value.parse().ok()?,
             "suite" if value == "cpu" => self.suite = Suite::Cpu,
+            "suite" if value == "bench" => self.suite = Suite::Bench,
             "suite" if value == "dma" => self.suite = Suite::Dma,
             "only" => self.only = Some(value).filter(|v| !v.is_empty()),
             "tags" if value == "off" => self.tags = false,

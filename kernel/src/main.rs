@@ -13,6 +13,7 @@
 //! | `port` | the library's seam: the second full implementer of it |
 //! | `work` | the other CPUs: functions to run there |
 //! | `suite` | the cases |
+//! | `bench` | the costs |
 //! | `dma`, `heap` | the cases with a device behind an IOMMU, and the heap that the DMA library needs |
 #![no_std]
 #![no_main]
@@ -20,6 +21,7 @@
 extern crate alloc;
 
 mod arch;
+mod bench;
 mod boot;
 mod cmdline;
 mod console;
@@ -70,6 +72,10 @@ pub fn kmain(info: &BootInfo) -> ! {
     match options.suite {
         cmdline::Suite::Cpu => suite::run(&options, cpus),
         cmdline::Suite::Dma => dma::run(),
+        cmdline::Suite::Bench => {
+            bench::run(cpus);
+            Verdict::Pass
+        }
     }
     .end()
 }

@@ -21,6 +21,8 @@ pub enum Command {
     Boot(MachineArgs),
     /// Builds and boots it, and judges each case.
     Test(MachineArgs),
+    /// Builds and boots it, and shows what the hot paths cost.
+    Bench(BenchArgs),
 }
 
 /// Which image.
@@ -37,8 +39,21 @@ pub struct ImageArgs {
     pub append: Option<String>,
 }
 
-/// Which machine.
+/// Which costs.
 #[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Compares with the budgets in kernel/budgets/ (on QEMU, whose counts are the same on every host).
+    #[arg(long, conflicts_with = "kvm")]
+    pub check: bool,
+    /// Makes what was measured the budgets.
+    #[arg(long, conflicts_with = "kvm")]
+    pub record: bool,
+}
+
+/// Which machine.
+#[derive(Args, Clone, Debug)]
 pub struct MachineArgs {
     /// The architecture.
     #[arg(long, value_enum, default_value_t)]

@@ -8,6 +8,7 @@
 //! | 3 | a case held, but its negative control showed nothing, on a machine that is not known for that (`kernel/expect/`) |
 //! | 4 | the image crashed, the machine was reset, or it did not end in time |
 
+mod bench;
 mod cli;
 mod emulator;
 mod expect;
@@ -73,6 +74,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
             println!("{}", ran.ended);
             Ok(ran.ended.code())
         }
+        Command::Bench(of) => bench::run(&of),
         Command::Test(machine) => {
             let ran = emulator::boot(&machine, Profile::Checked, process::Show::Nothing)?;
             let expected = expect::unobservable(&machine)?;

@@ -76,7 +76,7 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     match code {
         0 => {}
         3 => eprintln!(
-            "a negative control showed nothing on a machine that is not known for it (kernel/expect/)"
+            "{surprises} cases held, but without the flush nothing was stale either: that they held proves nothing here"
         ),
         _ => {
             eprintln!("{}", ran.ended);
