@@ -73,11 +73,9 @@ fn print(of: &BenchArgs, columns: &[(&str, Figures)]) {
     }
     println!("{table}");
     let unit = match of.machine.machine {
-        _ if of.machine.kvm => "ticks of the timestamp counter, medians",
+        _ if of.machine.kvm => "ticks of the CPU's counter, medians",
         crate::cli::Machine::Qemu => "instructions of all CPUs together, which take turns",
-        crate::cli::Machine::Bochs => {
-            "ticks of Bochs's clock: five for every five instructions of each CPU"
-        }
+        crate::cli::Machine::Bochs => "ticks of Bochs's clock, while its CPUs run side by side",
     };
     println!("{} on {}, {} CPUs: {unit}", of.machine.arch, of.machine.machine, of.machine.cpus);
 }

@@ -36,6 +36,7 @@
 //! | `pci::WINDOW` | physical addresses that devices' windows may be put at |
 //! | `write_back(at, bytes)` | writes memory back from the caches, for devices that don't look into them |
 //! | `barrier_for_devices()` | what was stored to memory before is seen by devices before what is stored to registers after |
+//! | `start_counting() -> bool`, `count() -> u64` | the finest count of this CPU, for costs; instructions, where an emulator counts them. `false`: there is none |
 //!
 //! # Translation
 //! | name | promise |

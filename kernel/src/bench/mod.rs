@@ -1,6 +1,6 @@
-//! What the hot paths cost on this machine, in ticks of its clock.
+//! What the hot paths cost on this machine, by its finest count.
 //!
-//! A line `bench NAME MEDIAN LEAST` for each. On a CPU the ticks are time; on QEMU with `-icount shift=0` a tick is one
+//! A line `bench NAME MEDIAN LEAST` for each. On a CPU it counts cycles, or time; on QEMU with `-icount shift=0` one
 //! instruction of whichever CPU runs, since CPUs take turns there: the cost of a remote flush is then the instructions of
 //! all that take part. The clock is read twice for each figure, and that is not taken off (`clock`).
 
@@ -20,9 +20,9 @@ fn measure(name: core::fmt::Arguments<'_>, mut path: impl FnMut(), mut between: 
     path();
     between();
     for ticks in &mut ticks {
-        let before = arch::ticks();
+        let before = arch::count();
         path();
-        *ticks = arch::ticks() - before;
+        *ticks = arch::count() - before;
         between();
     }
     ticks.sort_unstable();
@@ -31,6 +31,10 @@ fn measure(name: core::fmt::Arguments<'_>, mut path: impl FnMut(), mut between: 
 
 /// Runs all.
 pub fn run(cpus: u32) {
+    if !arch::start_counting() {
+        say!("bench: this CPU has no counter of cycles");
+        return;
+    }
     measure(format_args!("clock"), || (), || ());
     switches::run();
     for remotes in [0, 1, 3, 7, 15, 31, 63].into_iter().filter(|remotes| *remotes < cpus) {

@@ -33,6 +33,49 @@ pub fn ticks() -> u64 {
     CNTVCT_EL0.get()
 }
 
+/// Has this CPU a counter of cycles (ID_AA64DFR0_EL1.PMUVer)?
+fn counts_cycles() -> bool {
+    let features: u64;
+    // SAFETY: reading an ID register changes nothing.
+    unsafe {
+        asm!("mrs {}, id_aa64dfr0_el1", out(reg) features, options(nomem, nostack, preserves_flags));
+    }
+    !matches!(features >> 8 & 0xf, 0 | 0xf)
+}
+
+/// Turns this CPU's counter of cycles on, where it has one; says whether [`count`] may be asked.
+pub fn start_counting() -> bool {
+    if !counts_cycles() {
+        return false;
+    }
+    // SAFETY: the counter is the kernel's: E of PMCR_EL0, C of PMCNTENSET_EL0, every exception level counted.
+    unsafe {
+        asm!(
+            "msr pmccfiltr_el0, xzr",
+            "msr pmcntenset_el0, {cycles}",
+            "mrs {old}, pmcr_el0",
+            "orr {old}, {old}, #1",
+            "msr pmcr_el0, {old}",
+            "isb",
+            cycles = in(reg) 1u64 << 31,
+            old = out(reg) _,
+            options(nostack),
+        );
+    }
+    true
+}
+
+/// Cycles of this CPU; on an emulator that counts instructions, those. Call [`start_counting`] before.
+#[must_use]
+pub fn count() -> u64 {
+    let cycles: u64;
+    // SAFETY: reading the counter changes nothing; ISB, so that it is not read early.
+    unsafe {
+        asm!("isb", "mrs {}, pmccntr_el0", out(reg) cycles, options(nomem, nostack, preserves_flags));
+    }
+    cycles
+}
+
 /// How fast [`ticks`] grow.
 #[must_use]
 pub fn ticks_per_ms() -> u64 {

@@ -19,7 +19,9 @@ mod timer;
 mod trap;
 
 pub use boot::{PHYSICAL_BASE, image_end};
-pub use cpu::{barrier_for_devices, cpu, relax, ticks, ticks_per_ms, write_back};
+pub use cpu::{
+    barrier_for_devices, count, cpu, relax, start_counting, ticks, ticks_per_ms, write_back,
+};
 pub use exit::exit;
 pub use regime::{Regime, Tags, features, tags};
 pub use smp::{init, power_off, power_on, send_ipi, start_cpus};

@@ -20,7 +20,7 @@ mod pvh;
 mod timer;
 mod traps;
 
-pub use clock::{ticks, ticks_per_ms};
+pub use clock::{count, start_counting, ticks, ticks_per_ms};
 pub use cpus::{init, send_ipi, start_cpus};
 pub use entry::image_end;
 pub use hardware::{Regime, Tags, features, tags};
