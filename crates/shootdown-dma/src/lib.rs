@@ -12,6 +12,8 @@
 //! | invalidation | When has everyone forgotten it? | [`invalidate`] |
 //! | domain | What does a driver call? | [`domain`] |
 //!
+//! For devices that are not trusted, [`bounce`] puts pages of its own where a buffer shares a page with something else.
+//!
 //! # The promise
 //! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still owed to it.
 //! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the invalidation that
@@ -41,6 +43,7 @@ extern crate std;
 mod without;
 
 pub mod addr;
+pub mod bounce;
 pub mod domain;
 pub mod fixed;
 pub mod invalidate;

@@ -495,6 +495,21 @@ mutants! {
     PresenceNotTold "presence-not-told" Domain "domain/map.rs: tell_of_presence"
         by scene(crate::domain::tests::units_that_remember_absence_are_told);
 
+    // ---- bounce
+
+    /// A page of the pool has around a buffer what was there before.
+    BounceNotCleared "bounce-not-cleared" Bounce "bounce/guarded.rs: fill"
+        by scene(crate::bounce::tests::nothing_is_seen_beside_a_buffer);
+    /// What lies at the edges of a buffer is not brought to the pool.
+    BounceNotCopiedIn "bounce-not-copied-in" Bounce "bounce/guarded.rs: fill"
+        by scene(crate::bounce::tests::what_the_device_leaves_stays);
+    /// What a device has written to the edges of a buffer stays in the pool.
+    BounceNotCopiedOut "bounce-not-copied-out" Bounce "bounce/guarded.rs: sync_for_cpu"
+        by scene(crate::bounce::tests::what_the_device_writes_comes_back);
+    /// A page of the pool is used again when it is unmapped, and not when that is forgotten by everybody.
+    BounceReusedEarly "bounce-reused-early" Bounce "bounce/host.rs: hold"
+        by scene(crate::bounce::tests::a_page_of_the_pool_waits_for_its_invalidation);
+
     // ---- vmm
 
     /// The cache of an emulated IOMMU keeps what it is told to forget.

@@ -33,6 +33,8 @@ pub enum Part {
     Local,
     /// What joins them.
     Domain,
+    /// Bounce pages.
+    Bounce,
     /// Emulated IOMMUs.
     Vmm,
     /// Drivers in user space.

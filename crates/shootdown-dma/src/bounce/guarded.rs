@@ -1,0 +1,363 @@
+//! A domain whose devices see the bytes of buffers, and nothing beside them.
+
+use core::fmt;
+use core::ops::Range;
+
+use super::host::{Access, Bouncing};
+use super::pool::Pool;
+use crate::addr::{DomainId, PhysAddr, Rights};
+use crate::domain::{
+    self, Config, DmaAddr, Domain, Failed, Host, PAGE_SHIFT, Policy, Segment, UnmapError,
+};
+use crate::fixed::NoMemory;
+
+const PAGE: u64 = 1 << PAGE_SHIFT;
+
+/// Why a buffer was not mapped. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// There is no page for its edges in the pool, nor one that only had to be waited for.
+    Exhausted,
+    /// There is no such memory that could be copied, or it is the pool's own.
+    NoSuchMemory,
+    /// The domain has refused it.
+    Domain(domain::MapError),
+}
+
+impl fmt::Display for MapError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exhausted => f.write_str(
+                "no page is left for the edges of buffers; unmap some, align them, or enlarge the pool",
+            ),
+            Self::NoSuchMemory => f.write_str("there is no such memory that could be copied"),
+            Self::Domain(error) => error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for MapError {}
+
+impl From<domain::MapError> for MapError {
+    fn from(error: domain::MapError) -> Self {
+        Self::Domain(error)
+    }
+}
+
+/// The bytes are not all in the buffer. Nothing was copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfRange;
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the bytes are not all in the buffer")
+    }
+}
+
+impl core::error::Error for OutOfRange {}
+
+/// A buffer that is mapped. Given back by [`Guarded::unmap`]; forgetting it leaves it mapped, with its pages of the pool.
+#[must_use = "what is not unmapped stays within the device's reach"]
+#[derive(PartialEq, Eq, Debug)]
+pub struct Mapped {
+    at: DmaAddr,
+    phys: PhysAddr,
+    bytes: u64,
+    rights: Rights,
+    /// Pages of the pool for the first piece (or all of it, if it lies in one page) and for the last.
+    pub(super) edges: [Option<usize>; 2],
+    pool: usize,
+}
+
+impl Mapped {
+    /// Where the device finds its first byte.
+    #[must_use]
+    pub const fn addr(&self) -> DmaAddr {
+        self.at
+    }
+
+    /// How many bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many of its pages are the pool's.
+    #[must_use]
+    pub fn bounced(&self) -> usize {
+        self.edges.iter().flatten().count()
+    }
+}
+
+/// The pieces of a buffer that don't fill their page: how many bytes its first piece has, and its last.
+fn edges(phys: u64, bytes: u64) -> [Option<u64>; 2] {
+    let (head, tail) = (phys & (PAGE - 1), (phys + bytes) & (PAGE - 1));
+    if head + bytes <= PAGE {
+        return [(bytes != PAGE).then_some(bytes), None];
+    }
+    [(head != 0).then_some(PAGE - head), (tail != 0).then_some(tail)]
+}
+
+/// A domain for devices that are not trusted: they see the bytes of buffers, and nothing beside them. See the
+/// [module](super).
+pub struct Guarded<H: Access> {
+    domain: Domain<Bouncing<H>>,
+}
+
+impl<H: Access> Guarded<H> {
+    /// As [`Domain::new`], with a pool for the edges of buffers.
+    ///
+    /// # Errors
+    /// [`NoMemory`].
+    pub fn new(
+        host: H,
+        config: Config,
+        addresses: H::Addresses,
+        format: H::Format,
+        tables: H::Tables,
+        units: impl IntoIterator<Item = (H::Unit, DomainId)>,
+        pool: Pool,
+    ) -> Result<Self, NoMemory> {
+        let host = Bouncing { host, pool, holds: config.holds };
+        // [B3] Under every policy.
+        let config = Config { holds: true, ..config };
+        let domain = Domain::new(host, config, addresses, format, tables, units)?;
+        Ok(Self { domain })
+    }
+
+    /// The domain: to attach devices, to poll, to flush. What is mapped by its own methods is not guarded: devices reach
+    /// all of the pages.
+    pub const fn domain(&self) -> &Domain<Bouncing<H>> {
+        &self.domain
+    }
+
+    fn host(&self) -> &H {
+        &self.domain.host().host
+    }
+
+    /// The pool.
+    pub const fn pool(&self) -> &Pool {
+        &self.domain.host().pool
+    }
+
+    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is owed is waited for, once.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map(&self, phys: PhysAddr, bytes: u64, rights: Rights) -> Result<Mapped, MapError> {
+        if bytes == 0 {
+            return Err(domain::MapError::Empty.into());
+        }
+        let end = phys.0.checked_add(bytes).ok_or(domain::MapError::Overflow)?;
+        let (first, last) = (phys.0 >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
+        if !self.pool().among(first, last - first + 1).is_empty() {
+            return Err(MapError::NoSuchMemory);
+        }
+        let pieces = edges(phys.0, bytes);
+        let edges = self.take(pieces)?;
+        let mapped = self.fill(phys, bytes, pieces, edges).and_then(|()| {
+            let at = self.map_pieces(phys, bytes, pieces, edges, rights)?;
+            Ok(Mapped { at, phys, bytes, rights, edges, pool: self.pool().id() })
+        });
+        if mapped.is_err() {
+            self.let_go(edges);
+        }
+        mapped
+    }
+
+    /// Pages of the pool, one for each piece.
+    fn take(&self, pieces: [Option<u64>; 2]) -> Result<[Option<usize>; 2], MapError> {
+        for attempt in 0..2 {
+            let taken = pieces.map(|piece| piece.map(|_| self.pool().take()));
+            if !taken.contains(&Some(None)) {
+                return Ok(taken.map(Option::flatten));
+            }
+            self.let_go(taken.map(Option::flatten));
+            if attempt == 0 && self.domain.flush().is_err() {
+                break;
+            }
+        }
+        Err(MapError::Exhausted)
+    }
+
+    fn let_go(&self, edges: [Option<usize>; 2]) {
+        edges.iter().flatten().for_each(|index| self.pool().let_go(*index));
+    }
+
+    /// Makes pages of the pool what the device is to see of them (B1).
+    fn fill(
+        &self,
+        phys: PhysAddr,
+        bytes: u64,
+        pieces: [Option<u64>; 2],
+        edges: [Option<usize>; 2],
+    ) -> Result<(), MapError> {
+        for index in edges.iter().flatten() {
+            if !without!(BounceNotCleared) {
+                self.host().clear(self.pool().at(*index));
+            }
+        }
+        let [head, tail] = self.places(phys, bytes, pieces, edges);
+        for (buffer, page, bytes) in [head, tail].into_iter().flatten() {
+            if !without!(BounceNotCopiedIn) && !self.host().copy(buffer, page, bytes) {
+                return Err(MapError::NoSuchMemory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of each piece: where it is in the buffer, where in the pool, and how many bytes it has.
+    fn places(
+        &self,
+        phys: PhysAddr,
+        bytes: u64,
+        pieces: [Option<u64>; 2],
+        edges: [Option<usize>; 2],
+    ) -> [Option<(PhysAddr, PhysAddr, u64)>; 2] {
+        let [head, tail] = pieces;
+        let [first, last] = edges.map(|index| index.map(|index| self.pool().at(index).0));
+        let head = head.zip(first).map(|(piece, page)| {
+            let page = PhysAddr(page + (phys.0 & (PAGE - 1)));
+            (phys, page, piece)
+        });
+        let tail = tail
+            .zip(last)
+            .map(|(piece, page)| (PhysAddr(phys.0 + bytes - piece), PhysAddr(page), piece));
+        [head, tail]
+    }
+
+    /// Maps the first piece, whole pages and the last piece so that they follow each other.
+    fn map_pieces(
+        &self,
+        phys: PhysAddr,
+        bytes: u64,
+        pieces: [Option<u64>; 2],
+        edges: [Option<usize>; 2],
+        rights: Rights,
+    ) -> Result<DmaAddr, domain::MapError> {
+        let [head, tail] = self.places(phys, bytes, pieces, edges);
+        let before = head.map_or(0, |(_, _, bytes)| bytes);
+        let behind = tail.map_or(0, |(_, _, bytes)| bytes);
+        let middle = bytes - before - behind;
+        let middle =
+            (middle != 0).then_some(Segment { phys: PhysAddr(phys.0 + before), bytes: middle });
+        let edge = |(_, page, bytes)| Segment { phys: page, bytes };
+        let mut segments = [Segment { phys, bytes }; 3];
+        let mut len = 0;
+        for segment in [head.map(edge), middle, tail.map(edge)].into_iter().flatten() {
+            segments[len] = segment;
+            len += 1;
+        }
+        match &segments[..len] {
+            [one] => self.domain.map(one.phys, one.bytes, rights),
+            several => self.domain.map_sg(several, rights),
+        }
+    }
+
+    /// What of these bytes lies in pages of the pool: where in the buffer, where in the pool, how many.
+    fn bounced(
+        &self,
+        mapped: &Mapped,
+        part: &Range<u64>,
+    ) -> impl Iterator<Item = (PhysAddr, PhysAddr, u64)> + use<H> {
+        let Mapped { phys, bytes, .. } = *mapped;
+        let Range { start, end } = *part;
+        let places = self.places(phys, bytes, edges(phys.0, bytes), mapped.edges);
+        places.into_iter().flatten().filter_map(move |(buffer, page, bytes)| {
+            let first = buffer.0 - phys.0;
+            let (from, to) = (start.max(first), end.min(first + bytes));
+            let skip = from.checked_sub(first)?;
+            let bytes = to.checked_sub(from).filter(|bytes| *bytes != 0)?;
+            Some((PhysAddr(buffer.0 + skip), PhysAddr(page.0 + skip), bytes))
+        })
+    }
+
+    fn check(&self, mapped: &Mapped, part: &Range<u64>) -> Result<(), OutOfRange> {
+        let within = part.start <= part.end && part.end <= mapped.bytes;
+        if within && mapped.pool == self.pool().id() { Ok(()) } else { Err(OutOfRange) }
+    }
+
+    /// The CPU has written to `part` of the buffer, and the device is to see it.
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    pub fn sync_for_device(&self, mapped: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
+        self.check(mapped, &part)?;
+        for (buffer, page, bytes) in self.bounced(mapped, &part) {
+            self.host().copy(buffer, page, bytes);
+        }
+        Ok(())
+    }
+
+    /// The device has written to `part` of the buffer, and the CPU is to see it. If the device may only read, nothing is done.
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    pub fn sync_for_cpu(&self, mapped: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
+        self.check(mapped, &part)?;
+        if mapped.rights.writes() && !without!(BounceNotCopiedOut) {
+            for (buffer, page, bytes) in self.bounced(mapped, &part) {
+                self.host().copy(page, buffer, bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps a buffer, under the domain's policy; the CPU sees what the device has written.
+    ///
+    /// # Errors
+    /// See [`UnmapError`], and the buffer if it is still mapped. After [`UnmapError::NotComplete`] it is not, and
+    /// its pages stay out of use until no device reaches them.
+    pub fn unmap(&self, mapped: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
+        self.unmap_under(self.domain.config().policy, mapped)
+    }
+
+    /// The same under another policy; see [`Domain::unmap_under`].
+    ///
+    /// # Errors
+    /// As [`unmap`](Self::unmap).
+    pub fn unmap_under(
+        &self,
+        policy: Policy,
+        mapped: Mapped,
+    ) -> Result<(), (UnmapError, Option<Mapped>)> {
+        if mapped.pool != self.pool().id() {
+            return Err((UnmapError::NotMapped, Some(mapped)));
+        }
+        // The domain holds pages in any case; whether the kernel's are held with them is the kernel's choice.
+        let policy = match policy {
+            Policy::Held if !self.domain.host().holds => Policy::Strict,
+            policy => policy,
+        };
+        let outcome = self.domain.unmap_under(policy, mapped.at, mapped.bytes);
+        match outcome {
+            Ok(()) | Err(UnmapError::NotComplete(_)) => {
+                // It was checked when it was mapped.
+                let _ = self.sync_for_cpu(&mapped, 0..mapped.bytes);
+                self.let_go(mapped.edges);
+                outcome.map_err(|error| (error, None))
+            }
+            Err(error) => Err((error, Some(mapped))),
+        }
+    }
+
+    /// Ends the domain; see [`Domain::end`].
+    ///
+    /// # Safety
+    /// As [`Domain::end`].
+    ///
+    /// # Errors
+    /// [`Failed`], with the domain.
+    #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
+    pub unsafe fn end(self) -> Result<<Bouncing<H> as Host>::Addresses, Failed<Bouncing<H>>> {
+        // SAFETY: as the caller promises.
+        unsafe { self.domain.end() }
+    }
+}
+
+impl<H: Access> fmt::Debug for Guarded<H> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guarded").field("domain", &self.domain).field("pool", self.pool()).finish()
+    }
+}
