@@ -27,29 +27,39 @@ impl<H: Host> Domain<H> {
     ) -> Result<Option<IovaRange>, MapError> {
         let Some(layout) = &self.config.identity else { return Ok(None) };
         let first = frames.first.0 >> PAGE_SHIFT;
-        let fits = layout.encode(first, frames.pages, rights, LeafSize::Page);
-        if fits.is_ok() {
-            self.hold(frames)?;
-        }
+        let Ok(range) = layout.encode(first, frames.pages, rights, LeafSize::Page) else {
+            let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
+            return Ok(None);
+        };
+        self.hold(frames)?;
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            let Ok(range) = fits else {
-                cell.counts.fallbacks += 1;
-                return Ok(None);
-            };
-            // SAFETY: as in `put`.
-            let walker = unsafe { self.table.walker_at(seat) };
-            let mut walker = walker.ok_or((MapErrorKind::NoMemory, None))?;
-            let acquired = if range.pages() == 1 {
-                walker.acquire(range.first(), frames.first, rights).map(|_| ())
-            } else {
-                walker.acquire_all(range, frames.first, rights)
-            };
-            match acquired {
+            let near = self.near(seat);
+            let done = near.is_some_and(|near| near.acquire_near(range, frames.first, rights));
+            cell.quick.identities += u64::from(done);
+            done
+        });
+        match entered {
+            Ok(true) => Ok(Some(range)),
+            _ => self.map_identity_anyhow(range, frames, rights),
+        }
+    }
+
+    /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The pages are held.
+    fn map_identity_anyhow(
+        &self,
+        range: IovaRange,
+        frames: Frames,
+        rights: Rights,
+    ) -> Result<Option<IovaRange>, MapError> {
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let walker = self.walker(seat);
+            let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
+            match walker.acquire_all(range, frames.first, rights) {
                 Ok(()) => {
                     cell.counts.maps += 1;
                     cell.counts.mapped_pages += frames.pages;
                     cell.counts.identities += 1;
-                    Ok(Some(range))
+                    Ok(())
                 }
                 Err(error) => {
                     cell.counts.fallbacks += u64::from(error.kind == MapErrorKind::CountFull);
@@ -58,14 +68,14 @@ impl<H: Host> Domain<H> {
             }
         });
         let (error, seen) = match entered {
-            Ok(Ok(range)) => return Ok(range),
+            Ok(Ok(())) => return Ok(Some(range)),
             Ok(Err((kind, seen))) => (MapError::Table(kind), seen),
             Err(_) => (MapError::Busy, None),
         };
         if let Some(seen) = seen {
             self.forget_seen(seen);
         }
-        if fits.is_ok() && self.config.holds {
+        if self.config.holds {
             self.host.release(frames.first, frames.pages);
         }
         if error == MapError::Table(MapErrorKind::CountFull) { Ok(None) } else { Err(error) }
@@ -133,11 +143,18 @@ impl<H: Host> Domain<H> {
     fn release_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            let how = self.walker(seat)?.release(range.first())?;
-            cell.counts.unmaps += 1;
+            let near = self.near(seat);
+            let how = if near.is_some_and(|near| near.release_near(range.first())) {
+                Released::Last
+            } else {
+                self.walker(seat)?.release(range.first())?
+            };
             Ok(match how {
                 Released::Last => (how, self.owe_page(seat, cell, range, policy, false, frame)),
-                Released::Shared => (how, None),
+                Released::Shared => {
+                    cell.counts.unmaps += 1;
+                    (how, None)
+                }
             })
         });
         match (entered.unwrap_or(Err(UnmapError::Busy))?, frame) {

@@ -132,6 +132,7 @@ pub use window::WindowError;
 
 use alloc::vec::Vec;
 use core::fmt;
+use core::mem::ManuallyDrop;
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::fixed::NoMemory;
@@ -140,7 +141,7 @@ use crate::iova::identity::Layout;
 use crate::local::Local;
 use crate::pinned::Pinned;
 use crate::sync::{AtomicU64, AtomicUsize};
-use crate::table::IoPageTable;
+use crate::table::{IoPageTable, Walker};
 use owed::{Queue, Thing};
 
 /// Bits of a byte address within a page.
@@ -263,6 +264,59 @@ struct Cell {
     /// Pages unmapped since empty tables were looked for.
     unswept: u64,
     counts: Counts,
+    quick: Quick,
+}
+
+/// What goes the quickest way, and is added to the other counts later.
+#[derive(Debug, Default)]
+struct Quick {
+    /// Single pages mapped, by addresses of the allocator and by their own.
+    mapped: u64,
+    identities: u64,
+    /// Single pages that may be unmapped and queued before anything else is to be looked at.
+    left: usize,
+    /// So many there were at first.
+    granted: usize,
+}
+
+impl Cell {
+    /// May one page more be queued without a look at anything?
+    #[inline]
+    fn is_quick(&mut self) -> bool {
+        // Not `left -= usize::from(left != 0)`: rustc 1.85 and 1.95 lose that store when they optimize (where a branch
+        // on the same condition follows).
+        match self.quick.left.checked_sub(1) {
+            Some(left) => {
+                self.quick.left = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Something else was, or will be: adds up what went the quick way, and lets nothing go it.
+    fn stop(&mut self) {
+        self.counts = self.tally();
+        self.unswept += (self.quick.granted - self.quick.left) as u64;
+        self.quick = Quick::default();
+    }
+
+    /// It was looked at.
+    fn go_on(&mut self, most: usize) {
+        let quick = self.owed.quick(most);
+        (self.quick.left, self.quick.granted) = (quick, quick);
+    }
+
+    /// All that it has done.
+    fn tally(&self) -> Counts {
+        let Quick { mapped, identities, left, granted } = self.quick;
+        let (maps, unmaps) = (mapped + identities, (granted - left) as u64);
+        let mut all = self.counts;
+        (all.maps, all.mapped_pages) = (all.maps + maps, all.mapped_pages + maps);
+        (all.unmaps, all.unmapped_pages) = (all.unmaps + unmaps, all.unmapped_pages + unmaps);
+        all.identities += identities;
+        all
+    }
 }
 
 /// What devices see of memory, and the way to change it.
@@ -316,7 +370,7 @@ impl<H: Host> Domain<H> {
             let owed = Queue::new(config.limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
-            Ok(Cell { owed, warm, unswept: 0, counts: Counts::default() })
+            Ok(Cell { owed, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
         })?;
         let cells = cells.pinned(config.pinned, own);
         Ok(Self {
@@ -395,6 +449,13 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn seal(&self, seat: usize, cell: &mut Cell) -> Option<Token> {
         cell.owed.seal(|covered| self.engine.note_all(seat, || covered.iter()))
+    }
+
+    /// A walker for what the seat remembers: it can't move on, and so need not be put away.
+    #[inline]
+    fn near(&self, seat: usize) -> Option<ManuallyDrop<Walker<'_, H::Format, H::Tables>>> {
+        // SAFETY: a cell is one CPU's at a time, and the seat of its number nobody's otherwise.
+        unsafe { self.table.walker_at(seat) }.map(ManuallyDrop::new)
     }
 
     /// Waits for a token, with no cell entered (I3).

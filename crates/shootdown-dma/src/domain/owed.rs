@@ -13,7 +13,8 @@
 //! other locks.
 //!
 //! Most of what is owed is a page: two words. Anything else has its own queue, in the same order, and a word here in its
-//! place.
+//! place. Where an address has to be forgotten and nothing is given back, it is kept until it is sealed, and counted from
+//! then on.
 //!
 //! # Invariants
 //! I1: nothing leaves a queue before its token is complete. I2: a queue never has more entries than [`Limits::entries`], nor
@@ -21,6 +22,7 @@
 //! be queued is still the caller's. I4: a batch's token covers every range that its things were reached by.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use super::policy::Limits;
 use crate::addr::{IovaRange, PhysAddr};
@@ -82,6 +84,7 @@ pub struct Page {
 }
 
 impl Page {
+    const NOTHING: Self = Self { address: 0, frame: 0 };
     /// In place of what is kept elsewhere. No page has this address.
     const ELSEWHERE: Self = Self { address: u64::MAX, frame: 0 };
 
@@ -123,6 +126,12 @@ impl Page {
         if self.frame & 1 != 0 { Some(PhysAddr(self.frame & !1)) } else { None }
     }
 
+    /// Is there nothing to be given back?
+    #[inline]
+    const fn is_bare(self) -> bool {
+        (self.frame | self.address) & 1 == 0
+    }
+
     /// Pages that it holds back.
     #[inline]
     const fn pages(self) -> u64 {
@@ -140,7 +149,7 @@ impl Page {
 pub const BATCH: usize = 32;
 
 /// How many of these may be more than pages.
-pub const FEW: usize = 8;
+pub const FEW: usize = 4;
 
 /// What was taken from a queue.
 pub struct Taken {
@@ -156,7 +165,7 @@ pub struct Taken {
 impl Taken {
     /// Nothing yet.
     pub const NOTHING: Self = Self {
-        pages: [Page::ELSEWHERE; BATCH],
+        pages: [Page::NOTHING; BATCH],
         len: 0,
         things: [const { None }; FEW],
         few: 0,
@@ -170,16 +179,26 @@ impl Taken {
     }
 }
 
+/// What was sealed together.
+#[derive(Debug)]
+struct Batch {
+    token: Token,
+    items: usize,
+    bare: usize,
+}
+
 /// One CPU's queue.
 #[derive(Debug)]
 pub struct Queue {
     items: VecDeque<Page>,
     /// What is elsewhere.
     things: VecDeque<Thing>,
-    /// Tokens, and how many of the items each is for, from the front on.
-    batches: VecDeque<(Token, usize)>,
-    /// How many items that is together.
-    sealed: usize,
+    /// Addresses with which nothing is given back, that are not sealed.
+    bare: Vec<u64>,
+    /// From the front on.
+    batches: VecDeque<Batch>,
+    /// How many items are sealed, and how many bare addresses.
+    sealed: (usize, usize),
     pages: u64,
     limits: Limits,
 }
@@ -188,17 +207,18 @@ impl Queue {
     /// An empty one.
     pub fn new(limits: Limits) -> Result<Self, NoMemory> {
         let (mut items, mut things) = (VecDeque::new(), VecDeque::new());
-        let mut batches = VecDeque::new();
+        let (mut bare, mut batches) = (Vec::new(), VecDeque::new());
         items.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         things.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
+        bare.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         batches.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
-        Ok(Self { items, things, batches, sealed: 0, pages: 0, limits })
+        Ok(Self { items, things, bare, batches, sealed: (0, 0), pages: 0, limits })
     }
 
     /// Is there room for so many more, with so many pages?
     #[inline]
     pub fn has_room(&self, things: usize, pages: u64) -> bool {
-        let fits = self.items.len() + things <= self.limits.entries
+        let fits = self.len() + things <= self.limits.entries
             && self.pages + pages <= self.limits.held_pages;
         fits || without!(BoundIgnored)
     }
@@ -226,44 +246,65 @@ impl Queue {
         if !self.has_room(1, page.pages()) {
             return false;
         }
-        self.pages += page.pages();
-        self.items.push_back(page);
+        self.put_page(page);
         true
+    }
+
+    /// The same, where it is known that there is room.
+    #[inline]
+    pub fn put_page(&mut self, page: Page) {
+        if page.is_bare() {
+            self.bare.push(page.cleared());
+        } else {
+            self.pages += page.pages();
+            self.items.push_back(page);
+        }
     }
 
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.items.len() + self.bare.len() + self.sealed.1
     }
 
     /// How many of them are not sealed.
     #[inline]
     pub fn unsealed(&self) -> usize {
-        self.items.len() - self.sealed
+        self.items.len() - self.sealed.0 + self.bare.len()
+    }
+
+    /// How many pages may be [put](Self::put_page) before something else is to be looked at: whether there is room,
+    /// whether enough has come together to be sealed; and after `most` at the latest.
+    pub fn quick(&self, most: usize) -> usize {
+        let held = usize::try_from(self.limits.held_pages.saturating_sub(self.pages));
+        let room = self.limits.entries.saturating_sub(self.len());
+        let seal = self.limits.flush_at.saturating_sub(self.unsealed() + 1);
+        most.min(room).min(seal).min(held.unwrap_or(usize::MAX))
     }
 
     /// Seals what is not: `note` takes what has to be forgotten, and returns the token. `None`: there is nothing.
     pub fn seal(&mut self, note: impl FnOnce(Covered<'_>) -> Token) -> Option<Token> {
-        let count = self.unsealed();
-        if count == 0 {
+        if self.unsealed() == 0 {
             return None;
         }
+        let (items, bare) = (self.items.len() - self.sealed.0, self.bare.len());
         // Those that are sealed have their things in front.
         let elsewhere = match self.things.len() {
             0 => 0,
-            _ => self.items.range(self.sealed..).filter(|item| **item == Page::ELSEWHERE).count(),
+            _ => self.items.range(self.sealed.0..).filter(|item| **item == Page::ELSEWHERE).count(),
         };
-        let from = (self.sealed, self.things.len() - elsewhere);
-        let token = note(Covered { items: &self.items, things: &self.things, from });
-        self.batches.push_back((token, count));
-        self.sealed += count;
+        let from = (self.sealed.0, self.things.len() - elsewhere);
+        let Self { things, bare: addresses, .. } = self;
+        let token = note(Covered { items: &self.items, things, bare: addresses, from });
+        self.batches.push_back(Batch { token, items, bare });
+        self.bare.clear();
+        self.sealed = (self.sealed.0 + items, self.sealed.1 + bare);
         Some(token)
     }
 
     /// The token that was given last.
     pub fn last(&self) -> Option<Token> {
-        self.batches.back().map(|(token, _)| *token)
+        self.batches.back().map(|batch| batch.token)
     }
 
     /// Pages that are held back.
@@ -273,11 +314,11 @@ impl Queue {
 
     /// Takes from the front what `is_complete`.
     pub fn take(&mut self, taken: &mut Taken, is_complete: impl Fn(Token) -> bool) {
-        while let Some((token, count)) = self.batches.front_mut() {
-            if !is_complete(*token) && !without!(GivenBackEarly) {
+        while let Some(batch) = self.batches.front_mut() {
+            if !is_complete(batch.token) && !without!(GivenBackEarly) {
                 return;
             }
-            while *count != 0 {
+            while batch.items != 0 {
                 let full = taken.len == BATCH || taken.few == FEW;
                 let Some(item) = self.items.front().filter(|_| !full).copied() else {
                     taken.more = full;
@@ -293,8 +334,9 @@ impl Queue {
                     taken.few += 1;
                 }
                 self.items.pop_front();
-                (*count, self.sealed) = (*count - 1, self.sealed - 1);
+                (batch.items, self.sealed.0) = (batch.items - 1, self.sealed.0 - 1);
             }
+            self.sealed.1 -= batch.bare;
             self.batches.pop_front();
         }
     }
@@ -305,14 +347,16 @@ impl Queue {
 pub struct Covered<'a> {
     items: &'a VecDeque<Page>,
     things: &'a VecDeque<Thing>,
-    /// The first of each.
+    bare: &'a [u64],
+    /// The first of items and things.
     from: (usize, usize),
 }
 
 impl<'a> Covered<'a> {
     /// Range by range, and whether leaf entries are all of it. Pages that follow each other are one range.
     pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + use<'a> {
-        let mut items = self.items.range(self.from.0..).copied().peekable();
+        let bare = self.bare.iter().map(|page| Page::new(*page, false, None));
+        let mut items = self.items.range(self.from.0..).copied().chain(bare).peekable();
         let mut things = self.things.range(self.from.1..);
         core::iter::from_fn(move || {
             loop {
@@ -343,8 +387,6 @@ impl<'a> Covered<'a> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::vec::Vec;
-
     use super::*;
 
     fn mapping(first: u64, pages: u64, frames: Option<(u64, u64)>) -> Thing {
@@ -370,15 +412,16 @@ mod tests {
                 queue.push(thing).unwrap();
             }
             assert!(queue.push_page(Page::memory(PhysAddr(0x7000))));
+            assert!(queue.push_page(Page::new(at + 20, false, None)));
             let mut covered = Vec::new();
             queue.seal(|things| {
                 covered.extend(things.iter().map(|(range, _)| (range.first(), range.pages())));
                 Token::DONE
             });
-            assert_eq!(covered, [(at, 2), (at + 10, 3), (at + 2, 2)]);
+            assert_eq!(covered, [(at, 2), (at + 10, 3), (at + 2, 2), (at + 20, 1)]);
             expected.extend([at, at + 1, at + 3, at + 2]);
         }
-        assert_eq!((queue.len(), queue.pages()), (18, 15));
+        assert_eq!((queue.len(), queue.pages()), (21, 15));
         assert_eq!(queue.push(mapping(9, 6, Some((9, 6)))), Err(mapping(9, 6, Some((9, 6)))));
         let mut taken = Taken::NOTHING;
         queue.take(&mut taken, |_| true);

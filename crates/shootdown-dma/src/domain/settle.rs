@@ -244,6 +244,7 @@ impl<H: Host> Domain<H> {
         while let Some(table) = detached.pop() {
             let mut table = Some(Thing::Table(table));
             self.enter(cpu, |cell| {
+                cell.stop();
                 cell.counts.swept_tables += 1;
                 table = table.take().and_then(|table| cell.owed.push(table).err());
             });
@@ -269,7 +270,7 @@ impl<H: Host> Domain<H> {
     pub fn counts(&self) -> Counts {
         let mut all = Counts::default();
         for cpu in 0..self.cells.cpus() {
-            self.enter(cpu, |cell| all.add(&cell.counts));
+            self.enter(cpu, |cell| all.add(&cell.tally()));
         }
         all
     }

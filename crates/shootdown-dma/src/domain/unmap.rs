@@ -142,8 +142,11 @@ impl<H: Host> Domain<H> {
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let mut frame = None;
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            let phys = self.walker(seat)?.unmap_page(range.first())?;
-            cell.counts.unmaps += 1;
+            let near = self.near(seat).and_then(|near| near.unmap_near(range.first()));
+            let phys = match near {
+                Some(phys) => phys,
+                None => self.walker(seat)?.unmap_page(range.first())?,
+            };
             frame = if self.config.holds { Some(phys) } else { None };
             Ok(self.owe_page(seat, cell, range, policy, true, frame))
         });
@@ -242,6 +245,7 @@ impl<H: Host> Domain<H> {
         let pages = frames.iter().map(|frames| frames.pages).sum();
         let may_owe = self.may_owe(policy);
         let owes = may_owe && cell.owed.has_room(frames.len().max(1), pages);
+        cell.stop();
         cell.counts.unmapped_pages += range.pages();
         let sweep = Self::is_sweep_due(cell, range.pages());
         if !owes {
@@ -274,10 +278,29 @@ impl<H: Host> Domain<H> {
         gives: bool,
         frame: Option<PhysAddr>,
     ) -> Option<Left> {
+        let page = Page::new(range.first(), gives, frame);
+        if self.may_owe(policy) && cell.is_quick() {
+            cell.owed.put_page(page);
+            return None;
+        }
+        self.owe_page_and_look(seat, cell, range, policy, page)
+    }
+
+    #[cold]
+    fn owe_page_and_look(
+        &self,
+        seat: usize,
+        cell: &mut Cell,
+        range: IovaRange,
+        policy: Policy,
+        page: Page,
+    ) -> Option<Left> {
+        cell.stop();
+        cell.counts.unmaps += 1;
         cell.counts.unmapped_pages += 1;
         let sweep = Self::is_sweep_due(cell, 1);
         let may_owe = self.may_owe(policy);
-        if !(may_owe && cell.owed.push_page(Page::new(range.first(), gives, frame))) {
+        if !(may_owe && cell.owed.push_page(page)) {
             return Some(self.owe_nothing(seat, cell, (range, true), may_owe, sweep));
         }
         let (flush, settle) = self.look_after(seat, cell);
@@ -295,7 +318,9 @@ impl<H: Host> Domain<H> {
             cell.counts.flushes += 1;
             flush = self.seal(seat, cell);
         }
-        (flush, cell.owed.len() % SETTLE_EVERY == 0 && cell.owed.last().is_some())
+        let since = cell.owed.len() % SETTLE_EVERY;
+        cell.go_on(SETTLE_EVERY - 1 - since);
+        (flush, since == 0 && cell.owed.last().is_some())
     }
 
     /// It can't be queued: who unmaps waits.

@@ -119,6 +119,45 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
+    /// [`acquire`](Self::acquire) by the first user, if that is a matter of one entry of the table that is remembered. False:
+    /// nothing was done.
+    #[inline]
+    pub(crate) fn acquire_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
+        if range.pages() != 1 || self.check(range, phys).is_err() {
+            return false;
+        }
+        let Some(slot) = self.near(range.first()) else { return false };
+        let first = self.table.format.leaf(phys, rights, 0) | F::COUNTED | F::one();
+        // ORDERING: AcqRel, as in `acquire`.
+        let acquired = slot.load(Ordering::Relaxed) == word::EMPTY
+            && slot
+                .compare_exchange(word::EMPTY, first, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if acquired {
+            self.table.rely_on(slot, first, 0);
+        }
+        acquired
+    }
+
+    /// [`release`](Self::release) by the last user, if that is a matter of one entry of the table that is remembered.
+    /// False: nothing was done.
+    #[inline]
+    pub(crate) fn release_near(&self, page: u64) -> bool {
+        let Some(slot) = self.near(page) else { return false };
+        let entry = slot.load(Ordering::Relaxed);
+        let last = self.table.format.is_present(entry)
+            && F::is_counted(entry)
+            && F::count(entry) == 1
+            // ORDERING: AcqRel, as in `release`.
+            && slot
+                .compare_exchange(entry, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if last {
+            self.table.show(core::slice::from_ref(slot));
+        }
+        last
+    }
+
     /// One user of the page less; the last one unmaps it.
     ///
     /// # Errors

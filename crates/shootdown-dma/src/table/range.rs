@@ -96,6 +96,17 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
+    /// [`map`](Self::map) for one page, if that is a matter of one entry of the table that is remembered. False: nothing was
+    /// done.
+    #[inline]
+    pub(crate) fn map_page_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
+        let marks = Part::Whole.first::<F>() | Part::Whole.last::<F>();
+        range.pages() == 1
+            && !without!(AnchorStored)
+            && self.check(range, phys).is_ok()
+            && self.map_near(range.first(), phys, rights, marks)
+    }
+
     /// Maps one page, if the table is the one that is remembered and nothing is in the way.
     #[inline]
     fn map_near(&self, page: u64, phys: PhysAddr, rights: Rights, marks: u64) -> bool {
@@ -114,7 +125,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
 
     /// Unmaps one page, if the table is the one that is remembered and it is a mapping there; where it led.
     #[inline]
-    fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
+    pub(crate) fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
         let entry = slot.load(Ordering::Relaxed);
         if !self.table.format.is_present(entry) || !unit::is_whole::<F>(entry) {
