@@ -1,4 +1,4 @@
-//! Which CPUs there are: the MADT (ACPI specification 6.5, 5.2.5 to 5.2.12).
+//! What firmware describes: tables by their signatures, and of them the MADT, which lists the CPUs (ACPI specification 6.5, 5.2.5 to 5.2.12).
 
 use crate::MAX_CPUS;
 
@@ -66,8 +66,8 @@ fn is_rsdp(address: u64) -> bool {
     Table(address).bytes::<8>(0) == *b"RSD PTR " && sum(address, 20) == 0
 }
 
-/// The CPUs; `None` when no table says.
-pub fn cpus(rsdp: Option<u64>) -> Option<Cpus> {
+/// The table with this signature; `None` when there is none, or none that is whole.
+fn find(rsdp: Option<u64>, wanted: &[u8; 4]) -> Option<Table> {
     let rsdp = rsdp
         .filter(|rsdp| is_rsdp(*rsdp))
         .or_else(|| BIOS_AREA.step_by(16).find(|address| is_rsdp(*address)))?;
@@ -82,12 +82,24 @@ pub fn cpus(rsdp: Option<u64>) -> Option<Cpus> {
         return None;
     }
     let step = if wide { 8 } else { 4 };
-    let madt = (36..root.len()).step_by(step).find_map(|offset| {
+    (36..root.len()).step_by(step).find_map(|offset| {
         let address =
             if wide { u64::from_le_bytes(root.bytes(offset)) } else { root.u32(offset).into() };
         // Tables above what is mapped can't be read here.
-        (address < 1 << 32).then_some(Table(address)).filter(|table| table.is_sound(b"APIC"))
-    })?;
+        (address < 1 << 32).then_some(Table(address)).filter(|table| table.is_sound(wanted))
+    })
+}
+
+/// The bytes of the table with this signature, header and all.
+pub fn table(rsdp: Option<u64>, wanted: &[u8; 4]) -> Option<&'static [u8]> {
+    let table = find(rsdp, wanted)?;
+    // SAFETY: as in `Table::bytes`; nobody writes there.
+    Some(unsafe { core::slice::from_raw_parts(table.0 as *const u8, table.len() as usize) })
+}
+
+/// The CPUs; `None` when no table says.
+pub fn cpus(rsdp: Option<u64>) -> Option<Cpus> {
+    let madt = find(rsdp, b"APIC")?;
     let mut cpus = Cpus { ids: [0; MAX_CPUS as usize], count: 0 };
     let mut offset = 44;
     while offset + 2 <= madt.len() {

@@ -50,10 +50,20 @@ pub fn init(info: &BootInfo, tags: bool) {
     hardware::enter();
 }
 
+/// Where the loader says that ACPI's tables begin.
+fn tables() -> Option<u64> {
+    Some(TABLES.load(Ordering::Relaxed)).filter(|at| *at != 0)
+}
+
+/// The ACPI table with this signature.
+#[must_use]
+pub fn acpi_table(signature: &[u8; 4]) -> Option<&'static [u8]> {
+    acpi::table(tables(), signature)
+}
+
 /// Starts others until `limit` CPUs run.
 pub fn start_cpus(limit: u32) -> u32 {
-    let tables = Some(TABLES.load(Ordering::Relaxed)).filter(|at| *at != 0);
-    let Some(cpus) = acpi::cpus(tables) else {
+    let Some(cpus) = acpi::cpus(tables()) else {
         say!("cpus: no ACPI table describes them; going on with one");
         return 1;
     };

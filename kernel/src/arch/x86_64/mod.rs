@@ -21,7 +21,7 @@ mod timer;
 mod traps;
 
 pub use clock::{count, start_counting, ticks, ticks_per_ms};
-pub use cpus::{init, send_ipi, start_cpus};
+pub use cpus::{acpi_table, init, send_ipi, start_cpus};
 pub use entry::image_end;
 pub use hardware::{Regime, Tags, features, tags};
 pub use percpu::cpu;

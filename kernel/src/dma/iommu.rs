@@ -1,0 +1,76 @@
+//! What the cases ask of an IOMMU, whichever it is: the host's half beside the library's queue.
+
+use shootdown_dma::invalidate::Unit;
+use shootdown_dma::table::Format;
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+
+use super::suite::Case;
+
+/// An access that was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fault {
+    /// Whose it was.
+    pub device: DeviceId,
+    /// The address that it used; where the unit says only the page, that.
+    pub address: u64,
+    /// What was wrong.
+    pub kind: FaultKind,
+}
+
+/// What was wrong with an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FaultKind {
+    /// There is no translation, or none with this right.
+    Translation {
+        /// It was a write.
+        write: bool,
+    },
+    /// The device's entry is not valid.
+    Configuration,
+    /// Something else, by the unit's own number.
+    Other(u8),
+}
+
+/// An IOMMU that is set up: devices reach nothing but what they are admitted to.
+pub trait Iommu: Sync + Sized + 'static {
+    /// Its page tables.
+    type Format: Format;
+    /// The library's queue on it.
+    type Queue: Unit;
+
+    /// As cases are prefixed by it.
+    fn name(&self) -> &'static str;
+
+    /// The format, with what depends on the unit.
+    fn format(&self) -> Self::Format;
+
+    /// Bits of the addresses that it translates.
+    fn address_bits(&self) -> u32;
+
+    /// The queue.
+    fn queue(&self) -> &Self::Queue;
+
+    /// Does it read the CPUs' caches?
+    fn is_coherent(&self) -> bool;
+
+    /// May it remember what is not mapped?
+    fn remembers_absence(&self) -> bool;
+
+    /// Does it record what it refuses? If not, faults are not looked for.
+    fn records_faults(&self) -> bool;
+
+    /// Makes the device's entry valid: its accesses go through the tables at `root`, under the id. The device is listed with
+    /// the domain before.
+    fn admit(&self, device: DeviceId, root: PhysAddr, id: DomainId);
+
+    /// Makes the device's entry invalid, and tells nobody: what the unit has cached of it stays until the library tells.
+    fn expel(&self, device: DeviceId);
+
+    /// The oldest fault that was not read yet, which is taken out.
+    fn fault(&self) -> Option<Fault>;
+
+    /// Cases that only this unit has.
+    fn own_cases() -> &'static [Case<Self>] {
+        &[]
+    }
+}

@@ -1,0 +1,147 @@
+//! The cases: what must hold of a device's accesses when what it may reach changes.
+//!
+//! Each case is a function of a [`Stage`] and says how many of the device's accesses went the old way. It runs with the queue
+//! muffled ([`Muffle`](super::host::Muffle)): the library does all that it does, and the unit never hears of it; and then
+//! with the unit told:
+//!
+//! | not told | told | verdict |
+//! |---|---|---|
+//! | some access went the old way | none | pass |
+//! | none | none | not observable: this unit can't tell |
+//! | any | some, or an error | fail |
+//!
+//! Cases whose control is within ([`Case::with_control_inside`]) run once, told.
+
+mod pages;
+mod places;
+mod policies;
+mod stage;
+
+use shootdown_dma::domain::{MapError, UnmapError};
+use shootdown_dma::invalidate::{AttachError, QueueError};
+
+use super::edu::Edu;
+use super::iommu::Iommu;
+use crate::cmdline::Options;
+use crate::say;
+use crate::verdict::Verdict;
+
+pub use stage::{Behind, Buffer, Stage};
+
+/// Why a case can't say what it was asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// Memory was not mapped.
+    Map(MapError),
+    /// Or not unmapped.
+    Unmap(UnmapError),
+    /// A queue stands still.
+    Queue(QueueError),
+    /// A device was not attached.
+    Attach(AttachError),
+    /// What must hold before the change does not.
+    Premise(&'static str),
+    /// What must hold in any case does not.
+    Wrong(&'static str),
+}
+
+macro_rules! broken_by {
+    ($($error:ty => $broken:ident),*) => {$(
+        impl From<$error> for Broken {
+            fn from(error: $error) -> Self {
+                Self::$broken(error)
+            }
+        }
+    )*};
+}
+broken_by! { MapError => Map, UnmapError => Unmap, QueueError => Queue, AttachError => Attach }
+
+/// How many accesses went the old way.
+pub type Outcome = Result<u32, Broken>;
+
+/// A case.
+pub struct Case<I: Iommu> {
+    /// Its name.
+    pub name: &'static str,
+    /// Its negative control is a part of it.
+    pub control_inside: bool,
+    /// The case.
+    pub run: fn(&Stage<I>) -> Outcome,
+}
+
+impl<I: Iommu> Case<I> {
+    /// A case that runs twice.
+    pub const fn new(name: &'static str, run: fn(&Stage<I>) -> Outcome) -> Self {
+        Self { name, control_inside: false, run }
+    }
+
+    /// The same, once.
+    pub const fn with_control_inside(self) -> Self {
+        Self { control_inside: true, ..self }
+    }
+}
+
+/// Tries of each case, at different addresses.
+const TRIES: u32 = 2;
+
+/// What came of the tries of a case.
+#[derive(Default)]
+struct Tries {
+    stale: u32,
+    broken: Option<Broken>,
+}
+
+fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, told: bool) -> Tries {
+    let mut sum = Tries::default();
+    for number in 0..TRIES {
+        let stage = Stage::set(iommu, edu, number, told);
+        match (case.run)(&stage) {
+            Ok(stale) => sum.stale += u32::from(stale > 0),
+            Err(broken) => sum.broken = Some(broken),
+        }
+        stage.strike();
+        if sum.broken.is_some() {
+            break;
+        }
+    }
+    sum
+}
+
+fn judge<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu) -> Verdict {
+    let control = if case.control_inside { None } else { Some(tries(case, iommu, edu, false)) };
+    let held = tries(case, iommu, edu, true);
+    let broken = control.as_ref().and_then(|tries| tries.broken).or(held.broken);
+    let unseen = control.as_ref().is_some_and(|tries| tries.stale == 0);
+    let verdict = match held.stale {
+        _ if broken.is_some() => Verdict::Fail,
+        1.. => Verdict::Fail,
+        0 if unseen => Verdict::NotObservable,
+        0 => Verdict::Pass,
+    };
+    match (broken, control) {
+        (Some(broken), _) => say!("case {}/{} {verdict} {broken:?}", iommu.name(), case.name),
+        (None, Some(control)) => say!(
+            "case {}/{} {verdict} old ways without the invalidation {} of {TRIES}, with it {}",
+            iommu.name(),
+            case.name,
+            control.stale,
+            held.stale
+        ),
+        (None, None) => {
+            say!("case {}/{} {verdict} its control is part of it", iommu.name(), case.name);
+        }
+    }
+    verdict
+}
+
+/// Runs all cases that were asked for; the worst verdict.
+pub fn run<I: Iommu>(iommu: &'static I, edu: &'static Edu, options: &Options) -> Verdict {
+    let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
+    let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
+    let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
+    let worst = cases.map(|case| judge(case, iommu, edu)).max();
+    worst.unwrap_or_else(|| {
+        say!("dma: no case has '{}' in its name", options.only.unwrap_or_default());
+        Verdict::Fail
+    })
+}

@@ -1,0 +1,156 @@
+//! What unmapping promises: strict (`pages.rs`), strict-ish, lazy; and what becomes of addresses.
+
+use shootdown_dma::Policy;
+use shootdown_dma::domain::{Config, Limits};
+
+use super::{Broken, Case, Outcome, Stage};
+use crate::dma::host::{self, Muffle};
+use crate::dma::iommu::Iommu;
+use crate::memory::{self, FRAME};
+
+pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
+    const {
+        &[
+            Case::new("strict-ish", strict_ish),
+            Case::new("strict-ish-full", strict_ish_full),
+            Case::new("lazy", lazy),
+            Case::new("lazy-addresses", lazy_addresses),
+            Case::new("strict-for-once", strict_for_once),
+        ]
+    }
+}
+
+/// The times that `poll` is told, in nanoseconds: the bound is between the second and the third.
+const BEGIN: u64 = 1 << 40;
+const BEFORE: u64 = BEGIN + 9_000_000;
+const AFTER: u64 = BEGIN + 20_000_000;
+
+/// Polls until nothing is owed. What is found then, empty tables, is told the next time that the bound is over.
+fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
+    for turn in 0..100 {
+        domain.poll(AFTER + turn * (AFTER - BEGIN))?;
+        if domain.owes() == (0, 0) {
+            return Ok(());
+        }
+        crate::arch::relax();
+    }
+    Err(Broken::Wrong("what is owed is not given back"))
+}
+
+/// Unmapping returns at once, and the device may still reach the page; but nobody else has it before the device can't. Its owner
+/// lets go of it meanwhile.
+fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+        behind.domain.poll(BEGIN)?;
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.give_up(buffer.frame);
+        if !host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the page was let go before the invalidation"));
+        }
+        if !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Premise("the device does not reach what nobody told it to forget"));
+        }
+        behind.domain.poll(BEFORE)?;
+        if !host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the page was let go before the invalidation"));
+        }
+        stage.change(Muffle::Everything);
+        settle(behind.domain)?;
+        if host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the page is still held, though nothing is owed"));
+        }
+        if stage.frame()? != buffer.frame {
+            return Err(Broken::Premise("the allocator hands out another frame first"));
+        }
+        // It is somebody else's now.
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// More than may be owed: then it is strict.
+fn strict_ish_full<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    let limits = Limits { entries: 4, flush_at: 4, ..Limits::DEFAULT };
+    stage.with(Config::new(1).policy(Policy::Held).limits(limits), |behind| {
+        let buffers = [behind.map()?, behind.map()?, behind.map()?, behind.map()?, behind.map()?];
+        for buffer in buffers {
+            behind.warm(buffer)?;
+        }
+        stage.change(Muffle::Everything);
+        for buffer in buffers {
+            behind.domain.unmap(buffer.at, FRAME)?;
+        }
+        if behind.domain.counts().forced_waits + behind.domain.counts().flushes == 0 {
+            return Err(Broken::Wrong("the bound was passed, and nothing came of it"));
+        }
+        settle(behind.domain)?;
+        let mut stale = 0;
+        for buffer in buffers {
+            stale += u32::from(behind.reaches(buffer)?);
+        }
+        Ok(stale)
+    })
+}
+
+/// Unmapping returns at once, and the page is somebody else's: until the bound the device reaches it, after that it does not.
+fn lazy<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
+        behind.domain.poll(BEGIN)?;
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.give_up(buffer.frame);
+        if stage.frame()? != buffer.frame {
+            return Err(Broken::Premise("the allocator hands out another frame first"));
+        }
+        // The window that lazy leaves open, for all to see.
+        behind.domain.poll(BEFORE)?;
+        if !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Premise("the device does not reach what nobody told it to forget"));
+        }
+        stage.change(Muffle::Everything);
+        settle(behind.domain)?;
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// Under lazy too an address is nobody's before it is forgotten: what is mapped next is elsewhere.
+fn lazy_addresses<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
+        let old = behind.map()?;
+        behind.warm(old)?;
+        behind.domain.unmap(old.at, FRAME)?;
+        for _ in 0..8 {
+            if behind.map()?.at == old.at {
+                return Err(Broken::Wrong("an address is used again before it is forgotten"));
+            }
+        }
+        stage.change(Muffle::Everything);
+        settle(behind.domain)?;
+        // Now it may be; the control shows what comes of it too early.
+        let mut again = behind.map()?;
+        for _ in 0..64 {
+            if again.at == old.at {
+                break;
+            }
+            again = behind.map()?;
+        }
+        if again.at != old.at {
+            return Err(Broken::Premise("the address does not come back"));
+        }
+        Ok(u32::from(stage.lands(again.at, old.frame)))
+    })
+}
+
+/// One buffer of a lazy domain, of which the driver has to be sure.
+fn strict_for_once<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        stage.change(Muffle::Everything);
+        behind.domain.unmap_under(Policy::Strict, buffer.at, FRAME)?;
+        memory::fill(buffer.frame, 0);
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}

@@ -1,0 +1,233 @@
+//! Intel VT-d, legacy tables: registers, the tables of devices, and what is recorded of faults.
+//!
+//! | structure | entries | here |
+//! |---|---|---|
+//! | root table | 16 bytes for each bus | one page; bus 0 alone has a context table |
+//! | context table | 16 bytes for each function | one page |
+//! | queue | 16 bytes | one page; written by the library |
+//!
+//! Bring-up (VT-d specification 11.4.4): root table, forget everything, queue, translation. From then on everything is told
+//! through the queue.
+//!
+//! # Invariants
+//! - I1: of an entry the half with the *present* bit is written last, and cleared first; the unit is told after that.
+//! - I2: id 0 is no domain's: units that remember absence remember it under that id.
+
+mod cases;
+mod dmar;
+mod marred;
+mod registers;
+
+use core::sync::atomic::Ordering;
+
+use shootdown_dma::invalidate::queue::{Port, Queue, Vtd as Format};
+use shootdown_dma::invalidate::vtd::Facts;
+use shootdown_dma::invalidate::{Command, Unit as _};
+use shootdown_dma::table::VtdSecondLevel;
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+
+use super::iommu::{Fault, FaultKind, Iommu};
+use super::suite::Case;
+use crate::port::is_late;
+use crate::{arch, memory, say};
+use marred::Marred;
+use registers::*;
+
+/// CAP: remembers absence; number of fault records, and where they are.
+const CACHING_MODE: u64 = 1 << 7;
+/// ECAP: reads the CPUs' caches; has a queue.
+const COHERENT: u64 = 1 << 0;
+const QUEUED: u64 = 1 << 1;
+
+/// Both words of an entry: present.
+const PRESENT: u64 = 1;
+/// FSTS: a record was lost.
+const OVERFLOW: u32 = 1 << 0;
+
+/// Why the unit is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetUpError {
+    /// It has no queue, or walks no tables that the library makes.
+    Unfit {
+        /// Its capabilities.
+        cap: u64,
+        /// The extended ones.
+        ecap: u64,
+    },
+    /// It does not do what it is told.
+    Deaf(&'static str),
+    /// There is no memory.
+    NoMemory,
+}
+
+/// A unit that is set up.
+pub struct Vtd {
+    queue: Queue<Registers, Marred>,
+    cap: u64,
+    ecap: u64,
+    contexts: u64,
+}
+
+fn frame() -> Result<u64, SetUpError> {
+    let frame = memory::allocate().ok_or(SetUpError::NoMemory)?;
+    memory::fill(frame, 0);
+    Ok(frame)
+}
+
+impl Vtd {
+    /// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
+    /// there is none.
+    pub fn find() -> Option<Result<Self, SetUpError>> {
+        Some(Self::set_up(dmar::first_unit()?))
+    }
+
+    fn set_up(base: u64) -> Result<Self, SetUpError> {
+        let registers = Registers::new(base, frame()?, frame()?);
+        let (cap, ecap) = (registers.read64(CAP), registers.read64(ECAP));
+        if ecap & QUEUED == 0 || VtdSecondLevel::from_capability(cap, 48).is_none() {
+            return Err(SetUpError::Unfit { cap, ecap });
+        }
+        let version = registers.read32(VERSION);
+        say!(
+            "vt-d: version {}.{}, CAP {cap:#x}, ECAP {ecap:#x}, registers at {base:#x}",
+            version >> 4,
+            version & 15
+        );
+        let registers = registers.coherent(ecap & COHERENT != 0);
+        let (root, contexts) = (frame()?, frame()?);
+        word(root).store(contexts | PRESENT, Ordering::Release);
+        // What firmware left in caches of zeros is nothing; what we wrote is written back.
+        write_back(ecap, root);
+        write_back(ecap, contexts);
+        // Faults are looked for, and interrupt nobody.
+        const MASKED: u32 = 1 << 31;
+        registers.write32(FECTL, MASKED);
+        let deaf = |done: bool, what| if done { Ok(()) } else { Err(SetUpError::Deaf(what)) };
+        registers.write64(RTADDR, root);
+        deaf(registers.command(ROOT), "root table")?;
+        deaf(registers.forget_all(), "invalidation by registers")?;
+        registers.write64(IQT, 0);
+        registers.write64(IQA, registers.ring_address());
+        deaf(registers.command(QUEUE), "queue")?;
+        deaf(registers.command(TRANSLATION), "translation")?;
+        let facts = Facts::from_cap(cap);
+        let format = Format { facts, slots: SLOTS as u64 };
+        let queue = Queue::new(registers, Marred(format)).expect("a page has room for 256 slots");
+        Ok(Self { queue, cap, ecap, contexts })
+    }
+
+    /// Both words of a device's entry.
+    fn context(&self, device: DeviceId) -> u64 {
+        assert!(device.0 < 256, "bus 0 alone has a context table");
+        self.contexts + u64::from(device.0) * 16
+    }
+
+    fn record(&self, number: usize) -> usize {
+        ((self.cap >> 24) as usize & 0x3ff) * 16 + number * 16
+    }
+
+    /// Tells the unit something, and waits until it has heard.
+    fn tell(&self, commands: &[Command]) {
+        let ticket = self.queue.submit(commands).expect("the queue has room between cases");
+        while self.queue.completed().expect("the unit takes what it is told") < ticket {
+            arch::relax();
+            assert!(!is_late(), "the unit does not complete what it was told");
+        }
+    }
+}
+
+/// Writes a page back, for a unit that does not read caches.
+fn write_back(ecap: u64, at: u64) {
+    if ecap & COHERENT == 0 {
+        arch::write_back(memory::at(at), memory::FRAME as usize);
+    }
+    arch::barrier_for_devices();
+}
+
+impl Iommu for Vtd {
+    type Format = VtdSecondLevel;
+    type Queue = Queue<Registers, Marred>;
+
+    fn name(&self) -> &'static str {
+        if self.remembers_absence() { "vt-d-caching" } else { "vt-d" }
+    }
+
+    fn format(&self) -> VtdSecondLevel {
+        VtdSecondLevel::from_capability(self.cap, 48).expect("looked at when it was set up")
+    }
+
+    fn address_bits(&self) -> u32 {
+        use shootdown_dma::table::Format;
+        // MGAW, and what the tables resolve.
+        (((self.cap >> 16) as u32 & 0x3f) + 1).min(12 + 9 * self.format().levels())
+    }
+
+    fn queue(&self) -> &Self::Queue {
+        &self.queue
+    }
+
+    fn is_coherent(&self) -> bool {
+        self.ecap & COHERENT != 0
+    }
+
+    fn remembers_absence(&self) -> bool {
+        self.cap & CACHING_MODE != 0
+    }
+
+    fn records_faults(&self) -> bool {
+        true
+    }
+
+    fn admit(&self, device: DeviceId, root: PhysAddr, id: DomainId) {
+        assert!(id.0 != 0, "id 0 is no domain's"); // I2
+        let entry = self.context(device);
+        let width = self.format().address_width();
+        word(entry + 8).store(width | u64::from(id.0) << 8, Ordering::Relaxed);
+        arch::barrier_for_devices();
+        word(entry).store(root.0 | PRESENT, Ordering::Release); // I1
+        write_back(self.ecap, self.contexts);
+        if self.remembers_absence() {
+            // That there was no entry, which it remembers under id 0.
+            self.tell(&[Command::Config { device, domain: DomainId(0) }]);
+            self.tell(&[Command::Domain(DomainId(0))]);
+        }
+    }
+
+    fn expel(&self, device: DeviceId) {
+        word(self.context(device)).store(0, Ordering::Release); // I1
+        write_back(self.ecap, self.contexts);
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        const RECORDED: u64 = 1 << 63;
+        const READ: u64 = 1 << 62;
+        let port = self.queue.port();
+        let records = (self.cap >> 40) as usize & 0xff;
+        for at in (0..=records).map(|number| self.record(number)) {
+            let high = port.read64(at + 8);
+            if high & RECORDED == 0 {
+                continue;
+            }
+            let address = port.read64(at) & !(memory::FRAME - 1);
+            // QEMU has one record, and folds faults of a device into it until it is cleared.
+            port.write64(at + 8, RECORDED);
+            port.write32(FSTS, OVERFLOW);
+            let kind = match (high >> 32) as u8 {
+                1..=3 => FaultKind::Configuration,
+                5 => FaultKind::Translation { write: true },
+                6 => FaultKind::Translation { write: false },
+                other => FaultKind::Other(other),
+            };
+            // The reason tells reads from writes as well; they must agree.
+            if kind == (FaultKind::Translation { write: high & READ != 0 }) {
+                say!("vt-d: the fault's reason and its type disagree: {high:#x}");
+            }
+            return Some(Fault { device: DeviceId(high as u32 & 0xffff), address, kind });
+        }
+        None
+    }
+
+    fn own_cases() -> &'static [Case<Self>] {
+        cases::CASES
+    }
+}
