@@ -208,6 +208,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Steps 1 to 4 of the path.
     fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> (Change<'_, P>, Started<P>) {
+        // The machine would see the look, and debug builds count otherwise than others.
+        #[cfg(not(any(shootdown_traced, loom)))]
+        debug_assert!(self.is_in_place(me), "{} was moved while it is loaded here", self.id());
         if current::strategy::<P>().is_none() {
             self.expect_to_tell(pin.cpu());
         }

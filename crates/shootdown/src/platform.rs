@@ -108,7 +108,8 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
 
     /// Raises the interrupt that ends in [`crate::on_kick`] on each CPU of the set. Never waits, and may
     /// be called from [`crate::on_kick`]. The set never holds the calling CPU; a CPU of it that has gone
-    /// offline in the meantime is passed over without an error.
+    /// offline in the meantime is passed over without an error. Where interrupts are raised by writing a register, that
+    /// write may overtake earlier stores (x2APIC, GIC): contract 2 wants a barrier before it.
     ///
     /// # Errors
     /// When a CPU can't be interrupted; some of the others may have been.

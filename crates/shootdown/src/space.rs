@@ -164,6 +164,14 @@ impl<P: Platform> AddressSpace<P> {
         self.hot.root
     }
 
+    /// Is the space where this CPU loaded it? CPUs hold its address (contract of [`switch_to`](crate::switch_to)): one that
+    /// was moved is never caught up with.
+    #[cfg(not(any(shootdown_traced, loom)))]
+    pub(crate) fn is_in_place(&self, me: &PerCpu<P>) -> bool {
+        let held = me.private.space.load(Ordering::Relaxed);
+        me.loaded().id() != self.id().get() || held.is_null() || core::ptr::eq(held, self)
+    }
+
     pub(crate) fn space_tag(&self) -> &SpaceTag {
         &self.hot.tag
     }

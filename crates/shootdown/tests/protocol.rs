@@ -61,6 +61,19 @@ fn revocation_holds_under_every_policy() {
     }
 }
 
+/// CPUs hold a loaded space's address: from another one nothing would be caught up with.
+#[cfg(debug_assertions)]
+#[test]
+#[should_panic(expected = "was moved while it is loaded here")]
+fn a_space_that_was_moved_while_it_is_loaded_is_noticed() {
+    boot(1, &Policy::SHOOTDOWN, &PCID);
+    let space = new_space();
+    switch(0, space);
+    // SAFETY: the original is leaked, and not used again; neither is ever dropped.
+    let moved = std::mem::ManuallyDrop::new(unsafe { std::ptr::read(space) });
+    let _ = moved.flush(&here(), Request::pages(pages(5, 1)));
+}
+
 #[test]
 fn a_remembered_space_keeps_its_entries_when_current_and_loses_exactly_them_when_not() {
     boot(2, &Policy::SHOOTDOWN, &PCID);
