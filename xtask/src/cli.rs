@@ -67,12 +67,70 @@ pub struct MachineArgs {
     /// On the CPUs of this computer (/dev/kvm) instead of emulated ones.
     #[arg(long)]
     pub kvm: bool,
+    /// Which cases.
+    #[arg(long, value_enum, default_value_t)]
+    pub suite: Suite,
+    /// Of the DMA cases: the IOMMU that the device is behind (QEMU). Left out, `test` takes all that the architecture has,
+    /// one after the other, and `boot` the first.
+    #[arg(long, value_enum)]
+    pub iommu: Option<Iommu>,
     /// Words for the image's command line (kernel/README.md lists them).
     #[arg(long, default_value = "")]
     pub append: String,
     /// Seconds after which a machine that has not ended is stopped.
     #[arg(long, default_value_t = 120)]
     pub timeout: u64,
+}
+
+/// Which cases of the image.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Suite {
+    /// What CPUs remember.
+    #[default]
+    Cpu,
+    /// What a device behind an IOMMU reaches.
+    Dma,
+}
+
+/// An emulated IOMMU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Iommu {
+    /// None: the device is there alone.
+    None,
+    /// Intel VT-d.
+    #[value(name = "vt-d")]
+    VtD,
+    /// The same with caching mode, and addresses of 48 bits.
+    #[value(name = "vt-d-caching")]
+    VtDCaching,
+}
+
+impl Iommu {
+    /// Those of an architecture.
+    pub const fn of(arch: Arch) -> &'static [Self] {
+        match arch {
+            Arch::X86_64 => &[Self::VtD, Self::VtDCaching, Self::None],
+            Arch::Aarch64 => &[Self::None],
+        }
+    }
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "no IOMMU",
+            Self::VtD => "vt-d",
+            Self::VtDCaching => "vt-d-caching",
+        }
+    }
+
+    /// What it adds to QEMU's command line. Interrupts are not remapped: no case is about them.
+    pub const fn device(self) -> Option<&'static str> {
+        match self {
+            Self::None => None,
+            Self::VtD => Some("intel-iommu,intremap=off"),
+            Self::VtDCaching => Some("intel-iommu,intremap=off,caching-mode=on,aw-bits=48"),
+        }
+    }
 }
 
 /// An architecture.

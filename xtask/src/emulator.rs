@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::cli::{Arch, Machine, MachineArgs};
+use crate::cli::{Arch, Iommu, Machine, MachineArgs, Suite};
 use crate::image::{self, Profile};
 use crate::process::{self, Show, need};
 
@@ -91,6 +91,11 @@ pub struct Ran {
 
 /// Builds the image and runs it.
 pub fn boot(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
+    if machine.machine == Machine::Bochs && machine.suite == Suite::Dma {
+        return Err(Error::Unusable(
+            "Bochs has no IOMMU and no device that copies: take --machine qemu".into(),
+        ));
+    }
     match (machine.machine, machine.arch) {
         (Machine::Qemu, _) => qemu(machine, profile, show),
         (Machine::Bochs, Arch::X86_64) if !machine.kvm => bochs(machine, profile, show),
@@ -133,7 +138,17 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
         Arch::X86_64 => command.args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]),
         Arch::Aarch64 => command.arg("-semihosting"),
     };
-    command.arg("-kernel").arg(image).args(["-append", &machine.append]);
+    let mut append = machine.append.clone();
+    if machine.suite == Suite::Dma {
+        append.insert_str(0, "suite=dma ");
+        let iommu = machine.iommu.or_else(|| Iommu::of(machine.arch).first().copied());
+        if let Some(device) = iommu.and_then(Iommu::device) {
+            command.args(["-device", device]);
+        }
+        // The device that copies; without the mask it has 28 bits of address.
+        command.args(["-device", "edu,dma_mask=0xffffffffffffffff"]);
+    }
+    command.arg("-kernel").arg(image).args(["-append", &append]);
     let ran = process::run(&mut command, machine.timeout, show)?;
     let ended = match ran.status.map(|status| status.code()) {
         None => Ended::Stopped(machine.timeout),

@@ -64,7 +64,11 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     for (number, note) in notes.iter().enumerate() {
         println!("[{}] {note}", number + 1);
     }
-    let on = if machine.kvm { "this computer's CPUs".into() } else { machine.machine.to_string() };
+    let mut on =
+        if machine.kvm { "this computer's CPUs".into() } else { machine.machine.to_string() };
+    if let Some(iommu) = machine.iommu {
+        on = format!("{on} with {}", iommu.name());
+    }
     println!(
         "{} on {on}, {} CPUs: {held} held, {masked} held and known not to be observable, {surprises} held without proof, {broken} broken",
         machine.arch, machine.cpus

@@ -81,6 +81,17 @@ impl<I: Iommu> Case<I> {
     }
 }
 
+/// What becomes of commands while a case changes something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Queue {
+    /// They go to the unit.
+    Told,
+    /// They don't, and that is the control.
+    Muffled,
+    /// They don't, and the case does not know: it must fail.
+    Sabotaged,
+}
+
 /// Tries of each case, at different addresses.
 const TRIES: u32 = 2;
 
@@ -91,10 +102,10 @@ struct Tries {
     broken: Option<Broken>,
 }
 
-fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, told: bool) -> Tries {
+fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, queue: Queue) -> Tries {
     let mut sum = Tries::default();
     for number in 0..TRIES {
-        let stage = Stage::set(iommu, edu, number, told);
+        let stage = Stage::set(iommu, edu, number, queue);
         match (case.run)(&stage) {
             Ok(stale) => sum.stale += u32::from(stale > 0),
             Err(broken) => sum.broken = Some(broken),
@@ -107,9 +118,16 @@ fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, told: b
     sum
 }
 
-fn judge<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu) -> Verdict {
-    let control = if case.control_inside { None } else { Some(tries(case, iommu, edu, false)) };
-    let held = tries(case, iommu, edu, true);
+fn judge<I: Iommu>(
+    case: &Case<I>,
+    iommu: &'static I,
+    edu: &'static Edu,
+    sabotage: bool,
+) -> Verdict {
+    let control = !case.control_inside;
+    let control = control.then(|| tries(case, iommu, edu, Queue::Muffled));
+    let queue = if sabotage { Queue::Sabotaged } else { Queue::Told };
+    let held = tries(case, iommu, edu, queue);
     let broken = control.as_ref().and_then(|tries| tries.broken).or(held.broken);
     let unseen = control.as_ref().is_some_and(|tries| tries.stale == 0);
     let verdict = match held.stale {
@@ -139,7 +157,9 @@ pub fn run<I: Iommu>(iommu: &'static I, edu: &'static Edu, options: &Options) ->
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
     let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
     let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
-    let worst = cases.map(|case| judge(case, iommu, edu)).max();
+    // What has its control inside is not about invalidations that are left out.
+    let cases = cases.filter(|case| !(options.sabotage && case.control_inside));
+    let worst = cases.map(|case| judge(case, iommu, edu, options.sabotage)).max();
     worst.unwrap_or_else(|| {
         say!("dma: no case has '{}' in its name", options.only.unwrap_or_default());
         Verdict::Fail

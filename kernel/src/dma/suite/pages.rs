@@ -3,7 +3,7 @@
 use shootdown_dma::domain::Config;
 use shootdown_dma::{IovaRange, PhysAddr, Rights};
 
-use super::{Behind, Broken, Case, Outcome, Stage};
+use super::{Behind, Broken, Case, Outcome, Queue, Stage};
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu};
 use crate::memory::{self, FRAME};
@@ -88,7 +88,7 @@ fn absence<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let before = host::told();
         let buffer = behind.give(page, frame, Rights::ReadWrite)?;
         // Only such units are told of what appears.
-        let expected = u64::from(stage.told && stage.iommu.remembers_absence());
+        let expected = u64::from(stage.queue == Queue::Told && stage.iommu.remembers_absence());
         if host::told() - before != expected {
             return Err(Broken::Wrong(
                 "the unit was told of what was mapped, or not, against its nature",
@@ -153,7 +153,7 @@ fn with_large(case: impl FnOnce(u64) -> Outcome) -> Outcome {
     outcome
 }
 
-/// So many pages that the unit is told to forget the domain instead of each.
+/// So many pages that the unit is told blocks that cover them.
 fn unmap_many<I: Iommu>(stage: &Stage<I>) -> Outcome {
     with_large(|large| {
         const PAGES: u64 = 300;
