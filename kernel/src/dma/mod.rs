@@ -6,18 +6,16 @@
 //! | `edu` | the device that copies |
 //! | `iommu` | what the cases ask of an IOMMU |
 //! | `host` | the kernel's half of a domain |
+//! | `smmu` | Arm SMMUv3, by the library's queue |
 //! | `vtd` | Intel VT-d, by the library's queue |
 //! | `suite` | the cases |
-
-#![cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, reason = "an IOMMU is driven on x86-64 alone, so far")
-)]
 
 mod edu;
 mod host;
 mod iommu;
 mod pci;
+#[cfg(target_arch = "aarch64")]
+mod smmu;
 mod suite;
 #[cfg(target_arch = "x86_64")]
 mod vtd;
@@ -63,7 +61,13 @@ fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
 }
 
 /// On the IOMMU that firmware describes; `None` if it describes none.
-#[cfg(not(target_arch = "x86_64"))]
-fn on_this_machine(_: &'static Edu, _: &Options) -> Option<Verdict> {
-    None
+#[cfg(target_arch = "aarch64")]
+fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
+    match smmu::Smmu::find()? {
+        Ok(unit) => Some(suite::run(Box::leak(Box::new(unit)), edu, options)),
+        Err(why) => {
+            say!("smmu: the unit can't be used: {why:?}");
+            Some(Verdict::Fail)
+        }
+    }
 }

@@ -109,6 +109,13 @@ pub(super) fn device_tree() -> Option<Fdt<'static>> {
     unsafe { Fdt::from_ptr(start) }.ok()
 }
 
+/// Where the device tree says that there is an SMMUv3: its registers.
+pub fn smmu() -> Option<u64> {
+    let tree = device_tree()?;
+    let node = tree.find_compatible(&["arm,smmu-v3"])?;
+    node.reg()?.next().map(|region| region.starting_address as u64)
+}
+
 fn boot_info() -> BootInfo {
     let Some(tree) = device_tree() else {
         return BootInfo {

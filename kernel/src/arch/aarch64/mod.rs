@@ -18,7 +18,7 @@ mod smp;
 mod timer;
 mod trap;
 
-pub use boot::{PHYSICAL_BASE, image_end};
+pub use boot::{PHYSICAL_BASE, image_end, smmu};
 pub use cpu::{
     barrier_for_devices, count, cpu, relax, start_counting, ticks, ticks_per_ms, write_back,
 };

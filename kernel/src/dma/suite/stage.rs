@@ -260,7 +260,10 @@ impl<I: Iommu> Stage<I> {
         match self.iommu.fault() {
             None => Err(Broken::Wrong("a refused access left no record")),
             Some(Fault { device, address, kind: seen })
-                if device == self.device() && page(address) == page(at.0) && seen == kind =>
+                if device == self.device()
+                    && seen == kind
+                    // An SMMU that finds no configuration does not look at the address either.
+                    && (page(address) == page(at.0) || kind == FaultKind::Configuration) =>
             {
                 Ok(())
             }

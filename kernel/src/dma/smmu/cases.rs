@@ -1,0 +1,187 @@
+//! Cases that only an SMMU has: context descriptors, commands that are refused, and rounds of the ring.
+
+use core::sync::atomic::Ordering;
+
+use shootdown_dma::Policy;
+use shootdown_dma::domain::Config;
+use shootdown_dma::invalidate::queue::Port;
+use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
+use shootdown_dma::{DomainId, IovaRange};
+
+use super::Smmu;
+use super::marred::{Mar, mar};
+use super::registers::{CMDQ_CONS, GERROR, GERRORN, SLOTS, word};
+use crate::dma::host::{self, Muffle};
+use crate::dma::iommu::{FaultKind, Iommu};
+use crate::dma::suite::{Broken, Case, Outcome, Stage};
+use crate::memory::FRAME;
+
+pub const CASES: &[Case<Smmu>] = &[
+    Case::new("context", context),
+    Case::new("others-are-told", others_are_told).with_control_inside(),
+    Case::new("refused-translations", refused_translations).with_control_inside(),
+    Case::new("refused-configuration", refused_configuration).with_control_inside(),
+    Case::new("rounds", rounds),
+];
+
+/// GERROR: the command at the head is not taken.
+const CMDQ_ERR: u32 = 1;
+
+fn stands_still(iommu: &Smmu) -> bool {
+    let port = iommu.queue.port();
+    (port.read32(GERROR) ^ port.read32(GERRORN)) & CMDQ_ERR != 0
+}
+
+/// A context descriptor becomes invalid, while the stream's entry stays: the unit knows it until it is told.
+fn context(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let (iommu, device) = (stage.iommu, stage.device());
+        let descriptor = word(iommu.context(device));
+        let before = descriptor.fetch_and(!super::CD_VALID, Ordering::AcqRel);
+        if stage.told {
+            iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
+        }
+        let landed = stage.lands(buffer.at, buffer.frame);
+        let recorded = stage.iommu.fault();
+        descriptor.store(before, Ordering::Release);
+        iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
+        match recorded {
+            Some(fault) if !landed && fault.kind != FaultKind::Configuration => {
+                Err(Broken::Wrong("the record of a bad context descriptor is another's"))
+            }
+            None if !landed => Err(Broken::Wrong("a bad context descriptor left no record")),
+            _ => Ok(u32::from(landed)),
+        }
+    })
+}
+
+/// Invalidations of another ASID and of neighbours: the unit keeps what it has (the control). Then the right one is heard.
+fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let descriptor = word(stage.iommu.context(stage.device())).load(Ordering::Acquire);
+        let own = DomainId((descriptor >> 48) as u16);
+        let other = DomainId(own.0 ^ 0x80);
+        behind.domain.unmap(buffer.at, FRAME)?;
+        let page = buffer.at.0 / FRAME;
+        let pages = |domain, first| {
+            let range = IovaRange::new(first, 1).expect("not the first page");
+            Command::Pages { domain, range, leaf_only: true }
+        };
+        // A page is told as two, so the neighbour is the page after the next, and the one before the last.
+        let told = [
+            pages(other, page),
+            pages(own, page + 1),
+            pages(own, page - 2),
+            Command::Domain(other),
+        ];
+        stage.iommu.tell(&told);
+        if !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Premise("the unit forgets what it was not told to forget"));
+        }
+        behind.domain.flush()?;
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// The unit refuses an invalidation: the queue stands still (the control: nothing is forgotten, nothing is given back), and
+/// goes on when somebody looks.
+fn refused_translations(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.give_up(buffer.frame);
+        mar(Mar::Opcode);
+        // Sealed and submitted here, and not looked at for errors yet.
+        let polled = behind.domain.poll(1 << 40);
+        mar(Mar::Nothing);
+        polled?;
+        if !stands_still(stage.iommu) {
+            return Err(Broken::Premise("the unit has taken a command that is none"));
+        }
+        if !host::is_held(buffer.frame) || !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Wrong("the page was let go while the queue stands still"));
+        }
+        let mut told = 0;
+        for turn in 2..200 {
+            told += u32::from(behind.domain.poll(turn << 40).is_err());
+            if behind.domain.owes() == (0, 0) {
+                break;
+            }
+        }
+        if behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the queue does not go on"));
+        }
+        if told != 1 || stands_still(stage.iommu) {
+            return Err(Broken::Wrong("the error was not told once, or stays"));
+        }
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// The same with what it is told of a device's entry: two commands, both refused, one after the other.
+fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let (iommu, device) = (stage.iommu, stage.device());
+        let (stream, before) =
+            (word(iommu.stream(device)), word(iommu.stream(device)).swap(0, Ordering::AcqRel));
+        mar(Mar::Secure);
+        let submitted = iommu.queue.submit(&[Command::Config { device, domain: DomainId(0) }]);
+        mar(Mar::Nothing);
+        let ticket = submitted?;
+        if !stands_still(iommu) || !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Premise("the unit has taken a command that is none"));
+        }
+        let mut told = 0;
+        for _ in 0..200 {
+            match iommu.queue.completed() {
+                Ok(done) if done >= ticket => break,
+                Ok(_) => {}
+                Err(QueueError::Refused) => told += 1,
+                Err(error) => return Err(Broken::Queue(error)),
+            }
+        }
+        let landed = stage.lands(buffer.at, buffer.frame);
+        let recorded = iommu.fault().map(|fault| fault.kind);
+        stream.store(before, Ordering::Release);
+        iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
+        if told != 2 || stands_still(iommu) {
+            return Err(Broken::Wrong("an error was not told once, or stays"));
+        }
+        if !landed && recorded != Some(FaultKind::Configuration) {
+            return Err(Broken::Wrong("a stream without an entry left no record"));
+        }
+        Ok(u32::from(landed))
+    })
+}
+
+/// Ten rounds of the ring, and every invalidation of them is heard.
+fn rounds(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1), |behind| {
+        let buffer = behind.map()?;
+        // Above the index is a bit that says whether the number of rounds is odd.
+        let round = || stage.iommu.queue.port().read32(CMDQ_CONS) as usize & SLOTS;
+        let (mut last, mut turns) = (round(), 0);
+        for _ in 0..5 * SLOTS {
+            let page = behind.map()?;
+            behind.domain.unmap(page.at, FRAME)?;
+            stage.give_up(page.frame);
+            turns += u32::from(round() != last);
+            last = round();
+        }
+        // A command and a SYNC for each.
+        if turns < 10 {
+            return Err(Broken::Wrong("the unit has not come around"));
+        }
+        behind.warm(buffer)?;
+        stage.change(Muffle::Everything);
+        behind.domain.unmap(buffer.at, FRAME)?;
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
