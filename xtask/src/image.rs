@@ -71,7 +71,7 @@ pub fn build(arch: Arch, profile: Profile) -> Result<PathBuf, Error> {
     let folder = root.join("target/kernel");
     cargo.arg("--target-dir").arg(&folder);
     if let Library::FromSource = library(target)? {
-        cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=core");
+        cargo.env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=core,alloc");
     }
     succeed("building the image", &mut cargo)?;
     Ok(folder.join(target).join(subfolder).join("shootdown-kernel"))
