@@ -141,7 +141,7 @@ use crate::iova::identity::Layout;
 use crate::local::Local;
 use crate::pinned::Pinned;
 use crate::sync::{AtomicU64, AtomicUsize};
-use crate::table::{IoPageTable, Walker};
+use crate::table::{Format, IoPageTable, Walker};
 use owed::{Queue, Thing};
 
 /// Bits of a byte address within a page.
@@ -364,6 +364,7 @@ impl<H: Host> Domain<H> {
         tables: H::Tables,
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
     ) -> Result<Self, NoMemory> {
+        const { assert!(H::Format::GRANULE == PAGE_SHIFT, "domains count in pages of 4 KiB") };
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |_| {

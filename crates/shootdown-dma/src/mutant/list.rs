@@ -215,6 +215,9 @@ mutants! {
     /// A table is freed though a walker remembers it.
     HeldTableFreed "held-table-freed" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// A table of several pages is freed though a walker remembers one of them that is not the first.
+    PageHeldFreed "page-held-freed" Table "table/seat.rs: holds"
+        by scene(crate::table::tests::scenes::tables_of_which_a_page_is_remembered_are_kept);
     /// A new table is linked before its zeroes were written back.
     ParentBeforeChild "parent-before-child" Table "table/mod.rs: new_table"
         by scene(crate::table::tests::scenes::entries_are_in_memory_when_map_returns);

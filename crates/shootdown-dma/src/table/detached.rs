@@ -3,8 +3,6 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 
-use super::memory::ENTRIES;
-use super::span;
 use crate::addr::{IovaRange, PhysAddr};
 
 /// A table that was taken out. Its range is to be invalidated, with table entries; then
@@ -15,18 +13,20 @@ use crate::addr::{IovaRange, PhysAddr};
 #[derive(PartialEq, Eq, Debug)]
 pub struct Detached {
     pub(super) parent: PhysAddr,
-    pub(super) slot: u16,
+    pub(super) slot: u32,
     /// The level of the parent.
     pub(super) level: u8,
     pub(super) table: PhysAddr,
     pub(super) first: u64,
+    /// How many pages the entry covers, as a logarithm.
+    pub(super) bits: u8,
 }
 
 impl Detached {
     /// What is to be invalidated: everything below the entry that led to the table.
     #[must_use]
     pub fn range(&self) -> IovaRange {
-        let pages = span(self.level.into());
+        let pages = 1u64 << self.bits;
         // Page 0 is nobody's; the entry is covered by any of its pages.
         let (first, pages) = if self.first == 0 { (1, pages - 1) } else { (self.first, pages) };
         match IovaRange::new(first, pages) {
@@ -104,5 +104,3 @@ impl fmt::Debug for Detachments {
         f.debug_list().entries(self.iter()).finish()
     }
 }
-
-const _: () = assert!(ENTRIES <= 1 << 16);

@@ -10,7 +10,7 @@ use crate::addr::IovaRange;
 pub enum MapErrorKind {
     /// The range is not within what the table resolves.
     OutOfRange,
-    /// The physical range is not aligned to 4 KiB, or goes past what the format can name.
+    /// The physical range is not aligned to a page, or goes past what the format can name.
     BadAddress,
     /// Something else is mapped there (or the same, but not by counted use).
     AlreadyMapped,

@@ -9,11 +9,11 @@
 
 use core::fmt;
 
-use super::IoPageTable;
 use super::detached::Detached;
 use super::format::{ADDRESS, Format, word};
-use super::memory::TableMemory;
+use super::memory::{SHEET, TableMemory};
 use super::seat::Seat;
+use super::{IoPageTable, sheets};
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 
@@ -102,7 +102,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let Detached { parent, slot, level, table, .. } = detached;
         let level = level.into();
         // SAFETY: its entry is not empty before this is done, and only empty tables are taken out.
-        let slot = &unsafe { self.memory.table(parent) }[slot as usize];
+        let slot = unsafe { self.slot(parent, slot as usize) };
         // ORDERING: Release, with the Acquire of who puts another table there.
         let away = slot.compare_exchange(
             word::detached(table.0),
@@ -168,7 +168,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let mut freed = 0;
         let held = core::mem::take(&mut state.held);
         each(&self.memory, held, |page| {
-            if self.all_seats().any(|seat| seat.holds(page)) {
+            if self.all_seats().any(|seat| seat.holds(page, sheets::<F>() as u64 * SHEET)) {
                 hang(&self.memory, page, &mut state.held);
             } else {
                 freed += 1;

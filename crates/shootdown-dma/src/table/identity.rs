@@ -69,7 +69,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         loop {
             let fail = |kind| Err(MapError { kind, page, undone: emptied.then_some(range) });
             let slot = match self.reach(page, 0) {
-                Ok(table) => &table[index(page, 0)],
+                Ok(table) => &table[index::<F>(page, 0)],
                 Err(obstacle) => return fail(obstacle.into()),
             };
             // ORDERING: Acquire, as in `down`.
@@ -175,7 +175,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 Some(near) => near,
                 None => {
                     let (table, level) = self.locate(page);
-                    let slot = &table[index(page, level)];
+                    let slot = &table[index::<F>(page, level)];
                     (slot, slot.load(Ordering::Relaxed), level)
                 }
             };
@@ -216,7 +216,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         self.check(range, phys)?;
         for done in 0..range.pages() {
             let page = range.first() + done;
-            let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << 12)), rights) else {
+            let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << F::GRANULE)), rights)
+            else {
                 continue;
             };
             let mut last = error.undone.map(|undone| (undone.first(), undone.last()));

@@ -3,14 +3,18 @@
 use crate::addr::PhysAddr;
 use crate::sync::AtomicU64;
 
-/// Bits of a page number that one level of a table resolves. (Four entries a table suffice for a model checker, and more
+/// Bits of a page number that the entries of a sheet resolve. (Four entries a table suffice for a model checker, and more
 /// would be too many.)
 pub const INDEX_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
-/// Entries of a table: 4 KiB of them.
+/// Entries of a sheet.
 pub const ENTRIES: usize = 1 << INDEX_BITS;
 
-/// A page-table page, as software sees it.
+/// Bytes of a sheet.
+pub const SHEET: u64 = 4096;
+
+/// A sheet: a page-table page of 4 KiB, as software sees it. Where the granule is 4 KiB it is a whole table; otherwise a table is
+/// several sheets that follow each other.
 pub type Table = [AtomicU64; ENTRIES];
 
 /// Pages for page tables, and the way between their addresses.
@@ -23,6 +27,23 @@ pub type Table = [AtomicU64; ENTRIES];
 pub unsafe trait TableMemory: Sync {
     /// A zeroed page; `None` when there is no memory.
     fn allocate(&self) -> Option<PhysAddr>;
+
+    /// So many pages that follow each other, a power of two, aligned to all of their size; otherwise as
+    /// [`allocate`](Self::allocate). More than one is asked for only where a table has more than 4 KiB: granules of 16 and 64
+    /// KiB, and root tables that are concatenated.
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
+        if pages == 1 { self.allocate() } else { None }
+    }
+
+    /// Takes back what [`allocate_many`](Self::allocate_many) gave.
+    ///
+    /// # Safety
+    /// As [`free`](Self::free), for all of them.
+    unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
+        debug_assert_eq!(pages, 1, "nobody has given more");
+        // SAFETY: as the caller promises.
+        unsafe { self.free(first) }
+    }
 
     /// Takes a page back.
     ///
@@ -68,6 +89,15 @@ pub unsafe trait TableMemory: Sync {
 unsafe impl<M: TableMemory> TableMemory for &M {
     fn allocate(&self) -> Option<PhysAddr> {
         (**self).allocate()
+    }
+
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
+        (**self).allocate_many(pages)
+    }
+
+    unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
+        // SAFETY: as the caller promises.
+        unsafe { (**self).free_many(first, pages) }
     }
 
     unsafe fn free(&self, page: PhysAddr) {

@@ -34,6 +34,10 @@
 //! table was in the tree, and no burial can succeed from now on. The others are then stored without further ado, even over
 //! tombstones: whoever put them there will come to a live entry, and takes away only what is still his tombstone.
 //!
+//! **Sheets.** A table is as large as a page of the format, and is reached 4 KiB at a time: a *sheet*. Where the granule is 4 KiB
+//! the two are the same. Tables of 16 and 64 KiB, and roots that are concatenated from several, have more; a range goes on in
+//! the next sheet as it does in the next table, and a table is taken out with all of its sheets.
+//!
 //! # Invariants
 //! - **I1** An entry that is present is in a table that can be reached from the root.
 //! - **I2** A table that is out of the tree, or detached, has tombstones only.
@@ -76,19 +80,36 @@ use crate::addr::{IovaRange, PhysAddr};
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use free::Reclaim;
-use memory::INDEX_BITS;
+use memory::{INDEX_BITS, SHEET, Table};
 use seat::Seat;
 
 /// Pages that an entry at `level` covers.
 #[inline]
-const fn span(level: u32) -> u64 {
-    1 << (INDEX_BITS * level)
+const fn span<F: Format>(level: u32) -> u64 {
+    1 << (F::INDEX * level)
 }
 
-/// Where `page` is in a table at `level`.
+/// Where the entry of `page` is in its sheet of a table at `level`.
 #[inline]
-const fn index(page: u64, level: u32) -> usize {
-    (page >> (INDEX_BITS * level)) as usize & (memory::ENTRIES - 1)
+const fn index<F: Format>(page: u64, level: u32) -> usize {
+    (page >> (F::INDEX * level)) as usize & (memory::ENTRIES - 1)
+}
+
+/// Bits of a page number that are the same for all that a sheet of a table at `level` covers.
+#[inline]
+const fn sheet_bits<F: Format>(level: u32) -> u32 {
+    F::INDEX * level + INDEX_BITS
+}
+
+/// Sheets of a table.
+const fn sheets<F: Format>() -> usize {
+    1 << (F::INDEX - INDEX_BITS)
+}
+
+/// The sheet of a table that has its `n`-th entry.
+#[inline]
+const fn sheet(table: PhysAddr, n: usize) -> PhysAddr {
+    PhysAddr(table.0 + ((n >> INDEX_BITS) as u64 * SHEET))
 }
 
 /// Stores an entry that is the caller's to store.
@@ -161,13 +182,15 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     pub fn new(format: F, memory: M, cpus: usize) -> Result<Self, NoMemory> {
         let seats = Fixed::new(cpus.max(1), |_| Seat::new())?;
         let kept = Fixed::new(cpus.max(1), |_| Seat::new())?;
-        let root = memory.allocate().ok_or(NoMemory)?;
-        if !memory.is_coherent() {
+        let count = sheets::<F>() * format.root_tables() as usize;
+        let root = memory.allocate_many(count).ok_or(NoMemory)?;
+        let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(count));
+        let all = Self { format, memory, root, seats, kept, reclaim, pages };
+        if !all.memory.is_coherent() {
             // SAFETY: just allocated.
-            memory.write_back(unsafe { memory.table(root) });
+            unsafe { all.sheets_of(root, count) }.for_each(|sheet| all.memory.write_back(sheet));
         }
-        let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(1));
-        Ok(Self { format, memory, root, seats, kept, reclaim, pages })
+        Ok(all)
     }
 
     /// The format.
@@ -188,14 +211,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// The last page that the table resolves.
     #[inline]
     pub fn last_page(&self) -> u64 {
-        match INDEX_BITS * self.format.levels() {
-            // No address has more than 64 bits.
-            bits if bits >= 52 => (1 << 52) - 1,
-            bits => (1 << bits) - 1,
-        }
+        (1 << self.format.page_bits()) - 1
     }
 
-    /// Page-table pages that are not free: the root, those in the tree, those that wait to be freed, and side tables.
+    /// Pages of 4 KiB that are not free: the root, those in the tree, those that wait to be freed, and side tables.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
@@ -240,15 +259,16 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     pub unsafe fn free(self) {
         self.reclaim.for_each_dead(&self.memory, |page| {
             // SAFETY: out of the tree, and nobody borrows the table any more.
-            unsafe { self.free_with_side(page) };
+            unsafe { self.free_with_sides(page, sheets::<F>()) };
         });
         self.free_below(self.root, self.format.levels() - 1);
     }
 
     fn free_below(&self, phys: PhysAddr, level: u32) {
+        let count = self.sheets_at(level);
         if level > 0 {
             // SAFETY: in the tree, and freed below.
-            for slot in unsafe { self.memory.table(phys) } {
+            for slot in unsafe { self.sheets_of(phys, count) }.flatten() {
                 match self.format.decode(slot.load(Ordering::Acquire), level) {
                     Decoded::Table(below) | Decoded::Detached(below) => {
                         self.free_below(below, level - 1);
@@ -258,7 +278,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             }
         }
         // SAFETY: `free` owns the tree; each page hangs in one place.
-        unsafe { self.free_with_side(phys) };
+        unsafe { self.free_with_sides(phys, count) };
     }
 
     /// Is the range within what the table resolves?
@@ -269,11 +289,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// A page for a table, empty for the hardware too.
     fn new_table(&self) -> Option<PhysAddr> {
-        let phys = self.memory.allocate()?;
-        self.count_page();
+        let phys = self.memory.allocate_many(sheets::<F>())?;
+        self.count_pages(sheets::<F>());
         if !self.memory.is_coherent() && !without!(ParentBeforeChild) {
             // SAFETY: just allocated.
-            self.memory.write_back(unsafe { self.memory.table(phys) });
+            unsafe { self.sheets_of(phys, sheets::<F>()) }
+                .for_each(|sheet| self.memory.write_back(sheet));
         }
         Some(phys)
     }
@@ -281,17 +302,50 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// # Safety
     /// As [`TableMemory::free`].
     unsafe fn free_table(&self, phys: PhysAddr) {
-        self.uncount_page();
+        self.uncount_pages(sheets::<F>());
         // SAFETY: as promised.
-        unsafe { self.free_with_side(phys) };
+        unsafe { self.free_with_sides(phys, sheets::<F>()) };
     }
 
-    fn count_page(&self) {
-        self.pages.fetch_add(1, Ordering::Relaxed);
+    fn count_pages(&self, sheets: usize) {
+        self.pages.fetch_add(sheets, Ordering::Relaxed);
     }
 
-    fn uncount_page(&self) {
-        self.pages.fetch_sub(1, Ordering::Relaxed);
+    fn uncount_pages(&self, sheets: usize) {
+        self.pages.fetch_sub(sheets, Ordering::Relaxed);
+    }
+
+    /// How many sheets a table at `level` has.
+    fn sheets_at(&self, level: u32) -> usize {
+        let root = level + 1 == self.format.levels();
+        sheets::<F>() * if root { self.format.root_tables() as usize } else { 1 }
+    }
+
+    /// The sheets of a table.
+    ///
+    /// # Safety
+    /// It is not freed while they are used.
+    unsafe fn sheets_of(&self, table: PhysAddr, count: usize) -> impl Iterator<Item = &Table> {
+        // SAFETY: as promised.
+        (0..count).map(move |n| unsafe { self.memory.table(sheet(table, n << INDEX_BITS)) })
+    }
+
+    /// The entry of this number in a table.
+    ///
+    /// # Safety
+    /// The table is not freed while it is used.
+    unsafe fn slot(&self, table: PhysAddr, n: usize) -> &AtomicU64 {
+        // SAFETY: as promised.
+        let sheet = unsafe { self.memory.table(sheet(table, n)) };
+        &sheet[n & (memory::ENTRIES - 1)]
+    }
+
+    /// The number of the entry of `page` in the table at `level`.
+    #[inline]
+    fn number(&self, page: u64, level: u32) -> usize {
+        let n = (page >> (F::INDEX * level)) as usize;
+        // The root has as many entries as there are.
+        if level + 1 == self.format.levels() { n } else { n & ((1 << F::INDEX) - 1) }
     }
 
     /// Before anything is put below `entry`, or relied on: the hardware sees it, whoever stored it.

@@ -7,7 +7,7 @@ use core::slice;
 
 use super::detached::Detachments;
 use super::format::{ADDRESS, Decoded, Format, word};
-use super::memory::{ENTRIES, INDEX_BITS, TableMemory};
+use super::memory::{ENTRIES, TableMemory};
 use super::unit::{self, Part};
 use super::walk::{Obstacle, Walker};
 use super::{MapError, MapErrorKind, UnmapError, index, put, span};
@@ -35,8 +35,8 @@ impl From<Obstacle> for MapErrorKind {
 
 /// How many entries of a table at `level`, from `first` on, `pages` fill.
 #[inline]
-pub(super) fn fit(pages: u64, first: usize, level: u32) -> usize {
-    (pages >> (INDEX_BITS * level)).min((ENTRIES - first) as u64) as usize
+pub(super) fn fit<F: Format>(pages: u64, first: usize, level: u32) -> usize {
+    (pages >> (F::INDEX * level)).min((ENTRIES - first) as u64) as usize
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
@@ -78,7 +78,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
         let mut done = 0;
         loop {
-            let phys = PhysAddr(phys.0 + (done << 12));
+            let phys = PhysAddr(phys.0 + (done << F::GRANULE));
             let (more, failed) = self.map_in_one_table(
                 range.first() + done,
                 phys,
@@ -143,9 +143,15 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if !self.table.resolves(range) {
             return error(MapErrorKind::OutOfRange);
         }
-        let end = range.pages().checked_mul(1 << 12).and_then(|bytes| phys.0.checked_add(bytes));
+        let end =
+            range.pages().checked_mul(1 << F::GRANULE).and_then(|bytes| phys.0.checked_add(bytes));
         match end {
-            Some(end) if phys.0 & 0xfff == 0 && end <= 1 << self.table.format.phys_bits() => Ok(()),
+            Some(end)
+                if phys.0 & ((1 << F::GRANULE) - 1) == 0
+                    && end <= 1 << self.table.format.phys_bits() =>
+            {
+                Ok(())
+            }
             _ => error(MapErrorKind::BadAddress),
         }
     }
@@ -156,9 +162,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let format = &self.table.format;
         let mut best = 0;
         for level in 1..format.levels() {
-            let memory = if without!(PhysUnaligned) { 0 } else { phys.0 >> 12 };
+            let memory = if without!(PhysUnaligned) { 0 } else { phys.0 >> F::GRANULE };
             let all = page | memory;
-            if pages < span(level) || all & (span(level) - 1) != 0 {
+            if pages < span::<F>(level) || all & (span::<F>(level) - 1) != 0 {
                 break;
             }
             if format.may_be_leaf(level) {
@@ -186,9 +192,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 Ok(table) => table,
                 Err(obstacle) => return (0, Some(obstacle.into())),
             };
-            let first = index(page, level);
+            let first = index::<F>(page, level);
             let plain = self.table.format.leaf(phys, rights, level);
-            let leaf = plain | begins | if pages == span(level) { ends } else { 0 };
+            let leaf = plain | begins | if pages == span::<F>(level) { ends } else { 0 };
             if without!(AnchorStored) && table[first].load(Ordering::Relaxed) == word::EMPTY {
                 put(&table[first], leaf);
                 break (table, first, plain);
@@ -212,7 +218,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
         };
         // From here on the table stays: it has a live entry.
-        let fit = fit(pages, first, level);
+        let fit = fit::<F>(pages, first, level);
         let mut failed = None;
         let mut done = 1;
         let mut entry = plain;
@@ -229,11 +235,11 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     }
                 }
             }
-            entry += span(level) << 12;
+            entry += span::<F>(level) << F::GRANULE;
             put(slot, entry);
             done += 1;
         }
-        let mapped = (done as u64) << (INDEX_BITS * level);
+        let mapped = (done as u64) << (F::INDEX * level);
         if done > 1 && mapped == pages {
             put(&table[first + done - 1], entry | ends);
         }
@@ -301,7 +307,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Ok(Unmapped { range, leaf_only })
     }
 
-    /// Unmaps one page of 4 KiB that is a mapping of its own, and says where it led.
+    /// Unmaps one page that is a mapping of its own, and says where it led.
     ///
     /// The caller owns the page, as in [`unmap`](Self::unmap).
     ///
@@ -318,7 +324,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let range = IovaRange::new(page, 1).ok_or(UnmapError::OutOfRange)?;
         self.check_mapped(range, true)?;
         let (table, level) = self.locate(page);
-        let slot = &table[index(page, level)];
+        let slot = &table[index::<F>(page, level)];
         let phys = PhysAddr(slot.load(Ordering::Relaxed) & ADDRESS);
         put(slot, word::EMPTY);
         self.table.show(slice::from_ref(slot));
@@ -332,14 +338,14 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let mut leaf_only = true;
         while left > 0 {
             let (table, level) = self.locate(page);
-            let first = index(page, level);
-            let fit = fit(left, first, level);
+            let first = index::<F>(page, level);
+            let fit = fit::<F>(left, first, level);
             let entries = &table[first..first + fit];
-            let whole = if fit == ENTRIES { detached.as_deref_mut() } else { None };
+            let whole = if fit == 1 << F::INDEX { detached.as_deref_mut() } else { None };
             if whole.is_some_and(|into| self.table.clear_and_detach(entries, page, level, into)) {
                 leaf_only = false;
-                page += span(level + 1);
-                left -= span(level + 1);
+                page += span::<F>(level + 1);
+                left -= span::<F>(level + 1);
                 continue;
             }
             let mut cleared = 0;
@@ -352,7 +358,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 cleared += 1;
             }
             self.table.show(&entries[..cleared]);
-            let pages = (cleared as u64) << (INDEX_BITS * level);
+            let pages = (cleared as u64) << (F::INDEX * level);
             page += pages;
             left -= pages;
         }

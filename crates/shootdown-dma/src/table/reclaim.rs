@@ -4,8 +4,8 @@
 
 use super::detached::{Detached, Detachments};
 use super::format::{Decoded, Format, word};
-use super::memory::{Table, TableMemory};
-use super::{IoPageTable, index, put, span};
+use super::memory::TableMemory;
+use super::{IoPageTable, put, sheets, span};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -21,15 +21,15 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         self.reclaim.alone(|state| {
             let before = detached.len();
-            let mut first = range.first() & !(span(1) - 1);
+            let mut first = range.first() & !(span::<F>(1) - 1);
             while first <= range.last() && !detached.is_full() {
                 let gone = self.parent_of(first, 1).and_then(|(parent, _)| {
-                    self.detach(parent, index(first, 1), 1, first, &mut state.burials)
+                    self.detach(parent, self.number(first, 1), 1, first, &mut state.burials)
                 });
                 if let Some(gone) = gone {
                     detached.push(gone);
                 }
-                first += span(1);
+                first += span::<F>(1);
             }
             detached.len() - before
         })
@@ -54,11 +54,11 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// Sweeps the tables below this one. False: out of budget, or of room.
     fn sweep_below(&self, phys: PhysAddr, level: u32, base: u64, sweep: &mut Sweep<'_>) -> bool {
+        let skip = (sweep.from.saturating_sub(base) / span::<F>(level)) as usize;
         // SAFETY: in the tree, and only freed under the lock, which we have.
-        let table = unsafe { self.memory.table(phys) };
-        let skip = if sweep.from > base { ((sweep.from - base) / span(level)) as usize } else { 0 };
-        for (n, slot) in table.iter().enumerate().skip(skip) {
-            let first = base + n as u64 * span(level);
+        let all = unsafe { self.sheets_of(phys, self.sheets_at(level)) }.flatten().enumerate();
+        for (n, slot) in all.skip(skip) {
+            let first = base + n as u64 * span::<F>(level);
             let Decoded::Table(below) = self.format.decode(slot.load(Ordering::Acquire), level)
             else {
                 continue;
@@ -88,7 +88,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         burials: &mut u64,
     ) -> Option<Detached> {
         // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table below.
-        let slot = &unsafe { self.memory.table(parent) }[n];
+        let slot = unsafe { self.slot(parent, n) };
         let mut entry = slot.load(Ordering::Acquire);
         let Decoded::Table(below) = self.format.decode(entry, level) else {
             return None;
@@ -97,9 +97,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             return None;
         }
         // SAFETY: see above.
-        let table = unsafe { self.memory.table(below) };
+        let table = || unsafe { self.sheets_of(below, sheets::<F>()) }.flatten();
         // Most are not empty: see that without writing.
-        if !table.iter().all(|slot| word::is_vacant(slot.load(Ordering::Relaxed))) {
+        if !table().all(|slot| word::is_vacant(slot.load(Ordering::Relaxed))) {
             return None;
         }
         // ORDERING: Release, and so are the tombstones: who sees one of them sees the mark.
@@ -110,16 +110,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         *burials += 1;
         let tomb = word::tombstone(*burials);
-        if self.entomb(table, tomb) && self.unlink(slot, below, level, F::BURYING) {
+        if self.entomb(table(), tomb) && self.unlink(slot, below, level, F::BURYING) {
             return Some(Detached {
                 parent,
-                slot: n as u16,
+                slot: n as u32,
                 level: level as u8,
                 table: below,
                 first,
+                bits: (F::INDEX * level) as u8,
             });
         }
-        for slot in table {
+        for slot in table() {
             if without!(RollbackStores) && slot.load(Ordering::Relaxed) == tomb {
                 put(slot, word::EMPTY);
             }
@@ -134,8 +135,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     }
 
     /// Makes all entries of an empty table tombstones. False: it is not empty.
-    fn entomb(&self, table: &Table, tomb: u64) -> bool {
-        for (n, slot) in table.iter().enumerate() {
+    fn entomb<'a>(&self, table: impl Iterator<Item = &'a AtomicU64>, tomb: u64) -> bool {
+        for (n, slot) in table.enumerate() {
             if n == 1 && without!(TombstoneSkipped) {
                 continue;
             }
@@ -202,9 +203,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 let Some((parent, below)) = self.parent_of(page, level + 1) else {
                     return false;
                 };
-                let n = index(page, level + 1);
+                let n = self.number(page, level + 1);
                 // SAFETY: in the tree, and only freed under the lock.
-                let slot = &unsafe { self.memory.table(parent) }[n];
+                let slot = unsafe { self.slot(parent, n) };
                 let entry = slot.load(Ordering::Acquire);
                 let leaves = level == 0
                     || entries.iter().all(|e| !self.is_table(e.load(Ordering::Relaxed), level));
@@ -219,9 +220,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 }
                 self.show(entries);
                 self.unlink(slot, below, level + 1, 0);
-                let first = page & !(span(level + 1) - 1);
+                let first = page & !(span::<F>(level + 1) - 1);
                 let level = level as u8 + 1;
-                detached.push(Detached { parent, slot: n as u16, level, table: below, first });
+                let (slot, bits) = (n as u32, F::INDEX as u8 * level);
+                detached.push(Detached { parent, slot, level, table: below, first, bits });
                 true
             })
             .unwrap_or(false)
@@ -233,7 +235,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let mut at = self.format.levels() - 1;
         loop {
             // SAFETY: in the tree, and only freed under the lock, which we have.
-            let entry = unsafe { self.memory.table(phys) }[index(page, at)].load(Ordering::Acquire);
+            let entry = unsafe { self.slot(phys, self.number(page, at)) }.load(Ordering::Acquire);
             let Decoded::Table(below) = self.format.decode(entry, at) else {
                 return None;
             };
@@ -258,9 +260,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         level: u32,
     ) -> bool {
         // SAFETY: our walk is posted, and the table was named here since.
-        let table = unsafe { self.memory.table(below) };
-        // All are the same, if it is detached still.
-        let tomb = table[0].load(Ordering::Acquire);
+        let table = unsafe { self.sheets_of(below, sheets::<F>()) }.flatten();
+        // SAFETY: as above. All are the same, if it is detached still.
+        let tomb = unsafe { self.slot(below, 0) }.load(Ordering::Acquire);
         let linked = self.format.table(below, level) | F::PENDING;
         // ORDERING: Acquire, with the Release of `unlink`: what is stored here comes after the tombstones.
         if slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire).is_err() {

@@ -140,8 +140,10 @@ impl Seat {
         true
     }
 
-    /// Is this page held here?
-    pub fn holds(&self, page: PhysAddr) -> bool {
-        self.ask() == page.0 && !without!(HeldTableFreed)
+    /// Is a page of this table, which has so many bytes and is aligned to them, held here? (A walk that goes on may be taken for
+    /// it by chance: then it is asked once more.)
+    pub fn holds(&self, table: PhysAddr, bytes: u64) -> bool {
+        let within = if without!(PageHeldFreed) { 0 } else { bytes - 1 };
+        self.ask() & !within == table.0 && !without!(HeldTableFreed)
     }
 }

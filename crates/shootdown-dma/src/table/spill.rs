@@ -8,7 +8,7 @@
 //! # The protocol
 //! The entry's count is exact as long as it is small. All ones means *spilled*: then all uses are counted in a **side word**, one
 //! for each entry of the table. The side table is a page of its own, which the first spill hangs on a word that the host keeps with
-//! each table page ([`TableMemory::side`]); it is freed with the table. From one use to none, and as long as uses are few, it is one
+//! each page of tables ([`TableMemory::side`]); it is freed with the table. From one use to none, and as long as uses are few, it is one
 //! compare-and-swap on the entry and nothing else.
 //!
 //! Side words count **tokens**. A token is a use, or belongs to an operation that is under way, which turns it into a use or
@@ -47,9 +47,9 @@
 //! | S5 | entry swapped to *spilled*, found to be so | AcqRel, Acquire | each other | the side table is linked, and the tokens are there |
 
 use super::format::{Format, word};
-use super::memory::TableMemory;
+use super::memory::{INDEX_BITS, TableMemory};
 use super::walk::Walker;
-use super::{IoPageTable, MapErrorKind, index};
+use super::{IoPageTable, MapErrorKind, index, sheet};
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -85,7 +85,7 @@ pub(super) fn counted<F: Format>(entry: u64) -> Counted {
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// The side table of a table page; with `make` it is put there if it was not.
+    /// The side table of a sheet; with `make` it is put there if it was not.
     fn side_table(&self, table: PhysAddr, make: bool) -> Option<PhysAddr> {
         // SAFETY: the walker holds the table.
         let link = unsafe { self.memory.side(table) }?;
@@ -98,7 +98,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let side = self.memory.allocate()?;
         match link.compare_exchange(0, side.0, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                self.count_page();
+                self.count_pages(1);
                 Some(side)
             }
             Err(other) => {
@@ -109,22 +109,24 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// Frees a table page, with its side table.
+    /// Frees a table of so many sheets, with the side tables of each.
     ///
     /// # Safety
     /// As [`TableMemory::free`]; nobody holds the table (P5).
-    pub(super) unsafe fn free_with_side(&self, table: PhysAddr) {
-        // SAFETY: not freed yet.
-        if let Some(link) = unsafe { self.memory.side(table) } {
+    pub(super) unsafe fn free_with_sides(&self, table: PhysAddr, count: usize) {
+        for n in 0..count {
+            // SAFETY: not freed yet.
+            let link = unsafe { self.memory.side(sheet(table, n << INDEX_BITS)) };
+            let Some(link) = link else { continue };
             let side = link.swap(0, Ordering::Acquire);
             if side != 0 {
-                self.uncount_page();
+                self.uncount_pages(1);
                 // SAFETY: it hung there alone, and who used it held the table.
                 unsafe { self.memory.free(PhysAddr(side)) };
             }
         }
         // SAFETY: as promised.
-        unsafe { self.memory.free(table) };
+        unsafe { self.memory.free_many(table, count) };
     }
 
     /// Is it spilled, or closing? If so, as what.
@@ -188,7 +190,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     fn side_word(&self, page: u64, make: bool) -> Option<&AtomicU64> {
         let side = self.table.side_table(self.held(), make)?;
         // SAFETY: it is freed with the table, which the seat holds.
-        Some(&unsafe { self.table.memory.table(side) }[index(page, 0)])
+        Some(&unsafe { self.table.memory.table(side) }[index::<F>(page, 0)])
     }
 
     /// How often a counted page is used.

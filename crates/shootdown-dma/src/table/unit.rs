@@ -27,7 +27,7 @@
 //! their own.
 
 use super::format::{ADDRESS, Decoded, Format};
-use super::memory::{INDEX_BITS, TableMemory};
+use super::memory::TableMemory;
 use super::walk::Walker;
 use super::{UnmapError, index, span};
 use crate::addr::IovaRange;
@@ -95,20 +95,20 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let (mut page, mut left) = (range.first(), range.pages());
         loop {
             let (table, level) = self.locate(page);
-            let first = index(page, level);
-            let fit = super::range::fit(left, first, level);
+            let first = index::<F>(page, level);
+            let fit = super::range::fit::<F>(left, first, level);
             let entries = &table[first..first + fit];
             // The marks that the first and the last of them should have.
             let begins = if whole && page == range.first() { F::BEGINS } else { 0 };
-            let last = (fit as u64) << (INDEX_BITS * level) == left;
+            let last = (fit as u64) << (F::INDEX * level) == left;
             let ends = if whole && last { F::ENDS } else { 0 };
             let good = self.count_good(entries, level, whole, (begins, ends));
-            let cut = page & (span(level) - 1) != 0 && !without!(CutUnnoticed);
+            let cut = page & (span::<F>(level) - 1) != 0 && !without!(CutUnnoticed);
             if good == 0 || cut {
                 let entry = table[first].load(Ordering::Relaxed);
                 return Err(self.why_not(range, page, entry, level));
             }
-            let pages = (good as u64) << (INDEX_BITS * level);
+            let pages = (good as u64) << (F::INDEX * level);
             if pages == left {
                 return Ok(());
             }
@@ -165,8 +165,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             Decoded::Leaf(..) => {}
             _ => return UnmapError::NotMapped { page },
         }
-        let next = page + span(level);
-        if page & (span(level) - 1) != 0 || next > range.last() + 1 {
+        let next = page + span::<F>(level);
+        if page & (span::<F>(level) - 1) != 0 || next > range.last() + 1 {
             return UnmapError::PartOfSuperpage { page };
         }
         // A whole leaf, whose marks are not those that it should have.

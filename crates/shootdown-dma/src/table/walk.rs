@@ -1,14 +1,14 @@
 //! Walks: from the root to the table where an entry is, on the way putting tables where there are none.
 //!
 //! A [`Walker`] is what a CPU maps and unmaps through. It remembers one table (the last one it came to), so that what
-//! is mapped near to that is found without a walk.
+//! is mapped near to that is found without a walk. Where tables are larger than 4 KiB it works at one sheet of them at a time.
 
 use core::fmt;
 
 use super::format::{Decoded, Format};
-use super::memory::{ENTRIES, INDEX_BITS, Table, TableMemory};
+use super::memory::{ENTRIES, Table, TableMemory};
 use super::seat::{Memo, NOWHERE, Seat};
-use super::{IoPageTable, index, span};
+use super::{IoPageTable, index, sheet, sheet_bits, span};
 use crate::addr::{PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -28,7 +28,7 @@ pub struct Translation {
     pub phys: PhysAddr,
     /// What a device may do.
     pub rights: Rights,
-    /// The level of the leaf: 0 for 4 KiB, 1 for 2 MiB, 2 for 1 GiB.
+    /// The level of the leaf: 0 for a page of the granule, each one more for as many as a table has entries (4 KiB, 2 MiB, 1 GiB).
     pub level: u32,
     /// How often it is used, if it is counted; 0 otherwise.
     pub uses: u64,
@@ -67,11 +67,11 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             return None;
         }
         let (table, level) = self.locate(page);
-        let entry = table[index(page, level)].load(Ordering::Acquire);
+        let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
         let Decoded::Leaf(phys, rights) = self.table.format.decode(entry, level) else {
             return None;
         };
-        let phys = PhysAddr(phys.0 + ((page % span(level)) << 12));
+        let phys = PhysAddr(phys.0 + ((page % span::<F>(level)) << F::GRANULE));
         let uses = if F::is_counted(entry) { self.uses(page, entry) } else { 0 };
         Some(Translation { phys, rights, level, uses })
     }
@@ -79,7 +79,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// The table that is remembered, if it is the one at `level` that covers `page`.
     #[inline]
     fn remembered(&self, page: u64, level: u32) -> Option<&'t Table> {
-        if self.memo.level == level && (page ^ self.memo.first) >> (INDEX_BITS * (level + 1)) == 0 {
+        if self.memo.level == level && (page ^ self.memo.first) >> sheet_bits::<F>(level) == 0 {
             // SAFETY: the seat holds it (I2 of `seat`).
             Some(unsafe { self.table.memory.table(self.memo.table) })
         } else {
@@ -91,7 +91,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// leaf: the table may be out of the tree.
     #[inline]
     pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
-        self.remembered(page, 0).map(|table| &table[index(page, 0)])
+        self.remembered(page, 0).map(|table| &table[index::<F>(page, 0)])
     }
 
     /// The table that is remembered.
@@ -102,7 +102,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 
     #[inline]
     fn covers(&self, page: u64) -> bool {
-        (page ^ self.memo.first) >> (INDEX_BITS * (self.memo.level + 1)) == 0
+        (page ^ self.memo.first) >> sheet_bits::<F>(self.memo.level) == 0
     }
 
     /// The table at `level` that covers `page`, put there if it was not. Good until the next call of this or
@@ -123,7 +123,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             let level = self.memo.level;
             // SAFETY: the seat holds it (I2 of `seat`).
             let table = unsafe { self.table.memory.table(self.memo.table) };
-            let entry = table[index(page, level)].load(Ordering::Acquire);
+            let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
             // Anything else may be more than this table knows: it may be out of the tree.
             if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
                 return (table, level);
@@ -156,7 +156,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         match found {
             Ok((phys, level)) => {
                 self.seat.end(phys);
-                let first = page & !(span(level + 1) - 1);
+                let first = page >> sheet_bits::<F>(level) << sheet_bits::<F>(level);
                 self.memo = Memo { first, level, table: phys, ..self.memo };
                 // SAFETY: reached while the walk was posted, and held since.
                 Ok((unsafe { self.table.memory.table(phys) }, level))
@@ -178,14 +178,18 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     ) -> Result<Option<(PhysAddr, u32)>, Obstacle> {
         let mut level = self.table.format.levels() - 1;
         let mut phys = self.table.root;
-        while install != Some(level) {
+        loop {
+            let sheet = sheet(phys, self.table.number(page, level));
+            if install == Some(level) {
+                return Ok(Some((sheet, level)));
+            }
             // SAFETY: the walk is posted, and this was reached from the root since.
-            let table = unsafe { self.table.memory.table(phys) };
+            let table = unsafe { self.table.memory.table(sheet) };
             let below = match install {
-                Some(_) => self.down(table, index(page, level), level, stale)?,
-                None => match self.peek(table, index(page, level), level) {
+                Some(_) => self.down(table, index::<F>(page, level), level, stale)?,
+                None => match self.peek(table, index::<F>(page, level), level) {
                     Some(below) => Some(below),
-                    None => return Ok(Some((phys, level))),
+                    None => return Ok(Some((sheet, level))),
                 },
             };
             match below {
@@ -194,7 +198,6 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             }
             level -= 1;
         }
-        Ok(Some((phys, level)))
     }
 
     /// The table below this entry, if there is one.

@@ -22,11 +22,11 @@ pub struct AmdV1 {
 }
 
 impl AmdV1 {
-    /// Tables of 1 to 5 levels (the mode of the device table entry), with superpages of 2 MiB and 1 GiB or without.
+    /// Tables of 1 to 6 levels (the mode of the device table entry; the sixth has the upper seven of 64 bits), with superpages of 2 MiB and 1 GiB or without.
     /// `None` for another number of levels.
     #[must_use]
     pub const fn new(levels: u32, superpages: bool) -> Option<Self> {
-        if levels < 1 || levels > 5 {
+        if levels < 1 || levels > 6 {
             return None;
         }
         Some(Self { levels, superpages, coherent: 0 })

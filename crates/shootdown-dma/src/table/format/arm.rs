@@ -1,8 +1,11 @@
-//! Arm long descriptors, granule of 4 KiB, both stages (Arm ARM D8.3; SMMUv3 walks the same).
+//! Arm long descriptors, granules of 4, 16 and 64 KiB, both stages (Arm ARM D8.3; SMMUv3 walks the same).
 //!
 //! Bits 1:0: 3 is a table, or a page at the last level; 1 is a block. Address 47:12, AF 10, SH 9:8. First stage: AttrIdx
 //! 4:2, AP\[2:1\] 7:6, nG 11, PXN 53, XN 54. Second stage: MemAttr 5:2, S2AP 7:6, XN 54:53. Ours: 55 to 58 of leaves, 52 to
 //! 58 of tables.
+//!
+//! Output addresses have 48 bits: those of 52 have their upper bits elsewhere, and other fields give way to them. A table is as
+//! large as a page; the root may be smaller than that, or (second stage) up to 16 tables one behind the other.
 //!
 //! The first stage has no write-only: what is asked for as [`Rights::Write`] is read and write there.
 
@@ -31,8 +34,35 @@ const PENDING: u64 = 1 << 55;
 const BURYING: u64 = 1 << 56;
 const PHYS_BITS: u32 = 48;
 
-const fn levels_are_good(levels: u32) -> bool {
-    levels == 3 || levels == 4
+/// Input addresses have this many bits at most.
+const INPUT_BITS: u32 = 48;
+
+/// Is it a granule, and a number of levels that is needed for 39 to 48 bits there (42 of 64 KiB)?
+const fn levels_are_good(granule: u32, levels: u32) -> bool {
+    match granule {
+        12 | 14 => levels == 3 || levels == 4,
+        16 => levels == 2 || levels == 3,
+        _ => false,
+    }
+}
+
+/// Blocks are as large as 1 GiB (4 KiB granule), 32 MiB (16 KiB), 512 MiB (64 KiB).
+const fn has_blocks(granule: u32, level: u32) -> bool {
+    level <= if granule == 12 { 2 } else { 1 }
+}
+
+/// Is it no granule?
+const fn granule_is_none(granule: u32) -> bool {
+    !matches!(granule, 12 | 14 | 16)
+}
+
+/// The code of a granule in TG0 (TCR, CD) and S2TG (VTCR, STE).
+const fn granule_code(granule: u32) -> u64 {
+    match granule {
+        12 => 0,
+        16 => 1,
+        _ => 2,
+    }
 }
 
 /// What both stages share of a leaf.
@@ -41,26 +71,54 @@ const fn descriptor(phys: PhysAddr, level: u32) -> u64 {
     (phys.0 & ADDRESS) | VALID | kind | ACCESSED | INNER_SHAREABLE | NEVER_EXECUTE
 }
 
-/// First stage: one table for each ASID.
+/// First stage: one table for each ASID. Pages have 2^`GRANULE` bytes: 12, 14 or 16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ArmStage1 {
+pub struct ArmStage1<const GRANULE: u32 = 12> {
     levels: u32,
     attributes: u64,
 }
 
 impl ArmStage1 {
-    /// Tables of 3 (39 bits, T0SZ 25) or 4 (48 bits, T0SZ 16) levels. `index`: the field of MAIR that says write-back, 0
-    /// to 7. `None` for anything else.
+    /// Tables of 3 (39 bits, T0SZ 25) or 4 (48 bits, T0SZ 16) levels of pages of 4 KiB. `index`: the field of MAIR that says
+    /// write-back, 0 to 7. `None` for anything else.
     #[must_use]
     pub const fn new(levels: u32, index: u8) -> Option<Self> {
-        if !levels_are_good(levels) || index > 7 {
+        Self::with_granule(levels, index)
+    }
+}
+
+impl<const GRANULE: u32> ArmStage1<GRANULE> {
+    /// The same for any granule: 16 KiB has tables of 3 (47 bits) or 4 levels (48), 64 KiB of 2 (42) or 3 (48).
+    ///
+    /// ```
+    /// use shootdown_dma::table::ArmStage1;
+    /// let large = ArmStage1::<16>::with_granule(3, 0).expect("48 bits of pages of 64 KiB");
+    /// assert_eq!((large.t0sz(), large.tg0()), (16, 1));
+    /// ```
+    #[must_use]
+    pub const fn with_granule(levels: u32, index: u8) -> Option<Self> {
+        if !levels_are_good(GRANULE, levels) || index > 7 {
             return None;
         }
         Some(Self { levels, attributes: (index as u64) << 2 })
     }
+
+    /// T0SZ of the context descriptor.
+    #[must_use]
+    pub const fn t0sz(&self) -> u64 {
+        let bits = GRANULE + (GRANULE - 3) * self.levels;
+        64 - if bits < INPUT_BITS { bits } else { INPUT_BITS } as u64
+    }
+
+    /// TG0 of the context descriptor.
+    #[must_use]
+    pub const fn tg0(&self) -> u64 {
+        granule_code(GRANULE)
+    }
 }
 
-impl Format for ArmStage1 {
+impl<const G: u32> Format for ArmStage1<G> {
+    const GRANULE: u32 = G;
     const COUNTED: u64 = COUNTED;
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
@@ -74,8 +132,13 @@ impl Format for ArmStage1 {
     }
 
     #[inline]
+    fn page_bits(&self) -> u32 {
+        (Self::INDEX * self.levels).min(INPUT_BITS - G)
+    }
+
+    #[inline]
     fn may_be_leaf(&self, level: u32) -> bool {
-        level <= 2
+        has_blocks(G, level)
     }
 
     #[inline]
@@ -110,25 +173,73 @@ impl Format for ArmStage1 {
     }
 }
 
-/// Second stage: one table for each VMID.
+/// Second stage: one table for each VMID. Pages have 2^`GRANULE` bytes: 12, 14 or 16.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ArmStage2 {
+pub struct ArmStage2<const GRANULE: u32 = 12> {
     levels: u32,
+    /// The logarithm of the tables that the root is concatenated from.
+    concatenated: u32,
 }
 
 impl ArmStage2 {
-    /// Tables of 3 (39 bits, S2T0SZ 25, S2SL0 1) or 4 (48 bits, S2T0SZ 16, S2SL0 2) levels; nothing is concatenated. `None`
-    /// for another number.
+    /// Tables of 3 (39 bits, S2T0SZ 25, S2SL0 1) or 4 (48 bits, S2T0SZ 16, S2SL0 2) levels of pages of 4 KiB; nothing is
+    /// concatenated. `None` for another number.
     #[must_use]
     pub const fn new(levels: u32) -> Option<Self> {
-        if !levels_are_good(levels) {
+        if !levels_are_good(12, levels) {
             return None;
         }
-        Some(Self { levels })
+        Some(Self { levels, concatenated: 0 })
     }
 }
 
-impl Format for ArmStage2 {
+impl<const GRANULE: u32> ArmStage2<GRANULE> {
+    /// Tables for addresses of `bits` bits, 32 to 48, with as few levels as there can be: what is too much for them by up to four
+    /// bits is looked up in as many as 16 tables, one behind the other, at the level where walks begin (Arm ARM D8.2,
+    /// *concatenated translation tables*). `None` for other widths, and other granules.
+    ///
+    /// ```
+    /// use shootdown_dma::table::{ArmStage2, Format};
+    /// let forty = ArmStage2::<12>::for_width(40).expect("40 bits");
+    /// assert_eq!((forty.levels(), forty.root_tables()), (3, 2));
+    /// assert_eq!((forty.s2t0sz(), forty.s2sl0()), (24, 1));
+    /// ```
+    #[must_use]
+    pub const fn for_width(bits: u32) -> Option<Self> {
+        if granule_is_none(GRANULE) || bits < 32 || bits > INPUT_BITS {
+            return None;
+        }
+        let (page_bits, index) = (bits - GRANULE, GRANULE - 3);
+        // At least as many levels as leave four bits, and one.
+        let levels = (page_bits - 4).div_ceil(index);
+        let levels = if levels == 0 { 1 } else { levels };
+        Some(Self { levels, concatenated: page_bits.saturating_sub(levels * index) })
+    }
+
+    /// S2T0SZ of the stream table entry.
+    #[must_use]
+    pub const fn s2t0sz(&self) -> u64 {
+        let bits = GRANULE + (GRANULE - 3) * self.levels + self.concatenated;
+        64 - if bits < INPUT_BITS { bits } else { INPUT_BITS } as u64
+    }
+
+    /// S2SL0 of the stream table entry: where walks begin.
+    #[must_use]
+    pub const fn s2sl0(&self) -> u64 {
+        // Pages of 4 KiB: 0 is Arm's level 2, which has a level below it; otherwise 0 is level 3, which has none.
+        let below = if GRANULE == 12 { 2 } else { 1 };
+        (self.levels - below) as u64
+    }
+
+    /// S2TG of the stream table entry.
+    #[must_use]
+    pub const fn s2tg(&self) -> u64 {
+        granule_code(GRANULE)
+    }
+}
+
+impl<const G: u32> Format for ArmStage2<G> {
+    const GRANULE: u32 = G;
     const COUNTED: u64 = COUNTED;
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
@@ -142,8 +253,18 @@ impl Format for ArmStage2 {
     }
 
     #[inline]
+    fn root_tables(&self) -> u32 {
+        1 << self.concatenated
+    }
+
+    #[inline]
+    fn page_bits(&self) -> u32 {
+        (Self::INDEX * self.levels + self.concatenated).min(INPUT_BITS - G)
+    }
+
+    #[inline]
     fn may_be_leaf(&self, level: u32) -> bool {
-        level <= 2
+        has_blocks(G, level)
     }
 
     #[inline]

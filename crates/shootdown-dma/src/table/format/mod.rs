@@ -20,6 +20,7 @@ pub use amd::AmdV1;
 pub use arm::{ArmStage1, ArmStage2};
 pub use vtd::VtdSecondLevel;
 
+use super::memory::INDEX_BITS;
 use crate::addr::{PhysAddr, Rights};
 
 /// The bits of a word that hold a physical address, in every format here.
@@ -74,8 +75,13 @@ pub enum Decoded {
 
 /// A format of page-table entries, with what of it depends on the unit: levels, sizes of pages, attributes.
 ///
-/// Levels are counted from 0, which maps pages of 4 KiB; each level above resolves nine bits more.
+/// Levels are counted from 0, which maps pages of the [granule](Self::GRANULE); each level above resolves as many bits more as
+/// a table of that size has entries.
 pub trait Format: Copy + Send + Sync + 'static {
+    /// The logarithm of the size of a page.
+    const GRANULE: u32 = 12;
+    /// Bits of a page number that one level resolves: a table is as large as a page. (Fewer for a model checker.)
+    const INDEX: u32 = if cfg!(loom) { INDEX_BITS } else { Self::GRANULE - 3 };
     /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without it the leaf is owned.
     const COUNTED: u64;
     /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All ones of them, and none, say
@@ -97,6 +103,18 @@ pub trait Format: Copy + Send + Sync + 'static {
 
     /// How many levels. The root is at level `levels() - 1`.
     fn levels(&self) -> u32;
+
+    /// How many tables, one behind the other, make up the root. A power of two.
+    fn root_tables(&self) -> u32 {
+        1
+    }
+
+    /// How many bits page numbers have.
+    fn page_bits(&self) -> u32 {
+        // No address has more than 64 bits.
+        let levels = Self::INDEX * self.levels() + self.root_tables().trailing_zeros();
+        levels.min(64 - Self::GRANULE)
+    }
 
     /// May a leaf be at this level?
     fn may_be_leaf(&self, level: u32) -> bool;

@@ -1,4 +1,4 @@
-//! Intel VT-d, second level (VT-d specification 9.7: second-stage paging entries).
+//! Intel VT-d, second level (VT-d specification 9.8: second-stage paging entries).
 //!
 //! R 0, W 1, PS 7 (a superpage), A 8 and D 9 (with SSADE), SNP 11, address 51:12. An entry is present if R or W is set.
 //! Rights of all levels are combined by AND: tables allow everything. Ignored, and so ours: 10, 52 to 60, 63.

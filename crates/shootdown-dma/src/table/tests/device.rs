@@ -5,12 +5,13 @@
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::boxed::Box;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
+use super::super::TableMemory;
 use super::super::memory::{ENTRIES, Table};
-use super::super::{Decoded, Format, TableMemory, index, span};
+use super::manual::{Manual, Says};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -18,8 +19,9 @@ use crate::sync::{AtomicU64, Ordering};
 const CANARY: PhysAddr = PhysAddr(0xdead_b000);
 
 struct State {
-    live: BTreeSet<u64>,
-    all: Vec<u64>,
+    /// Sheets, and where the host's record of each is.
+    live: BTreeMap<u64, u64>,
+    all: Vec<(u64, usize)>,
     /// What a walker that is not coherent sees.
     view: BTreeMap<u64, Vec<u64>>,
     /// So many pages more.
@@ -28,8 +30,8 @@ struct State {
     sides: bool,
     root: u64,
     eyes: Vec<u64>,
-    /// Cached of the walk: the table at this level that covers pages from this one on.
-    tables: BTreeMap<(u32, u64), u64>,
+    /// Cached of the walk: the table for this lookup, of addresses whose bits from that one on are these.
+    tables: BTreeMap<(usize, u32, u64), u64>,
     /// Cached translations.
     entries: BTreeMap<u64, (u64, Rights)>,
 }
@@ -42,15 +44,15 @@ pub(crate) struct Pages<F> {
     hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
-fn layout() -> Layout {
-    // A page, and behind it the host's record of it.
-    Layout::from_size_align(8192, 4096).expect("a page")
+/// Pages, and behind them the host's records of them.
+fn layout(pages: usize) -> Layout {
+    Layout::from_size_align(pages * (4096 + 8), pages * 4096).expect("pages")
 }
 
-impl<F: Format> Pages<F> {
+impl<F: Manual> Pages<F> {
     pub fn new(format: F, coherent: bool, eyes: &[u64]) -> Self {
         let state = State {
-            live: BTreeSet::new(),
+            live: BTreeMap::new(),
             all: Vec::new(),
             view: BTreeMap::new(),
             budget: usize::MAX,
@@ -98,9 +100,10 @@ impl<F: Format> Pages<F> {
         let mut state = self.state();
         state.entries.retain(|page, _| !(range.first()..=range.last()).contains(page));
         if !leaf_only {
-            state.tables.retain(|(level, first), _| {
-                let last = first + (span(level + 1) - 1);
-                last < range.first() || *first > range.last()
+            state.tables.retain(|(_, bits, key), _| {
+                let first = (key << bits) >> F::GRANULE;
+                let last = first + ((1 << (bits - F::GRANULE)) - 1);
+                last < range.first() || first > range.last()
             });
         }
     }
@@ -118,7 +121,8 @@ impl<F: Format> Pages<F> {
 
 impl State {
     fn read(&self, coherent: bool, table: u64, n: usize) -> u64 {
-        assert!(self.live.contains(&table), "the device walks a table that was freed");
+        let (table, n) = (table + (n / ENTRIES * 4096) as u64, n % ENTRIES);
+        assert!(self.live.contains_key(&table), "the device walks a table that was freed");
         if coherent {
             // SAFETY: pages are kept until the end.
             let table = unsafe { &*(table as *const Table) };
@@ -128,61 +132,77 @@ impl State {
         }
     }
 
-    fn access<F: Format>(&mut self, f: &F, coherent: bool, page: u64) -> Option<(u64, Rights)> {
+    /// As the manual has it, with caches of the walk and of translations.
+    fn access<F: Manual>(&mut self, f: &F, coherent: bool, page: u64) -> Option<(u64, Rights)> {
         if let Some(entry) = self.entries.get(&page) {
             return Some(*entry);
         }
-        let top = f.levels() - 1;
-        let cached = |level: u32| {
-            let first = page & !(span(level + 1) - 1);
-            self.tables.get(&(level, first)).map(|table| (level, *table))
+        let address = page << F::GRANULE;
+        let lookups = f.lookups();
+        let cached = |n: usize| {
+            let bits = lookups[n - 1].0;
+            self.tables.get(&(n, bits, address >> bits)).map(|table| (n, *table))
         };
-        let (mut level, mut table) = (0..top).find_map(cached).unwrap_or((top, self.root));
+        let (mut n, mut table) =
+            (1..lookups.len()).rev().find_map(cached).unwrap_or((0, self.root));
         loop {
-            let word = self.read(coherent, table, index(page, level));
-            match f.decode(word, level) {
-                Decoded::Table(below) => {
-                    level -= 1;
-                    table = below.0;
-                    self.tables.insert((level, page & !(span(level + 1) - 1)), table);
+            let (lowest, bits) = lookups[n];
+            let at = (address >> lowest) as usize & ((1 << bits) - 1);
+            match f.says(self.read(coherent, table, at), lowest) {
+                Says::Nothing => return None,
+                Says::Table(below) => {
+                    n += 1;
+                    table = below;
+                    self.tables.insert((n, lowest, address >> lowest), table);
                 }
-                Decoded::Leaf(phys, rights) => {
-                    let low = phys.0 & ((span(level) << 12) - 1);
-                    assert_eq!(low, 0, "reserved bits of a superpage are set");
-                    let phys = phys.0 + ((page % span(level)) << 12);
+                Says::Leaf(phys, size, rights) => {
+                    assert_eq!(phys & ((1 << size) - 1), 0, "aligned to its size");
+                    let phys = phys + (address & ((1 << size) - 1));
                     self.entries.insert(page, (phys, rights));
                     return Some((phys, rights));
                 }
-                _ => return None,
             }
         }
     }
 }
 
 // SAFETY: pages are whole, zeroed, and kept until this is dropped; the device sees what was written back.
-unsafe impl<F: Format> TableMemory for super::Shared<F> {
+unsafe impl<F: Manual> TableMemory for super::Shared<F> {
     fn allocate(&self) -> Option<PhysAddr> {
+        self.allocate_many(1)
+    }
+
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         self.prefetch();
         let mut state = self.state();
         state.budget = state.budget.checked_sub(1)?;
         // SAFETY: not of size 0.
-        let page = unsafe { alloc(layout()) };
-        assert!(!page.is_null());
+        let base = unsafe { alloc(layout(pages)) };
+        assert!(!base.is_null());
         // SAFETY: just allocated.
-        unsafe { page.write_bytes(0, 8192) };
-        let phys = page as u64;
-        state.live.insert(phys);
-        state.all.push(phys);
+        unsafe { base.write_bytes(0, layout(pages).size()) };
+        let phys = base as u64;
+        state.all.push((phys, pages));
         let rubbish = self.format.leaf(CANARY, Rights::ReadWrite, 0);
-        state.view.insert(phys, std::vec![rubbish; ENTRIES]);
+        for n in 0..pages as u64 {
+            let sheet = phys + n * 4096;
+            state.live.insert(sheet, phys + pages as u64 * 4096 + n * 8);
+            state.view.insert(sheet, std::vec![rubbish; ENTRIES]);
+        }
         Some(PhysAddr(phys))
+    }
+
+    unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
+        assert_eq!(first.0 % (pages as u64 * 4096), 0, "as it was allocated");
+        // SAFETY: as promised.
+        (0..pages as u64).for_each(|n| unsafe { self.free(PhysAddr(first.0 + n * 4096)) });
     }
 
     unsafe fn free(&self, page: PhysAddr) {
         let mut state = self.state();
-        assert!(state.live.remove(&page.0), "freed twice");
+        let link = state.live.remove(&page.0).expect("freed once");
         // SAFETY: pages are kept until the end.
-        let link = unsafe { &*((page.0 + 4096) as *const AtomicU64) };
+        let link = unsafe { &*(link as *const AtomicU64) };
         assert_eq!(link.load(Ordering::Relaxed), 0, "its side table is forgotten");
         let rubbish = self.format.leaf(CANARY, Rights::ReadWrite, 0);
         // SAFETY: pages are kept until the end.
@@ -192,16 +212,16 @@ unsafe impl<F: Format> TableMemory for super::Shared<F> {
     }
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
-        assert!(self.state().live.contains(&page.0), "software walks a table that was freed");
+        assert!(self.state().live.contains_key(&page.0), "software walks a table that was freed");
         // SAFETY: pages are kept until the end.
         unsafe { &*(page.0 as *const Table) }
     }
 
     unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
         let state = self.state();
-        assert!(state.live.contains(&page.0), "asks about a page that was freed");
+        let link = *state.live.get(&page.0).expect("a page that is not freed");
         // SAFETY: pages are kept until the end.
-        state.sides.then(|| unsafe { &*((page.0 + 4096) as *const AtomicU64) })
+        state.sides.then(|| unsafe { &*(link as *const AtomicU64) })
     }
 
     fn is_coherent(&self) -> bool {
@@ -230,9 +250,9 @@ unsafe impl<F: Format> TableMemory for super::Shared<F> {
 impl<F> Drop for Pages<F> {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for page in &state.all {
+        for (base, pages) in &state.all {
             // SAFETY: from `alloc`, with this layout.
-            unsafe { dealloc(*page as *mut u8, layout()) };
+            unsafe { dealloc(*base as *mut u8, layout(*pages)) };
         }
     }
 }

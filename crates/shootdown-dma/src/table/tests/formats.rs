@@ -6,7 +6,7 @@ use super::*;
 fn all_ways<F: Format>(format: F, write_only: bool) {
     let soft = F::COUNTED | F::COUNT | F::WRITTEN_BACK;
     for level in (0..format.levels()).filter(|l| format.may_be_leaf(*l)) {
-        let size = 4096u64 << (9 * level);
+        let size = 1u64 << (F::GRANULE + F::INDEX * level);
         let addresses = (0..48).map(|bit| 1u64 << bit).filter(|a| a % size == 0);
         for phys in addresses.chain([0, (1 << format.phys_bits()) - size]) {
             for rights in [Rights::Read, Rights::Write, Rights::ReadWrite] {
@@ -47,12 +47,19 @@ fn every_format_says_what_it_was_told() {
     for levels in 3..=5 {
         all_ways(VtdSecondLevel::new(levels, true, true).unwrap().snooping(), true);
     }
-    for levels in 1..=5 {
+    for levels in 1..=6 {
         all_ways(AmdV1::new(levels, true).unwrap().snooping(), true);
     }
     for levels in 3..=4 {
         all_ways(ArmStage1::new(levels, 3).unwrap(), false);
         all_ways(ArmStage2::new(levels).unwrap(), true);
+        all_ways(ArmStage1::<14>::with_granule(levels, 3).unwrap(), false);
+        all_ways(ArmStage1::<16>::with_granule(levels - 1, 3).unwrap(), false);
+    }
+    for bits in 32..=48 {
+        all_ways(ArmStage2::<12>::for_width(bits).unwrap(), true);
+        all_ways(ArmStage2::<14>::for_width(bits).unwrap(), true);
+        all_ways(ArmStage2::<16>::for_width(bits).unwrap(), true);
     }
 }
 
@@ -87,6 +94,91 @@ fn widths_are_chosen_by_capability() {
     assert_eq!(levels(0b00110, 57), Some(4), "the largest that there is");
     assert_eq!(levels(0b10001, 39), None);
     assert_eq!(VtdSecondLevel::new(2, true, true), None);
-    assert_eq!((AmdV1::new(6, true), AmdV1::new(0, true)), (None, None));
+    assert_eq!((AmdV1::new(7, true), AmdV1::new(0, true)), (None, None));
     assert_eq!((ArmStage1::new(4, 8), ArmStage2::new(5)), (None, None));
+}
+
+/// Every page number of tables that resolve few bits, and some of all the others: what is put there is where the manual looks for
+/// it, in the table that it looks in.
+#[test]
+fn entries_are_where_the_manual_looks_for_them() {
+    fn each<F: Manual>(format: F) {
+        let bits = format.page_bits();
+        let mut pages: Vec<u64> = (0..bits).flat_map(|n| [1 << n, (2 << n) - 1]).collect();
+        pages.push((1 << bits) - (1 << (bits - 1)) / 3 - 1);
+        let world = World::new(format, true, &[]);
+        let phys = |page: u64| (page << F::GRANULE) & 0xf_ffff_ffff | 1 << 40;
+        let mut walker = world.table.walker(0).expect("a seat");
+        pages.sort_unstable();
+        pages.dedup();
+        assert_eq!(walker.table().last_page(), (1 << bits) - 1);
+        for page in pages.iter().copied() {
+            assert_eq!(world.pages.access(page), None, "{page:#x}");
+            walker.map(range(page, 1), PhysAddr(phys(page)), Rights::Read).expect("free");
+        }
+        for page in pages.iter().copied() {
+            assert_eq!(world.pages.access(page), Some((phys(page), Rights::Read)), "{page:#x}");
+            assert_eq!(walker.unmap_page(page), Ok(PhysAddr(phys(page))));
+        }
+        drop(walker);
+        let table = Arc::clone(&world.table);
+        // All that is left is the root.
+        let mut out = Detachments::new();
+        for _ in 0..64 {
+            let _ = table.sweep(usize::MAX, &mut out);
+            while let Some(gone) = out.pop() {
+                world.pages.invalidate(gone.range(), false);
+                // SAFETY: the device was told.
+                unsafe { table.finish(gone) };
+            }
+            for seat in 0..2 {
+                table.walker(seat).expect("a seat").translate(1);
+            }
+        }
+        table.collect();
+        let root = (format.root_tables() as usize) << (F::INDEX - 9);
+        assert_eq!(
+            (table.pages(), world.pages.live()),
+            (root, root),
+            "{:?} levels",
+            format.levels()
+        );
+    }
+    for levels in 3..=5 {
+        each(VtdSecondLevel::new(levels, true, true).unwrap());
+    }
+    for levels in 2..=6 {
+        each(AmdV1::new(levels, true).unwrap());
+    }
+    for levels in 3..=4 {
+        each(ArmStage1::new(levels, 0).unwrap());
+        each(ArmStage1::<14>::with_granule(levels, 0).unwrap());
+        each(ArmStage1::<16>::with_granule(levels - 1, 0).unwrap());
+        each(ArmStage2::new(levels).unwrap());
+    }
+    for bits in 32..=48 {
+        each(ArmStage2::<12>::for_width(bits).unwrap());
+        each(ArmStage2::<14>::for_width(bits).unwrap());
+        each(ArmStage2::<16>::for_width(bits).unwrap());
+    }
+}
+
+/// The levels where walks begin, and how many tables are there: as Linux's io-pgtable-arm chooses them for the same widths.
+#[test]
+fn roots_are_concatenated_where_that_saves_a_level() {
+    let four =
+        |bits| ArmStage2::<12>::for_width(bits).map(|f| (f.levels(), f.root_tables(), f.s2sl0()));
+    assert_eq!(four(32), Some((2, 4, 0)));
+    assert_eq!([39, 40, 42, 43].map(four), [1, 2, 8, 16].map(|n| Some((3, n, 1))));
+    assert_eq!([44, 48].map(four), [1, 1].map(|n| Some((4, n, 2))));
+    let sixteen =
+        |bits| ArmStage2::<14>::for_width(bits).map(|f| (f.levels(), f.root_tables(), f.s2sl0()));
+    assert_eq!([40, 47, 48].map(sixteen), [Some((2, 16, 1)), Some((3, 1, 2)), Some((3, 2, 2))]);
+    let large =
+        |bits| ArmStage2::<16>::for_width(bits).map(|f| (f.levels(), f.root_tables(), f.s2sl0()));
+    assert_eq!(
+        [42, 46, 47, 48].map(large),
+        [Some((2, 1, 1)), Some((2, 16, 1)), Some((3, 1, 2)), Some((3, 1, 2))]
+    );
+    assert_eq!((four(31), four(49), ArmStage2::<13>::for_width(40)), (None, None, None));
 }

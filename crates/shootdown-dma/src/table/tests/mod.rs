@@ -3,6 +3,7 @@
 mod churn;
 mod device;
 mod formats;
+mod manual;
 pub(crate) mod scenes;
 mod shadow;
 mod threads;
@@ -15,11 +16,12 @@ use std::vec::Vec;
 use super::*;
 use crate::addr::Rights;
 pub(crate) use device::Pages;
+pub(crate) use manual::Manual;
 
 pub(crate) type Shared<F> = Arc<Pages<F>>;
 
 /// A table with its device, and what should be mapped.
-pub(crate) struct World<F: Format> {
+pub(crate) struct World<F: Manual> {
     pub pages: Shared<F>,
     pub table: Arc<IoPageTable<F, Shared<F>>>,
     /// Memory, rights and count of each page.
@@ -36,7 +38,7 @@ pub(crate) fn range(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(first, pages).expect("a range")
 }
 
-impl<F: Format> World<F> {
+impl<F: Manual> World<F> {
     pub fn new(format: F, coherent: bool, eyes: &[u64]) -> Self {
         let pages = Arc::new(Pages::new(format, coherent, eyes));
         let table = Arc::new(IoPageTable::new(format, Arc::clone(&pages), 2).expect("memory"));
@@ -48,7 +50,7 @@ impl<F: Format> World<F> {
     /// What the format makes of rights.
     fn granted(&self, rights: Rights) -> Rights {
         let format = self.table.format();
-        format.rights(format.leaf(PhysAddr(0x1000), rights, 0))
+        format.rights(format.leaf(PhysAddr(1 << F::GRANULE), rights, 0))
     }
 
     pub fn map(&mut self, first: u64, pages: u64, phys: u64, rights: Rights) -> bool {
@@ -59,7 +61,7 @@ impl<F: Format> World<F> {
                 let rights = self.granted(rights);
                 self.units.insert(first, pages);
                 for n in 0..pages {
-                    let old = self.shadow.insert(first + n, (phys + (n << 12), rights, 0));
+                    let old = self.shadow.insert(first + n, (phys + (n << F::GRANULE), rights, 0));
                     assert_eq!(old, None, "mapped over something");
                 }
             }
@@ -194,7 +196,7 @@ impl<F: Format> World<F> {
     }
 }
 
-impl<F: Format> Drop for World<F> {
+impl<F: Manual> Drop for World<F> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;

@@ -13,26 +13,36 @@ fn vtd() -> VtdSecondLevel {
 /// A range that crosses from one leaf table into the next.
 const ACROSS: [u64; 8] = [0x1fe, 0x1ff, 0x200, 0x201, 0x202, 0x203, 0x3ff, 0x400];
 
-#[test]
-pub(crate) fn tables_that_are_remembered_are_kept() {
-    let mut world = World::new(vtd(), true, &[0x40_0000]);
-    assert!(world.map(0x205, 1, PHYS, Rights::Read));
+fn remembered<F: Manual>(format: F, page: u64) {
+    let mut world = World::new(format, true, &[0x40_0000]);
+    assert!(world.map(page, 1, PHYS & !0xffff, Rights::Read));
     let table = Arc::clone(&world.table);
     let mut stays = table.walker(0).expect("a seat");
-    assert!(stays.translate(0x205).is_some());
+    assert!(stays.translate(page).is_some());
     let mut out = Detachments::new();
-    let _ = stays.unmap(range(0x205, 1), &mut out).expect("mapped");
-    world.pages.invalidate(range(0x205, 1), true);
+    let _ = stays.unmap(range(page, 1), &mut out).expect("mapped");
+    world.pages.invalidate(range(page, 1), true);
     assert_eq!(table.sweep(usize::MAX, &mut out), Some(1));
     let gone = out.pop().expect("one");
     world.pages.invalidate(gone.range(), false);
     let before = world.pages.live();
     // SAFETY: the device was told.
     unsafe { table.finish(gone) };
-    assert_eq!(stays.translate(0x205), None, "looks into the table that it remembers");
+    assert_eq!(stays.translate(page), None, "looks into the table that it remembers");
     // It has walked, and remembers another.
     table.collect();
-    assert_eq!(world.pages.live(), before - 1);
+    assert_eq!(world.pages.live(), before - (1 << (F::INDEX - 9)));
+}
+
+#[test]
+pub(crate) fn tables_that_are_remembered_are_kept() {
+    remembered(vtd(), 0x205);
+}
+
+/// A table of 16 pages, of which the third is remembered.
+#[test]
+pub(crate) fn tables_of_which_a_page_is_remembered_are_kept() {
+    remembered(ArmStage1::<16>::with_granule(3, 0).expect("three levels"), 0x4405);
 }
 
 #[test]
@@ -109,7 +119,7 @@ pub(crate) fn walk_caches_forget_tables_that_go_away() {
 
 #[test]
 pub(crate) fn counts_do_not_wrap() {
-    fn fill<F: Format>(format: F, most: u64) {
+    fn fill<F: Manual>(format: F, most: u64) {
         let mut world = World::new(format, true, &[0x77]);
         world.pages.sides(false);
         for _ in 0..most {
@@ -131,7 +141,7 @@ pub(crate) fn counts_do_not_wrap() {
 
 #[test]
 pub(crate) fn counts_go_on_beside_the_entry() {
-    fn fill<F: Format>(format: F, coherent: bool) {
+    fn fill<F: Manual>(format: F, coherent: bool) {
         let mut world = World::new(format, coherent, &[0x77, 0x78]);
         let pages = world.table.pages();
         for most in [20, 600] {

@@ -11,7 +11,7 @@ type Table<F> = IoPageTable<F, Shared<F>>;
 /// The page that all threads share.
 const SHARED: u64 = 0x5ff;
 
-fn finish<F: Format>(pages: &Pages<F>, table: &Table<F>, out: &mut Detachments, told: bool) {
+fn finish<F: Manual>(pages: &Pages<F>, table: &Table<F>, out: &mut Detachments, told: bool) {
     while let Some(gone) = out.pop() {
         if !told {
             pages.invalidate(gone.range(), false);
@@ -22,7 +22,7 @@ fn finish<F: Format>(pages: &Pages<F>, table: &Table<F>, out: &mut Detachments, 
 }
 
 /// Maps, looks, unmaps, looks again.
-fn use_range<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: IovaRange) {
+fn use_range<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: IovaRange) {
     let mut walker = table.walker(cpu).expect("a seat");
     let phys = |page: u64| page << 12 | 1 << 40;
     walker.map(owned, PhysAddr(phys(owned.first())), Rights::Read).expect("ours");
@@ -39,7 +39,7 @@ fn use_range<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: I
     finish(pages, table, &mut out, true);
 }
 
-fn share<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
+fn share<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
     let mut walker = table.walker(cpu).expect("a seat");
     walker.acquire(SHARED, PhysAddr(0x7000), Rights::ReadWrite).expect("not full");
     assert_eq!(pages.access(SHARED), Some((0x7000, Rights::ReadWrite)), "while it is used");
@@ -49,7 +49,7 @@ fn share<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
 }
 
 /// The same page by several users of one CPU, for whom its entry is too small.
-fn share_many<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, users: u64) {
+fn share_many<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize, users: u64) {
     let mut walker = table.walker(cpu).expect("a seat");
     let seen = Some((0x7000, Rights::ReadWrite));
     for _ in 0..users {
@@ -64,7 +64,7 @@ fn share_many<F: Format>(pages: &Pages<F>, table: &Table<F>, cpu: usize, users: 
     }
 }
 
-fn run<F: Format>(format: F, coherent: bool) {
+fn run<F: Manual>(format: F, coherent: bool) {
     const ROUNDS: u64 = if cfg!(miri) { 6 } else { 300 };
     let pages = Arc::new(Pages::new(format, coherent, &[]));
     let table = IoPageTable::new(format, Arc::clone(&pages), 4).expect("memory");

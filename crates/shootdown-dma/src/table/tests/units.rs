@@ -4,13 +4,13 @@ use super::*;
 
 const PHYS: u64 = 0x40_0000_0000;
 
-fn range_of<F: Format>(world: &World<F>, first: u64, pages: u64) -> Vec<u64> {
+fn range_of<F: Manual>(world: &World<F>, first: u64, pages: u64) -> Vec<u64> {
     let mut walker = world.table.walker(0).expect("a seat");
     (first..first + pages).filter(|p| walker.translate(*p).is_some()).collect()
 }
 
 /// Two mappings that abut, across the end of a leaf table, and nothing behind them.
-fn small<F: Format>(format: F) {
+fn small<F: Manual>(format: F) {
     let mut world = World::new(format, true, &[0x1ff, 0x200, 0x202, 0x203, 0x205]);
     assert!(world.map(0x1fe, 5, PHYS, Rights::Read)); // to 0x202
     assert!(world.map(0x203, 3, PHYS, Rights::Read)); // to 0x205
