@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use proptest::prelude::*;
 use shootdown_dma::domain::{Config, DmaAddr, Domain, MapError};
 use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use shootdown_dma::iova::Given;
@@ -391,4 +392,126 @@ fn addresses_that_are_not_forgotten_stay_out_of_use() {
     let again = guest.domain().map_at(range, PhysAddr(0), Rights::Read);
     assert!(matches!(again, Err(MapError::Table(_))), "{again:?}");
     assert!(guest.domain().lookup(DmaAddr(0x10_1000)).is_none(), "all or nothing");
+}
+
+/// A guest that maps, unmaps, and keeps a secret in what it has unmapped, beside devices that read all the time.
+#[test]
+fn devices_in_other_threads_never_read_what_was_unmapped() {
+    const SECRET: u64 = u64::MAX;
+    let cache = Arc::new(Cache::new(8));
+    let (mut guest, devices) = world(Arc::clone(&cache), &cache);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let (reads, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for device in 0..2u64 {
+            let (devices, over, reads, refused) = (&devices, &over, &reads, &refused);
+            scope.spawn(move || {
+                let mut at = device;
+                while !over.load(Ordering::Relaxed) {
+                    at = (at + 3) % 4;
+                    match devices.read_obj::<u64>(GuestAddress(0x10_0000 + at * PAGE + 8)) {
+                        Ok(value) => {
+                            assert_ne!(value, SECRET, "page {at}");
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Err(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                    }
+                }
+            });
+        }
+        let physical = devices.get_backend();
+        for n in 0..3000u64 {
+            let (at, phys) = (n % 4 * PAGE, (n % 4) * PAGE);
+            physical.write_obj(n, GuestAddress(phys + 8)).unwrap();
+            guest.map(0x10_0000 + at, 0x10_0000 + at + 0xfff, phys, 1).unwrap();
+            if n % 8 == 0 {
+                std::thread::yield_now();
+            }
+            guest.unmap(0x10_0000 + at, 0x10_0000 + at + 0xfff).unwrap();
+            physical.write_obj(SECRET, GuestAddress(phys + 8)).unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let (reads, refused) = (reads.into_inner(), refused.into_inner());
+    assert!(refused > 0, "{reads} reads, {refused} refused");
+}
+
+#[derive(Clone, Debug)]
+enum Ask {
+    Map { start: u64, pages: u64, phys: u64, flags: u32 },
+    Unmap { start: u64, pages: u64 },
+    Touch { at: u64, bytes: u64, write: bool },
+}
+
+fn asks() -> impl Strategy<Value = Vec<Ask>> {
+    let map = (0..40u64, 1..6u64, 0..24u64, 0..5u32)
+        .prop_map(|(start, pages, phys, flags)| Ask::Map { start, pages, phys, flags });
+    let unmap = (0..40u64, 1..12u64).prop_map(|(start, pages)| Ask::Unmap { start, pages });
+    let touch = (0..44 * PAGE, 1..3 * PAGE, any::<bool>())
+        .prop_map(|(at, bytes, write)| Ask::Touch { at, bytes, write });
+    prop::collection::vec(prop_oneof![3 => map, 2 => unmap, 4 => touch], 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+    /// What a guest may do, and what its devices find, are as in a model of pages; whatever the cache holds.
+    #[test]
+    fn a_guest_finds_what_the_model_says(asks in asks(), capacity in 1..16usize) {
+        let cache = Arc::new(Cache::new(capacity));
+        let (guest, devices) = world(Arc::clone(&cache), &cache);
+        let bounds = Bounds { last: 36, mappings: 6, ..Bounds::bits(39) };
+        let mut guest = Mappings::new(Arc::clone(guest.domain()), bounds);
+        // Pages, and the mappings they belong to.
+        let mut model: Vec<(u64, u64, u64, u32)> = Vec::new();
+        for ask in asks {
+            match ask {
+                Ask::Map { start, pages, phys, flags } => {
+                    let end = start + pages;
+                    let overlaps = model.iter().any(|(s, n, ..)| start < s + n && *s < end);
+                    let expected = if !(1..=3).contains(&flags) {
+                        Err(RequestError::Invalid)
+                    } else if start == 0 || end > 37 {
+                        Err(RequestError::Range)
+                    } else if overlaps {
+                        Err(RequestError::Overlap)
+                    } else if model.len() >= 6 {
+                        Err(RequestError::NoMemory)
+                    } else {
+                        model.push((start, pages, phys, flags));
+                        Ok(())
+                    };
+                    let outcome = guest.map(start * PAGE, end * PAGE - 1, phys * PAGE, flags);
+                    prop_assert_eq!(outcome, expected);
+                }
+                Ask::Unmap { start, pages } => {
+                    let end = start + pages;
+                    let touched = |m: &&(u64, u64, u64, u32)| start < m.0 + m.1 && m.0 < end;
+                    let cut = model.iter().filter(touched).any(|m| m.0 < start || m.0 + m.1 > end);
+                    let count = model.iter().filter(touched).count();
+                    let expected = if cut { Err(RequestError::Partial) } else { Ok(count) };
+                    prop_assert_eq!(guest.unmap(start * PAGE, end * PAGE - 1), expected);
+                    if !cut {
+                        model.retain(|m| !touched(&m));
+                    }
+                }
+                Ask::Touch { at, bytes, write } => {
+                    let (access, flag) =
+                        if write { (Permissions::Write, 2) } else { (Permissions::Read, 1) };
+                    let lead = |byte: u64| {
+                        let page = byte / PAGE;
+                        let m = model.iter().find(|m| (m.0..m.0 + m.1).contains(&page))?;
+                        (m.3 & flag != 0).then_some((m.2 + page - m.0) * PAGE + byte % PAGE)
+                    };
+                    let expected: Option<Vec<u64>> = (at..at + bytes).map(lead).collect();
+                    let found = devices.iommu().translate(GuestAddress(at), bytes as usize, access);
+                    let found = found.ok().map(|pieces| {
+                        pieces.flat_map(|m| m.base.0..m.base.0 + m.length as u64).collect::<Vec<_>>()
+                    });
+                    prop_assert_eq!(found, expected);
+                }
+            }
+            prop_assert_eq!(guest.len(), model.len());
+        }
+        prop_assert_eq!(guest.clear(), Ok(model.len()));
+    }
 }

@@ -113,7 +113,8 @@ impl Pool {
         let found = order.find(|index| {
             // ORDERING [P1]: Acquire, with the Release of whoever let go of it last.
             let uses = &self.slots[*index].uses;
-            uses.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+            let acquire = order!(PoolTakeRelaxed, Acquire);
+            uses.compare_exchange(0, 1, acquire, Ordering::Relaxed).is_ok()
         })?;
         self.next.store(if found + 1 < len { found + 1 } else { 0 }, Ordering::Relaxed);
         Some(found)
@@ -132,7 +133,7 @@ impl Pool {
     /// One user less: it may have been the last.
     pub(super) fn let_go(&self, index: usize) {
         // ORDERING [P2]: Release, with the Acquire of who takes it next.
-        let before = self.slots[index].uses.fetch_sub(1, Ordering::Release);
+        let before = self.slots[index].uses.fetch_sub(1, order!(PoolLetGoRelaxed, Release));
         debug_assert_ne!(before, 0, "nobody used it");
     }
 
@@ -141,6 +142,23 @@ impl Pool {
         let from = self.slots.partition_point(|slot| slot.page < first);
         let to = self.slots.partition_point(|slot| slot.page < first.saturating_add(pages));
         from..to
+    }
+}
+
+/// For the model checker, which has no domain to put around it.
+#[cfg(loom)]
+#[doc(hidden)]
+impl Pool {
+    pub fn lend(&self) -> Option<usize> {
+        self.take()
+    }
+
+    pub fn hold_once_more(&self, index: usize) {
+        self.hold(index);
+    }
+
+    pub fn give_back(&self, index: usize) {
+        self.let_go(index);
     }
 }
 

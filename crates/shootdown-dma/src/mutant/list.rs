@@ -512,6 +512,12 @@ mutants! {
     /// A page of the pool is used again when it is unmapped, and not when that is forgotten by everybody.
     BounceReusedEarly "bounce-reused-early" Bounce "bounce/host.rs: hold"
         by scene(crate::bounce::tests::a_page_of_the_pool_waits_for_its_invalidation);
+    /// A page of the pool is taken without Acquire (P1).
+    PoolTakeRelaxed "pool-take-relaxed" Bounce "bounce/pool.rs: take"
+        by loom("loom_bounce.rs" "a_page_is_anothers_after_the_last_use");
+    /// A page of the pool is let go of without Release (P2).
+    PoolLetGoRelaxed "pool-let-go-relaxed" Bounce "bounce/pool.rs: let_go"
+        by loom("loom_bounce.rs" "a_page_is_anothers_after_the_last_use");
 
     // ---- vmm
 
