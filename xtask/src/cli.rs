@@ -103,6 +103,9 @@ pub enum Iommu {
     /// The same with caching mode, and addresses of 48 bits.
     #[value(name = "vt-d-caching")]
     VtDCaching,
+    /// Arm SMMUv3.
+    #[value(name = "smmu")]
+    Smmu,
 }
 
 impl Iommu {
@@ -110,7 +113,7 @@ impl Iommu {
     pub const fn of(arch: Arch) -> &'static [Self] {
         match arch {
             Arch::X86_64 => &[Self::VtD, Self::VtDCaching, Self::None],
-            Arch::Aarch64 => &[Self::None],
+            Arch::Aarch64 => &[Self::Smmu, Self::None],
         }
     }
 
@@ -120,15 +123,20 @@ impl Iommu {
             Self::None => "no IOMMU",
             Self::VtD => "vt-d",
             Self::VtDCaching => "vt-d-caching",
+            Self::Smmu => "smmu",
         }
     }
 
-    /// What it adds to QEMU's command line. Interrupts are not remapped: no case is about them.
-    pub const fn device(self) -> Option<&'static str> {
+    /// What it adds to QEMU's command line: an option and its value. Interrupts are not remapped: no case is about them.
+    pub const fn option(self) -> Option<[&'static str; 2]> {
         match self {
             Self::None => None,
-            Self::VtD => Some("intel-iommu,intremap=off"),
-            Self::VtDCaching => Some("intel-iommu,intremap=off,caching-mode=on,aw-bits=48"),
+            Self::VtD => Some(["-device", "intel-iommu,intremap=off"]),
+            Self::VtDCaching => {
+                Some(["-device", "intel-iommu,intremap=off,caching-mode=on,aw-bits=48"])
+            }
+            // A part of the board. Options of boards add up.
+            Self::Smmu => Some(["-M", "iommu=smmuv3"]),
         }
     }
 }

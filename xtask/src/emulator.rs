@@ -141,9 +141,18 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
     let mut append = machine.append.clone();
     if machine.suite == Suite::Dma {
         append.insert_str(0, "suite=dma ");
-        let iommu = machine.iommu.or_else(|| Iommu::of(machine.arch).first().copied());
-        if let Some(device) = iommu.and_then(Iommu::device) {
-            command.args(["-device", device]);
+        let all = Iommu::of(machine.arch);
+        if let Some(wrong) = machine.iommu.filter(|iommu| !all.contains(iommu)) {
+            let names: Vec<_> = all.iter().map(|iommu| iommu.name()).collect();
+            return Err(Error::Unusable(format!(
+                "{} has no {}: leave --iommu out, or take one of: {}",
+                machine.arch,
+                wrong.name(),
+                names.join(", ")
+            )));
+        }
+        if let Some(option) = machine.iommu.unwrap_or(all[0]).option() {
+            command.args(option);
         }
         // The device that copies; without the mask it has 28 bits of address.
         command.args(["-device", "edu,dma_mask=0xffffffffffffffff"]);

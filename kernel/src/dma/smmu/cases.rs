@@ -13,7 +13,7 @@ use super::marred::{Mar, mar};
 use super::registers::{CMDQ_CONS, GERROR, GERRORN, SLOTS, word};
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu};
-use crate::dma::suite::{Broken, Case, Outcome, Stage};
+use crate::dma::suite::{Broken, Case, Outcome, Queue, Stage};
 use crate::memory::FRAME;
 
 pub const CASES: &[Case<Smmu>] = &[
@@ -40,7 +40,7 @@ fn context(stage: &Stage<Smmu>) -> Outcome {
         let (iommu, device) = (stage.iommu, stage.device());
         let descriptor = word(iommu.context(device));
         let before = descriptor.fetch_and(!super::CD_VALID, Ordering::AcqRel);
-        if stage.told {
+        if stage.queue == Queue::Told {
             iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
         }
         let landed = stage.lands(buffer.at, buffer.frame);
