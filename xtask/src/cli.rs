@@ -103,6 +103,9 @@ pub enum Iommu {
     /// The same with caching mode, and addresses of 48 bits.
     #[value(name = "vt-d-caching")]
     VtDCaching,
+    /// AMD-Vi.
+    #[value(name = "amd-vi")]
+    AmdVi,
     /// Arm SMMUv3.
     #[value(name = "smmu")]
     Smmu,
@@ -112,7 +115,7 @@ impl Iommu {
     /// Those of an architecture.
     pub const fn of(arch: Arch) -> &'static [Self] {
         match arch {
-            Arch::X86_64 => &[Self::VtD, Self::VtDCaching, Self::None],
+            Arch::X86_64 => &[Self::VtD, Self::VtDCaching, Self::AmdVi, Self::None],
             Arch::Aarch64 => &[Self::Smmu, Self::None],
         }
     }
@@ -123,6 +126,7 @@ impl Iommu {
             Self::None => "no IOMMU",
             Self::VtD => "vt-d",
             Self::VtDCaching => "vt-d-caching",
+            Self::AmdVi => "amd-vi",
             Self::Smmu => "smmu",
         }
     }
@@ -135,6 +139,7 @@ impl Iommu {
             Self::VtDCaching => {
                 Some(["-device", "intel-iommu,intremap=off,caching-mode=on,aw-bits=48"])
             }
+            Self::AmdVi => Some(["-device", "amd-iommu"]),
             // A part of the board. Options of boards add up.
             Self::Smmu => Some(["-M", "iommu=smmuv3"]),
         }

@@ -5,6 +5,7 @@ use shootdown_dma::table::Format;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
 use super::suite::Case;
+use crate::memory;
 
 /// An access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,24 @@ pub enum FaultKind {
     Configuration,
     /// Something else, by the unit's own number.
     Other(u8),
+}
+
+/// Why a unit is not used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetUpError {
+    /// It lacks what the library needs: a queue, tables in a format that it makes. These are its capabilities.
+    Unfit([u64; 2]),
+    /// It does not do what it is told.
+    Deaf(&'static str),
+    /// There is no memory.
+    NoMemory,
+}
+
+/// A frame of zeros, for what a unit reads or writes.
+pub fn blank_frame() -> Result<u64, SetUpError> {
+    let frame = memory::allocate().ok_or(SetUpError::NoMemory)?;
+    memory::fill(frame, 0);
+    Ok(frame)
 }
 
 /// An IOMMU that is set up: devices reach nothing but what they are admitted to.

@@ -6,14 +6,20 @@
 //! | `edu` | the device that copies |
 //! | `iommu` | what the cases ask of an IOMMU |
 //! | `host` | the kernel's half of a domain |
+//! | `registers` | a unit's registers and its ring, as the library's queues ask for them |
+//! | `amd` | AMD-Vi, by the library's queue |
 //! | `smmu` | Arm SMMUv3, by the library's queue |
 //! | `vtd` | Intel VT-d, by the library's queue |
 //! | `suite` | the cases |
 
+#[cfg(target_arch = "x86_64")]
+mod amd;
 mod edu;
 mod host;
 mod iommu;
 mod pci;
+#[cfg(target_arch = "x86_64")]
+mod registers;
 #[cfg(target_arch = "aarch64")]
 mod smmu;
 mod suite;
@@ -51,23 +57,29 @@ pub fn run(options: &Options) -> Verdict {
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "x86_64")]
 fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
-    match vtd::Vtd::find()? {
-        Ok(unit) => Some(suite::run(Box::leak(Box::new(unit)), edu, options)),
-        Err(why) => {
-            say!("vt-d: the unit can't be used: {why:?}");
-            Some(Verdict::Fail)
-        }
+    match vtd::Vtd::find() {
+        Some(unit) => Some(on(unit, edu, options)),
+        None => amd::Amd::find().map(|unit| on(unit, edu, options)),
     }
 }
 
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "aarch64")]
 fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
-    match smmu::Smmu::find()? {
-        Ok(unit) => Some(suite::run(Box::leak(Box::new(unit)), edu, options)),
+    smmu::Smmu::find().map(|unit| on(unit, edu, options))
+}
+
+/// On this unit.
+fn on<I: iommu::Iommu>(
+    unit: Result<I, iommu::SetUpError>,
+    edu: &'static Edu,
+    options: &Options,
+) -> Verdict {
+    match unit {
+        Ok(unit) => suite::run(Box::leak(Box::new(unit)), edu, options),
         Err(why) => {
-            say!("smmu: the unit can't be used: {why:?}");
-            Some(Verdict::Fail)
+            say!("dma: the IOMMU can't be used: {why:?}");
+            Verdict::Fail
         }
     }
 }

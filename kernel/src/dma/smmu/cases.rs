@@ -21,7 +21,7 @@ pub const CASES: &[Case<Smmu>] = &[
     Case::new("others-are-told", others_are_told).with_control_inside(),
     Case::new("refused-translations", refused_translations).with_control_inside(),
     Case::new("refused-configuration", refused_configuration).with_control_inside(),
-    Case::new("rounds", rounds),
+    Case::new("round-bit", rounds),
 ];
 
 /// GERROR: the command at the head is not taken.

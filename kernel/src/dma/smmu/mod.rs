@@ -25,10 +25,10 @@ use shootdown_dma::invalidate::{Command, Unit as _};
 use shootdown_dma::table::ArmStage1;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
-use super::iommu::{Fault, FaultKind, Iommu};
+use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
 use super::suite::Case;
 use crate::port::is_late;
-use crate::{arch, memory, say};
+use crate::{arch, say};
 use marred::Marred;
 use registers::*;
 
@@ -73,32 +73,12 @@ const BAD_CD: u8 = 0x0a;
 const NO_TRANSLATION: u8 = 0x10;
 const NOT_ALLOWED: u8 = 0x13;
 
-/// Why the unit is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SetUpError {
-    /// It has no first stage, or does not read the CPUs' caches.
-    Unfit {
-        /// What it has.
-        idr0: u32,
-    },
-    /// It does not do what it is told.
-    Deaf(&'static str),
-    /// There is no memory.
-    NoMemory,
-}
-
 /// A unit that is set up.
 pub struct Smmu {
     queue: Queue<Registers, Marred>,
     streams: u64,
     contexts: u64,
     events: u64,
-}
-
-fn frame() -> Result<u64, SetUpError> {
-    let frame = memory::allocate().ok_or(SetUpError::NoMemory)?;
-    memory::fill(frame, 0);
-    Ok(frame)
 }
 
 impl Smmu {
@@ -109,13 +89,13 @@ impl Smmu {
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {
-        let registers = Registers::new(base, frame()?, frame()?);
+        let registers = Registers::new(base, blank_frame()?, blank_frame()?);
         let (idr0, idr3) = (registers.read32(IDR0), registers.read32(IDR3));
         if idr0 & (STAGE_1 | COHERENT) != STAGE_1 | COHERENT {
-            return Err(SetUpError::Unfit { idr0 });
+            return Err(SetUpError::Unfit([idr0, idr3].map(u64::from)));
         }
         say!("smmu: IDR0 {idr0:#x}, IDR3 {idr3:#x}, registers at {base:#x}");
-        let (streams, contexts, events) = (frame()?, frame()?, frame()?);
+        let (streams, contexts, events) = (blank_frame()?, blank_frame()?, blank_frame()?);
         let deaf = |done: bool, what| if done { Ok(()) } else { Err(SetUpError::Deaf(what)) };
         deaf(registers.turn_on(0), "off")?;
         registers.write32(CR1, CACHEABLE);

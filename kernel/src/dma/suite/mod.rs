@@ -43,6 +43,8 @@ pub enum Broken {
     Premise(&'static str),
     /// What must hold in any case does not.
     Wrong(&'static str),
+    /// Nothing: the unit has no means to tell.
+    NotObservable(&'static str),
 }
 
 macro_rules! broken_by {
@@ -131,6 +133,7 @@ fn judge<I: Iommu>(
     let broken = control.as_ref().and_then(|tries| tries.broken).or(held.broken);
     let unseen = control.as_ref().is_some_and(|tries| tries.stale == 0);
     let verdict = match held.stale {
+        _ if matches!(broken, Some(Broken::NotObservable(_))) => Verdict::NotObservable,
         _ if broken.is_some() => Verdict::Fail,
         1.. => Verdict::Fail,
         0 if unseen => Verdict::NotObservable,

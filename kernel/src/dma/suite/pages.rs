@@ -56,7 +56,7 @@ fn translates<I: Iommu>(stage: &Stage<I>) -> Outcome {
 /// What is refused is recorded: who, where, reading or writing. What is allowed is not (the control).
 fn faults<I: Iommu>(stage: &Stage<I>) -> Outcome {
     if !stage.iommu.records_faults() {
-        return Ok(0);
+        return Err(Broken::NotObservable("the unit records nothing"));
     }
     stage.with(Config::new(1), |behind| {
         let (open, closed) = (behind.given(1), behind.given(2));

@@ -2,6 +2,7 @@
 
 use shootdown_dma::domain::{Config, DmaAddr};
 use shootdown_dma::iova::identity::{Layout, LeafSize};
+use shootdown_dma::table::Format;
 use shootdown_dma::{PhysAddr, Policy, Rights};
 
 use super::{Behind, Broken, Case, Outcome, Stage};
@@ -128,8 +129,9 @@ fn window<I: Iommu>(stage: &Stage<I>) -> Outcome {
 /// Addresses that follow from the memory's.
 fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
     let bits = stage.iommu.address_bits() - 12;
-    // An entry of the top table: nine bits less than all.
-    let layout = Layout::new(bits, 18, LeafSize::Page)
+    // An entry of the top table: nine bits less than the tables resolve.
+    let top = 9 * (stage.iommu.format().levels() - 1);
+    let layout = Layout::new(bits, top, LeafSize::Page)
         .map_err(|_| Broken::Premise("the unit translates too few bits for zones"))?;
     stage.with_space(Config::new(1).identity(layout), &layout.fallback().from(0x1000), |behind| {
         let buffer = behind.map()?;

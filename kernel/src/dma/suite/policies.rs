@@ -16,6 +16,7 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
             Case::new("lazy", lazy),
             Case::new("lazy-addresses", lazy_addresses),
             Case::new("strict-for-once", strict_for_once),
+            Case::new("rounds", rounds),
         ]
     }
 }
@@ -151,6 +152,28 @@ fn strict_for_once<I: Iommu>(stage: &Stage<I>) -> Outcome {
         stage.change(Muffle::Everything);
         behind.domain.unmap_under(Policy::Strict, buffer.at, FRAME)?;
         memory::fill(buffer.frame, 0);
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// Ten rounds of the ring, which has a page, and every invalidation of them is heard.
+fn rounds<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    // A command of 16 bytes and a wait for each.
+    const TURNS: u64 = 10 * FRAME / 32;
+    stage.with(Config::new(1), |behind| {
+        let buffer = behind.map()?;
+        let before = host::told();
+        for _ in 0..TURNS {
+            let page = behind.map()?;
+            behind.domain.unmap(page.at, FRAME)?;
+            stage.give_up(page.frame);
+        }
+        if host::told() - before < TURNS {
+            return Err(Broken::Wrong("the unit was not told of every unmapping"));
+        }
+        behind.warm(buffer)?;
+        stage.change(Muffle::Everything);
+        behind.domain.unmap(buffer.at, FRAME)?;
         Ok(u32::from(behind.reaches(buffer)?))
     })
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 use shootdown_dma::domain::{Config, DmaAddr, Domain};
 use shootdown_dma::invalidate::{Command, Seat, Unit};
 use shootdown_dma::iova::magazine::{self, Magazines};
-use shootdown_dma::iova::space::{INTERRUPTS, Space};
+use shootdown_dma::iova::space::{HYPERTRANSPORT, INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 use spin::Mutex;
@@ -143,7 +143,9 @@ impl<I: Iommu> Stage<I> {
     /// The pages that the domains' own allocators hand out.
     pub fn space(&self) -> Space<'static> {
         // Half of what there is: a window of all memory goes above.
-        Space::below(1 << (self.iommu.address_bits() - 12)).from(GIVEN).without(&[INTERRUPTS])
+        Space::below(1 << (self.iommu.address_bits() - 12))
+            .from(GIVEN)
+            .without(&[INTERRUPTS, HYPERTRANSPORT])
     }
 
     /// A domain; nobody is in it.

@@ -1,6 +1,4 @@
-//! Cases that only VT-d's queue has: descriptors that are refused, and rounds of the ring.
-
-use core::sync::atomic::Ordering;
+//! Cases that only VT-d's queue has: descriptors that are refused.
 
 use shootdown_dma::Policy;
 use shootdown_dma::domain::Config;
@@ -8,15 +6,14 @@ use shootdown_dma::invalidate::queue::Port;
 
 use super::Vtd;
 use super::marred::{Mar, mar};
-use super::registers::{FSTS, SLOTS};
-use crate::dma::host::{self, Muffle};
+use super::registers::FSTS;
+use crate::dma::host;
 use crate::dma::suite::{Broken, Case, Outcome, Stage};
 use crate::memory::FRAME;
 
 pub const CASES: &[Case<Vtd>] = &[
     Case::new("refused-command", refused_command).with_control_inside(),
     Case::new("refused-wait", refused_wait).with_control_inside(),
-    Case::new("rounds", rounds),
 ];
 
 /// FSTS: the descriptor at the head is not taken.
@@ -70,26 +67,4 @@ fn refused_command(stage: &Stage<Vtd>) -> Outcome {
 
 fn refused_wait(stage: &Stage<Vtd>) -> Outcome {
     refused(stage, Mar::Wait)
-}
-
-/// Ten rounds of the ring, and every invalidation of them is heard.
-fn rounds(stage: &Stage<Vtd>) -> Outcome {
-    stage.with(Config::new(1), |behind| {
-        let buffer = behind.map()?;
-        let status = || stage.iommu.queue.port().status().load(Ordering::Acquire);
-        let before = status();
-        for _ in 0..5 * SLOTS {
-            let page = behind.map()?;
-            behind.domain.unmap(page.at, FRAME)?;
-            stage.give_up(page.frame);
-        }
-        // A command and a wait for each.
-        if (status() as u32).wrapping_sub(before as u32) < 10 * SLOTS as u32 {
-            return Err(Broken::Wrong("the unit has not come around"));
-        }
-        behind.warm(buffer)?;
-        stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
-        Ok(u32::from(behind.reaches(buffer)?))
-    })
 }

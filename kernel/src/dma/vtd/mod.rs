@@ -26,7 +26,8 @@ use shootdown_dma::invalidate::{Command, Unit as _};
 use shootdown_dma::table::VtdSecondLevel;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
-use super::iommu::{Fault, FaultKind, Iommu};
+use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
+use super::registers::{Registers, SLOTS, word};
 use super::suite::Case;
 use crate::port::is_late;
 use crate::{arch, memory, say};
@@ -44,34 +45,12 @@ const PRESENT: u64 = 1;
 /// FSTS: a record was lost.
 const OVERFLOW: u32 = 1 << 0;
 
-/// Why the unit is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SetUpError {
-    /// It has no queue, or walks no tables that the library makes.
-    Unfit {
-        /// Its capabilities.
-        cap: u64,
-        /// The extended ones.
-        ecap: u64,
-    },
-    /// It does not do what it is told.
-    Deaf(&'static str),
-    /// There is no memory.
-    NoMemory,
-}
-
 /// A unit that is set up.
 pub struct Vtd {
     queue: Queue<Registers, Marred>,
     cap: u64,
     ecap: u64,
     contexts: u64,
-}
-
-fn frame() -> Result<u64, SetUpError> {
-    let frame = memory::allocate().ok_or(SetUpError::NoMemory)?;
-    memory::fill(frame, 0);
-    Ok(frame)
 }
 
 impl Vtd {
@@ -82,10 +61,10 @@ impl Vtd {
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {
-        let registers = Registers::new(base, frame()?, frame()?);
+        let registers = Registers::new(base, blank_frame()?, blank_frame()?);
         let (cap, ecap) = (registers.read64(CAP), registers.read64(ECAP));
         if ecap & QUEUED == 0 || VtdSecondLevel::from_capability(cap, 48).is_none() {
-            return Err(SetUpError::Unfit { cap, ecap });
+            return Err(SetUpError::Unfit([cap, ecap]));
         }
         let version = registers.read32(VERSION);
         say!(
@@ -94,7 +73,7 @@ impl Vtd {
             version & 15
         );
         let registers = registers.coherent(ecap & COHERENT != 0);
-        let (root, contexts) = (frame()?, frame()?);
+        let (root, contexts) = (blank_frame()?, blank_frame()?);
         word(root).store(contexts | PRESENT, Ordering::Release);
         // What firmware left in caches of zeros is nothing; what we wrote is written back.
         write_back(ecap, root);
