@@ -254,6 +254,9 @@ mutants! {
     /// A range that begins inside a superpage unmaps it.
     CutUnnoticed "cut-unnoticed" Table "table/unit.rs: check_mapped"
         by scene(crate::table::tests::scenes::superpages_are_chosen_where_they_fit);
+    /// A range that begins or ends inside a leaf of several entries unmaps those that it has.
+    BlockCut "block-cut" Table "table/unit.rs: check_blocks"
+        by scene(crate::table::tests::units::leaves_of_several_entries_are_not_cut);
     /// A superpage is made though its memory is not aligned to it.
     PhysUnaligned "phys-unaligned" Table "table/range.rs: level_for"
         by scene(crate::table::tests::scenes::superpages_are_chosen_where_they_fit);

@@ -12,7 +12,7 @@ use super::unit::{self, Part};
 use super::walk::{Obstacle, Walker};
 use super::{MapError, MapErrorKind, UnmapError, index, put, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 /// What is to be invalidated before the range, and what it led to, is anyone else's.
 #[must_use = "a device reaches the memory until this is invalidated"]
@@ -128,7 +128,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     pub(crate) fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
         let entry = slot.load(Ordering::Relaxed);
-        if !self.table.format.is_present(entry) || !unit::is_whole::<F>(entry) {
+        if !self.table.format.is_present(entry) || !unit::is_whole(&self.table.format, entry) {
             return None;
         }
         put(slot, word::EMPTY);
@@ -187,22 +187,29 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let mut level = self.level_for(page, phys, pages);
         let mut stale = word::EMPTY;
         let mut expected = word::EMPTY;
-        let (table, first, plain) = loop {
+        let (table, first, plain, order) = loop {
             let table = match self.reach(page, level) {
                 Ok(table) => table,
                 Err(obstacle) => return (0, Some(obstacle.into())),
             };
             let first = index::<F>(page, level);
             let plain = self.table.format.leaf(phys, rights, level);
-            let leaf = plain | begins | if pages == span::<F>(level) { ends } else { 0 };
+            let order = if F::SIZED && self.table.format.most_order() > 0 {
+                self.order_at(&table[first..], (page, phys, pages), level)
+            } else {
+                0
+            };
+            let large =
+                if order > 0 { self.table.format.enlarge(plain, level, order) } else { plain };
+            let leaf = large | begins | if pages == span::<F>(level) << order { ends } else { 0 };
             if without!(AnchorStored) && table[first].load(Ordering::Relaxed) == word::EMPTY {
                 put(&table[first], leaf);
-                break (table, first, plain);
+                break (table, first, plain, order);
             }
             // ORDERING: what decides is that the entry was empty; Release, as for all links.
             match table[first].compare_exchange(expected, leaf, Ordering::AcqRel, Ordering::Acquire)
             {
-                Ok(_) => break (table, first, plain),
+                Ok(_) => break (table, first, plain, order),
                 Err(entry) => match self.table.format.decode(entry, level) {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
                     Decoded::Empty => expected = entry,
@@ -218,6 +225,14 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
         };
         // From here on the table stays: it has a live entry.
+        if F::SIZED && self.table.format.most_order() > 0 {
+            // Block by block: the rest of this one has what its first entry has.
+            let block = &table[first..first + (1 << order)];
+            let leaf = block[0].load(Ordering::Relaxed);
+            block[1..].iter().for_each(|slot| put(slot, leaf));
+            self.table.show(block);
+            return (span::<F>(level) << order, None);
+        }
         let fit = fit::<F>(pages, first, level);
         let mut failed = None;
         let mut done = 1;
@@ -245,6 +260,29 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
         self.table.show(&table[first..first + done]);
         (mapped, failed)
+    }
+
+    /// The logarithm of the entries that one leaf can fill, of those from here on: it is not in the way of another, and address,
+    /// memory and length fit.
+    fn order_at(
+        &self,
+        entries: &[AtomicU64],
+        (page, phys, pages): (u64, PhysAddr, u64),
+        level: u32,
+    ) -> u32 {
+        let aligned = (page | phys.0 >> F::GRANULE).trailing_zeros() - F::INDEX * level;
+        let fits = (pages >> (F::INDEX * level)).ilog2();
+        let most = aligned.min(fits).min(self.table.format.most_order());
+        let is_free = |order: &u32| {
+            entries[..1 << order].iter().skip(1).all(|slot| {
+                let entry = slot.load(Ordering::Relaxed);
+                matches!(
+                    self.table.format.decode(entry, level),
+                    Decoded::Empty | Decoded::Tombstone
+                )
+            })
+        };
+        (0..=most).rev().find(is_free).unwrap_or(0)
     }
 
     /// The next smaller size.

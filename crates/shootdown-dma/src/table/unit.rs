@@ -79,7 +79,10 @@ pub(super) const fn marks<F: Format>() -> u64 {
 
 /// Is it an owned leaf that is a mapping of its own?
 #[inline]
-pub(super) fn is_whole<F: Format>(entry: u64) -> bool {
+pub(super) fn is_whole<F: Format>(format: &F, entry: u64) -> bool {
+    if F::SIZED && format.order(entry, 0) != 0 {
+        return false; // one leaf, and several pages
+    }
     if without!(CountedUnmapped) && F::is_counted(entry) {
         return true;
     }
@@ -92,6 +95,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     #[inline]
     pub(crate) fn check_mapped(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
         let whole = whole && !without!(LengthIgnored);
+        if F::SIZED && self.table.format.most_order() > 0 {
+            return self.check_blocks(range, whole);
+        }
         let (mut page, mut left) = (range.first(), range.pages());
         loop {
             let (table, level) = self.locate(page);
@@ -114,6 +120,31 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
             page += pages;
             left -= pages;
+        }
+    }
+
+    /// The same where a leaf may fill several entries: leaf by leaf. All entries of one have the same marks.
+    fn check_blocks(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
+        let mut page = range.first();
+        loop {
+            let (table, level) = self.locate(page);
+            let entry = table[index::<F>(page, level)].load(Ordering::Relaxed);
+            let format = &self.table.format;
+            let leaf = format.is_present(entry) && !format.is_table(entry, level);
+            let order = if leaf { format.order(entry, level) } else { 0 };
+            let pages = span::<F>(level) << order;
+            let last = page + (pages - 1);
+            let cut = page & (pages - 1) != 0 || last > range.last();
+            let should = if page == range.first() { F::BEGINS } else { 0 }
+                | if last == range.last() { F::ENDS } else { 0 };
+            let marked = !whole || entry & marks::<F>() == should;
+            if !leaf || F::is_counted(entry) || (cut && !without!(BlockCut)) || !marked {
+                return Err(self.why_not(range, page, entry, level));
+            }
+            if last >= range.last() {
+                return Ok(());
+            }
+            page = last + 1;
         }
     }
 
@@ -165,8 +196,9 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             Decoded::Leaf(..) => {}
             _ => return UnmapError::NotMapped { page },
         }
-        let next = page + span::<F>(level);
-        if page & (span::<F>(level) - 1) != 0 || next > range.last() + 1 {
+        let pages = span::<F>(level) << self.table.format.order(entry, level);
+        let next = page + pages;
+        if page & (pages - 1) != 0 || next > range.last() + 1 {
             return UnmapError::PartOfSuperpage { page };
         }
         // A whole leaf, whose marks are not those that it should have.

@@ -71,7 +71,9 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         let Decoded::Leaf(phys, rights) = self.table.format.decode(entry, level) else {
             return None;
         };
-        let phys = PhysAddr(phys.0 + ((page % span::<F>(level)) << F::GRANULE));
+        let order = if F::SIZED { self.table.format.order(entry, level) } else { 0 };
+        let pages = span::<F>(level) << order;
+        let phys = PhysAddr(phys.0 + ((page % pages) << F::GRANULE));
         let uses = if F::is_counted(entry) { self.uses(page, entry) } else { 0 };
         Some(Translation { phys, rights, level, uses })
     }

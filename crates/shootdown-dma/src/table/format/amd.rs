@@ -2,16 +2,28 @@
 //!
 //! PR 0, A 5, D 6, next level 11:9 (0: a leaf of this level's size), address 51:12, FC 60, IR 61, IW 62. Rights of all
 //! levels are combined by AND: tables allow everything. Ignored, and so ours: 1 to 4, 7, 8. (52 to 58 are reserved.)
-//! Leaves of other powers of two (next level 7) are not made here, and not read.
+//!
+//! Leaves of other powers of two have next level 7, and their size in the address: of the page number, as many low bits are ones
+//! as are one less than the logarithm of the pages, and the next is zero. They fill as many entries as they are larger than
+//! the level's own size, up to half a table, and all of these are the same. (What is of a level's own size must have next level 0: Linux
+//! d4b036648402. That entries are replicated is from memory of the specification, and what Linux' format does.) They are made
+//! if [asked for](AmdV1::sized), since whoever maps them cannot unmap a part of one.
 
 use super::{ADDRESS, Format};
 use crate::addr::{PhysAddr, Rights};
 
 const PRESENT: u64 = 1 << 0;
 const NEXT_LEVEL: u64 = 0b111 << 9;
+/// As a next level: a leaf with its size in the address.
+const SIZE: u64 = NEXT_LEVEL;
 const COHERENT: u64 = 1 << 60;
 const READ: u64 = 1 << 61;
 const WRITE: u64 = 1 << 62;
+
+/// The logarithm of the pages of a leaf that has it in its address.
+const fn size_of(word: u64) -> u32 {
+    ((word & ADDRESS) >> 12).trailing_ones() + 1
+}
 
 /// Host page tables of AMD-Vi, version 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +31,8 @@ pub struct AmdV1 {
     levels: u32,
     superpages: bool,
     coherent: u64,
+    /// The logarithm of the entries of the largest leaf.
+    most: u32,
 }
 
 impl AmdV1 {
@@ -29,13 +43,20 @@ impl AmdV1 {
         if levels < 1 || levels > 6 {
             return None;
         }
-        Some(Self { levels, superpages, coherent: 0 })
+        Some(Self { levels, superpages, coherent: 0, most: 0 })
     }
 
     /// The same; accesses snoop the CPU's caches whatever the device asks for (FC).
     #[must_use]
     pub const fn snooping(self) -> Self {
         Self { coherent: COHERENT, ..self }
+    }
+
+    /// The same, with leaves of every power of two from 8 KiB on where address, memory and length fit (from twice a superpage on,
+    /// if there are superpages).
+    #[must_use]
+    pub const fn sized(self) -> Self {
+        Self { most: 8, ..self }
     }
 
     /// The paging mode of device table entries.
@@ -87,7 +108,31 @@ impl Format for AmdV1 {
 
     #[inline]
     fn is_table(&self, word: u64, level: u32) -> bool {
-        level > 0 && word & NEXT_LEVEL != 0
+        level > 0 && word & NEXT_LEVEL != 0 && word & NEXT_LEVEL != SIZE
+    }
+
+    const SIZED: bool = true;
+
+    #[inline]
+    fn most_order(&self) -> u32 {
+        self.most
+    }
+
+    #[inline]
+    fn enlarge(&self, leaf: u64, level: u32, order: u32) -> u64 {
+        let ones = (1u64 << (order + Self::INDEX * level - 1)) - 1;
+        leaf | SIZE | ones << 12
+    }
+
+    #[inline]
+    fn order(&self, word: u64, level: u32) -> u32 {
+        if word & NEXT_LEVEL == SIZE { size_of(word) - Self::INDEX * level } else { 0 }
+    }
+
+    #[inline]
+    fn address(&self, word: u64) -> PhysAddr {
+        let within = if word & NEXT_LEVEL == SIZE { (1u64 << size_of(word)) - 1 } else { 0 };
+        PhysAddr(word & ADDRESS & !(within << 12))
     }
 
     #[inline]

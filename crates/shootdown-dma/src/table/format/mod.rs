@@ -137,11 +137,40 @@ pub trait Format: Copy + Send + Sync + 'static {
     /// A leaf's rights.
     fn rights(&self, word: u64) -> Rights;
 
+    /// Are there leaves that fill several entries of a table ([`order`](Self::order))?
+    const SIZED: bool = false;
+
+    /// The logarithm of the entries that one leaf may fill. All of them are the same.
+    #[inline]
+    fn most_order(&self) -> u32 {
+        0
+    }
+
+    /// A leaf for 2^`order` entries of a table at `level`, made from that of the first; `order` is above 0.
+    #[inline]
+    fn enlarge(&self, leaf: u64, level: u32, order: u32) -> u64 {
+        let _ = (level, order);
+        leaf
+    }
+
+    /// The logarithm of the entries that a leaf in a table at `level` fills.
+    #[inline]
+    fn order(&self, word: u64, level: u32) -> u32 {
+        let _ = (word, level);
+        0
+    }
+
+    /// The address of a table, or of the first page of a leaf.
+    #[inline]
+    fn address(&self, word: u64) -> PhysAddr {
+        PhysAddr(word & ADDRESS)
+    }
+
     /// What a word in a table at `level` says.
     #[inline]
     fn decode(&self, word: u64, level: u32) -> Decoded {
         if self.is_present(word) {
-            let phys = PhysAddr(word & ADDRESS);
+            let phys = self.address(word);
             if self.is_table(word, level) {
                 Decoded::Table(phys)
             } else {

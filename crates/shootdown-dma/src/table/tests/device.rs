@@ -95,6 +95,21 @@ impl<F: Manual> Pages<F> {
         self.state().access(&self.format, self.coherent, page)
     }
 
+    /// The logarithm of the size of the leaf that maps a page, as a walk finds it.
+    pub fn size(&self, page: u64) -> Option<u32> {
+        let state = self.state();
+        let (address, mut table) = (page << F::GRANULE, state.root);
+        for (lowest, bits) in self.format.lookups() {
+            let at = (address >> lowest) as usize & ((1 << bits) - 1);
+            match self.format.says(state.read(self.coherent, table, at), lowest) {
+                Says::Nothing => return None,
+                Says::Table(below) => table = below,
+                Says::Leaf(_, size, _) => return Some(size),
+            }
+        }
+        None
+    }
+
     /// The device's IOMMU forgets these pages, and what it knows of the walk to them.
     pub fn invalidate(&self, range: IovaRange, leaf_only: bool) {
         let mut state = self.state();
@@ -157,9 +172,18 @@ impl State {
                 }
                 Says::Leaf(phys, size, rights) => {
                     assert_eq!(phys & ((1 << size) - 1), 0, "aligned to its size");
-                    let phys = phys + (address & ((1 << size) - 1));
-                    self.entries.insert(page, (phys, rights));
-                    return Some((phys, rights));
+                    let within = (address & ((1 << size) - 1)) >> F::GRANULE;
+                    // Small leaves of several pages are remembered as a whole.
+                    let pages = 1u64 << (size - F::GRANULE);
+                    if pages <= 16 {
+                        for n in 0..pages {
+                            let entry = (phys + (n << F::GRANULE), rights);
+                            self.entries.insert(page - within + n, entry);
+                        }
+                    }
+                    let entry = (phys + (within << F::GRANULE), rights);
+                    self.entries.insert(page, entry);
+                    return Some(entry);
                 }
             }
         }

@@ -1,6 +1,7 @@
 //! Encodings, bit by bit.
 
 use super::super::format::word;
+use super::manual;
 use super::*;
 
 fn all_ways<F: Format>(format: F, write_only: bool) {
@@ -181,4 +182,67 @@ fn roots_are_concatenated_where_that_saves_a_level() {
         [Some((2, 1, 1)), Some((2, 16, 1)), Some((3, 1, 2)), Some((3, 1, 2))]
     );
     assert_eq!((four(31), four(49), ArmStage2::<13>::for_width(40)), (None, None, None));
+}
+
+/// Every size of leaf that AMD-Vi has: as the specification writes it, and as it is read again.
+#[test]
+fn sizes_are_in_the_address_as_the_manual_has_them() {
+    let amd = AmdV1::new(4, true).unwrap().sized();
+    let read = |phys, level| amd.leaf(PhysAddr(phys), Rights::Read, level);
+    let bits = 1 | 1 << 61;
+    // 8 KiB: no ones. 16 KiB: one. 64 KiB: three. 1 MiB: seven. 4 MiB: nine.
+    assert_eq!(amd.enlarge(read(0x8000, 0), 0, 1), 0x8000 | 7 << 9 | bits);
+    assert_eq!(amd.enlarge(read(0x8000, 0), 0, 2), 0x9000 | 7 << 9 | bits);
+    assert_eq!(amd.enlarge(read(0x1_0000, 0), 0, 4), 0x1_7000 | 7 << 9 | bits);
+    assert_eq!(amd.enlarge(read(0x10_0000, 0), 0, 8), 0x17_f000 | 7 << 9 | bits);
+    assert_eq!(amd.enlarge(read(0x40_0000, 1), 1, 1), 0x5f_f000 | 7 << 9 | bits);
+    for level in 0..3 {
+        for order in 1..=8 {
+            let size = 12 + 9 * level + order;
+            for n in [0u64, 1, 2, 3, 5, (1 << (52 - size)) - 1] {
+                let word = amd.enlarge(read(n << size, level), level, order);
+                assert_eq!(
+                    amd.decode(word, level),
+                    Decoded::Leaf(PhysAddr(n << size), Rights::Read)
+                );
+                assert_eq!(amd.order(word, level), order);
+                let lowest = 12 + 9 * level;
+                let says = manual::Says::Leaf(n << size, size, Rights::Read);
+                assert_eq!(amd.says(word, lowest), says);
+            }
+        }
+        assert_eq!(amd.order(read(0, level), level), 0);
+    }
+}
+
+/// All starts and lengths of eight bits: the fewest leaves that there can be, each as large as the manual allows.
+#[test]
+fn ranges_are_mapped_in_the_fewest_leaves() {
+    let format = AmdV1::new(3, true).unwrap().sized();
+    let world = World::new(format, true, &[]);
+    let mut walker = world.table.walker(0).expect("a seat");
+    let base = 1u64 << 40;
+    for (first, pages) in (1..64u64).flat_map(|f| (1..64u64).map(move |n| (f, n))) {
+        let part = range(first, pages);
+        walker.map(part, PhysAddr(base + (first << 12)), Rights::Read).expect("free");
+        // As a walk finds them.
+        let mut leaves = 0;
+        let mut page = first;
+        while page < first + pages {
+            let (phys, _) = world.pages.access(page).expect("mapped");
+            assert_eq!(phys, base + (page << 12));
+            let size = world.pages.size(page).expect("a leaf");
+            let fits =
+                (0..9).rev().find(|n| page % (1 << n) == 0 && (1 << n) <= first + pages - page);
+            assert_eq!(Some(size - 12), fits, "{first:#x}+{pages}: at {page:#x}");
+            page += 1 << (size - 12);
+            leaves += 1;
+        }
+        assert_eq!(page, first + pages);
+        assert!(leaves <= 2 * 6);
+        let mut out = Detachments::new();
+        let unmapped = walker.unmap(part, &mut out).expect("mapped");
+        world.pages.invalidate(unmapped.range, unmapped.leaf_only);
+        assert_eq!(world.pages.access(first), None);
+    }
 }

@@ -140,4 +140,11 @@ proptest! {
         run(ArmStage2::<12>::for_width(bits).unwrap(), coherent, &ops);
         run(AmdV1::new(6, true).unwrap(), coherent, &ops);
     }
+
+    #[test]
+    fn amd_with_all_sizes_maps_what_its_shadow_has(
+        coherent: bool, levels in 3..=6u32, big: bool, ops in prop::collection::vec(op(9), 1..40),
+    ) {
+        run(AmdV1::new(levels, big).unwrap().sized(), coherent, &ops);
+    }
 }

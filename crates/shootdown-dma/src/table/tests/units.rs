@@ -125,3 +125,27 @@ fn parts_are_put_together() {
     let World { owed, .. } = &world;
     assert!(owed.is_empty());
 }
+
+/// AMD-Vi's leaves of any power of two.
+#[test]
+pub(crate) fn leaves_of_several_entries_are_not_cut() {
+    let format = AmdV1::new(4, true).expect("four levels").sized();
+    let eyes: Vec<u64> = (0x1ec..0x204).collect();
+    let mut world = World::new(format, true, &eyes);
+    // Sixteen pages that lie as their memory does, from the fourth on: 4, 8 and 4; and two behind.
+    assert!(world.map(0x1ec, 16, PHYS + (0x1ec << 12), Rights::Read));
+    assert!(world.map(0x1fc, 2, PHYS + (0x1fc << 12), Rights::Write));
+    assert_eq!(world.unmap_part(0x1ec, 2), Err(UnmapError::PartOfSuperpage { page: 0x1ec }));
+    assert_eq!(world.unmap_part(0x1ee, 2), Err(UnmapError::PartOfSuperpage { page: 0x1ee }));
+    assert_eq!(world.unmap_part(0x1f0, 4), Err(UnmapError::PartOfSuperpage { page: 0x1f0 }));
+    assert_eq!(world.unmap(0x1fc, 1), Err(UnmapError::PartOfSuperpage { page: 0x1fc }));
+    assert_eq!(world.unmap(0x1fd, 1), Err(UnmapError::PartOfSuperpage { page: 0x1fd }));
+    assert_eq!(world.unmap(0x1ec, 4), Err(UnmapError::Inside { page: 0x1ec }));
+    assert_eq!(world.unmap(0x1f0, 12), Err(UnmapError::Inside { page: 0x1f0 }));
+    assert_eq!(world.unmap(0x1ec, 18), Err(UnmapError::Several { page: 0x1fc }));
+    world.unmap_part(0x1f0, 8).expect("a leaf");
+    assert!(world.map(0x1f0, 8, PHYS, Rights::ReadWrite), "it is free");
+    world.unmap_part(0x1ec, 16).expect("all of it");
+    world.unmap(0x1fc, 2).expect("a mapping");
+    assert!(world.shadow.is_empty());
+}
