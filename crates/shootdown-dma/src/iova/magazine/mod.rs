@@ -119,6 +119,18 @@ struct Pair {
 impl Pair {
     const EMPTY: Self = Self { loaded: None, previous: None };
 
+    /// From the top of the loaded one.
+    #[inline]
+    fn top(&mut self, highest: u64) -> Option<u64> {
+        self.loaded.as_mut()?.top(highest)
+    }
+
+    /// On top of the loaded one, if there is room.
+    #[inline]
+    fn put(&mut self, block: u64, most: usize) -> bool {
+        self.loaded.as_mut().is_some_and(|m| m.push(block, most))
+    }
+
     #[inline]
     fn pop(&mut self, highest: u64) -> Option<u64> {
         if let Some(block) = self.loaded.as_mut().and_then(|m| m.pop(highest)) {
@@ -354,6 +366,13 @@ impl<A: Allocate> Magazines<A> {
     /// A block from the CPU's magazines or the depot.
     #[inline]
     fn cached(&self, cpu: usize, class: Class, highest: u64) -> Option<u64> {
+        let block = self.cpus.enter_own(cpu, |pairs| pairs[class.0].top(highest));
+        block.flatten().or_else(|| self.cached_anywhere(cpu, class, highest))
+    }
+
+    /// The same, where it is not on top of the loaded one.
+    #[inline(never)]
+    fn cached_anywhere(&self, cpu: usize, class: Class, highest: u64) -> Option<u64> {
         let (block, surplus) = self.cpus.enter_own(cpu, |pairs| self.get(pairs, class, highest))?;
         if surplus.is_some() {
             self.tidy(cpu, class, surplus);
@@ -405,6 +424,16 @@ impl<A: Allocate> Magazines<A> {
     /// Puts a block into the CPU's magazines, perhaps by taking a full one to the depot.
     #[inline]
     fn cache(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
+        let push = |pairs: &mut Pairs| pairs[class.0].put(block, class.most());
+        if !self.check && self.cpus.enter_own(cpu, push) == Some(true) {
+            return Ok(true);
+        }
+        self.cache_anywhere(cpu, class, block)
+    }
+
+    /// The same, where the loaded one has no room, or is to be looked through before.
+    #[inline(never)]
+    fn cache_anywhere(&self, cpu: usize, class: Class, block: u64) -> Result<bool, FreeError> {
         let mut fresh = None;
         loop {
             let outcome =
@@ -570,7 +599,11 @@ impl<A: Allocate> Batch<'_, A> {
         let Some(class) = Class::of(want.pages) else { return self.uncached(want) };
         let (outer, cpu) = (self.outer, self.cpu);
         let range = class.request(want, |highest| {
-            let (block, surplus) = outer.get(self.pairs.as_mut()?, class, highest);
+            let pairs = self.pairs.as_mut()?;
+            if let Some(block) = pairs[class.0].top(highest) {
+                return Some(block);
+            }
+            let (block, surplus) = outer.get(pairs, class, highest);
             if surplus.is_some() {
                 outer.tidy(cpu, class, surplus);
             }
@@ -592,6 +625,9 @@ impl<A: Allocate> Batch<'_, A> {
         let Some(class) = Class::of(range.pages()) else { return outer.inner.free(cpu, range) };
         let (block, mut fresh) = (class.block(range)?, None);
         if let Some(pairs) = &mut self.pairs {
+            if !outer.check && pairs[class.0].put(range.first(), class.most()) {
+                return Ok(());
+            }
             loop {
                 let outcome = outer.put(pairs, class, range.first(), &mut fresh)?;
                 match outer.settle(cpu, class, outcome, &mut fresh) {

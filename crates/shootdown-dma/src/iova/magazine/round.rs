@@ -56,6 +56,16 @@ impl Magazine {
         true
     }
 
+    /// The topmost block, if it is not above `highest`.
+    #[inline]
+    pub(super) fn top(&mut self, highest: u64) -> Option<u64> {
+        let body = self.body();
+        let top = body.len.wrapping_sub(1);
+        let block = body.rounds.get(top).copied().filter(|block| *block <= highest)?;
+        body.len = top;
+        Some(block)
+    }
+
     /// The topmost block that is not above `highest`.
     #[inline]
     pub(super) fn pop(&mut self, highest: u64) -> Option<u64> {
