@@ -147,7 +147,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let entry = slot.load(Ordering::Relaxed);
         let last = self.table.format.is_present(entry)
             && F::is_counted(entry)
-            && F::count(entry) == 1
+            && matches!(counted::<F>(entry), Counted::Here(1))
             // ORDERING: AcqRel, as in `release`.
             && slot
                 .compare_exchange(entry, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed)
