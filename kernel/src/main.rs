@@ -71,7 +71,7 @@ pub fn kmain(info: &BootInfo) -> ! {
     );
     match options.suite {
         cmdline::Suite::Cpu => suite::run(&options, cpus),
-        cmdline::Suite::Dma => dma::run(&options),
+        cmdline::Suite::Dma => dma::run(&options, cpus),
         cmdline::Suite::Bench => {
             bench::run(cpus);
             Verdict::Pass

@@ -34,7 +34,7 @@ use crate::{heap, say};
 use edu::Edu;
 
 /// Runs the suite on the IOMMU that there is; the worst verdict.
-pub fn run(options: &Options) -> Verdict {
+pub fn run(options: &Options, cpus: u32) -> Verdict {
     if !heap::init() {
         say!("dma: memory has no room for a heap; nothing can be tried");
         return Verdict::NotObservable;
@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Verdict {
         return Verdict::NotObservable;
     };
     let edu = &*Box::leak(Box::new(edu));
-    on_this_machine(edu, options).unwrap_or_else(|| {
+    on_this_machine(edu, options, cpus).unwrap_or_else(|| {
         say!("dma: firmware describes no IOMMU; the device is tried without one");
         let verdict = if edu.copies_untranslated() { Verdict::Pass } else { Verdict::Fail };
         say!("case none/untranslated {verdict} without an IOMMU a device reaches all of memory");
@@ -56,17 +56,17 @@ pub fn run(options: &Options) -> Verdict {
 
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "x86_64")]
-fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
+fn on_this_machine(edu: &'static Edu, options: &Options, cpus: u32) -> Option<Verdict> {
     match vtd::Vtd::find() {
-        Some(unit) => Some(on(unit, edu, options)),
-        None => amd::Amd::find().map(|unit| on(unit, edu, options)),
+        Some(unit) => Some(on(unit, edu, options, cpus)),
+        None => amd::Amd::find().map(|unit| on(unit, edu, options, cpus)),
     }
 }
 
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "aarch64")]
-fn on_this_machine(edu: &'static Edu, options: &Options) -> Option<Verdict> {
-    smmu::Smmu::find().map(|unit| on(unit, edu, options))
+fn on_this_machine(edu: &'static Edu, options: &Options, cpus: u32) -> Option<Verdict> {
+    smmu::Smmu::find().map(|unit| on(unit, edu, options, cpus))
 }
 
 /// On this unit.
@@ -74,9 +74,13 @@ fn on<I: iommu::Iommu>(
     unit: Result<I, iommu::SetUpError>,
     edu: &'static Edu,
     options: &Options,
+    cpus: u32,
 ) -> Verdict {
     match unit {
-        Ok(unit) => suite::run(Box::leak(Box::new(unit)), edu, options),
+        Ok(unit) => {
+            let iommu = &*Box::leak(Box::new(unit));
+            suite::run(&suite::Place { iommu, edu, cpus }, options)
+        }
         Err(why) => {
             say!("dma: the IOMMU can't be used: {why:?}");
             Verdict::Fail

@@ -97,6 +97,16 @@ pub enum Queue {
 /// Tries of each case, at different addresses.
 const TRIES: u32 = 2;
 
+/// Where the cases are tried.
+pub struct Place<I: 'static> {
+    /// The unit.
+    pub iommu: &'static I,
+    /// The device behind it.
+    pub edu: &'static Edu,
+    /// CPUs that take work.
+    pub cpus: u32,
+}
+
 /// What came of the tries of a case.
 #[derive(Default)]
 struct Tries {
@@ -104,10 +114,10 @@ struct Tries {
     broken: Option<Broken>,
 }
 
-fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, queue: Queue) -> Tries {
+fn tries<I: Iommu>(case: &Case<I>, place: &Place<I>, queue: Queue) -> Tries {
     let mut sum = Tries::default();
     for number in 0..TRIES {
-        let stage = Stage::set(iommu, edu, number, queue);
+        let stage = Stage::set(place, number, queue);
         match (case.run)(&stage) {
             Ok(stale) => sum.stale += u32::from(stale > 0),
             Err(broken) => sum.broken = Some(broken),
@@ -120,16 +130,11 @@ fn tries<I: Iommu>(case: &Case<I>, iommu: &'static I, edu: &'static Edu, queue: 
     sum
 }
 
-fn judge<I: Iommu>(
-    case: &Case<I>,
-    iommu: &'static I,
-    edu: &'static Edu,
-    sabotage: bool,
-) -> Verdict {
+fn judge<I: Iommu>(case: &Case<I>, place: &Place<I>, sabotage: bool) -> Verdict {
     let control = !case.control_inside;
-    let control = control.then(|| tries(case, iommu, edu, Queue::Muffled));
+    let control = control.then(|| tries(case, place, Queue::Muffled));
     let queue = if sabotage { Queue::Sabotaged } else { Queue::Told };
-    let held = tries(case, iommu, edu, queue);
+    let held = tries(case, place, queue);
     let broken = control.as_ref().and_then(|tries| tries.broken).or(held.broken);
     let unseen = control.as_ref().is_some_and(|tries| tries.stale == 0);
     let verdict = match held.stale {
@@ -140,29 +145,29 @@ fn judge<I: Iommu>(
         0 => Verdict::Pass,
     };
     match (broken, control) {
-        (Some(broken), _) => say!("case {}/{} {verdict} {broken:?}", iommu.name(), case.name),
+        (Some(broken), _) => say!("case {}/{} {verdict} {broken:?}", place.iommu.name(), case.name),
         (None, Some(control)) => say!(
             "case {}/{} {verdict} old ways without the invalidation {} of {TRIES}, with it {}",
-            iommu.name(),
+            place.iommu.name(),
             case.name,
             control.stale,
             held.stale
         ),
         (None, None) => {
-            say!("case {}/{} {verdict} its control is part of it", iommu.name(), case.name);
+            say!("case {}/{} {verdict} its control is part of it", place.iommu.name(), case.name);
         }
     }
     verdict
 }
 
 /// Runs all cases that were asked for; the worst verdict.
-pub fn run<I: Iommu>(iommu: &'static I, edu: &'static Edu, options: &Options) -> Verdict {
+pub fn run<I: Iommu>(place: &Place<I>, options: &Options) -> Verdict {
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
     let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
     let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
     // What has its control inside is not about invalidations that are left out.
     let cases = cases.filter(|case| !(options.sabotage && case.control_inside));
-    let worst = cases.map(|case| judge(case, iommu, edu, options.sabotage)).max();
+    let worst = cases.map(|case| judge(case, place, options.sabotage)).max();
     worst.unwrap_or_else(|| {
         say!("dma: no case has '{}' in its name", options.only.unwrap_or_default());
         Verdict::Fail

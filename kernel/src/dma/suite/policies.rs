@@ -1,12 +1,16 @@
 //! What unmapping promises: strict (`pages.rs`), strict-ish, lazy; and what becomes of addresses.
 
-use shootdown_dma::Policy;
-use shootdown_dma::domain::{Config, Limits};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use shootdown_dma::domain::{Config, DmaAddr, Limits};
+use shootdown_dma::{IovaRange, PhysAddr, Policy, Rights};
 
 use super::{Broken, Case, Outcome, Stage};
+use crate::arch;
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::Iommu;
 use crate::memory::{self, FRAME};
+use crate::work;
 
 pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
     const {
@@ -17,6 +21,7 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
             Case::new("lazy-addresses", lazy_addresses),
             Case::new("strict-for-once", strict_for_once),
             Case::new("rounds", rounds),
+            Case::new("concurrent", concurrent),
         ]
     }
 }
@@ -33,7 +38,7 @@ fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
         if domain.owes() == (0, 0) {
             return Ok(());
         }
-        crate::arch::relax();
+        arch::relax();
     }
     Err(Broken::Wrong("what is owed is not given back"))
 }
@@ -176,4 +181,94 @@ fn rounds<I: Iommu>(stage: &Stage<I>) -> Outcome {
         behind.domain.unmap(buffer.at, FRAME)?;
         Ok(u32::from(behind.reaches(buffer)?))
     })
+}
+
+/// Frames that a CPU of the next case has had behind its page, and keeps for itself.
+const PAST: usize = 24;
+
+/// Every other CPU maps frame after frame at a page of its own and unmaps it again, while the device writes to all of those
+/// pages. What was unmapped is the CPU's own: no write may land there.
+fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    const COPIES: u32 = 12;
+    if stage.cpus < 2 {
+        return Err(Broken::NotObservable("there is one CPU only"));
+    }
+    let others = stage.cpus - 1;
+    stage.with(Config::new(stage.cpus as usize), |behind| {
+        let (over, stale, failed) =
+            (AtomicBool::new(false), AtomicU32::new(0), AtomicBool::new(false));
+        let page = |cpu: u32| behind.given(u64::from(cpu) + 1);
+        let map = |cpu: u32, frame: u64| {
+            let range = IovaRange::new(page(cpu), 1).expect("not the first page");
+            behind.domain.map_at(range, PhysAddr(frame), Rights::ReadWrite).map(|()| range)
+        };
+        // Warm, so that the control has something to forget; these frames are this CPU's own from then on.
+        let mut warm = [0; crate::MAX_CPUS as usize];
+        for cpu in 1..=others {
+            let frame = stage.frame()?;
+            warm[cpu as usize] = frame;
+            let range = map(cpu, frame)?;
+            let landed = stage.lands(DmaAddr(page(cpu) * FRAME), frame);
+            stage.change(Muffle::Everything);
+            behind.domain.unmap_at(range)?;
+            stage.listen();
+            if !landed {
+                return Err(Broken::Premise("what is mapped is not reached"));
+            }
+            memory::fill(frame, MINE);
+        }
+        stage.change(Muffle::Everything);
+        work::on(&work::first(stage.cpus), &|| {
+            let cpu = arch::cpu().0;
+            if cpu == 0 {
+                for copy in 0..COPIES {
+                    let at = page(1 + copy % others) * FRAME;
+                    stage.edu.write_to(at + 8 * u64::from(copy), 0, 8);
+                }
+                over.store(true, Ordering::Relaxed);
+                return;
+            }
+            let mut past = [0; PAST];
+            for turn in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let slot = turn % PAST;
+                if past[slot] == 0 {
+                    past[slot] = stage.frame().unwrap_or(0);
+                } else if !is_mine(past[slot]) {
+                    stale.fetch_add(1, Ordering::Relaxed);
+                }
+                // The oldest goes through the device's hands again.
+                let frame = past[slot];
+                let mapped = if frame == 0 { None } else { map(cpu, frame).ok() };
+                arch::sleep_ms(1);
+                let unmapped = mapped.is_some_and(|range| behind.domain.unmap_at(range).is_ok());
+                if !unmapped {
+                    failed.store(true, Ordering::Relaxed);
+                    break;
+                }
+                // Mine again, and nobody else's.
+                memory::fill(frame, MINE);
+                arch::sleep_ms(1);
+            }
+            let touched = past.iter().filter(|frame| **frame != 0 && !is_mine(**frame)).count();
+            stale.fetch_add(touched as u32, Ordering::Relaxed);
+        });
+        stage.listen();
+        if failed.load(Ordering::Relaxed) {
+            return Err(Broken::Wrong("a CPU could not map or unmap its page"));
+        }
+        let touched = warm.iter().filter(|frame| **frame != 0 && !is_mine(**frame)).count();
+        Ok(stale.load(Ordering::Relaxed) + touched as u32)
+    })
+}
+
+/// What a CPU fills a frame with that is its own again.
+const MINE: u64 = 0x3131_3131_3131_3131;
+
+fn is_mine(frame: u64) -> bool {
+    let words = memory::at(frame).cast::<u64>();
+    // SAFETY: a frame of the case, which no device may write any more, and in the control does.
+    (0..FRAME as usize / 8).all(|word| unsafe { words.add(word).read_volatile() } == MINE)
 }

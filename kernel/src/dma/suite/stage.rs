@@ -11,7 +11,7 @@ use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 use spin::Mutex;
 
-use super::{Broken, Outcome, Queue};
+use super::{Broken, Outcome, Place, Queue};
 use crate::dma::edu::Edu;
 use crate::dma::host::{self, Kernel, Muffle, Muffled, Tables};
 use crate::dma::iommu::{Fault, FaultKind, Iommu};
@@ -57,6 +57,8 @@ pub struct Stage<I: Iommu> {
     pub edu: &'static Edu,
     /// Is the unit told?
     pub queue: Queue,
+    /// CPUs that take work.
+    pub cpus: u32,
     /// Which try it is.
     pub number: u32,
     /// What the device writes.
@@ -84,14 +86,15 @@ fn read(physical: u64) -> u64 {
 
 impl<I: Iommu> Stage<I> {
     /// Sets it up: nothing is mapped, and the device is not admitted.
-    pub fn set(iommu: &'static I, edu: &'static Edu, number: u32, queue: Queue) -> Self {
+    pub fn set(place: &Place<I>, number: u32, queue: Queue) -> Self {
+        let Place { iommu, edu, cpus } = *place;
         let stamp = 0x5a5a_0000_0000_0000 | (STAMPS.fetch_add(1, Ordering::Relaxed) + 1);
         let [source, sink] =
             core::array::from_fn(|_| memory::allocate().expect("there are frames"));
         memory::fill(source, stamp);
         let frames = Mutex::new(Vec::new());
         let _deadline = Deadline::in_ms(LIMIT);
-        Self { iommu, edu, queue, number, stamp, source, sink, frames, _deadline }
+        Self { iommu, edu, queue, cpus, number, stamp, source, sink, frames, _deadline }
     }
 
     /// Ends it: all its frames are free.

@@ -1,20 +1,57 @@
-//! Cases that only VT-d's queue has: descriptors that are refused.
+//! Cases that only VT-d's queue has: descriptors that are refused, and others than were asked for.
 
-use shootdown_dma::Policy;
+use core::sync::atomic::Ordering;
+
 use shootdown_dma::domain::Config;
+use shootdown_dma::invalidate::Command;
 use shootdown_dma::invalidate::queue::Port;
+use shootdown_dma::{DomainId, IovaRange, Policy};
 
 use super::Vtd;
 use super::marred::{Mar, mar};
 use super::registers::FSTS;
 use crate::dma::host;
+use crate::dma::registers::word;
 use crate::dma::suite::{Broken, Case, Outcome, Stage};
 use crate::memory::FRAME;
 
 pub const CASES: &[Case<Vtd>] = &[
+    Case::new("others-are-told", others_are_told).with_control_inside(),
     Case::new("refused-command", refused_command).with_control_inside(),
     Case::new("refused-wait", refused_wait).with_control_inside(),
 ];
+
+/// Neighbours, another domain and the device's entry are forgotten: the unit keeps what it has (the control). Then the page
+/// alone is.
+fn others_are_told(stage: &Stage<Vtd>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
+        let (buffer, device) = (behind.map()?, stage.device());
+        behind.warm(buffer)?;
+        let own =
+            DomainId((word(stage.iommu.context(device) + 8).load(Ordering::Acquire) >> 8) as u16);
+        let other = DomainId(own.0 ^ 0x80);
+        behind.domain.unmap(buffer.at, FRAME)?;
+        let page = buffer.at.0 / FRAME;
+        let pages = |domain, first, pages| {
+            let range = IovaRange::new(first, pages).expect("not the first page");
+            Command::Pages { domain, range, leaf_only: true }
+        };
+        // Fewer than 256 pages, or QEMU forgets the domain; and the block of 32 next to the page's own.
+        let block = (page & !31) ^ 32;
+        stage.iommu.tell(&[
+            pages(other, page, 1),
+            pages(own, page ^ 1, 1),
+            pages(own, block, 32),
+            Command::Domain(other),
+            Command::Config { device, domain: own },
+        ]);
+        if !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Premise("the unit forgets what it was not told to forget"));
+        }
+        stage.iommu.tell(&[pages(own, page, 1)]);
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
 
 /// FSTS: the descriptor at the head is not taken.
 const IQE: u32 = 1 << 4;
