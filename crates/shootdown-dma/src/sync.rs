@@ -36,14 +36,30 @@ impl<T> UnsafeCell<T> {
     /// Gives `f` a pointer to read by.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
+        #[cfg(shootdown_traced)]
+        touch(self, false);
         f(self.0.get())
     }
 
     /// Gives `f` a pointer to write by.
     #[inline]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
+        #[cfg(shootdown_traced)]
+        touch(self, true);
         f(self.0.get())
     }
+}
+
+/// Tells the machine that what is in a cell is used: all of it, up to 1 KiB. Where it leads to a heap, that is not
+/// told.
+#[cfg(all(shootdown_traced, not(loom)))]
+fn touch<T>(cell: &UnsafeCell<T>, write: bool) {
+    // SAFETY: the machine that is linked in defines it with this signature, and it may be called anywhere.
+    unsafe extern "Rust" {
+        safe fn __shootdown_touch(addr: usize, bytes: usize, write: bool);
+    }
+    let bytes = core::mem::size_of::<T>().min(1 << 10);
+    __shootdown_touch(cell.0.get().addr(), bytes, write);
 }
 
 /// One turn of a loop that waits for another CPU.

@@ -26,6 +26,9 @@ pub struct Config {
     pub frames: u32,
     /// The machine is a guest whose CPUs share physical ones, where the profile has a hypervisor.
     pub host: Option<Host>,
+    /// CPUs' own caches hold what the profile says (`line.own`), and the rest comes from the last-level cache. Otherwise
+    /// they hold all that the library shares, which is little beside a cache as long as no devices are served.
+    pub own_caches: bool,
 }
 
 /// The host of a guest: it is never idle, so that whoever does not use a turn loses it to somebody else.
@@ -51,6 +54,7 @@ impl Config {
             seed: 1,
             frames: 1 << 18,
             host: None,
+            own_caches: false,
         }
     }
 

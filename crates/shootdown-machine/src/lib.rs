@@ -18,6 +18,7 @@ mod engine;
 pub mod harness;
 pub mod hostile;
 pub mod hunt;
+pub mod io;
 mod kernel;
 pub mod litmus;
 mod machine;
@@ -41,6 +42,7 @@ pub use profile::{Number, Profile, ProfileError};
 pub use shootdown;
 pub use shootdown::ids::{CpuId, Stride};
 pub use shootdown::policy::Policy;
+pub use shootdown_dma;
 pub use time::Time;
 
 /// The most CPUs a machine can have.

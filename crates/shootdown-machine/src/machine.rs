@@ -61,6 +61,9 @@ impl Machine {
         let memory = MEMORY + cpus as usize * MEMORY_PER_CPU;
         let mut engine = Engine::new(topology, costs, memory, config.seed);
         engine.on_interrupt(kernel::on_interrupt);
+        if config.own_caches {
+            engine.limit_own_caches();
+        }
         let mut kernel = State::new(&config, &mut engine)?;
         if let Some(host) = config.host {
             engine.share(host.physical, kernel::on_demand);

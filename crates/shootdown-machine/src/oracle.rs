@@ -29,10 +29,12 @@
 //! used. Of entries that nobody uses it says nothing but at the moment of point 5.
 
 mod breach;
+pub(crate) mod devices;
 mod revocations;
 mod timeline;
 
 pub use breach::{Breach, BreachReport, Invariant};
+pub use devices::Cached;
 pub(crate) use revocations::{Bound, Kind, Revocations};
 pub use revocations::{FlushToken, Stamp};
 pub use timeline::{Event, Timeline, Timelines};

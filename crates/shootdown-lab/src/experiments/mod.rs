@@ -18,6 +18,7 @@ mod paravirt;
 mod pcid;
 mod reclaim;
 mod rollover;
+mod rr;
 mod run;
 mod scale;
 mod slots;
@@ -150,6 +151,7 @@ pub const EXPERIMENTS: &[&dyn Experiment] = &[
     &hot::Hot,
     &iova::Iova,
     &dma::Dma,
+    &rr::Rr,
 ];
 
 /// The experiment of that name.

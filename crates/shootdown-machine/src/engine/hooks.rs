@@ -58,8 +58,18 @@ fn __shootdown_prefetch(addr: usize, write: bool) {
 /// A turn of a loop that waits for another CPU.
 #[unsafe(no_mangle)]
 fn __shootdown_spin() {
-    if current().is_none() {
+    if current().is_some() {
+        super::spin();
+    } else {
         hunt::hooks::spin();
+    }
+}
+
+/// Memory is about to be used that only its holder may use, so that its accesses are not traced one by one.
+#[unsafe(no_mangle)]
+fn __shootdown_touch(addr: usize, bytes: usize, write: bool) {
+    if current().is_some() {
+        super::agent::touch(addr, bytes, write);
     }
 }
 

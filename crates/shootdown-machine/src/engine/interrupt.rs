@@ -123,7 +123,7 @@ impl Engine {
         cost.ps()
     }
 
-    fn pend(&mut self, target: u32, vector: Vector, arrival: u64) {
+    pub(super) fn pend(&mut self, target: u32, vector: Vector, arrival: u64) {
         let state = &mut self.cpus[target as usize];
         let slot = &mut state.irq[vector as usize];
         if *slot != NEVER {

@@ -95,10 +95,28 @@ impl Engine {
 
     #[inline]
     fn access(&mut self, line: usize, access: Access) {
+        if self.own.is_some() {
+            self.recall(line, access);
+        }
         match access {
             Access::Load | Access::CountLoad => self.load(line),
             Access::Store | Access::CountStore => self.store(line),
             Access::Rmw => self.rmw(line),
+        }
+    }
+
+    /// A line that this CPU has a right to, but that has left its own caches, comes from the last-level cache. A store
+    /// does not wait for it.
+    fn recall(&mut self, number: usize, access: Access) {
+        let cpu = self.current;
+        let Some(own) = &mut self.own else { return };
+        if own.touch(cpu, number) || matches!(access, Access::Store | Access::CountStore) {
+            return;
+        }
+        let line = &self.lines[number];
+        if line.is_mine(cpu) || line.is_shared_by(cpu, &self.sharers) {
+            let cost = self.costs.line_cache.ps();
+            self.me().spend(cost);
         }
     }
 

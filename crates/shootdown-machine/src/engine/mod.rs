@@ -24,6 +24,7 @@
 //! - I3: a CPU that is not in the queue and not running waits for a line or an interrupt; if the queue is
 //!   empty while a program has not returned, nobody can go on.
 
+pub(crate) mod agent;
 mod arena;
 mod cpu;
 mod fabric;
@@ -32,6 +33,7 @@ mod host;
 mod interrupt;
 mod lines;
 mod memory;
+mod own;
 mod park;
 mod probe;
 mod queue;
@@ -53,7 +55,8 @@ use host::Turns;
 pub(crate) use host::{Demand, force, is_away};
 pub(crate) use interrupt::{irqs, irqs_are_on, send, wake_self};
 use lines::{Distances, Line, Sharers};
-pub(crate) use park::{idle_until, relax};
+use own::OwnCaches;
+pub(crate) use park::{idle_until, relax, spin};
 pub use probe::Footprint;
 use probe::Probe;
 pub(crate) use probe::footprint;
@@ -98,6 +101,8 @@ pub(crate) struct Engine {
     /// By the number in [`Line::extra`]: CPUs registered, with the number of their wait.
     waiters: Vec<Vec<(u32, u32)>>,
     sharers: Sharers,
+    /// `None` where they hold everything.
+    own: Option<OwnCaches>,
     cpus: Vec<CpuState>,
     /// `None` where no hardware invalidates everywhere.
     fabric: Option<Fabric>,
@@ -140,6 +145,7 @@ impl Engine {
             lines: Vec::new(),
             waiters: Vec::new(),
             sharers: Sharers::new(topology.cpus),
+            own: None,
             cpus: (0..topology.cpus).map(|_| CpuState::new()).collect(),
             due: vec![NEVER; topology.cpus as usize],
             left_over: vec![NEVER; topology.cpus as usize],
@@ -180,6 +186,13 @@ impl Engine {
         }
         self.turns = Some(turns);
         self.demand = demand;
+    }
+
+    /// CPUs' own caches hold no more than the profile says.
+    pub(crate) fn limit_own_caches(&mut self) {
+        if self.costs.own_lines != 0 {
+            self.own = Some(OwnCaches::new(self.topology().cpus, self.costs.own_lines));
+        }
     }
 
     /// A block of shared memory, zeroed only when it is new.

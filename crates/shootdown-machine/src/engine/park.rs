@@ -17,8 +17,21 @@ const TURN: u64 = 20_000;
 /// Registrations of a line above which old ones are swept out.
 const SWEEP: usize = 8;
 
+/// A turn of a loop that may end by itself after so many turns, ps: a few pauses. Longer than a turn, as nothing happens in
+/// most of them.
+const SOME_TURNS: u64 = 100_000;
+
 /// One turn of a wait loop.
 pub(crate) fn relax() {
+    relax_until(NEVER);
+}
+
+/// The same for a loop that counts its turns: it goes on after some time even if nothing has changed.
+pub(crate) fn spin() {
+    relax_until(super::now().ps() + SOME_TURNS);
+}
+
+fn relax_until(at: u64) {
     take_due();
     let park = with(|e| {
         e.settle();
@@ -30,6 +43,9 @@ pub(crate) fn relax() {
                 .any(|(line, version)| e.lines[*line as usize].version != *version);
         if !news {
             e.park();
+            if at != NEVER {
+                e.wake_by(cpu, at);
+            }
         }
         let mode = e.me().mode;
         if matches!(mode, Mode::Kernel | Mode::User) {

@@ -9,11 +9,12 @@ use shootdown_dma::invalidate::{Command, Ticket};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::{DomainId, IovaRange, PhysAddr};
 
-pub use super::iommu::{Cached, Decoded, Walker};
+pub use crate::io::walk::{Decoded, Walker};
+pub use crate::oracle::devices::Cached;
 
 use super::hw::{check, choose, place};
 use super::machine::{Hunt, step, with};
-use crate::oracle::Invariant;
+use crate::oracle::{Invariant, devices};
 
 /// Where the I/O page tables are.
 #[derive(Clone, Copy)]
@@ -154,63 +155,24 @@ pub fn table_is_free(table: PhysAddr) {
         h.drain(h.current);
         h.memory.release_page(h.current);
         h.note(|| format!("frees the I/O page table {table:?}"));
-        match h.iommu.walks_to(table) {
-            Some(first) => Err((
-                Invariant::TableReuse,
-                format!(
-                    "the IOMMU can still walk {table:?}, which was freed, from page {first:#x}"
-                ),
-            )),
-            None => Ok(()),
-        }
+        devices::unlinked(h.iommu.walks_to(table), table)
     });
 }
 
 /// No device may reach this page of memory any more: `promise`.
 pub fn is_out_of_reach(page: PhysAddr, promise: Invariant) {
     step(0, false, true);
-    check(|h| match h.iommu.usable().find(|cached| cached.reaches(page)) {
-        Some(cached) => Err((
-            promise,
-            format!("a device can still reach {page:?}, by page {:#x}", cached.first),
-        )),
-        None => Ok(()),
-    });
+    check(|h| devices::out_of_reach(h.iommu.usable(), page, promise));
 }
 
 /// No device may reach this page of memory, nor those behind it, by these addresses any more.
 pub fn is_revoked(range: IovaRange, first: PhysAddr) {
     step(0, false, true);
-    let pages = range.pages();
-    check(|h| {
-        let old = |cached: &Cached| {
-            let memory = first.0..first.0 + (pages << 12);
-            cached.overlaps(range) && memory.start < cached.end() && cached.to < memory.end
-        };
-        match h.iommu.usable().find(old) {
-            Some(cached) => Err((
-                Invariant::Revocation,
-                format!("page {:#x} still leads to {:#x}", cached.first, cached.to),
-            )),
-            None => Ok(()),
-        }
-    });
+    check(|h| devices::revoked(h.iommu.usable(), range, first));
 }
 
 /// A device may use these addresses: they lead to `first` and what follows it, and nowhere else.
 pub fn leads_to(range: IovaRange, first: PhysAddr) {
     step(0, false, true);
-    check(|h| {
-        let right = |cached: &Cached| {
-            let offset = (cached.first.wrapping_sub(range.first())) << 12;
-            cached.to == first.0.wrapping_add(offset)
-        };
-        match h.iommu.usable().filter(|c| c.overlaps(range)).find(|cached| !right(cached)) {
-            Some(cached) => Err((
-                Invariant::RangeReuse,
-                format!("page {:#x} still leads to {:#x}", cached.first, cached.to),
-            )),
-            None => Ok(()),
-        }
-    });
+    check(|h| devices::leads_to(h.iommu.usable(), range, first));
 }

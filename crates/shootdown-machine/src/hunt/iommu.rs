@@ -16,37 +16,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shootdown_dma::invalidate::{Command, Ticket};
-use shootdown_dma::{DomainId, IovaRange, PhysAddr, Rights};
+use shootdown_dma::{DomainId, PhysAddr};
 
 use super::memory::mix;
-
-/// What a word of a table says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decoded {
-    /// Nothing.
-    Nothing,
-    /// The next table is there.
-    Table(PhysAddr),
-    /// A translation.
-    Leaf {
-        /// To this address.
-        to: PhysAddr,
-        /// With these rights.
-        rights: Rights,
-    },
-}
-
-/// How tables are read.
-#[derive(Clone, Copy, Debug)]
-pub struct Walker {
-    /// Levels of a full walk; a table at level 1 has leaves only.
-    pub levels: u8,
-    /// What a word in a table of a level says.
-    pub decode: fn(level: u8, word: u64) -> Decoded,
-}
-
-/// Bits of page number that a table decodes.
-const INDEX_BITS: u32 = 9;
+use crate::io::walk::{Decoded, INDEX_BITS, Walker};
+use crate::oracle::devices::Cached;
 
 /// A path that is known: the table that decodes the pages from `first` on, at this level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -54,39 +28,6 @@ struct Walk {
     level: u8,
     first: u64,
     table: u64,
-}
-
-/// A cached translation of `pages` pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Cached {
-    /// Page number of the first.
-    pub first: u64,
-    /// How many.
-    pub pages: u64,
-    /// Physical address of the first, in bytes.
-    pub to: u64,
-    /// The device may write.
-    pub writes: bool,
-}
-
-impl Cached {
-    /// Is it used for any of these addresses?
-    #[must_use]
-    pub const fn overlaps(&self, range: IovaRange) -> bool {
-        self.first <= range.last() && range.first() < self.first + self.pages
-    }
-
-    /// The end of the memory that it leads to.
-    #[must_use]
-    pub const fn end(&self) -> u64 {
-        self.to + (self.pages << 12)
-    }
-
-    /// Does it lead to this page of memory?
-    #[must_use]
-    pub fn reaches(&self, page: PhysAddr) -> bool {
-        (self.to..self.end()).contains(&page.0)
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -139,10 +80,6 @@ impl Iommu {
         self.root = root.0;
         self.devices = caches.then(BTreeSet::new);
         self.fill();
-    }
-
-    const fn span(level: u8) -> u64 {
-        1 << (INDEX_BITS * (level as u32 - 1))
     }
 
     fn top(&self) -> Option<Walk> {
@@ -198,11 +135,11 @@ impl Iommu {
 
     fn follow(&mut self, way: Walk, index: u16, word: u64) {
         let Some(walker) = self.walker else { return };
-        let first = way.first + u64::from(index) * Self::span(way.level);
+        let first = way.first + u64::from(index) * Walker::span(way.level);
         match (walker.decode)(way.level, word) {
             Decoded::Nothing => {}
             Decoded::Leaf { to, rights } => {
-                let pages = Self::span(way.level);
+                let pages = Walker::span(way.level);
                 self.leaves.insert(Cached { first, pages, to: to.0, writes: rights.writes() });
             }
             Decoded::Table(table) => {
@@ -264,7 +201,7 @@ impl Iommu {
                 self.leaves.retain(|leaf| !leaf.overlaps(range));
                 if !leaf_only {
                     self.walks.retain(|walk| {
-                        let pages = Self::span(walk.level) << INDEX_BITS;
+                        let pages = Walker::span(walk.level) << INDEX_BITS;
                         let covers =
                             walk.first <= range.last() && range.first() < walk.first + pages;
                         !covers
@@ -318,6 +255,8 @@ impl Iommu {
 
 #[cfg(test)]
 mod tests {
+    use shootdown_dma::{IovaRange, Rights};
+
     use super::*;
 
     /// Two levels; bit 0: present, bit 1: a table. The rest is the address.

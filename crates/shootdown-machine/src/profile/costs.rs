@@ -1,6 +1,6 @@
 //! A profile in the engine's units.
 
-use super::{BroadcastSpec, HypervisorSpec, Profile};
+use super::{BroadcastSpec, HypervisorSpec, Number, Profile};
 use crate::time::Time;
 
 /// Last-level caches that fit the set kept per line.
@@ -76,6 +76,8 @@ pub struct Costs {
     pub atomic: Time,
     pub fence: Time,
     pub fill_buffers: u32,
+    /// 0: all.
+    pub own_lines: u32,
     pub ipi_send: Time,
     pub ipi_same: Time,
     pub ipi_cross: Time,
@@ -221,6 +223,7 @@ impl Profile {
             atomic: self.line.atomic.time(ghz),
             fence: self.line.fence.time(ghz),
             fill_buffers: self.line.fill_buffers.count(),
+            own_lines: self.line.own.as_ref().map_or(0, Number::count),
             ipi_send: self.ipi.send.time(ghz),
             ipi_same: self.ipi.same.time(ghz),
             ipi_cross: self.ipi.cross.time(ghz),

@@ -8,6 +8,7 @@
 //! [`Costs`] is the same in the engine's units, with the mitigations chosen.
 
 mod costs;
+mod devices;
 mod number;
 mod spec;
 
@@ -15,6 +16,7 @@ use std::path::Path;
 
 use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
 pub use costs::{BroadcastCosts, Costs, HypervisorCosts, Topology};
+pub use devices::{DeviceCosts, IommuCosts, IommuSpec, NicCosts, NicSpec};
 pub use number::{Number, Origin, Pair};
 use shootdown::ids::Stride;
 pub use spec::*;
@@ -223,6 +225,8 @@ impl Profile {
         optional("facts.system_tags", self.facts.system_tags.as_ref());
         optional("facts.repeat_sync", self.facts.repeat_sync.as_ref());
         optional("facts.survives_once", self.facts.survives_once.as_ref());
+        optional("line.own", self.line.own.as_ref());
+        all.extend(self.device_figures());
         if let Some(b) = &self.broadcast {
             push!("broadcast.", b, issue, latency, service, tax, strides, ranges);
         }
@@ -276,6 +280,7 @@ impl Profile {
         if let Some(b) = &self.broadcast {
             check_broadcast(b)?;
         }
+        self.check_devices()?;
         if t.cpus.count() > crate::MAX_CPUS {
             return Err(("topology.cpus", "is above 4096"));
         }

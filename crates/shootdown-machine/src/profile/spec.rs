@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Number, Pair};
+use super::{IommuSpec, NicSpec, Number, Pair};
 
 /// A machine, as its file states it.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -40,6 +40,10 @@ pub struct Profile {
     pub walk: WalkSpec,
     /// What the port declares.
     pub facts: FactsSpec,
+    /// The IOMMU; without this part there is none.
+    pub iommu: Option<IommuSpec>,
+    /// A network card behind it.
+    pub nic: Option<NicSpec>,
 }
 
 /// CPUs are numbered socket by socket; within a socket the first thread of every core comes first, then
@@ -83,6 +87,9 @@ pub struct LineSpec {
     pub fence: Number,
     /// Line transfers that can be under way for one CPU.
     pub fill_buffers: Number,
+    /// Lines that a CPU's own caches hold. Without it they hold all that is shared; used only where a run asks for it
+    /// ([`Config::own_caches`](crate::Config::own_caches)).
+    pub own: Option<Number>,
 }
 
 /// Interrupts between CPUs.

@@ -40,9 +40,8 @@
 //! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
 //! | Q8 status read, then the gate | Acquire | Q7 | who reads such a status sees the gate |
 
-use alloc::boxed::Box;
-
 use crate::addr::DeviceId;
+use crate::fixed::Fixed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::{BATCH, Command, QueueError, Ticket, Unit};
@@ -78,7 +77,7 @@ pub struct Queue<P, F> {
     port: P,
     format: F,
     slots: u64,
-    ends: Box<[AtomicU64]>,
+    ends: Fixed<AtomicU64>,
     reserved: AtomicU64,
     /// Of the publisher: [`LOCKED`], [`WORK`].
     state: AtomicU32,

@@ -37,13 +37,12 @@
 mod depot;
 mod round;
 
-use alloc::vec::Vec;
-
 use self::depot::{Depot, PORTION};
 use self::round::{Magazine, ROUNDS};
 use super::spin::Spin;
 use super::{AllocError, Allocate, FreeError, SpaceError, Want};
 use crate::addr::IovaRange;
+use crate::fixed::{Fixed, NoMemory};
 use crate::local::Local;
 use crate::pinned::Pinned;
 
@@ -233,7 +232,7 @@ impl Config {
 pub struct Magazines<A> {
     inner: A,
     cpus: Local<Pairs>,
-    depots: Vec<Spin<Depot>>,
+    depots: Fixed<Spin<Depot>>,
     check: bool,
 }
 
@@ -254,12 +253,8 @@ impl<A: Allocate> Magazines<A> {
         let cpus = Local::new(config.cpus, |_| [const { Pair::EMPTY }; CLASSES])
             .map_err(|_| SpaceError::NoMemory)?
             .pinned(config.pinned, config.cpus);
-        let mut depots = Vec::new();
-        depots.try_reserve_exact(CLASSES).map_err(|_| SpaceError::NoMemory)?;
-        for _ in 0..CLASSES {
-            let depot = Depot::new(config.depot).ok_or(SpaceError::NoMemory)?;
-            depots.push(Spin::new(depot));
-        }
+        let depot = |_| Depot::new(config.depot).map(Spin::new).ok_or(NoMemory);
+        let depots = Fixed::try_new(CLASSES, depot).map_err(|NoMemory| SpaceError::NoMemory)?;
         Ok(Self { inner, cpus, depots, check: config.check })
     }
 

@@ -10,7 +10,7 @@ use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::sync::{AtomicU32, Ordering};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
-use shootdown_dma::{DeviceId, DomainId, PhysAddr, Rights};
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
 use super::Config;
 use super::config::END;
@@ -88,7 +88,7 @@ impl Kernel {
         Self::here().domain.set(Some(domain));
         let domain = Self::here().domain();
         let _ = domain.attach(0, DeviceId(1), config.atc).expect("room for a device");
-        io::attach(io::Walker { levels: 3, decode }, ID, domain.root(), config.atc);
+        io::attach(io::Walker::vtd(3), ID, domain.root(), config.atc);
     }
 
     pub fn domain(&self) -> &'static Domain<Devices> {
@@ -105,24 +105,6 @@ impl Kernel {
             // SAFETY: placed at boot, and dropped once.
             unsafe { domain.drop_in_place() }
         }
-    }
-}
-
-/// What VT-d finds in a second-level entry (specification 9.7), read apart from the library's own reading.
-fn decode(level: u8, word: u64) -> io::Decoded {
-    const ADDRESS: u64 = (1 << 52) - (1 << 12);
-    const LARGE: u64 = 1 << 7;
-    let to = PhysAddr(word & ADDRESS);
-    let rights = match word & 3 {
-        0 => return io::Decoded::Nothing,
-        1 => Rights::Read,
-        2 => Rights::Write,
-        _ => Rights::ReadWrite,
-    };
-    if level == 1 || word & LARGE != 0 {
-        io::Decoded::Leaf { to, rights }
-    } else {
-        io::Decoded::Table(to)
     }
 }
 

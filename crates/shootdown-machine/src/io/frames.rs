@@ -1,0 +1,143 @@
+//! Memory that drivers own and the domain holds.
+//!
+//! Which page is whose is the oracle's knowledge; references are words in the machine's memory, one line for each page, as
+//! kernels have them. A page is recycled when its owner has given it and nobody holds it.
+
+use shootdown_dma::PhysAddr;
+use shootdown_dma::fixed::Fixed;
+use shootdown_dma::sync::{AtomicU32, Ordering};
+
+use super::{Setup, State, checked, with};
+use crate::engine;
+use crate::oracle::Invariant;
+use crate::oracle::devices::{self, Finding};
+
+/// What a kernel knows of a page of memory: a line.
+#[repr(align(64))]
+struct Page(AtomicU32);
+
+/// All pages, by CPU.
+pub(super) struct Frames {
+    /// Made by the first CPU that needs it, so that it lies in the machine's memory.
+    pages: Option<Fixed<Page>>,
+    owned: Vec<bool>,
+    /// References, as the oracle counts them.
+    held: Vec<u32>,
+    /// How often each was.
+    recycled: Vec<u32>,
+    /// By CPU.
+    free: Vec<Vec<u32>>,
+    each: u32,
+}
+
+impl Frames {
+    pub fn new(setup: &Setup) -> Self {
+        let (cpus, each) = (setup.cpus, setup.pages);
+        let all = (cpus * each) as usize;
+        let free = (0..cpus).map(|cpu| (cpu * each..(cpu + 1) * each).rev().collect()).collect();
+        Self {
+            pages: None,
+            owned: vec![false; all],
+            held: vec![0; all],
+            recycled: vec![0; all],
+            free,
+            each,
+        }
+    }
+
+    pub fn take(&mut self, cpu: u32) -> Option<PhysAddr> {
+        let page = self.free[cpu as usize].pop()?;
+        self.owned[page as usize] = true;
+        Some(PhysAddr(u64::from(page) << 12))
+    }
+
+    /// The number of the page at this address, if it is one of these.
+    pub fn number(&self, at: PhysAddr) -> Option<usize> {
+        usize::try_from(at.0 >> 12).ok().filter(|page| *page < self.owned.len())
+    }
+
+    /// Does anybody hold it?
+    pub fn is_held(&self, page: usize) -> bool {
+        self.held[page] != 0
+    }
+
+    /// How often was it recycled?
+    pub fn times_recycled(&self, page: usize) -> u32 {
+        self.recycled[page]
+    }
+
+    #[allow(clippy::cast_possible_truncation)] // pages are counted in 32 bits
+    fn recycle(&mut self, page: usize) {
+        self.recycled[page] += 1;
+        let home = page as u32 / self.each;
+        self.free[home as usize].push(page as u32);
+    }
+}
+
+impl State {
+    fn is_out_of_reach(&self, page: usize) -> Result<(), Finding> {
+        if self.setup.promise.is_late() || !self.setup.translated {
+            return Ok(());
+        }
+        let at = PhysAddr((page as u64) << 12);
+        devices::out_of_reach(self.iommu.usable(), at, Invariant::FrameReuse)
+    }
+
+    pub(super) fn give(&mut self, at: PhysAddr) -> Result<(), Finding> {
+        let Some(page) = self.frames.number(at) else { return Ok(()) };
+        self.frames.owned[page] = false;
+        if self.frames.is_held(page) {
+            return Ok(());
+        }
+        self.frames.recycle(page);
+        self.is_out_of_reach(page)
+    }
+
+    fn release(&mut self, page: usize) -> Result<(), Finding> {
+        let held = &mut self.frames.held[page];
+        *held = held.checked_sub(1).ok_or_else(|| {
+            (Invariant::FrameReuse, format!("page {page:#x} is released and was not held"))
+        })?;
+        if *held != 0 || self.frames.owned[page] {
+            return Ok(());
+        }
+        self.frames.recycle(page);
+        self.is_out_of_reach(page)
+    }
+}
+
+/// Does something with the counter of each page; `None`: there is no such page.
+fn each(first: PhysAddr, pages: u64, f: impl Fn(&AtomicU32, usize)) -> Option<()> {
+    let missing = with(|s| s.frames.pages.is_none().then_some(s.frames.owned.len()));
+    if let Some(count) = missing {
+        let made = Fixed::new(count, |_| Page(AtomicU32::new(0)));
+        with(|s| s.frames.pages = made.ok());
+    }
+    for n in 0..pages {
+        let (counter, page) = with(|s| {
+            let page = s.frames.number(PhysAddr(first.0 + (n << 12)))?;
+            Some((&raw const s.frames.pages.as_ref()?[page].0, page))
+        })?;
+        // SAFETY: pages are never moved nor freed as long as the hardware is there.
+        f(unsafe { &*counter }, page);
+    }
+    Some(())
+}
+
+/// One reference more to each page. False: there is no such page.
+pub(super) fn hold(first: PhysAddr, pages: u64) -> bool {
+    each(first, pages, |counter, page| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        with(|s| s.frames.held[page] += 1);
+    })
+    .is_some()
+}
+
+/// One reference less to each.
+pub(super) fn release(first: PhysAddr, pages: u64) {
+    each(first, pages, |counter, page| {
+        counter.fetch_sub(1, Ordering::Release);
+        engine::step();
+        checked(with(|s| s.release(page)));
+    });
+}
