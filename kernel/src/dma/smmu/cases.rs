@@ -6,21 +6,22 @@ use shootdown_dma::Policy;
 use shootdown_dma::domain::Config;
 use shootdown_dma::invalidate::queue::Port;
 use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
-use shootdown_dma::{DomainId, IovaRange};
+use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr, Rights};
 
 use super::Smmu;
 use super::marred::{Mar, mar};
 use super::registers::{CMDQ_CONS, GERROR, GERRORN, SLOTS, word};
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu};
-use crate::dma::suite::{Broken, Case, Outcome, Queue, Stage};
-use crate::memory::FRAME;
+use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage};
+use crate::memory::{self, FRAME};
 
 pub const CASES: &[Case<Smmu>] = &[
     Case::new("context", context),
     Case::new("others-are-told", others_are_told).with_control_inside(),
     Case::new("refused-translations", refused_translations).with_control_inside(),
     Case::new("refused-configuration", refused_configuration).with_control_inside(),
+    Case::new("ranges", ranges),
     Case::new("round-bit", rounds),
 ];
 
@@ -159,6 +160,38 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
         }
         Ok(u32::from(landed))
     })
+}
+
+/// Ranges of lengths that take one piece or several: the first page, the last and one between are gone.
+fn ranges(stage: &Stage<Smmu>) -> Outcome {
+    const LENGTHS: [u64; 6] = [2, 3, 5, 32, 33, 71];
+    let large = memory::allocate_large().ok_or(Broken::Premise("memory has no frame of 2 MiB"))?;
+    let outcome = stage.with(Config::new(1), |behind| {
+        let mut stale = 0;
+        for length in LENGTHS {
+            let at = behind.domain.map(PhysAddr(large), length * FRAME, Rights::ReadWrite)?;
+            let some = [0, length / 2, length - 1].map(|page| Buffer {
+                frame: large + page * FRAME,
+                at: DmaAddr(at.0 + page * FRAME),
+            });
+            some.iter().try_for_each(|buffer| {
+                memory::fill(buffer.frame, 0);
+                behind.warm(*buffer)
+            })?;
+            stage.change(Muffle::Everything);
+            behind.domain.unmap(at, length * FRAME)?;
+            stage.listen();
+            for buffer in some {
+                stale += u32::from(stage.lands(buffer.at, buffer.frame));
+            }
+            if stage.queue != Queue::Told {
+                stage.iommu.tell(&[Command::All]);
+            }
+        }
+        Ok(stale)
+    });
+    memory::free_large(large);
+    outcome
 }
 
 /// Ten rounds of the ring, and every invalidation of them is heard.
