@@ -63,15 +63,24 @@ pub(crate) enum Response {
     CaughtUp,
 }
 
-/// What to invalidate: these steps, or the whole tag.
-struct Plan {
-    steps: Option<Steps>,
-    freed_tables: bool,
+/// What to invalidate.
+#[allow(clippy::large_enum_variant)] // lives on the stack for the length of one answer
+enum Plan {
+    /// One step, by far the most frequent: apart from the others, so that no array of them is filled and copied.
+    Step(Step),
+    /// These steps.
+    Steps(Steps),
+    /// The whole tag.
+    Tag { freed_tables: bool },
 }
 
 impl Plan {
-    fn steps(steps: Steps) -> Self {
-        Self { freed_tables: steps.freed_tables(), steps: Some(steps) }
+    fn freed_tables(&self) -> bool {
+        match self {
+            Self::Step(step) => step.freed_tables,
+            Self::Steps(steps) => steps.freed_tables(),
+            Self::Tag { freed_tables } => *freed_tables,
+        }
     }
 }
 
@@ -127,7 +136,7 @@ pub(crate) fn catch_up<P: Platform>(
         return Response::Current;
     }
     let plan = plan(me, space, hint, have, want);
-    let freed_tables = plan.freed_tables;
+    let freed_tables = plan.freed_tables();
     if me.is_lazy(me.loaded(), order) {
         if policy.lazy == Lazy::CatchUp && (!freed_tables || without!(LazyStaysFreed)) {
             if without!(LazyAdvances) {
@@ -164,8 +173,9 @@ pub(crate) fn catch_up<P: Platform>(
         me.stats.early_acks.inc();
     }
     if !without!(RespondWithoutInvalidate) {
-        match plan.steps {
-            Some(steps) => {
+        match &plan {
+            Plan::Step(step) => invalidate_step(me, slot, *step),
+            Plan::Steps(steps) => {
                 for step in steps.as_slice() {
                     invalidate_step(me, slot, *step);
                 }
@@ -173,7 +183,7 @@ pub(crate) fn catch_up<P: Platform>(
                     me.stats.replayed.inc();
                 }
             }
-            None => invalidate_tag(me, slot),
+            Plan::Tag { .. } => invalidate_tag(me, slot),
         }
         switch::settle::<P>();
     }
@@ -204,27 +214,27 @@ fn plan<P: Platform>(
     });
     if let Some(Hint { step, .. }) = exact {
         if policy.ranges && step.range.is_some() {
-            return Plan::steps(Steps::one(step));
+            return Plan::Step(step);
         }
-        return Plan { steps: None, freed_tables: step.freed_tables };
+        return Plan::Tag { freed_tables: step.freed_tables };
     }
     let log = if policy.range_log { space.log.read(have, want) } else { None };
     let Some(mut steps) = log else {
         if hint.is_some_and(|h| h.step.range.is_some()) {
             me.stats.escalations.inc();
         }
-        return Plan { steps: None, freed_tables: !without!(UnknownCountsAsLeaf) };
+        return Plan::Tag { freed_tables: !without!(UnknownCountsAsLeaf) };
     };
     if without!(ReplayOnlyNewest) {
         steps.keep_newest();
     }
     let ceiling = u64::from(P::Regime::facts().ceiling);
     match steps.strides() {
-        Some(strides) if policy.ranges && strides <= ceiling => return Plan::steps(steps),
+        Some(strides) if policy.ranges && strides <= ceiling => return Plan::Steps(steps),
         Some(_) => me.stats.escalations.inc(),
         None => {}
     }
-    Plan { steps: None, freed_tables: steps.freed_tables() }
+    Plan::Tag { freed_tables: steps.freed_tables() }
 }
 
 /// Invalidates several steps under a slot's tag, which is loaded, and settles.

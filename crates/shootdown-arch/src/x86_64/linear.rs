@@ -39,6 +39,13 @@ impl LinearWidth {
     pub fn clip(self, range: VaRange) -> Parts {
         // Both borders are multiples of every stride, so a part keeps the range's steps.
         let (low_last, high_first) = (self.half() - 1, self.half().wrapping_neg());
+        // All of it in one half: nearly always.
+        if range.last() <= low_last {
+            return Parts { low: Some(range), high: None };
+        }
+        if range.start() >= high_first {
+            return Parts { low: None, high: Some(range) };
+        }
         let part = |first: u64, last: u64| {
             if first > last {
                 return None;
