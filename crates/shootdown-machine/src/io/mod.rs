@@ -8,7 +8,7 @@
 //!
 //! # The protocol
 //! All hardware is one coroutine beside the CPUs, the *agent*: it sleeps until the next thing happens that any of it does
-//! ([`Event`]), in the order of time with everything else. CPUs reach it as kernels do: by registers (which cost what the
+//! (`Event`), in the order of time with everything else. CPUs reach it as kernels do: by registers (which cost what the
 //! profile says, and act some time later), by memory, and by interrupts from it. [`Hardware`] makes it and
 //! installs it for the thread; the last CPU of the machine is lent to the agent ([`serve`]).
 //!
