@@ -244,7 +244,7 @@ fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
     let (error, seat) = engine.detach(seat, step).unwrap_err();
     assert_eq!(error, QueueError::DeviceTimeout);
     unit.reset(DEVICE);
-    engine.evict(seat);
+    engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
     (0..1000).for_each(|_| unit.step());
     assert!(engine.is_complete(token));
 }

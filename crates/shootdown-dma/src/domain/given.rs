@@ -29,7 +29,7 @@ impl<H: Host> Domain<H> {
         phys.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
         let frames = Frames { first: phys, pages: range.pages() };
         self.hold(frames)?;
-        self.put_kept(range, frames, rights, Part::Middle)?;
+        self.put_kept(range, frames, rights, Part::Middle).map_err(|(error, _)| error)?;
         if !self.config.caches_absence {
             return Ok(());
         }

@@ -90,7 +90,7 @@ impl<H: Host> Domain<H> {
         });
         match entered.unwrap_or(None) {
             Some((range, Ok(()))) => Ok(Some(range)),
-            Some((range, Err(error))) => self.unput(error, Some(range), frames).map(|()| None),
+            Some((range, Err(error))) => self.unput(error, range, frames).map(|()| None),
             // Nothing warm, or no cell: the long way.
             None => {
                 if self.config.holds {
@@ -115,7 +115,7 @@ impl<H: Host> Domain<H> {
         });
         match entered.unwrap_or(Err((MapError::Busy, None))) {
             Ok(()) => Ok(range),
-            Err(error) => self.unput(error, Some(range), frames).map(|()| range),
+            Err(error) => self.unput(error, range, frames).map(|()| range),
         }
     }
 
@@ -148,9 +148,10 @@ impl<H: Host> Domain<H> {
             let part =
                 IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
             let which = Part::new(done == 0, done + frames.pages == pages);
-            let put = self.hold(frames).and_then(|()| self.put_kept(part, frames, rights, which));
-            if let Err(error) = put {
-                self.take_back(range, done);
+            let held = self.hold(frames).map_err(|error| (error, false));
+            let put = held.and_then(|()| self.put_kept(part, frames, rights, which));
+            if let Err((error, stale)) = put {
+                self.take_back(range, done, stale);
                 return Err(error);
             }
             done += frames.pages;
@@ -228,20 +229,50 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Puts the entries of a range that stays the caller's if that fails.
+    /// Puts the entries of a range that stays the caller's if that fails. The second of the error: a device may still reach
+    /// what was put for a moment.
     pub(super) fn put_kept(
         &self,
         range: IovaRange,
         frames: Frames,
         rights: Rights,
         part: Part,
-    ) -> Result<(), MapError> {
+    ) -> Result<(), (MapError, bool)> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
             self.put_in(seat, cell, range, frames, (rights, part))
         });
         entered
             .unwrap_or(Err((MapError::Busy, None)))
-            .or_else(|error| self.unput(error, None, frames))
+            .or_else(|error| self.unput_kept(error, frames))
+    }
+
+    /// Entries could not be put at addresses that stay the caller's, who may use them for something else as soon as it hears of
+    /// the error: so what a device may have seen is waited for, whatever the policy. The second of the error: that is not complete.
+    #[cold]
+    fn unput_kept(
+        &self,
+        (error, seen): (MapError, Option<IovaRange>),
+        frames: Frames,
+    ) -> Result<(), (MapError, bool)> {
+        let frames = self.held(frames);
+        let mut stale = false;
+        match seen {
+            Some(cleared) if !without!(UndoneNotNoted) => {
+                let token = self.engine.note(self.host.cpu(), cleared, true);
+                let thing = Thing::Mapping { cleared, gives: None, frames };
+                if without!(UndoneNotAwaited) && self.may_owe(self.config.policy) {
+                    self.strand(token, thing);
+                } else {
+                    stale = self.wait_for(token, core::iter::once(thing)).is_err();
+                }
+            }
+            _ => {
+                if let Some(frames) = frames {
+                    self.host.release(frames.first, frames.pages);
+                }
+            }
+        }
+        Err((error, stale))
     }
 
     /// The reason, and what a device may have seen meanwhile.
@@ -255,10 +286,10 @@ impl<H: Host> Domain<H> {
     fn unput(
         &self,
         (error, seen): (MapError, Option<IovaRange>),
-        range: Option<IovaRange>,
+        range: IovaRange,
         frames: Frames,
     ) -> Result<(), MapError> {
-        let gives = range;
+        let gives = Some(range);
         let frames = self.held(frames);
         match seen {
             Some(cleared) if !without!(UndoneNotNoted) => {
@@ -275,23 +306,25 @@ impl<H: Host> Domain<H> {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
-                if let Some(range) = gives {
-                    self.give_back_one(Self::addresses_of(range));
-                }
+                self.give_back_one(Self::addresses_of(range));
             }
         }
         Err(error)
     }
 
-    /// Takes back the first `done` pages of a range that is not used after all.
+    /// Takes back the first `done` pages of a range that is not used after all. `stale`: a device may reach something by the
+    /// others.
     #[cold]
-    fn take_back(&self, range: IovaRange, done: u64) {
-        match IovaRange::new(range.first(), done) {
+    fn take_back(&self, range: IovaRange, done: u64, stale: bool) {
+        if let Some(part) = IovaRange::new(range.first(), done) {
             // Mapped by us, just now.
-            Some(part) => {
-                let _ = self.unmap_pages(part, Some(range), Policy::Strict, false);
-            }
-            None => self.give_back_one(Self::addresses_of(range)),
+            let gives = if stale { None } else { Some(range) };
+            let _ = self.unmap_pages(part, gives, Policy::Strict, false);
+        }
+        match (stale, done) {
+            (true, _) => self.strand(self.engine.flush_all(), Self::addresses_of(range)),
+            (false, 0) => self.give_back_one(Self::addresses_of(range)),
+            _ => {}
         }
     }
 

@@ -83,6 +83,7 @@
 //!
 //! // `domain.root()` goes into the device's context entry, after:
 //! let seat = domain.attach(0, DeviceId(0x0300), false)?;
+//! domain.announce(&seat)?; // its entry is valid
 //! let at = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
 //! // The device writes a packet to `at`; then
 //! domain.unmap(at, 1500)?;       // returns at once; the page is held until the IOMMU has forgotten it
@@ -414,13 +415,19 @@ impl<H: Host> Domain<H> {
         &self.config
     }
 
-    /// Lists a device behind the unit of this number. To be called before the device's entry in the IOMMU is made valid; see
-    /// [`Engine::attach`].
+    /// Lists a device behind the unit of this number. To be called before the device's entry in the IOMMU is made valid, and
+    /// [`announce`](Self::announce) after that; see [`Engine::attach`]. For a device with a cache of its own it waits until the unit
+    /// is ready for it ([`Engine::welcome`]).
     ///
     /// # Errors
     /// See [`AttachError`].
     pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
-        self.engine.attach(unit, device, caches)
+        let seat = self.engine.attach(unit, device, caches)?;
+        self.engine.welcome(&seat, &mut || self.host.relax()).map_err(|error| {
+            self.engine.unlist(&seat);
+            AttachError::NotClean(error)
+        })?;
+        Ok(seat)
     }
 
     /// Makes everybody forget a device whose entry in the IOMMU was cleared; see [`Engine::detach`].
@@ -432,8 +439,23 @@ impl<H: Host> Domain<H> {
     }
 
     /// Takes a device out that was reset or removed; see [`Engine::evict`].
-    pub fn evict(&self, seat: Seat) {
-        self.engine.evict(seat);
+    ///
+    /// # Errors
+    /// See [`QueueError`], and the seat.
+    pub fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
+        self.engine.evict(seat, &mut || self.host.relax())
+    }
+
+    /// A device's entry in the IOMMU has become valid. To be called before the device is used; it costs something only where a unit
+    /// [remembers what was not there](Config::caches_absence). See [`Engine::announce`].
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
+        if !self.config.caches_absence || without!(ArrivalNotTold) {
+            return Ok(());
+        }
+        self.engine.announce(seat, &mut || self.host.relax())
     }
 
     /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.

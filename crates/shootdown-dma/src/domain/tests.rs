@@ -295,10 +295,6 @@ pub(crate) fn what_was_undone_is_invalidated() {
     world.left.store(2, Ordering::Relaxed);
     let error = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap_err();
     assert_eq!(error, MapError::Table(MapErrorKind::NoMemory));
-    assert_eq!(world.refs(frames.0 >> PAGE_SHIFT), 1, "a device may have seen it");
-    domain.poll(u64::MAX / 2).unwrap();
-    world.complete();
-    domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(frames.0 >> PAGE_SHIFT), 0);
     let seen = IovaRange::new(reservation.addr().0 >> PAGE_SHIFT, 512).unwrap();
     let covers = |command: &Command| match command {
@@ -312,6 +308,23 @@ pub(crate) fn what_was_undone_is_invalidated() {
     domain.release(reservation).unwrap();
     domain.unmap(first, 4096).unwrap();
     finish(domain);
+}
+
+/// I1: the addresses are the caller's, who may link something else there at once.
+pub(crate) fn addresses_of_what_was_undone_are_clean() {
+    for policy in [Policy::Held, Policy::Lazy] {
+        let world = World::default();
+        let domain = domain(&world, Config::new(1).policy(policy));
+        world.left.store(3, Ordering::Relaxed);
+        let mut reservation = domain.reserve(1024).unwrap();
+        let frames = PhysAddr(0x5000_1000);
+        let error = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap_err();
+        assert_eq!(error, MapError::Table(MapErrorKind::NoMemory));
+        let (told, completed) = (world.commands().len(), world.unit().completed);
+        assert!(told > 0 && completed > 0, "told {told}, complete {completed}");
+        domain.release(reservation).unwrap();
+        finish(domain);
+    }
 }
 
 #[test]
@@ -339,6 +352,23 @@ pub(crate) fn units_that_remember_absence_are_told() {
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only }]);
     assert_eq!(world.unit().completed, 1, "and waited for");
     domain.unmap(at, 8192).unwrap();
+    let before = world.commands().len();
+    let seat = domain.attach(0, DeviceId(9), false).unwrap();
+    domain.announce(&seat).unwrap();
+    let told = Command::Config { device: DeviceId(9), domain: DomainId(0) };
+    assert_eq!(world.commands()[before..], [told], "of the device too");
+    finish(domain);
+}
+
+/// M3: what a flush is about to clear is not given to a device that the flush does not know.
+pub(crate) fn who_comes_with_a_cache_finds_a_clean_unit() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let before = world.commands().len();
+    let _plain = domain.attach(0, DeviceId(8), false).unwrap();
+    assert_eq!(world.commands().len(), before, "what it has no cache of it asks for each time");
+    let _caching = domain.attach(0, DeviceId(9), true).unwrap();
+    assert_eq!(world.commands()[before..], [Command::Domain(ID)]);
     finish(domain);
 }
 
@@ -352,6 +382,7 @@ macro_rules! tests {
 tests! {
     strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
     tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
+    who_comes_with_a_cache_finds_a_clean_unit addresses_of_what_was_undone_are_clean
 }
 
 #[test]

@@ -93,7 +93,10 @@ impl<H: Host> Domain<H> {
         }
         let frames = Frames { first: phys, pages };
         self.hold(frames)?;
-        self.put_kept(part, frames, rights, Part::Middle)?;
+        self.put_kept(part, frames, rights, Part::Middle).map_err(|(error, stale)| {
+            reservation.stale |= stale;
+            error
+        })?;
         reservation.linked += pages;
         Ok(DmaAddr(first << PAGE_SHIFT))
     }
@@ -121,8 +124,9 @@ impl<H: Host> Domain<H> {
     pub fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
         if let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) {
             let outcome = self.unmap_pages(linked, None, Policy::Strict, false);
-            reservation.stale = matches!(outcome, Err(UnmapError::NotComplete(_)));
-            if outcome.is_ok() || reservation.stale {
+            let incomplete = matches!(outcome, Err(UnmapError::NotComplete(_)));
+            reservation.stale |= incomplete;
+            if outcome.is_ok() || incomplete {
                 (reservation.linked, reservation.told) = (0, 0);
             }
             return outcome;
@@ -148,7 +152,12 @@ impl<H: Host> Domain<H> {
             }
             return Ok(());
         };
-        match self.unmap_pages(linked, Some(reservation.range), self.config.policy, false) {
+        let gives = if reservation.stale { None } else { Some(reservation.range) };
+        let outcome = self.unmap_pages(linked, gives, self.config.policy, false);
+        if reservation.stale && matches!(outcome, Ok(()) | Err(UnmapError::NotComplete(_))) {
+            self.strand(self.engine.flush_all(), Self::addresses_of(reservation.range));
+        }
+        match outcome {
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),
             Err(error) => Err((error, Some(reservation))),
             Ok(()) => Ok(()),

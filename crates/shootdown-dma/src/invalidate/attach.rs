@@ -1,17 +1,21 @@
 //! Devices come and go.
 //!
-//! A device that comes is listed before its configuration entry becomes valid (M1 of `members.rs`). A device that leaves is
+//! A device that comes is listed before its configuration entry becomes valid (M1 of `members.rs`), and, if it has a cache of its
+//! own, finds a unit that has forgotten the domain ([`welcome`](Engine::welcome)); where the unit remembers that it
+//! was not, it is told ([`announce`](Engine::announce)). A device that leaves is
 //! forgotten after the entry was cleared, in two steps (I11): first what is cached of the entry, since whoever finds that goes on
-//! asking, and then what was found through it. Only when both are complete is it taken off the list.
+//! asking, and then what was found through it. Only when both are complete is it taken off the list. One that is gone
+//! already ([`evict`](Engine::evict)) is not asked any more, and the unit is told all the same: who is plugged in next at its place
+//! would be served by what is cached of its entry.
 
 use crate::addr::DeviceId;
 
 use super::members::{AttachError, Departure, Member, Seat};
-use super::{Engine, QueueError, Unit};
+use super::{Engine, QueueError, Ticket, Unit};
 
 impl<U: Unit> Engine<U> {
     /// Lists a device behind the unit of this number; `caches`: it has a cache of translations (ATC) that is turned on. To
-    /// be called before the device's configuration entry is made valid.
+    /// be called before the device's configuration entry is made valid, and [`welcome`](Self::welcome) after it.
     ///
     /// # Errors
     /// See [`AttachError`].
@@ -19,6 +23,66 @@ impl<U: Unit> Engine<U> {
         let member = self.members.get(unit).ok_or(AttachError::NoSuchUnit)?;
         let caching = member.attach(device, caches)?;
         Ok(Seat { unit, device, caching })
+    }
+
+    /// A device's configuration entry has become valid: makes a unit forget that it was not, and waits until it has. Needed
+    /// where units remember what was not there (VT-d's caching mode, under domain id 0; AMD-Vi's NpCache), before the device is
+    /// used.
+    ///
+    /// # Errors
+    /// See [`QueueError`]. The unit may not serve the device yet; try again.
+    pub fn announce(
+        &self,
+        seat: &Seat,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), QueueError> {
+        let member = &self.members[seat.unit];
+        Self::tell_and_wait(member, || member.tell_arrived(seat), relax)
+    }
+
+    /// A device with a cache of its own was listed: makes its unit forget what it has of the domain, and waits until it has.
+    /// To be called before the device's configuration entry is made valid; costs nothing for other devices.
+    ///
+    /// Without it a flush that has read the list before the device was on it, and whose commands are on their way, would clear
+    /// the unit's cache and not the device's, which may have asked in between and got what the flush was for (M3 of
+    /// `members.rs`).
+    ///
+    /// # Errors
+    /// See [`QueueError`]. The device is listed, and must not be served; try again, or [`detach`](Self::detach) it.
+    pub fn welcome(&self, seat: &Seat, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
+        if seat.caching.is_none() || without!(StaleForNewcomers) {
+            return Ok(());
+        }
+        let member = &self.members[seat.unit];
+        Self::tell_and_wait(member, || member.tell_domain(), relax)
+    }
+
+    fn tell_and_wait(
+        member: &Member<U>,
+        tell: impl Fn() -> Result<Ticket, QueueError>,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), QueueError> {
+        let mut ticket = None;
+        loop {
+            let step = match ticket {
+                None => tell().map(|told| {
+                    ticket = Some(told.0);
+                    false
+                }),
+                Some(ticket) => member.completed(ticket),
+            };
+            match step {
+                Ok(true) => return Ok(()),
+                Err(error) if error.is_final() => return Err(error),
+                _ if !relax() => return Err(QueueError::GaveUp),
+                _ => {}
+            }
+        }
+    }
+
+    /// Takes a device off the list that was never served.
+    pub(crate) fn unlist(&self, seat: &Seat) {
+        self.members[seat.unit].detach(seat.caching);
     }
 
     /// Makes everybody forget a device whose configuration entry was cleared, waits until that is complete, and gives the
@@ -32,10 +96,41 @@ impl<U: Unit> Engine<U> {
         seat: Seat,
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), (QueueError, Seat)> {
+        let phases = [Departure::Config, Departure::Translations];
+        self.depart(seat, phases.into_iter(), relax)
+    }
+
+    /// Takes a device out that was reset or removed, and whose configuration entry was cleared: it has no cache any more. What it
+    /// has not answered does not hold others up from now on, whatever is returned. Waits until the unit has forgotten its
+    /// entry, and what was found through it.
+    ///
+    /// # Errors
+    /// See [`QueueError`], and the seat: the unit may still know the device, so that nothing may be plugged in at its place
+    /// until this was tried again and has succeeded.
+    pub fn evict(
+        &self,
+        seat: Seat,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), (QueueError, Seat)> {
+        self.members[seat.unit].unlist(seat.caching);
+        let seat = Seat { caching: None, ..seat };
+        let phases =
+            [Departure::Config, Departure::Translations].into_iter().filter(|what| match what {
+                Departure::Config => !without!(EvictionUntold),
+                Departure::Translations => !without!(EvictedUnitForgotten),
+            });
+        self.depart(seat, phases, relax)
+    }
+
+    fn depart(
+        &self,
+        seat: Seat,
+        mut phases: impl Iterator<Item = Departure>,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), (QueueError, Seat)> {
         let member = &self.members[seat.unit];
         // [I11] What leads to the tables is forgotten before anybody is told to forget what was found there: a device whose
         // entry is cached goes on asking.
-        let mut phases = [Departure::Config, Departure::Translations].into_iter();
         let mut phase = phases.next();
         let mut ticket = None;
         while let Some(what) = phase {
@@ -56,15 +151,8 @@ impl<U: Unit> Engine<U> {
                 _ => {}
             }
         }
-        member.detach(seat.caching, true);
+        member.detach(seat.caching);
         Ok(())
-    }
-
-    /// Takes a device out that was reset or removed, and whose configuration entry was cleared: it has no cache any more, and
-    /// what it has not answered does not hold others up. What the unit has cached for it stays until it is told, so the
-    /// unit goes on being told.
-    pub fn evict(&self, seat: Seat) {
-        self.members[seat.unit].detach(seat.caching, false);
     }
 
     /// A device of the domain that does not answer, if there is one: nothing becomes complete until it is

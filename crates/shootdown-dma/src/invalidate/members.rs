@@ -6,9 +6,11 @@
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | M1 device listed, then fence, then its entry made valid | SeqCst fence | M2 | a flush that does not see the device clears entries before the device can walk to them |
-//! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1 | |
+//! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1, M3 | |
+//! | M3 device with a cache listed, fence (M1), then the domain invalidated and that completed, then its entry made valid | | M2 | a flush that does not see the device may have its commands still to be taken: the device does not walk, it is given what the unit has |
 //!
-//! M1 is the attacher's: [`attach`](super::Engine::attach) has returned before the configuration entry becomes valid.
+//! M1 and M3 are the attacher's: [`attach`](super::Engine::attach) and [`welcome`](super::Engine::welcome) have returned before
+//! the configuration entry becomes valid.
 
 use core::fmt;
 
@@ -36,6 +38,8 @@ pub enum AttachError {
     NoSuchUnit,
     /// The domain has 32 devices with caches behind this unit.
     Full,
+    /// The unit has not forgotten what it has of the domain, which the device's cache would be filled with.
+    NotClean(QueueError),
 }
 
 impl fmt::Display for AttachError {
@@ -43,6 +47,7 @@ impl fmt::Display for AttachError {
         f.write_str(match self {
             Self::NoSuchUnit => "name a unit that the engine was made with",
             Self::Full => "turn off the device's own cache (ATS), or give it a domain of its own",
+            Self::NotClean(error) => return write!(f, "the unit was not made ready: {error}"),
         })
     }
 }
@@ -107,14 +112,16 @@ impl<U: Unit> Member<U> {
         self.caching.iter().position(take).ok_or(AttachError::Full)
     }
 
-    /// Takes a device off the list. `forgotten`: nothing that it used is cached. If that is not so the unit goes on being
-    /// told even if nobody is behind it: who comes next would find what it has cached.
-    pub fn detach(&self, slot: Option<usize>, forgotten: bool) {
+    /// Takes a device off the list: nothing that it used is cached.
+    pub fn detach(&self, slot: Option<usize>) {
+        self.unlist(slot);
+        self.devices.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A device has no cache any more. The unit goes on being told.
+    pub fn unlist(&self, slot: Option<usize>) {
         if let Some(slot) = slot {
             self.caching[slot].store(0, Ordering::Relaxed);
-        }
-        if forgotten || without!(EvictedUnitForgotten) {
-            self.devices.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -177,6 +184,16 @@ impl<U: Unit> Member<U> {
             Some(range) => Command::Pages { domain, range, leaf_only: span.leaf_only },
             None => Command::Domain(self.domain),
         }
+    }
+
+    /// Makes the unit forget all that it has of the domain.
+    pub fn tell_domain(&self) -> Result<Ticket, QueueError> {
+        self.unit.submit(&[Command::Domain(self.domain)])
+    }
+
+    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0.)
+    pub fn tell_arrived(&self, seat: &Seat) -> Result<Ticket, QueueError> {
+        self.unit.submit(&[Command::Config { device: seat.device, domain: DomainId(0) }])
     }
 
     /// Makes the unit forget a device that left.

@@ -8,7 +8,7 @@ use crate::addr::{DeviceId, DomainId, IovaRange};
 
 use super::model::{Model, Powers, TABLE};
 use super::pending::{Span, merge};
-use super::{Command, Engine, Ladder, QueueError, Ticket, Token, Unit};
+use super::{Command, Engine, Ladder, QueueError, Seat, Ticket, Token, Unit};
 
 const DOMAIN: [DomainId; 2] = [DomainId(7), DomainId(9)];
 const DEVICE: DeviceId = DeviceId(3);
@@ -243,7 +243,7 @@ pub(crate) fn who_comes_after_an_eviction_finds_nothing() {
     assert_eq!(unit.access(DEVICE, 5), Some(50));
     unit.detach(DEVICE);
     unit.reset(DEVICE);
-    engine.evict(seat);
+    evict(&engine, seat, &unit);
     unit.unmap(DOMAIN[0], 5);
     let token = engine.note(0, range(5, 1), true);
     wait(&engine, token, &unit).unwrap();
@@ -301,6 +301,33 @@ pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
             assert_eq!(unit.stale(DOMAIN[0], pages()), [], "I1");
         }
     }
+}
+
+/// The same, and the next device is plugged in at the same place, for another domain.
+#[test]
+pub(crate) fn who_takes_the_place_of_an_evicted_finds_nothing() {
+    let unit = Model::new(1);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let other = DomainId(DOMAIN[0].0 + 7);
+    let next = Engine::new(1, [(&unit, other)], Ladder::DEFAULT);
+    let seat = engine.attach(0, DEVICE, true).unwrap();
+    unit.attach(DEVICE, DOMAIN[0], true);
+    unit.map(DOMAIN[0], 5, 50);
+    assert_eq!(unit.access(DEVICE, 5), Some(50));
+    unit.detach(DEVICE);
+    unit.reset(DEVICE);
+    evict(&engine, seat, &unit);
+    let _seat = next.attach(0, DEVICE, false).unwrap();
+    unit.attach(DEVICE, other, false);
+    assert_eq!(unit.access(DEVICE, 5), None, "I11: what is cached of the entry is another's");
+}
+
+fn evict(engine: &Engine<&Model>, seat: Seat, unit: &Model) {
+    let step = &mut || {
+        unit.step();
+        true
+    };
+    engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
 }
 
 /// A unit whose submissions are interrupted by unmappings for the same CPU.

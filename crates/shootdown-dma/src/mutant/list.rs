@@ -371,9 +371,12 @@ mutants! {
     /// What a device may have kept that does not answer counts as forgotten.
     SilenceIgnored "silence-ignored" Invalidate "invalidate/members.rs: reached"
         by scene(crate::invalidate::scenes::a_silent_device_holds_its_domain_back);
-    /// A unit whose last device was reset is not told any more.
-    EvictedUnitForgotten "evicted-unit-forgotten" Invalidate "invalidate/members.rs: detach"
+    /// What was found for a device that was reset stays, and its unit is not told any more.
+    EvictedUnitForgotten "evicted-unit-forgotten" Invalidate "invalidate/attach.rs: evict"
         by scene(crate::invalidate::scenes::who_comes_after_an_eviction_finds_nothing);
+    /// What is cached of the entry of a device that was reset stays, for the next one at its place.
+    EvictionUntold "eviction-untold" Invalidate "invalidate/attach.rs: evict"
+        by scene(crate::invalidate::scenes::who_takes_the_place_of_an_evicted_finds_nothing);
     /// Translations of a device that leaves are forgotten while it may still be asking for them.
     ConfigNotAwaited "config-not-awaited" Invalidate "invalidate/attach.rs: detach"
         by scene(crate::invalidate::scenes::who_leaves_leaves_nothing);
@@ -497,8 +500,17 @@ mutants! {
     /// Entries that were put and taken away again because others could not be are not invalidated.
     UndoneNotNoted "undone-not-noted" Domain "domain/map.rs: unput"
         by scene(crate::domain::tests::what_was_undone_is_invalidated);
+    /// Addresses by which something was mapped for a moment stay their owner's, and nobody waits until that is forgotten.
+    UndoneNotAwaited "undone-not-awaited" Domain "domain/map.rs: unput_kept"
+        by scene(crate::domain::tests::addresses_of_what_was_undone_are_clean);
     /// A unit that remembers what was not mapped is not told of what is.
     PresenceNotTold "presence-not-told" Domain "domain/map.rs: tell_of_presence"
+        by scene(crate::domain::tests::units_that_remember_absence_are_told);
+    /// A device with a cache of its own comes while its unit has what others had of the domain.
+    StaleForNewcomers "stale-for-newcomers" Invalidate "invalidate/attach.rs: welcome"
+        by scene(crate::domain::tests::who_comes_with_a_cache_finds_a_clean_unit);
+    /// A unit that remembers what was not there is not told of a device.
+    ArrivalNotTold "arrival-not-told" Domain "domain/mod.rs: announce"
         by scene(crate::domain::tests::units_that_remember_absence_are_told);
 
     // ---- bounce
