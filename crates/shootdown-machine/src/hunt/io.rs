@@ -1,20 +1,19 @@
-//! The hostile IOMMU, as code under test uses it: the counterpart of [`hw`](super::hw) for devices.
+//! Hostile IOMMUs, as code under test uses them: the counterpart of [`hw`](super::hw) for devices.
 //!
-//! A world places page tables with [`tables`], and names their root with [`attach`]; from then on, every store to them is
-//! followed by walks. [`submit`] and [`completed`] are what a driver of a queue comes down to. The rest is the oracle's.
+//! A world says what they are like with [`set_up`], places page tables with [`tables`], plugs devices in, and names the root of
+//! their tables in their entries; from then on, every store to the tables is followed by walks. [`submit`] and [`completed`] are what a driver of a queue comes down to. The rest is the oracle's.
 
 use std::ptr::NonNull;
 
 use shootdown_dma::invalidate::{Command, Ticket};
 use shootdown_dma::table::memory::Table;
-use shootdown_dma::{DomainId, IovaRange, PhysAddr};
+use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 
-pub use crate::io::walk::{Decoded, Walker};
-pub use crate::oracle::devices::Cached;
+pub use super::iommu::{Cached, Decoded, Half, Model, VALID, Walker};
 
 use super::hw::{check, choose, place};
 use super::machine::{Hunt, step, with};
-use crate::oracle::{Invariant, devices};
+use crate::oracle::Invariant;
 
 /// Where the I/O page tables are.
 #[derive(Clone, Copy)]
@@ -83,49 +82,123 @@ impl Hunt {
     }
 }
 
-/// The IOMMU serves a domain by the tables under `root`. `caches`: its devices have caches of their own.
-pub fn attach(walker: Walker, domain: DomainId, root: PhysAddr, caches: bool) {
+/// IOMMUs of this model. Once, in `boot`.
+pub fn set_up(model: Model) {
+    with(|h| h.iommu.set_up(model));
+}
+
+/// Walkers see what was stored to tables so far. At the end of `boot`, during which stores are nobody's steps.
+pub fn tables_are_ready() {
+    let pages = with(|h| h.io_tables).expect("the world has I/O page tables");
+    for page in 0..pages.bytes / PAGE {
+        let at = PhysAddr(FIRST + (page * PAGE) as u64);
+        for (index, word) in (0..).zip(table(at)) {
+            let value = word.load(shootdown_dma::sync::Ordering::Relaxed);
+            if value != 0 {
+                with(|h| {
+                    h.iommu.written(at.0, index, value);
+                    h.iommu.written_back(at.0, index);
+                });
+            }
+        }
+    }
+}
+
+/// There is a device behind a unit, with a cache of its own or not. Nothing is mapped for it before its entry says so.
+pub fn plug(device: DeviceId, unit: usize, caches: bool) {
     step(0, false, true);
     with(|h| {
-        h.note(|| format!("the IOMMU uses the tables under {root:?}"));
-        h.iommu.attach(walker, domain, root, caches);
+        h.note(|| format!("{device:?} is plugged in behind unit {unit}"));
+        h.iommu.plug(device, unit, caches);
     });
 }
 
-/// Commands for the IOMMU. They take effect now, or when [`completed`] tells of them; the adversary decides.
+/// The device is taken out, with all that it had cached.
+pub fn unplug(device: DeviceId) {
+    step(0, false, true);
+    with(|h| {
+        h.note(|| format!("{device:?} is gone"));
+        h.iommu.unplug(device);
+    });
+}
+
+/// Writes a word of the entry by which units find the tables of a device, and makes it visible to them.
+pub fn write_entry(device: DeviceId, half: Half, value: u64) {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.saw(0xe47e ^ value.rotate_left(20) ^ u64::from(device.0) << 8 ^ half as u64);
+        h.note(|| format!("writes the {half:?} word of {device:?}'s entry = {value:#x}"));
+        h.iommu.write_entry(device, half, value);
+    });
+}
+
+/// A device is used from now on: its unit knows of its tables.
+pub fn is_served(device: DeviceId) {
+    step(0, false, true);
+    check(|h| {
+        if h.iommu.serve(device) {
+            return Ok(());
+        }
+        let details = format!("{device:?} faults: its unit remembers that it had no tables");
+        Err((Invariant::UpgradeSoundness, details))
+    });
+}
+
+/// Entries of tables are in memory, where a walker finds them that does not look into CPUs' caches.
+pub fn write_back(entries: &[shootdown_dma::sync::AtomicU64]) {
+    step(0, false, true);
+    with(|h| {
+        h.drain(h.current);
+        h.note(|| format!("writes back {} entries", entries.len()));
+        for entry in entries {
+            if let Some((table, index)) = h.io_word(std::ptr::from_ref(entry) as usize) {
+                h.iommu.written_back(table, index);
+            }
+        }
+    });
+}
+
+/// Commands for a unit. They take effect now, or when [`completed`] tells of them; the adversary decides.
 #[must_use]
-pub fn submit(commands: &[Command]) -> Ticket {
+pub fn submit(unit: usize, commands: &[Command]) -> Ticket {
     step(0, false, true);
     // The doorbell is a store to a device, which waits for all stores before it.
     with(|h| h.drain(h.current));
-    let executed = choose(2) == 0;
+    let executed = !with(|h| h.iommu.may_delay()) || choose(2) == 0;
     with(|h| {
-        let ticket = h.iommu.submit(commands, executed);
-        h.saw(0x5b17 ^ ticket.0 << 16);
+        let ticket = h.iommu.submit(unit, commands, executed);
+        h.saw(0x5b17 ^ ticket.0 << 16 ^ (unit as u64) << 8);
         let when = if executed { "" } else { ", which it takes late" };
-        h.note(|| format!("tells the IOMMU {commands:?}{when}"));
+        h.note(|| format!("tells unit {unit} {commands:?}{when}"));
         ticket
     })
 }
 
+/// The last submission to a unit.
+#[must_use]
+pub fn submitted(unit: usize) -> Ticket {
+    with(|h| h.iommu.last(unit))
+}
+
 /// The last submission that is complete; the adversary may deny for some time that any more is.
 #[must_use]
-pub fn completed() -> Ticket {
+pub fn completed(unit: usize) -> Ticket {
     step(0, false, true);
-    while with(|h| h.iommu.open() != 0) {
-        if with(|h| h.iommu.may_deny()) && choose(2) == 1 {
-            with(|h| h.iommu.deny());
+    while with(|h| h.iommu.open(unit) != 0) {
+        if with(|h| h.iommu.may_deny(unit)) && choose(2) == 1 {
+            with(|h| h.iommu.deny(unit));
             break;
         }
         with(|h| {
-            h.iommu.complete_one();
-            let completed = h.iommu.completed();
-            h.note(|| format!("hears that {completed:?} is complete"));
+            h.iommu.complete_one(unit);
+            let completed = h.iommu.completed(unit);
+            h.note(|| format!("hears from unit {unit} that {completed:?} is complete"));
         });
     }
     with(|h| {
-        let completed = h.iommu.completed();
-        h.saw(0xc0b1 ^ completed.0 << 16);
+        let completed = h.iommu.completed(unit);
+        h.saw(0xc0b1 ^ completed.0 << 16 ^ (unit as u64) << 8);
         completed
     })
 }
@@ -155,24 +228,104 @@ pub fn table_is_free(table: PhysAddr) {
         h.drain(h.current);
         h.memory.release_page(h.current);
         h.note(|| format!("frees the I/O page table {table:?}"));
-        devices::unlinked(h.iommu.walks_to(table), table)
+        match h.iommu.walks_to(table) {
+            Some(first) => Err((
+                Invariant::TableReuse,
+                format!(
+                    "the IOMMU can still walk {table:?}, which was freed, from page {first:#x}"
+                ),
+            )),
+            None => Ok(()),
+        }
     });
 }
 
 /// No device may reach this page of memory any more: `promise`.
 pub fn is_out_of_reach(page: PhysAddr, promise: Invariant) {
     step(0, false, true);
-    check(|h| devices::out_of_reach(h.iommu.usable(), page, promise));
+    check(|h| match h.iommu.usable().find(|cached| cached.reaches(page)) {
+        Some(cached) => Err((
+            promise,
+            format!("a device can still reach {page:?}, by page {:#x}", cached.first),
+        )),
+        None => Ok(()),
+    });
+}
+
+/// Addresses of a domain: which they are, and the tag that it has at each unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Addresses<'a> {
+    /// Which pages.
+    pub range: IovaRange,
+    /// The domain's tags, by the unit's number.
+    pub tags: &'a [DomainId],
+}
+
+impl Addresses<'_> {
+    fn has(&self, cached: &Cached) -> bool {
+        cached.overlaps(self.range) && self.tags.contains(&DomainId(cached.domain))
+    }
 }
 
 /// No device may reach this page of memory, nor those behind it, by these addresses any more.
-pub fn is_revoked(range: IovaRange, first: PhysAddr) {
+pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr) {
     step(0, false, true);
-    check(|h| devices::revoked(h.iommu.usable(), range, first));
+    let pages = addresses.range.pages();
+    check(|h| {
+        let old = |cached: &Cached| {
+            let memory = first.0..first.0 + (pages << 12);
+            addresses.has(cached) && memory.start < cached.end() && cached.to < memory.end
+        };
+        match h.iommu.usable().find(old) {
+            Some(cached) => Err((
+                Invariant::Revocation,
+                format!("page {:#x} still leads to {:#x}", cached.first, cached.to),
+            )),
+            None => Ok(()),
+        }
+    });
 }
 
-/// A device may use these addresses: they lead to `first` and what follows it, and nowhere else.
-pub fn leads_to(range: IovaRange, first: PhysAddr) {
+/// A device is told to use these addresses: they lead to `first` and what follows it, with these rights and sizes of one kind, and
+/// nowhere else; and they do lead there. `reads_too`: what may be written may be read, as tables can't say otherwise.
+pub fn leads_to(addresses: Addresses<'_>, first: PhysAddr, rights: Rights, reads_too: bool) {
     step(0, false, true);
-    check(|h| devices::leads_to(h.iommu.usable(), range, first));
+    let Addresses { range, tags } = addresses;
+    check(|h| {
+        // To tell a device is a store to it, which waits for all stores before it.
+        h.drain(h.current);
+        h.iommu.touch(range);
+        let right = |cached: &Cached| {
+            let offset = (cached.first.wrapping_sub(range.first())) << 12;
+            cached.to == first.0.wrapping_add(offset)
+        };
+        let used = || h.iommu.usable().filter(|cached| addresses.has(cached));
+        if let Some(cached) = used().find(|cached| !right(cached)) {
+            let details = format!("page {:#x} still leads to {:#x}", cached.first, cached.to);
+            return Err((Invariant::RangeReuse, details));
+        }
+        if let Some(cached) = used().find(|cached| cached.exceeds(rights, reads_too)) {
+            let details =
+                format!("page {:#x} is mapped as {rights:?}, and allows more", cached.first);
+            return Err((Invariant::Revocation, details));
+        }
+        let sizes = |a: &Cached, b: &Cached| {
+            let meet = a.first < b.first + b.pages && b.first < a.first + a.pages;
+            meet && a.pages != b.pages && a.domain == b.domain
+        };
+        let all: Vec<Cached> = if range.pages() > 1 { used().collect() } else { Vec::new() };
+        if let Some(a) = all.iter().find(|a| all.iter().any(|b| sizes(a, b))) {
+            return Err((
+                Invariant::OneSize,
+                format!("page {:#x} is cached in two sizes", a.first),
+            ));
+        }
+        match h.iommu.faults(range, |unit| tags[unit]) {
+            Some((page, why)) => Err((
+                Invariant::UpgradeSoundness,
+                format!("a device that uses page {page:#x} faults: the unit {why}"),
+            )),
+            None => Ok(()),
+        }
+    });
 }

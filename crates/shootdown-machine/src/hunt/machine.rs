@@ -221,7 +221,7 @@ pub fn run(
         memory,
         arena,
         mmu,
-        iommu: Iommu::new(),
+        iommu: Iommu::new(powers),
         io_tables: None,
         cpus: (0..cpus).map(|_| CpuState::new()).collect(),
         current: 0,

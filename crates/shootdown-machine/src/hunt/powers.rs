@@ -49,6 +49,19 @@ pub enum Power {
     LateInvalidation,
     /// A virtual CPU may stand still for a long time, interrupts and all.
     Preemption,
+    /// An IOMMU that remembers what was not mapped goes on doing so until it is told.
+    RemembersAbsence,
+    /// Accesses of devices that have begun with a translation go on after an IOMMU has forgotten it, until the
+    /// invalidation is complete.
+    InFlight,
+    /// An IOMMU that does not look into CPUs' caches may read what was in memory before, until lines are written back.
+    StaleLines,
+    /// An IOMMU reads the words of a device's entry at different times.
+    TornEntries,
+    /// What an IOMMU has read of a device's entry is kept until it is told.
+    CachedEntries,
+    /// A large page is cached in pieces, and a piece may be forgotten alone.
+    Fracture,
     /// Defect: a leaf may survive one invalidation of its page.
     SurvivesOnce,
     /// Defect: a wait for an invalidation may end before the invalidation is complete.
@@ -59,13 +72,19 @@ pub enum Power {
 
 impl Power {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 15] = [
         Self::Speculation,
         Self::WalkCaches,
         Self::LateInterrupts,
         Self::FailingKicks,
         Self::LateInvalidation,
         Self::Preemption,
+        Self::RemembersAbsence,
+        Self::InFlight,
+        Self::StaleLines,
+        Self::TornEntries,
+        Self::CachedEntries,
+        Self::Fracture,
         Self::SurvivesOnce,
         Self::EarlySync,
         Self::PageSparesGlobals,
@@ -81,6 +100,12 @@ impl Power {
             Self::FailingKicks => "failing-kicks",
             Self::LateInvalidation => "late-invalidation",
             Self::Preemption => "preemption",
+            Self::RemembersAbsence => "remembers-absence",
+            Self::InFlight => "in-flight",
+            Self::StaleLines => "stale-lines",
+            Self::TornEntries => "torn-entries",
+            Self::CachedEntries => "cached-entries",
+            Self::Fracture => "fracture",
             Self::SurvivesOnce => "survives-once",
             Self::EarlySync => "early-sync",
             Self::PageSparesGlobals => "page-spares-globals",
@@ -111,7 +136,7 @@ impl fmt::Display for Power {
 pub struct Powers {
     /// The memory model.
     pub memory: Memory,
-    on: u16,
+    on: u32,
 }
 
 impl Powers {
@@ -125,6 +150,17 @@ impl Powers {
         .with(Power::WalkCaches)
         .with(Power::LateInterrupts)
         .with(Power::LateInvalidation);
+
+    /// The same of IOMMUs and devices. (What takes a model of hardware of its own is up to the world: see
+    /// [`io::Model`](super::io::Model).)
+    pub const HOSTILE_DEVICES: Self = Self::HOSTILE
+        .with(Power::RemembersAbsence)
+        .with(Power::InFlight)
+        .with(Power::StaleLines)
+        .with(Power::TornEntries)
+        .with(Power::CachedEntries)
+        .with(Power::Fracture)
+        .with(Power::SurvivesOnce);
 
     /// With another memory model.
     #[must_use]

@@ -29,7 +29,7 @@ const fn scene(
     program: &'static str,
     kills: &'static [DmaMutant],
 ) -> DeviceScene {
-    DeviceScene { name, line, program, powers: Powers::HOSTILE, runs: 20_000, kills }
+    DeviceScene { name, line, program, powers: Powers::HOSTILE_DEVICES, runs: 20_000, kills }
 }
 
 /// The scenes.

@@ -43,13 +43,24 @@ impl Scene for Devices {
     }
 
     fn witnesses(&self) -> &[&'static str] {
-        &["held-frame-recycled", "io-table-freed", "mapping-undone", "no-address-left"]
+        &[
+            "held-frame-recycled",
+            "io-table-freed",
+            "mapping-undone",
+            "no-address-left",
+            "large-page",
+            "scattered",
+            "bypassed",
+            "device-attached",
+            "device-detached",
+            "device-pulled-out",
+        ]
     }
 }
 
 /// The scenes.
 pub(super) fn by_chance() -> Vec<(Devices, &'static str)> {
-    let scene = |name, memory| Devices { name, powers: Powers::HOSTILE.memory(memory) };
+    let scene = |name, memory| Devices { name, powers: Powers::HOSTILE_DEVICES.memory(memory) };
     vec![
         (
             scene("random/dma", Memory::Tso),

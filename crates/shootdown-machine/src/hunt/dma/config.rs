@@ -3,10 +3,62 @@
 use std::fmt;
 
 use shootdown_dma::domain::{Limits, Policy};
+use shootdown_dma::iova::identity::{Layout, LeafSize};
 
 use super::host::TABLES;
+use super::mistake::Mistake;
 
-/// What the domain is made for. Its text is the words that differ from the default.
+/// How tables are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tables {
+    /// Second level of VT-d.
+    #[default]
+    Vtd,
+    /// AMD-Vi, version 1.
+    Amd,
+    /// First stage of Arm.
+    Arm1,
+    /// Second stage of Arm.
+    Arm2,
+}
+
+/// Where addresses come from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Source {
+    /// A tree under a lock.
+    #[default]
+    Tree,
+    /// Magazines over a tree.
+    Magazines,
+    /// Pools.
+    Arena,
+    /// A ring.
+    Ring,
+    /// They follow from the memory's; what does not fit comes from a tree.
+    Identity,
+}
+
+macro_rules! named {
+    ($type:ident { $($variant:ident $name:literal)* }) => {
+        impl $type {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$variant),*];
+
+            /// The word it is written with.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+named!(Tables { Vtd "vtd" Amd "amd" Arm1 "arm1" Arm2 "arm2" });
+named!(Source {
+    Tree "tree" Magazines "magazines" Arena "arena" Ring "ring" Identity "identity"
+});
+
+/// What the domains are made for, and what hardware there is. Its text is the words that differ from the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// What unmapping promises: `policy=`.
@@ -21,19 +73,61 @@ pub struct Config {
     pub pages: u64,
     /// Pages for page tables that there are: `tables=`.
     pub tables: usize,
+    /// How tables are written: `format=`.
+    pub format: Tables,
+    /// Where addresses come from: `from=`.
+    pub from: Source,
+    /// Units: `units=`. There is a device behind each.
+    pub units: usize,
+    /// Domains: `domains=`. Buffers belong to them by turns.
+    pub domains: usize,
+    /// Units remember what was not mapped: `absence=on`.
+    pub absence: bool,
+    /// Units do not look into CPUs' caches: `coherent=off`.
+    pub coherent: bool,
+    /// Devices are trusted, and find memory in a window, one to one: `window=on`.
+    pub window: bool,
+    /// A step of the kernel that is wrong: `mistake=`.
+    pub mistake: Option<Mistake>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { policy: Policy::Strict, entries: 4, flush: 2, atc: false, pages: 4, tables: TABLES }
+        Self {
+            policy: Policy::Strict,
+            entries: 4,
+            flush: 2,
+            atc: false,
+            pages: 4,
+            tables: TABLES,
+            format: Tables::Vtd,
+            from: Source::Tree,
+            units: 1,
+            domains: 1,
+            absence: false,
+            coherent: true,
+            window: false,
+            mistake: None,
+        }
     }
 }
 
-/// The page behind the last address.
+/// The page behind the last address that is handed out.
 pub(super) const END: u64 = 1 << 12;
+
+/// Pages of the window, and where it may begin.
+pub(super) const WINDOW: u64 = 1 << 18;
 
 /// Bounds in programs.
 const MOST: usize = 64;
+
+/// Units, and domains, at most.
+pub(super) const TWO: usize = 2;
+
+/// Bits of a page number of three levels. An entry of the top table covers 2^18 pages.
+const BITS: u32 = 27;
+/// See there.
+const TOP: u32 = 18;
 
 impl Config {
     /// Takes a word of a program. The error is a sentence.
@@ -54,14 +148,50 @@ impl Config {
             "atc" => self.atc = value == "on",
             "pages" => self.pages = (number()? as u64).min(END - 1),
             "tables" => self.tables = number()?.min(TABLES),
+            "format" => {
+                let found = Tables::ALL.iter().find(|f| f.name() == value);
+                self.format = *found.ok_or_else(bad)?;
+            }
+            "from" => {
+                let found = Source::ALL.iter().find(|f| f.name() == value);
+                self.from = *found.ok_or_else(bad)?;
+            }
+            "units" => self.units = number()?.min(TWO),
+            "domains" => self.domains = number()?.min(TWO),
+            "absence" => self.absence = value == "on",
+            "coherent" => self.coherent = value != "off",
+            "window" => self.window = value == "on",
+            "mistake" => self.mistake = Some(Mistake::from_name(value).ok_or_else(bad)?),
             _ => return Err(bad()),
         }
         Ok(())
     }
 
+    /// Does the kernel make this mistake?
+    pub(super) fn errs(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    /// Tables can't say that something may be written and not read.
+    pub(super) fn reads_too(&self) -> bool {
+        self.format == Tables::Arm1
+    }
+
     pub(super) fn domain(&self, cpus: usize) -> shootdown_dma::Config {
         let limits = Limits { entries: self.entries, flush_at: self.flush, ..Limits::DEFAULT };
-        shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits)
+        let mut config = shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits);
+        if self.from == Source::Identity {
+            let layout = Layout::new(BITS, TOP, LeafSize::Page).expect("zones of a top entry");
+            let layout = if self.reads_too() { layout.without_write_only() } else { layout };
+            config = config.identity(layout);
+        }
+        if self.window {
+            config = config.trusted();
+        }
+        if self.absence && !self.errs(Mistake::AbsenceDenied) {
+            config = config.caching_absence();
+        }
+        config
     }
 }
 
@@ -69,21 +199,35 @@ impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let usual = Self::default();
         write!(f, "policy={}", self.policy)?;
-        if self.entries != usual.entries {
-            write!(f, " entries={}", self.entries)?;
+        let numbers = [
+            ("entries", self.entries as u64, usual.entries as u64),
+            ("flush", self.flush as u64, usual.flush as u64),
+            ("pages", self.pages, usual.pages),
+            ("tables", self.tables as u64, usual.tables as u64),
+            ("units", self.units as u64, usual.units as u64),
+            ("domains", self.domains as u64, usual.domains as u64),
+        ];
+        for (key, value, _) in numbers.into_iter().filter(|(_, value, usual)| value != usual) {
+            write!(f, " {key}={value}")?;
         }
-        if self.flush != usual.flush {
-            write!(f, " flush={}", self.flush)?;
+        if self.format != usual.format {
+            write!(f, " format={}", self.format.name())?;
         }
-        if self.atc {
-            f.write_str(" atc=on")?;
+        if self.from != usual.from {
+            write!(f, " from={}", self.from.name())?;
         }
-        if self.pages != usual.pages {
-            write!(f, " pages={}", self.pages)?;
+        let switches = [
+            (self.atc, "atc=on"),
+            (self.absence, "absence=on"),
+            (!self.coherent, "coherent=off"),
+            (self.window, "window=on"),
+        ];
+        for (_, word) in switches.into_iter().filter(|(on, _)| *on) {
+            write!(f, " {word}")?;
         }
-        if self.tables != usual.tables {
-            write!(f, " tables={}", self.tables)?;
+        match self.mistake {
+            Some(mistake) => write!(f, " mistake={}", mistake.name()),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

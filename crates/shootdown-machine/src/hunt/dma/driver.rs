@@ -1,12 +1,14 @@
 //! Operations, as a driver does them, and what it relies on.
 
-use shootdown_dma::domain::Reservation;
+use shootdown_dma::domain::{Reservation, Segment};
 use shootdown_dma::iova::AllocError;
 use shootdown_dma::{DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
-use super::frames::{BIG, BIG_PAGES};
-use super::host::Kernel;
+use super::domains::AnyDomain;
+use super::frames::{BIG, BIG_PAGES, BYPASSED, COMMON};
+use super::mistake::Mistake;
 use super::op::{Buffer, Op};
+use super::world::Kernel;
 use crate::hunt::{hw, io};
 use crate::oracle::Invariant;
 
@@ -27,7 +29,10 @@ pub(super) enum Content {
 pub(super) struct Mapping {
     at: DmaAddr,
     first: PhysAddr,
+    /// The last page, where it is scattered.
+    second: Option<PhysAddr>,
     pages: u64,
+    rights: Rights,
 }
 
 /// Bytes of a page.
@@ -41,181 +46,328 @@ fn range(at: DmaAddr, pages: u64) -> IovaRange {
     IovaRange::new(at.0 / PAGE, pages).expect("mapped pages are a range")
 }
 
+/// The domain of a buffer, as drivers use it.
+#[derive(Clone, Copy)]
+struct Driver {
+    kernel: &'static Kernel,
+    number: usize,
+}
+
 impl Kernel {
     /// One operation.
-    pub fn run(&self, op: Op) {
+    pub fn run(&'static self, op: Op) {
         hw::note(|| format!("-- {op}"));
         let slot = |Buffer(b): Buffer| &self.slots[usize::from(b)];
+        let driver = |Buffer(b): Buffer| Driver {
+            kernel: self,
+            number: usize::from(b) % self.config.domains,
+        };
+        let policy = self.config.policy;
         match op {
-            Op::Map(b) => slot(b).enter(|content| self.map(content, 1)),
-            Op::Map2(b) => slot(b).enter(|content| self.map(content, 2)),
+            Op::Map(b) => slot(b).enter(|c| driver(b).map(c, 1, Rights::ReadWrite)),
+            Op::MapRead(b) => slot(b).enter(|c| driver(b).map(c, 1, Rights::Read)),
+            Op::MapWrite(b) => slot(b).enter(|c| driver(b).map(c, 1, Rights::Write)),
+            Op::Map2(b) => slot(b).enter(|c| driver(b).map(c, 2, Rights::ReadWrite)),
+            Op::Scatter(b) => slot(b).enter(|c| driver(b).scatter(c)),
+            Op::Share(b) => slot(b).enter(|c| driver(b).share(c)),
             Op::Use(b) => slot(b).enter(|content| {
-                if let Content::Mapped(Mapping { at, first, pages }) = content {
-                    io::leads_to(range(at, pages), first);
+                if let Content::Mapped(mapping) = &content {
+                    driver(b).used(mapping);
                 }
                 content
             }),
-            Op::Unmap(b) => slot(b).enter(|content| self.unmap(content, self.config.policy)),
-            Op::UnmapStrict(b) => slot(b).enter(|content| self.unmap(content, Policy::Strict)),
-            Op::Reserve(b) => slot(b).enter(|content| self.reserve(content)),
-            Op::Link(b) => slot(b).enter(|content| self.link(content)),
-            Op::Unlink(b) => slot(b).enter(|content| self.unlink(content)),
-            Op::Release(b) => slot(b).enter(|content| self.release(content)),
-            Op::Big => self.big(),
+            Op::Unmap(b) => slot(b).enter(|c| driver(b).unmap(c, policy)),
+            Op::UnmapStrict(b) => slot(b).enter(|c| driver(b).unmap(c, Policy::Strict)),
+            Op::Reserve(b) => slot(b).enter(|c| driver(b).reserve(c)),
+            Op::Link(b) => slot(b).enter(|c| driver(b).link(c)),
+            Op::Unlink(b) => slot(b).enter(|c| driver(b).unlink(c)),
+            Op::Release(b) => slot(b).enter(|c| driver(b).release(c)),
+            Op::Big => Driver { kernel: self, number: 0 }.big(),
+            Op::Bypass => Driver { kernel: self, number: 0 }.bypass(),
+            Op::Attach => self.traveller.enter(|at| self.come(at, 0)),
+            Op::Detach => self.traveller.enter(|at| self.leave(at)),
+            Op::Move => self.traveller.enter(|at| self.move_on(at)),
+            Op::Pull => self.traveller.enter(|at| self.pull(at)),
             Op::Poll => self.poll(0),
             Op::Timer => self.poll(LATE),
             Op::Flush => self.flush(),
         }
     }
 
-    /// Mapping may fail for want of addresses or tables, and when others are at all cells.
-    fn excuse(error: MapError) {
-        match error {
-            MapError::Addresses(AllocError::Exhausted) => hw::witness("no-address-left"),
-            MapError::Table(_) | MapError::Busy => {}
-            other => hw::breach(Invariant::ErrorsTotal, format!("mapping fails: {other}")),
+    fn poll(&self, later: u64) {
+        self.clock.set(self.clock.get() + later);
+        for domain in self.all_domains() {
+            if let Err(error) = domain.poll(self.clock.get()) {
+                hw::breach(Invariant::ErrorsTotal, format!("polling fails: {error}"));
+            }
         }
     }
 
-    fn map(&self, content: Content, pages: u64) -> Content {
+    /// Waits until nothing is owed.
+    pub fn flush(&self) {
+        for domain in self.all_domains() {
+            if let Err(error) = domain.flush() {
+                hw::breach(Invariant::ErrorsTotal, format!("flushing fails: {error}"));
+            }
+        }
+    }
+}
+
+/// Mapping may fail for want of addresses or tables, and when others are at all cells.
+fn excuse(error: MapError) {
+    match error {
+        MapError::Addresses(AllocError::Exhausted) => hw::witness("no-address-left"),
+        MapError::Table(_) | MapError::Busy => {}
+        other => hw::breach(Invariant::ErrorsTotal, format!("mapping fails: {other}")),
+    }
+}
+
+/// Does what unmaps something until others are not in its way.
+fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
+    loop {
+        match f() {
+            Ok(done) => return done,
+            Err(UnmapError::Busy) => io::relax(),
+            Err(error) => {
+                let details = format!("what is mapped can't be unmapped: {error}");
+                hw::breach(Invariant::ErrorsTotal, details)
+            }
+        }
+    }
+}
+
+impl Driver {
+    fn domain(self) -> &'static dyn AnyDomain {
+        self.kernel.domain(self.number)
+    }
+
+    fn errs(self, mistake: Mistake) -> bool {
+        self.kernel.config.errs(mistake)
+    }
+
+    /// The device is told of these addresses.
+    fn leads(self, at: DmaAddr, pages: u64, first: PhysAddr, rights: Rights) {
+        let addresses = self.kernel.addresses(self.number, range(at, pages));
+        io::leads_to(addresses, first, rights, self.kernel.config.reads_too());
+    }
+
+    fn used(self, mapping: &Mapping) {
+        let Mapping { at, first, second, pages, rights } = *mapping;
+        match second {
+            None => self.leads(at, pages, first, rights),
+            Some(second) => {
+                self.leads(at, 1, first, rights);
+                self.leads(DmaAddr(at.0 + PAGE), 1, second, rights);
+            }
+        }
+    }
+
+    fn is_revoked(self, at: DmaAddr, pages: u64, first: PhysAddr) {
+        io::is_revoked(self.kernel.addresses(self.number, range(at, pages)), first);
+    }
+
+    fn map(self, content: Content, pages: u64, rights: Rights) -> Content {
         let Content::Nothing = content else { return content };
-        let Some(first) = self.frames.take(pages as usize) else { return Content::Nothing };
-        match self.domain().map(first, pages * PAGE, Rights::ReadWrite) {
+        let Some(first) = self.kernel.frames.take(pages as usize) else { return Content::Nothing };
+        self.map_frames(first, pages, rights)
+    }
+
+    fn map_frames(self, first: PhysAddr, pages: u64, rights: Rights) -> Content {
+        match self.domain().map(self.kernel.config.policy, first, pages * PAGE, rights) {
             Ok(at) => {
-                io::leads_to(range(at, pages), first);
-                Content::Mapped(Mapping { at, first, pages })
+                let mapping = Mapping { at, first, second: None, pages, rights };
+                self.used(&mapping);
+                Content::Mapped(mapping)
             }
             Err(error) => {
-                Self::excuse(error);
-                self.frames.give(first, pages);
+                excuse(error);
+                self.kernel.frames.give(first, pages);
                 Content::Nothing
             }
         }
     }
 
-    /// Does what unmaps something until others are not in its way.
-    fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
-        loop {
-            match f() {
-                Ok(done) => return done,
-                Err(UnmapError::Busy) => io::relax(),
-                Err(error) => {
-                    let details = format!("what is mapped can't be unmapped: {error}");
-                    hw::breach(Invariant::ErrorsTotal, details)
-                }
+    /// A page that any number of buffers may lead to.
+    fn share(self, content: Content) -> Content {
+        let Content::Nothing = content else { return content };
+        if !self.kernel.frames.take_common() {
+            return Content::Nothing;
+        }
+        self.map_frames(COMMON, 1, Rights::ReadWrite)
+    }
+
+    /// Two pages that do not follow each other.
+    fn scatter(self, content: Content) -> Content {
+        let Content::Nothing = content else { return content };
+        let frames = &self.kernel.frames;
+        let Some(first) = frames.take(1) else { return Content::Nothing };
+        let Some(second) = frames.take(1) else {
+            frames.give(first, 1);
+            return Content::Nothing;
+        };
+        let segments = [second, first].map(|phys| Segment { phys, bytes: PAGE });
+        match self.domain().map_sg(&segments, Rights::ReadWrite) {
+            Ok(at) => {
+                let rights = Rights::ReadWrite;
+                let mapping = Mapping { at, first: second, second: Some(first), pages: 2, rights };
+                self.used(&mapping);
+                hw::witness("scattered");
+                Content::Mapped(mapping)
+            }
+            Err(error) => {
+                excuse(error);
+                frames.give(first, 1);
+                frames.give(second, 1);
+                Content::Nothing
             }
         }
     }
 
-    fn unmap(&self, content: Content, policy: Policy) -> Content {
-        let Content::Mapped(Mapping { at, first, pages }) = content else { return content };
-        io::leads_to(range(at, pages), first);
-        Self::insist(|| self.domain().unmap_under(policy, at, pages * PAGE));
-        if policy == Policy::Strict {
-            io::is_revoked(range(at, pages), first);
+    /// Memory in the window is mapped, and unmapped, and is in reach before and after. Without a window that is refused.
+    fn bypass(self) {
+        let mapped = self.domain().map(Policy::Bypass, BYPASSED, PAGE, Rights::ReadWrite);
+        match mapped {
+            Ok(at) if self.kernel.config.window => {
+                let window = self.kernel.window.get();
+                if at.0 != window.0 + BYPASSED.0 {
+                    let details = format!("{BYPASSED:?} is at {at:?} in a window at {window:?}");
+                    hw::breach(Invariant::ErrorsTotal, details);
+                }
+                self.leads(at, 1, BYPASSED, Rights::ReadWrite);
+                insist(|| self.domain().unmap(Policy::Bypass, at, PAGE));
+                self.leads(at, 1, BYPASSED, Rights::ReadWrite);
+                hw::witness("bypassed");
+            }
+            Err(MapError::Refused) if !self.kernel.config.window => hw::witness("bypass-refused"),
+            other => hw::breach(Invariant::ErrorsTotal, format!("bypassing gives {other:?}")),
         }
-        self.frames.give(first, pages);
+    }
+
+    fn unmap(self, content: Content, policy: Policy) -> Content {
+        let Content::Mapped(mapping) = content else { return content };
+        let Mapping { at, first, second, pages, .. } = mapping;
+        self.used(&mapping);
+        let give = || match second {
+            None => self.kernel.frames.give(first, pages),
+            Some(second) => {
+                self.kernel.frames.give(first, 1);
+                self.kernel.frames.give(second, 1);
+            }
+        };
+        if self.errs(Mistake::FreesFirst) {
+            give();
+        }
+        insist(|| self.domain().unmap(policy, at, pages * PAGE));
+        let strict = policy == Policy::Strict || self.errs(Mistake::LazyTrusted);
+        // A page that others have mapped too may be in reach by the same address.
+        if strict && first != COMMON {
+            match second {
+                None => self.is_revoked(at, pages, first),
+                Some(second) => {
+                    self.is_revoked(at, 1, first);
+                    self.is_revoked(DmaAddr(at.0 + PAGE), 1, second);
+                }
+            }
+        }
+        if !self.errs(Mistake::FreesFirst) {
+            give();
+        }
         Content::Nothing
     }
 
-    fn reserve(&self, content: Content) -> Content {
+    fn reserve(self, content: Content) -> Content {
         let Content::Nothing = content else { return content };
         match self.domain().reserve(RESERVED) {
             Ok(reservation) => Content::Reserved(reservation, Vec::new()),
             Err(error) => {
-                Self::excuse(error);
+                excuse(error);
                 Content::Nothing
             }
         }
     }
 
-    fn link(&self, content: Content) -> Content {
+    fn link(self, content: Content) -> Content {
         let Content::Reserved(mut reservation, mut frames) = content else { return content };
         if reservation.linked() == reservation.pages() {
             return Content::Reserved(reservation, frames);
         }
-        let Some(first) = self.frames.take(1) else {
+        let Some(first) = self.kernel.frames.take(1) else {
             return Content::Reserved(reservation, frames);
         };
         match self.domain().link(&mut reservation, first, 1, Rights::Write) {
             Ok(at) => {
-                io::leads_to(range(at, 1), first);
+                if let Err(error) = self.domain().sync(&mut reservation) {
+                    hw::breach(Invariant::ErrorsTotal, format!("syncing fails: {error}"));
+                }
+                self.leads(at, 1, first, Rights::Write);
                 frames.push(first);
             }
             Err(error) => {
-                Self::excuse(error);
-                self.frames.give(first, 1);
+                excuse(error);
+                self.kernel.frames.give(first, 1);
             }
         }
         Content::Reserved(reservation, frames)
     }
 
-    fn unlink(&self, content: Content) -> Content {
+    fn unlink(self, content: Content) -> Content {
         let Content::Reserved(mut reservation, frames) = content else { return content };
-        Self::insist(|| self.domain().unlink(&mut reservation));
+        insist(|| self.domain().unlink(&mut reservation));
         self.frames_are_gone(reservation.addr(), frames, Policy::Strict);
         Content::Reserved(reservation, Vec::new())
     }
 
-    fn release(&self, content: Content) -> Content {
+    fn release(self, content: Content) -> Content {
         let Content::Reserved(reservation, frames) = content else { return content };
         let at = reservation.addr();
         let mut kept = Some(reservation);
-        Self::insist(|| match kept.take() {
+        insist(|| match kept.take() {
             Some(reservation) => self.domain().release(reservation).map_err(|(error, back)| {
                 kept = back;
                 error
             }),
             None => Ok(()),
         });
-        self.frames_are_gone(at, frames, self.config.policy);
+        self.frames_are_gone(at, frames, self.kernel.config.policy);
         Content::Nothing
     }
 
     /// What was behind addresses from `at` on was unmapped, and is freed.
-    fn frames_are_gone(&self, at: DmaAddr, frames: Vec<PhysAddr>, policy: Policy) {
+    fn frames_are_gone(self, at: DmaAddr, frames: Vec<PhysAddr>, policy: Policy) {
         for (n, first) in (0..).zip(frames) {
             if policy == Policy::Strict {
-                io::is_revoked(range(DmaAddr(at.0 + n * PAGE), 1), first);
+                self.is_revoked(DmaAddr(at.0 + n * PAGE), 1, first);
             }
-            self.frames.give(first, 1);
+            self.kernel.frames.give(first, 1);
         }
     }
 
-    fn big(&self) {
-        if !self.frames.take_big() {
+    fn big(self) {
+        if !self.kernel.frames.take_big() {
             return;
         }
         match self.domain().reserve(BIG_PAGES.next_power_of_two()) {
             Ok(mut reservation) => {
-                let linked =
-                    self.domain().link(&mut reservation, BIG, BIG_PAGES, Rights::ReadWrite);
+                let rights = Rights::ReadWrite;
+                let linked = self.domain().link(&mut reservation, BIG, BIG_PAGES, rights);
                 match linked {
-                    Ok(at) => io::leads_to(range(at, BIG_PAGES), BIG),
+                    Ok(at) => {
+                        if let Err(error) = self.domain().sync(&mut reservation) {
+                            let details = format!("syncing fails: {error}");
+                            hw::breach(Invariant::ErrorsTotal, details);
+                        }
+                        self.leads(at, BIG_PAGES, BIG, rights);
+                        hw::witness("large-page");
+                    }
                     Err(error) => {
-                        Self::excuse(error);
+                        excuse(error);
                         hw::witness("mapping-undone");
                     }
                 }
-                let content = Content::Reserved(reservation, Vec::new());
-                self.release(content);
+                self.release(Content::Reserved(reservation, Vec::new()));
             }
-            Err(error) => Self::excuse(error),
+            Err(error) => excuse(error),
         }
-        self.frames.give(BIG, BIG_PAGES);
-    }
-
-    fn poll(&self, later: u64) {
-        self.clock.set(self.clock.get() + later);
-        if let Err(error) = self.domain().poll(self.clock.get()) {
-            hw::breach(Invariant::ErrorsTotal, format!("polling fails: {error}"));
-        }
-    }
-
-    /// Waits until nothing is owed.
-    pub fn flush(&self) {
-        if let Err(error) = self.domain().flush() {
-            hw::breach(Invariant::ErrorsTotal, format!("flushing fails: {error}"));
-        }
+        self.kernel.frames.give(BIG, BIG_PAGES);
     }
 }

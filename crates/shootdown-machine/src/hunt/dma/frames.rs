@@ -16,24 +16,35 @@ const FIRST: u64 = 0x4000_0000;
 /// Behind them a large page and one page more, as if it were one frame: [`Op::Big`](super::Op::Big).
 pub(super) const BIG: PhysAddr = PhysAddr(0x8000_0000);
 pub(super) const BIG_PAGES: u64 = 513;
+/// Below them a page that several drivers may own: [`Op::Share`](super::Op::Share).
+pub(super) const COMMON: PhysAddr = PhysAddr(0x7fff_f000);
+/// A page in the window: [`Op::Bypass`](super::Op::Bypass). It is the kernel's for good.
+pub(super) const BYPASSED: PhysAddr = PhysAddr(0x3000);
+/// Their places behind the frames.
+const BIG_AT: usize = FRAMES;
+const COMMON_AT: usize = FRAMES + 1;
 
 #[derive(Default)]
 struct Frame {
-    owned: Cell<bool>,
+    owners: Cell<u8>,
     refs: Cell<u8>,
     /// It is being looked at, and is nobody's yet.
     examined: Cell<bool>,
 }
 
 pub(super) struct Frames {
-    frames: [Frame; FRAMES + 1],
+    frames: [Frame; FRAMES + 2],
     /// Nobody reaches what is recycled.
     promised: bool,
 }
 
 /// The first page of a frame.
 const fn page(frame: usize) -> PhysAddr {
-    if frame == FRAMES { BIG } else { PhysAddr(FIRST + ((frame as u64) << 12)) }
+    match frame {
+        BIG_AT => BIG,
+        COMMON_AT => COMMON,
+        _ => PhysAddr(FIRST + ((frame as u64) << 12)),
+    }
 }
 
 impl Frames {
@@ -42,27 +53,43 @@ impl Frames {
     }
 
     fn is_free(&self, frame: usize) -> bool {
-        let Frame { owned, refs, examined } = &self.frames[frame];
-        !owned.get() && refs.get() == 0 && !examined.get()
+        let Frame { owners, refs, examined } = &self.frames[frame];
+        owners.get() == 0 && refs.get() == 0 && !examined.get()
     }
 
     /// Frames that follow each other, for a driver; `None`: there are none.
     pub fn take(&self, count: usize) -> Option<PhysAddr> {
         let free = |first: &usize| (*first..*first + count).all(|frame| self.is_free(frame));
         let first = (0..=FRAMES - count).find(free)?;
-        (first..first + count).for_each(|frame| self.frames[frame].owned.set(true));
+        (first..first + count).for_each(|frame| self.frames[frame].owners.set(1));
         Some(page(first))
     }
 
     /// The large page and one more.
     pub fn take_big(&self) -> bool {
-        self.is_free(FRAMES) && !self.frames[FRAMES].owned.replace(true)
+        let free = self.is_free(BIG_AT);
+        if free {
+            self.frames[BIG_AT].owners.set(1);
+        }
+        free
+    }
+
+    /// The page that several may own.
+    pub fn take_common(&self) -> bool {
+        let Frame { owners, examined, .. } = &self.frames[COMMON_AT];
+        if !examined.get() {
+            owners.set(owners.get() + 1);
+        }
+        !examined.get()
     }
 
     /// Which frames these pages are.
     fn frames(first: PhysAddr, pages: u64) -> std::ops::Range<usize> {
         if first.0 >= BIG.0 {
-            return FRAMES..FRAMES + 1;
+            return BIG_AT..BIG_AT + 1;
+        }
+        if first == COMMON {
+            return COMMON_AT..COMMON_AT + 1;
         }
         let at = (first.0 - FIRST) as usize >> 12;
         at..at + pages as usize
@@ -71,7 +98,8 @@ impl Frames {
     /// Their owner frees them.
     pub fn give(&self, first: PhysAddr, pages: u64) {
         for frame in Self::frames(first, pages) {
-            self.frames[frame].owned.set(false);
+            let owners = &self.frames[frame].owners;
+            owners.set(owners.get() - 1);
             self.recycle(frame);
         }
     }
@@ -91,7 +119,7 @@ impl Frames {
                 hw::breach(Invariant::FrameReuse, details)
             };
             refs.set(left);
-            if left == 0 && !self.frames[frame].owned.get() {
+            if left == 0 && self.frames[frame].owners.get() == 0 {
                 hw::witness("held-frame-recycled");
             }
             self.recycle(frame);
@@ -109,8 +137,8 @@ impl Frames {
 
     /// Nothing is owed any more: what nobody owns is not held, and out of reach.
     pub fn check_settled(&self) {
-        for (frame, Frame { owned, refs, .. }) in self.frames.iter().enumerate() {
-            if owned.get() {
+        for (frame, Frame { owners, refs, .. }) in self.frames.iter().enumerate() {
+            if owners.get() != 0 {
                 continue;
             }
             if refs.get() != 0 {

@@ -15,8 +15,16 @@ pub(super) const BUFFERS: u8 = 4;
 pub enum Op {
     /// Takes a frame and maps it.
     Map(Buffer),
+    /// The same, to be read only.
+    MapRead(Buffer),
+    /// The same, to be written only.
+    MapWrite(Buffer),
     /// Two frames.
     Map2(Buffer),
+    /// Two frames that do not follow each other.
+    Scatter(Buffer),
+    /// A frame that other buffers may lead to as well.
+    Share(Buffer),
     /// The device uses it.
     Use(Buffer),
     /// Unmaps it, and frees the memory.
@@ -33,6 +41,16 @@ pub enum Op {
     Release(Buffer),
     /// Maps memory of a large page and one page more, for which there may be no table; and unmaps it.
     Big,
+    /// Maps memory in the window, and unmaps it: nothing changes. Without a window it is refused.
+    Bypass,
+    /// A device comes into the first domain.
+    Attach,
+    /// It leaves.
+    Detach,
+    /// It moves to the next domain.
+    Move,
+    /// It is pulled out.
+    Pull,
     /// Looks what is complete.
     Poll,
     /// The same because it is time: what is owed is told of, empty tables are looked for.
@@ -47,7 +65,11 @@ impl Op {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Map(_) => "map",
+            Self::MapRead(_) => "map-read",
+            Self::MapWrite(_) => "map-write",
             Self::Map2(_) => "map2",
+            Self::Scatter(_) => "scatter",
+            Self::Share(_) => "share",
             Self::Use(_) => "use",
             Self::Unmap(_) => "unmap",
             Self::UnmapStrict(_) => "unmap-strict",
@@ -56,6 +78,11 @@ impl Op {
             Self::Unlink(_) => "unlink",
             Self::Release(_) => "release",
             Self::Big => "big",
+            Self::Bypass => "bypass",
+            Self::Attach => "attach",
+            Self::Detach => "detach",
+            Self::Move => "move",
+            Self::Pull => "pull",
             Self::Poll => "poll",
             Self::Timer => "timer",
             Self::Flush => "flush",
@@ -67,7 +94,11 @@ impl Op {
     pub const fn buffer(self) -> Option<Buffer> {
         match self {
             Self::Map(b)
+            | Self::MapRead(b)
+            | Self::MapWrite(b)
             | Self::Map2(b)
+            | Self::Scatter(b)
+            | Self::Share(b)
             | Self::Use(b)
             | Self::Unmap(b)
             | Self::UnmapStrict(b)
@@ -75,7 +106,15 @@ impl Op {
             | Self::Link(b)
             | Self::Unlink(b)
             | Self::Release(b) => Some(b),
-            Self::Big | Self::Poll | Self::Timer | Self::Flush => None,
+            Self::Big
+            | Self::Bypass
+            | Self::Attach
+            | Self::Detach
+            | Self::Move
+            | Self::Pull
+            | Self::Poll
+            | Self::Timer
+            | Self::Flush => None,
         }
     }
 }
@@ -112,9 +151,13 @@ impl FromStr for Op {
     /// Reads an operation. The error is a sentence.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let about: [fn(Buffer) -> Self; 9] = [
+        let about: [fn(Buffer) -> Self; 13] = [
             Self::Map,
+            Self::MapRead,
+            Self::MapWrite,
             Self::Map2,
+            Self::Scatter,
+            Self::Share,
             Self::Use,
             Self::Unmap,
             Self::UnmapStrict,
@@ -126,7 +169,17 @@ impl FromStr for Op {
         if let Some(op) = about.into_iter().find(|op| op(Buffer(0)).name() == name) {
             return rest.trim().parse().map(op);
         }
-        let alone = [Self::Big, Self::Poll, Self::Timer, Self::Flush];
+        let alone = [
+            Self::Big,
+            Self::Bypass,
+            Self::Attach,
+            Self::Detach,
+            Self::Move,
+            Self::Pull,
+            Self::Poll,
+            Self::Timer,
+            Self::Flush,
+        ];
         let found = alone.into_iter().find(|op| op.name() == text);
         found.ok_or_else(|| format!("`{text}` is nothing that a driver does"))
     }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use shootdown::CpuId;
 
-use super::host::Kernel;
+use super::world::Kernel;
 use super::{Config, Op};
 use crate::hunt::{MAX_CPUS, World};
 

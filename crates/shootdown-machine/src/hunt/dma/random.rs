@@ -3,7 +3,7 @@
 use shootdown_dma::Policy;
 
 use super::op::BUFFERS;
-use super::{Buffer, Config, DmaProgram, Op};
+use super::{Buffer, Config, DmaProgram, Op, Source, Tables};
 use crate::hunt::schedule::Rng;
 
 impl DmaProgram {
@@ -19,22 +19,49 @@ impl DmaProgram {
     }
 }
 
+/// Chance in so many cases of a hundred.
+fn chance(n: &mut Rng, percent: usize) -> bool {
+    n.below(100) < percent
+}
+
 fn config(n: &mut Rng) -> Config {
     let policies = [Policy::Strict, Policy::Held, Policy::Held, Policy::Lazy];
+    let from = [
+        Source::Tree,
+        Source::Tree,
+        Source::Magazines,
+        Source::Arena,
+        Source::Ring,
+        Source::Identity,
+        Source::Identity,
+    ][n.below(7)];
     Config {
         policy: policies[n.below(policies.len())],
         entries: [1, 2, 4][n.below(3)],
         flush: 1 + n.below(3),
         atc: n.below(2) == 0,
         pages: [2, 4, 2048][n.below(3)],
-        tables: [3, 4, 6][n.below(3)],
+        // A page of identity addresses has tables of its own.
+        tables: if from == Source::Identity {
+            [4, 6, 8][n.below(3)]
+        } else {
+            [3, 4, 6][n.below(3)]
+        },
+        format: Tables::ALL[n.below(Tables::ALL.len())],
+        from,
+        units: 1 + usize::from(chance(n, 25)),
+        domains: 1 + usize::from(chance(n, 25)),
+        absence: chance(n, 15),
+        coherent: !chance(n, 25),
+        window: from == Source::Tree && chance(n, 20),
+        mistake: None,
     }
 }
 
 #[allow(clippy::cast_possible_truncation)] // below BUFFERS
 fn op(n: &mut Rng) -> Op {
     let buffer = Buffer(n.below(usize::from(BUFFERS)) as u8);
-    match n.below(24) {
+    match n.below(32) {
         0..6 => Op::Map(buffer),
         6 => Op::Map2(buffer),
         7..12 => Op::Unmap(buffer),
@@ -47,6 +74,14 @@ fn op(n: &mut Rng) -> Op {
         19 => Op::Big,
         20 => Op::Poll,
         21 | 22 => Op::Timer,
-        _ => Op::Flush,
+        23 => Op::Flush,
+        24 => Op::MapRead(buffer),
+        25 => Op::MapWrite(buffer),
+        26 => Op::Scatter(buffer),
+        27 => Op::Share(buffer),
+        28 => Op::Bypass,
+        29 => Op::Attach,
+        30 => [Op::Detach, Op::Pull][n.below(2)],
+        _ => [Op::Move, Op::Attach][n.below(2)],
     }
 }

@@ -1,353 +1,530 @@
-//! A hostile IOMMU: everything that it, and the devices behind it, could have cached.
+//! Hostile IOMMUs: everything that they, and the devices behind them, could have cached.
 //!
-//! What a real one caches is a matter of chance. This one has cached every translation that was reachable at any time since
-//! the last command that covers it: it walks at every store to a table, along every path that it knows, and a path that it
-//! knows it keeps, through table pages that were unlinked since (paging-structure caches). So what the software has to
+//! What a real one caches is a matter of chance. These have cached every translation that was reachable at any time since
+//! the last command that covers it: they walk at every store to a table, along every path that they know, and a path that they
+//! know they keep, through table pages that were unlinked since (paging-structure caches). So what the software has to
 //! fear is a set that follows from the order of its own steps; left to chance is only when a command takes effect, and
 //! when that is heard of.
 //!
-//! | power of the hardware | here |
-//! |---|---|
-//! | never evicts; prefetches any present entry at any time | `leaves` grows at every store |
-//! | walks on from a cached entry after it was unlinked | `walks` is left to commands that are not leaf-only |
-//! | a command takes effect at any time before it is heard of | [`Submitted::executed`], chosen when it is submitted |
-//! | a device asks for translations again when it forgets them | `devices` is filled from `leaves`, also stale ones |
+//! | power of the hardware | here | switch |
+//! |---|---|---|
+//! | never evicts | leaves stay until a command covers them | always |
+//! | prefetches any present entry at any time | leaves grow at every store | [`Power::Speculation`] |
+//! | remembers that there was nothing, until told | `known` has what it does not | [`Power::RemembersAbsence`] |
+//! | walks on from a cached entry after it was unlinked | `walks` is left to commands that are not leaf-only | [`Power::WalkCaches`] |
+//! | a command takes effect at any time before it is heard of | chosen when it is submitted | [`Power::LateInvalidation`] |
+//! | a device asks for translations again when it forgets them | its cache is filled from the unit's, also with stale ones | the device has a cache |
+//! | accesses that have begun go on until completion | what is forgotten early is `flying` | [`Power::InFlight`] |
+//! | reads memory, not CPUs' caches | words have older values until they are written back | [`Power::StaleLines`] |
+//! | reads an entry of several words at several times | `device.rs` | [`Power::TornEntries`] |
+//! | keeps what it has read of a device's entry | `device.rs` | [`Power::CachedEntries`] |
+//! | a translation survives one command | `spared` | [`Power::SurvivesOnce`] |
+//! | caches a large page in pieces, and forgets a piece | [`Cached::without`] | [`Power::Fracture`] |
+//!
+//! What depends on the model of the hardware (remembering absence, reading memory, surviving) happens only if the world says that it has
+//! such a model ([`Model`]), since its kernel must be told. Queues in memory, and their errors, are not here: units are told by
+//! commands, as the library's engine makes them; its queues have tests of their own.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod cached;
+mod device;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use cached::Cached;
+pub use device::{Half, VALID};
+pub use tables::{Decoded, Walker};
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use shootdown_dma::invalidate::{Command, Ticket};
-use shootdown_dma::{DomainId, PhysAddr};
+use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr};
 
 use super::memory::mix;
-use crate::io::walk::{Decoded, INDEX_BITS, Walker};
-use crate::oracle::devices::Cached;
+use super::powers::{Power, Powers};
+use cached::Walk;
+use device::Device;
+use tables::{INDEX_BITS, Place, Words, span};
+use unit::{DENIALS, Devices, Reach, Submitted, Unit, take};
 
-/// A path that is known: the table that decodes the pages from `first` on, at this level.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-struct Walk {
-    level: u8,
-    first: u64,
-    table: u64,
+/// What IOMMUs there are, and what they are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    /// How they read tables.
+    pub walker: Walker,
+    /// How many there are.
+    pub units: usize,
+    /// They look into CPUs' caches when they walk.
+    pub coherent: bool,
+    /// They remember what was not mapped (VT-d's caching mode, AMD-Vi's NpCache).
+    pub remembers_absence: bool,
+    /// A translation may survive one command (an erratum).
+    pub survives_once: bool,
 }
 
-#[derive(Clone, Debug)]
-struct Submitted {
-    ticket: Ticket,
-    commands: Vec<Command>,
-    executed: bool,
-    denials: u8,
+/// Adds a translation to a hash.
+fn add_leaf(leaf: &Cached, mark: u64, add: &mut impl FnMut(u64)) {
+    let rights = u64::from(leaf.writes) | u64::from(leaf.reads) << 1 | u64::from(leaf.domain) << 8;
+    add(leaf.first ^ leaf.to.rotate_left(24) ^ leaf.pages << 50 ^ mix(mark ^ rights << 32));
 }
 
-/// How often completion may be denied before it has to be told.
-const DENIALS: u8 = 2;
+/// What a walk finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    /// Always this.
+    Leaf(Cached),
+    /// Perhaps nothing.
+    Nothing,
+}
 
-/// The IOMMU of a hunted machine.
+/// The IOMMUs of a hunted machine, and the devices behind them.
 pub(super) struct Iommu {
-    walker: Option<Walker>,
-    domain: DomainId,
-    root: u64,
-    /// Words that are not 0, as they are visible.
-    words: BTreeMap<(u64, u16), u64>,
-    walks: BTreeSet<Walk>,
-    leaves: BTreeSet<Cached>,
-    /// What devices with caches of their own have.
-    devices: Option<BTreeSet<Cached>>,
-    queue: VecDeque<Submitted>,
-    last: Ticket,
-    completed: Ticket,
+    powers: Powers,
+    model: Option<Model>,
+    words: Words,
+    units: Vec<Unit>,
+    devices: Devices,
 }
 
 impl Iommu {
-    pub fn new() -> Self {
-        Self {
-            walker: None,
-            domain: DomainId(0),
-            root: 0,
-            words: BTreeMap::new(),
-            walks: BTreeSet::new(),
-            leaves: BTreeSet::new(),
-            devices: None,
-            queue: VecDeque::new(),
-            last: Ticket(0),
-            completed: Ticket(0),
-        }
+    pub fn new(powers: Powers) -> Self {
+        let (words, devices) = (Words::default(), BTreeMap::new());
+        Self { powers, model: None, words, units: Vec::new(), devices }
     }
 
-    /// Serves devices of `domain` by the tables under `root`; `caches`: the devices have caches of their own.
-    pub fn attach(&mut self, walker: Walker, domain: DomainId, root: PhysAddr, caches: bool) {
-        self.walker = Some(walker);
-        self.domain = domain;
-        self.root = root.0;
-        self.devices = caches.then(BTreeSet::new);
+    /// There are such.
+    pub fn set_up(&mut self, model: Model) {
+        self.model = Some(model);
+        self.units = (0..model.units).map(|_| Unit::default()).collect();
+    }
+
+    fn has(&self, power: Power) -> bool {
+        let model = |f: fn(&Model) -> bool| self.model.as_ref().is_some_and(f);
+        self.powers.has(power)
+            && match power {
+                Power::StaleLines => model(|m| !m.coherent),
+                Power::RemembersAbsence => model(|m| m.remembers_absence),
+                Power::SurvivesOnce => model(|m| m.survives_once),
+                _ => true,
+            }
+    }
+
+    // ------------------------------------------------------------ devices
+
+    /// There is a device behind a unit; it has a cache of its own, or not. It is served when its entry says so.
+    pub fn plug(&mut self, device: DeviceId, unit: usize, caches: bool) {
+        let device = self.devices.entry(device.0).or_insert_with(|| Device::new(device.0, unit));
+        device.plugged = true;
+        device.atc = caches.then(BTreeSet::new);
         self.fill();
     }
 
-    fn top(&self) -> Option<Walk> {
-        let walker = self.walker?;
-        Some(Walk { level: walker.levels, first: 0, table: self.root })
+    /// The device is gone, with all that it had cached.
+    pub fn unplug(&mut self, device: DeviceId) {
+        if let Some(device) = self.devices.get_mut(&device.0) {
+            (device.plugged, device.atc) = (false, None);
+        }
     }
+
+    /// Writes a word of a device's entry.
+    pub fn write_entry(&mut self, device: DeviceId, half: Half, value: u64) {
+        let (torn, kept) = (self.has(Power::TornEntries), self.has(Power::CachedEntries));
+        let Some(unit) = self.devices.get(&device.0).map(|device| device.unit) else { return };
+        let before: BTreeSet<u16> = self.tops(unit).map(|top| top.domain).collect();
+        if let Some(device) = self.devices.get_mut(&device.0) {
+            device.write(half, value, torn, kept);
+        }
+        if self.has(Power::RemembersAbsence) {
+            // Of a domain that nobody was in, nobody has looked at anything yet.
+            let new = self.tops(unit).filter(|top| !before.contains(&top.domain));
+            let known = self.present(new.collect());
+            self.units[unit].known.extend(known);
+        }
+        self.fill();
+    }
+
+    // ------------------------------------------------------------ tables
 
     /// A word of a table is visible now.
     pub fn written(&mut self, table: u64, index: u16, value: u64) {
-        if value == 0 {
-            self.words.remove(&(table, index));
-        } else {
-            self.words.insert((table, index), value);
+        let stale = self.has(Power::StaleLines);
+        let place = (table, index);
+        self.unknow(place, value);
+        self.words.store(place, value, stale);
+        if !self.has(Power::WalkCaches) {
+            return self.fill();
         }
-        let ways: Vec<Walk> =
-            self.walks.iter().copied().chain(self.top()).filter(|w| w.table == table).collect();
-        for way in ways {
-            self.follow(way, index, value);
+        for unit in 0..self.units.len() {
+            for way in self.ways(unit).filter(|w| w.table == table).collect::<Vec<_>>() {
+                self.follow(unit, way, index, value);
+            }
         }
         self.refill_devices();
+    }
+
+    /// A word changes: of what it led to, and does not lead to any more, nothing is known.
+    fn unknow(&mut self, (table, index): Place, value: u64) {
+        let Some(Model { walker, .. }) = self.model.filter(|_| self.has(Power::RemembersAbsence))
+        else {
+            return;
+        };
+        let before = self.words.now((table, index));
+        for unit in 0..self.units.len() {
+            for way in self.ways(unit).filter(|w| w.table == table).collect::<Vec<_>>() {
+                if (walker.decode)(way.level, before) == (walker.decode)(way.level, value) {
+                    continue;
+                }
+                let first = way.first + u64::from(index) * span(way.level);
+                let last = first + span(way.level);
+                let below = |leaf: &Cached| (first..last).contains(&leaf.first);
+                self.units[unit].known.retain(|leaf| leaf.domain != way.domain || !below(leaf));
+            }
+        }
+    }
+
+    /// The line of a word is in memory.
+    pub fn written_back(&mut self, table: u64, index: u16) {
+        self.words.write_back((table, index));
     }
 
     /// The words of a table that are not 0.
     pub fn words_of(&self, table: PhysAddr) -> Vec<u16> {
-        self.words.range((table.0, 0)..=(table.0, u16::MAX)).map(|(&(_, index), _)| index).collect()
+        self.words.of(table.0).map(|(index, _)| index).collect()
+    }
+
+    /// Where walks of a unit begin: for all that it knows of devices' entries.
+    fn tops(&self, unit: usize) -> impl Iterator<Item = Walk> + '_ {
+        let level = self.model.as_ref().map_or(1, |m| m.walker.levels);
+        let behind = self.devices.values().filter(move |device| device.unit == unit);
+        let entries = behind.flat_map(|device| device.cached.iter().copied().chain(device.entry()));
+        entries.map(move |e| Walk { domain: e.domain, level, first: 0, table: e.root })
+    }
+
+    fn ways(&self, unit: usize) -> impl Iterator<Item = Walk> + '_ {
+        self.units[unit].walks.iter().copied().chain(self.tops(unit))
     }
 
     /// Walks everything that is known.
     fn fill(&mut self) {
-        let ways: Vec<Walk> = self.walks.iter().copied().chain(self.top()).collect();
-        for way in ways {
-            self.scan(way);
+        for unit in 0..self.units.len() {
+            if !self.has(Power::WalkCaches) {
+                self.units[unit].walks.clear();
+            }
+            for way in self.ways(unit).collect::<BTreeSet<_>>() {
+                self.scan(unit, way);
+            }
         }
         self.refill_devices();
     }
 
+    /// Devices ask their unit again.
     fn refill_devices(&mut self) {
-        if let Some(devices) = &mut self.devices {
-            devices.extend(self.leaves.iter().copied());
+        let Self { devices, units, .. } = self;
+        for device in devices.values_mut() {
+            let entry = device.entry();
+            let Device { unit, cached, atc: Some(atc), plugged: true, .. } = device else {
+                continue;
+            };
+            let serves = |leaf: &&Cached| {
+                cached.iter().chain(&entry).any(|entry| entry.domain == leaf.domain)
+            };
+            atc.extend(units[*unit].leaves.iter().filter(serves).copied());
         }
     }
 
-    fn scan(&mut self, way: Walk) {
-        let words: Vec<(u16, u64)> = self
-            .words
-            .range((way.table, 0)..=(way.table, u16::MAX))
-            .map(|(&(_, index), &word)| (index, word))
-            .collect();
+    fn scan(&mut self, unit: usize, way: Walk) {
+        let words: Vec<(u16, u64)> =
+            self.words.of(way.table).chain(self.words.stale_of(way.table)).collect();
         for (index, word) in words {
-            self.follow(way, index, word);
+            self.follow(unit, way, index, word);
         }
     }
 
-    fn follow(&mut self, way: Walk, index: u16, word: u64) {
-        let Some(walker) = self.walker else { return };
-        let first = way.first + u64::from(index) * Walker::span(way.level);
+    fn follow(&mut self, unit: usize, way: Walk, index: u16, word: u64) {
+        let Some(Model { walker, .. }) = self.model else { return };
+        let first = way.first + u64::from(index) * span(way.level);
         match (walker.decode)(way.level, word) {
             Decoded::Nothing => {}
+            Decoded::Leaf { .. } if !self.has(Power::Speculation) => {}
             Decoded::Leaf { to, rights } => {
-                let pages = Walker::span(way.level);
-                self.leaves.insert(Cached { first, pages, to: to.0, writes: rights.writes() });
+                let leaf = Cached {
+                    domain: way.domain,
+                    first,
+                    pages: span(way.level),
+                    to: to.0,
+                    reads: rights.reads(),
+                    writes: rights.writes(),
+                };
+                self.units[unit].leaves.insert(leaf);
             }
             Decoded::Table(table) => {
-                let next = Walk { level: way.level - 1, first, table: table.0 };
-                if self.walks.insert(next) {
-                    self.scan(next);
+                let next = Walk { level: way.level - 1, first, table: table.0, ..way };
+                if self.units[unit].walks.insert(next) {
+                    self.scan(unit, next);
                 }
             }
         }
     }
 
-    /// Takes commands; `executed`: they take effect at once.
-    pub fn submit(&mut self, commands: &[Command], executed: bool) -> Ticket {
-        self.last.0 += 1;
-        let ticket = self.last;
-        if executed {
-            commands.iter().for_each(|c| self.execute(*c));
+    /// What a walk of a page finds by all that it may read; a path that is cached is not taken.
+    fn walk(&self, way: Walk, page: u64) -> Found {
+        let Some(Model { walker, .. }) = self.model else { return Found::Nothing };
+        #[allow(clippy::cast_possible_truncation)] // nine bits
+        let index = (page / span(way.level)) as u16 & ((1 << INDEX_BITS) - 1);
+        let first = page - page % span(way.level);
+        let mut found = None;
+        for word in self.words.possible((way.table, index)) {
+            let this = match (walker.decode)(way.level, word) {
+                Decoded::Nothing => Found::Nothing,
+                Decoded::Leaf { to, rights } => Found::Leaf(Cached {
+                    domain: way.domain,
+                    first,
+                    pages: span(way.level),
+                    to: to.0,
+                    reads: rights.reads(),
+                    writes: rights.writes(),
+                }),
+                Decoded::Table(table) => {
+                    self.walk(Walk { level: way.level - 1, first, table: table.0, ..way }, page)
+                }
+            };
+            match found {
+                None => found = Some(this),
+                Some(before) if before == this => {}
+                Some(_) => return Found::Nothing,
+            }
         }
+        found.unwrap_or(Found::Nothing)
+    }
+
+    // ------------------------------------------------------------ commands
+
+    /// May a unit take commands later than they are submitted?
+    pub fn may_delay(&self) -> bool {
+        self.has(Power::LateInvalidation)
+    }
+
+    /// A unit takes commands; `executed`: they take effect at once.
+    pub fn submit(&mut self, unit: usize, commands: &[Command], executed: bool) -> Ticket {
+        let at = &mut self.units[unit];
+        at.last.0 += 1;
+        let ticket = at.last;
         let commands = commands.to_vec();
-        self.queue.push_back(Submitted { ticket, commands, executed, denials: 0 });
+        at.queue.push_back(Submitted { ticket, commands: commands.clone(), executed, denials: 0 });
+        if executed {
+            commands.iter().for_each(|c| self.execute(unit, *c, Some(ticket)));
+        }
         ticket
     }
 
     /// May completion be denied once more?
-    pub fn may_deny(&self) -> bool {
-        self.queue.front().is_some_and(|s| s.denials < DENIALS)
+    pub fn may_deny(&self, unit: usize) -> bool {
+        self.has(Power::LateInvalidation)
+            && self.units[unit].queue.front().is_some_and(|s| s.denials < DENIALS)
     }
 
     /// Denies it.
-    pub fn deny(&mut self) {
-        if let Some(first) = self.queue.front_mut() {
+    pub fn deny(&mut self, unit: usize) {
+        if let Some(first) = self.units[unit].queue.front_mut() {
             first.denials += 1;
         }
     }
 
     /// Completes the oldest submission.
-    pub fn complete_one(&mut self) {
-        let Some(Submitted { ticket, commands, executed, .. }) = self.queue.pop_front() else {
+    pub fn complete_one(&mut self, unit: usize) {
+        let Some(Submitted { ticket, commands, executed, .. }) = self.units[unit].queue.pop_front()
+        else {
             return;
         };
         if !executed {
-            commands.iter().for_each(|c| self.execute(*c));
+            commands.iter().for_each(|c| self.execute(unit, *c, None));
         }
-        self.completed = ticket;
+        let unit = &mut self.units[unit];
+        unit.flying.retain(|(until, _)| *until > ticket);
+        unit.completed = ticket;
     }
 
     /// How many submissions are not complete.
-    pub fn open(&self) -> usize {
-        self.queue.len()
+    pub fn open(&self, unit: usize) -> usize {
+        self.units[unit].queue.len()
     }
 
-    pub const fn completed(&self) -> Ticket {
-        self.completed
+    pub fn completed(&self, unit: usize) -> Ticket {
+        self.units[unit].completed
     }
 
-    fn execute(&mut self, command: Command) {
-        match command {
-            Command::Pages { domain, range, leaf_only } if domain == self.domain => {
-                self.leaves.retain(|leaf| !leaf.overlaps(range));
+    pub fn last(&self, unit: usize) -> Ticket {
+        self.units[unit].last
+    }
+
+    /// A command takes effect. Accesses that it makes stale go on until `flying` is complete.
+    pub fn execute(&mut self, unit: usize, command: Command, flying: Option<Ticket>) {
+        let whole = !self.has(Power::Fracture);
+        let survives = self.has(Power::SurvivesOnce);
+        let taken = match command {
+            Command::Pages { domain: DomainId(domain), range, leaf_only } => {
+                let reach = Reach { domain: Some(domain), range: Some(range) };
                 if !leaf_only {
-                    self.walks.retain(|walk| {
-                        let pages = Walker::span(walk.level) << INDEX_BITS;
-                        let covers =
-                            walk.first <= range.last() && range.first() < walk.first + pages;
-                        !covers
-                    });
+                    let pages = |walk: &Walk| span(walk.level) << INDEX_BITS;
+                    self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
                 }
+                self.know(unit, reach);
+                self.units[unit].forget(reach, whole, survives)
             }
-            Command::Domain(domain) if domain != self.domain => {}
             Command::Domain(_) | Command::All => {
-                self.leaves.clear();
-                self.walks.clear();
+                let domain = match command {
+                    Command::Domain(DomainId(domain)) => Some(domain),
+                    _ => None,
+                };
+                let reach = Reach { domain, range: None };
+                self.units[unit].walks.retain(|walk| !reach.walks(walk, 1));
+                self.know(unit, reach);
+                self.units[unit].forget(reach, whole, survives)
             }
-            Command::Device { range, .. } => {
-                if let Some(devices) = &mut self.devices {
-                    devices.retain(|leaf| range.is_some_and(|range| !leaf.overlaps(range)));
+            Command::Device { device, range } => {
+                let device = self.devices.get_mut(&device.0);
+                let reach = Reach { domain: None, range };
+                let cache = device.and_then(|device| device.atc.as_mut());
+                cache.map_or(Vec::new(), |cache| take(cache, reach, whole))
+            }
+            Command::Config { device, .. } => {
+                if let Some(device) = self.devices.get_mut(&device.0) {
+                    device.forget();
                 }
+                Vec::new()
             }
-            _ => {}
+            _ => Vec::new(),
+        };
+        if let Some(ticket) = flying.filter(|_| self.has(Power::InFlight)) {
+            self.units[unit].flying.extend(taken.into_iter().map(|leaf| (ticket, leaf)));
         }
         self.fill();
     }
 
+    /// What is there now, and was reached by a command, is not remembered as absent any more.
+    fn know(&mut self, unit: usize, reach: Reach) {
+        if !self.has(Power::RemembersAbsence) {
+            return;
+        }
+        let tops: BTreeSet<Walk> = self.tops(unit).collect();
+        let mut known = BTreeSet::new();
+        for leaf in self.present(tops.into_iter().collect()) {
+            // A large page is known when the command reaches all of it.
+            let all = reach
+                .range
+                .is_none_or(|r| r.first() <= leaf.first && leaf.first + leaf.pages <= r.last() + 1);
+            if reach.has(&leaf) && all {
+                known.insert(leaf);
+            }
+        }
+        self.units[unit].known.extend(known);
+    }
+
+    /// All translations that are in the tables for sure, below these.
+    fn present(&self, mut ways: Vec<Walk>) -> Vec<Cached> {
+        let mut leaves = Vec::new();
+        while let Some(way) = ways.pop() {
+            for (index, word) in self.words.of(way.table).collect::<Vec<_>>() {
+                let first = way.first + u64::from(index) * span(way.level);
+                let Some(Model { walker, .. }) = self.model else { continue };
+                let decode = |word| (walker.decode)(way.level, word);
+                if self.words.possible((way.table, index)).any(|w| decode(w) != decode(word)) {
+                    continue;
+                }
+                match decode(word) {
+                    Decoded::Nothing => {}
+                    Decoded::Table(table) => {
+                        ways.push(Walk { level: way.level - 1, first, table: table.0, ..way });
+                    }
+                    Decoded::Leaf { .. } => match self.walk(way, first) {
+                        Found::Leaf(leaf) => leaves.push(leaf),
+                        Found::Nothing => {}
+                    },
+                }
+            }
+        }
+        leaves
+    }
+
+    // ------------------------------------------------------------ what the oracle asks
+
     /// All that could be used.
     pub fn usable(&self) -> impl Iterator<Item = Cached> + '_ {
-        self.leaves.iter().chain(self.devices.iter().flatten()).copied()
+        let units = self.units.iter();
+        let own = units.flat_map(|u| u.leaves.iter().chain(u.flying.iter().map(|(_, leaf)| leaf)));
+        own.chain(self.devices.values().flat_map(|d| d.atc.iter().flatten())).copied()
+    }
+
+    /// The device accesses a page: what a walk finds is cached.
+    pub fn touch(&mut self, range: IovaRange) {
+        if self.has(Power::Speculation) {
+            return; // it is there already
+        }
+        for unit in 0..self.units.len() {
+            for top in self.tops(unit).collect::<BTreeSet<_>>() {
+                let mut page = range.first();
+                while page <= range.last() {
+                    let Found::Leaf(leaf) = self.walk(top, page) else {
+                        page += 1;
+                        continue;
+                    };
+                    self.units[unit].leaves.insert(leaf);
+                    page = leaf.first + leaf.pages;
+                }
+            }
+        }
+        self.refill_devices();
+    }
+
+    /// The kernel begins to use a device. `false`: its unit remembers that it had no tables.
+    pub fn serve(&mut self, device: DeviceId) -> bool {
+        let remembers = self.has(Power::RemembersAbsence);
+        let Some(device) = self.devices.get_mut(&device.0) else { return false };
+        device.served = device.known || !remembers;
+        device.served
+    }
+
+    /// The first page of a range at which a device of this domain that is in use could find nothing, and why. `tag`: by a unit's number, the tag there.
+    pub fn faults(
+        &self,
+        range: IovaRange,
+        tag: impl Fn(usize) -> DomainId,
+    ) -> Option<(u64, &'static str)> {
+        for device in self.devices.values().filter(|d| d.plugged && d.served) {
+            let unit = &self.units[device.unit];
+            let Some(entry) = device.entry().filter(|e| e.domain == tag(device.unit).0) else {
+                continue;
+            };
+            let remembers = self.has(Power::RemembersAbsence);
+            let levels = self.model.as_ref().map_or(1, |m| m.walker.levels);
+            let top = Walk { domain: entry.domain, level: levels, first: 0, table: entry.root };
+            let mut page = range.first();
+            while page <= range.last() {
+                match self.walk(top, page) {
+                    Found::Nothing => return Some((page, "may still read that nothing is there")),
+                    Found::Leaf(leaf) if remembers && !unit.known.contains(&leaf) => {
+                        return Some((page, "remembers that nothing was there"));
+                    }
+                    Found::Leaf(leaf) => page = leaf.first + leaf.pages,
+                }
+            }
+        }
+        None
     }
 
     /// A path that leads to this table page.
     pub fn walks_to(&self, table: PhysAddr) -> Option<u64> {
-        let mut ways = self.walks.iter().copied().chain(self.top());
+        let mut ways = (0..self.units.len()).flat_map(|unit| self.ways(unit));
         ways.find(|walk| walk.table == table.0).map(|walk| walk.first)
     }
 
     pub fn hash(&self) -> u64 {
         let mut hash = 0x10aa;
         let mut add = |value: u64| hash = mix(hash ^ value);
-        for walk in &self.walks {
-            add(walk.first ^ u64::from(walk.level) << 60 ^ walk.table.rotate_left(30));
-        }
-        for leaf in self.usable() {
-            add(leaf.first ^ leaf.to.rotate_left(24) ^ leaf.pages << 50 ^ u64::from(leaf.writes));
-        }
-        for (&(table, index), &word) in &self.words {
-            add(table ^ u64::from(index) << 40 ^ word.rotate_left(17));
-        }
-        for s in &self.queue {
-            add(s.ticket.0 ^ u64::from(s.executed) << 62 ^ u64::from(s.denials) << 58);
-        }
+        self.words.hash(&mut add);
+        self.units.iter().for_each(|unit| unit.hash(&mut add));
+        self.devices.values().for_each(|device| device.hash(&mut add));
         hash
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use shootdown_dma::{IovaRange, Rights};
-
-    use super::*;
-
-    /// Two levels; bit 0: present, bit 1: a table. The rest is the address.
-    fn decode(level: u8, word: u64) -> Decoded {
-        let to = PhysAddr(word & !0xfff);
-        match word & 3 {
-            3 if level > 1 => Decoded::Table(to),
-            0 => Decoded::Nothing,
-            _ => Decoded::Leaf { to, rights: Rights::ReadWrite },
-        }
-    }
-
-    const ROOT: u64 = 0x1000;
-    const TABLE: u64 = 0x2000;
-    const FRAME: u64 = 0x9000;
-    const DOMAIN: DomainId = DomainId(7);
-
-    fn iommu(caches: bool) -> Iommu {
-        let mut iommu = Iommu::new();
-        iommu.attach(Walker { levels: 2, decode }, DOMAIN, PhysAddr(ROOT), caches);
-        iommu.written(ROOT, 0, TABLE | 3);
-        iommu.written(TABLE, 5, FRAME | 1);
-        iommu
-    }
-
-    fn pages(leaf_only: bool) -> Command {
-        let range = IovaRange::new(5, 1).unwrap();
-        Command::Pages { domain: DOMAIN, range, leaf_only }
-    }
-
-    fn reaches(iommu: &Iommu) -> bool {
-        iommu.usable().any(|c| c.reaches(PhysAddr(FRAME)))
-    }
-
-    #[test]
-    fn what_was_cleared_stays_until_a_command_covers_it() {
-        let mut iommu = iommu(false);
-        iommu.written(TABLE, 5, 0);
-        assert!(reaches(&iommu));
-        let other = Command::Pages {
-            domain: DOMAIN,
-            range: IovaRange::new(6, 1).unwrap(),
-            leaf_only: true,
-        };
-        iommu.submit(&[other, Command::Domain(DomainId(1))], true);
-        assert!(reaches(&iommu), "other pages, another domain");
-        iommu.submit(&[pages(true)], true);
-        assert!(!reaches(&iommu));
-    }
-
-    #[test]
-    fn a_command_before_the_store_helps_nothing() {
-        let mut iommu = iommu(false);
-        iommu.submit(&[pages(true)], true);
-        iommu.written(TABLE, 5, 0);
-        assert!(reaches(&iommu));
-    }
-
-    #[test]
-    fn unlinked_tables_are_walked_until_walk_caches_go() {
-        let mut iommu = iommu(false);
-        iommu.written(TABLE, 5, 0);
-        iommu.written(ROOT, 0, 0);
-        iommu.submit(&[pages(true)], true);
-        assert!(!reaches(&iommu));
-        iommu.written(TABLE, 5, FRAME | 1);
-        assert!(reaches(&iommu), "through the freed table");
-        iommu.submit(&[pages(false)], true);
-        assert!(iommu.walks_to(PhysAddr(TABLE)).is_none() && !reaches(&iommu));
-    }
-
-    #[test]
-    fn devices_ask_again_what_they_were_told_to_forget_too_early() {
-        let device = Command::Device { device: shootdown_dma::DeviceId(1), range: None };
-        let mut early = iommu(true);
-        early.written(TABLE, 5, 0);
-        early.submit(&[device, pages(true)], true);
-        assert!(reaches(&early));
-        let mut late = iommu(true);
-        late.written(TABLE, 5, 0);
-        late.submit(&[pages(true), device], true);
-        assert!(!reaches(&late));
-    }
-
-    #[test]
-    fn commands_may_take_effect_as_late_as_they_are_heard_of() {
-        let mut iommu = iommu(false);
-        iommu.written(TABLE, 5, 0);
-        let ticket = iommu.submit(&[pages(true)], false);
-        assert!(reaches(&iommu) && iommu.completed() < ticket);
-        iommu.complete_one();
-        assert!(!reaches(&iommu) && iommu.completed() == ticket);
     }
 }

@@ -1,0 +1,78 @@
+//! What hardware finds in entries of tables, read apart from the library's own reading.
+
+use shootdown_dma::{PhysAddr, Rights};
+
+use super::config::Tables;
+use crate::hunt::io::Decoded;
+
+const ADDRESS: u64 = (1 << 52) - (1 << 12);
+
+const fn rights(reads: bool, writes: bool) -> Option<Rights> {
+    match (reads, writes) {
+        (true, true) => Some(Rights::ReadWrite),
+        (true, false) => Some(Rights::Read),
+        (false, true) => Some(Rights::Write),
+        (false, false) => None,
+    }
+}
+
+const fn leaf(word: u64, rights: Option<Rights>) -> Decoded {
+    match rights {
+        Some(rights) => Decoded::Leaf { to: PhysAddr(word & ADDRESS), rights },
+        None => Decoded::Nothing,
+    }
+}
+
+const fn table(word: u64) -> Decoded {
+    Decoded::Table(PhysAddr(word & ADDRESS))
+}
+
+/// VT-d, second level (specification 9.7): present if it may be read or written.
+fn vtd(level: u8, word: u64) -> Decoded {
+    const LARGE: u64 = 1 << 7;
+    match rights(word & 1 != 0, word & 2 != 0) {
+        None => Decoded::Nothing,
+        rights if level == 1 || word & LARGE != 0 => leaf(word, rights),
+        _ => table(word),
+    }
+}
+
+/// AMD-Vi, version 1 (specification 2.2.3): bit 0, and the level of the next table in bits 11:9.
+fn amd(level: u8, word: u64) -> Decoded {
+    let next = word >> 9 & 7;
+    match word & 1 {
+        0 => Decoded::Nothing,
+        _ if next == 0 => leaf(word, rights(word >> 61 & 1 != 0, word >> 62 & 1 != 0)),
+        _ if next == u64::from(level) - 1 => table(word),
+        _ => Decoded::Nothing, // a level that is skipped, or none: a fault
+    }
+}
+
+/// Arm, both stages (Arm ARM D8.3): bits 1:0; a leaf that was not accessed faults.
+fn arm(level: u8, word: u64, rights: Option<Rights>) -> Decoded {
+    const ACCESSED: u64 = 1 << 10;
+    match word & 3 {
+        3 if level > 1 => table(word),
+        3 => leaf(word, rights.filter(|_| word & ACCESSED != 0)),
+        1 if level > 1 => leaf(word, rights.filter(|_| word & ACCESSED != 0)),
+        _ => Decoded::Nothing,
+    }
+}
+
+fn arm1(level: u8, word: u64) -> Decoded {
+    arm(level, word, rights(true, word >> 7 & 1 == 0))
+}
+
+fn arm2(level: u8, word: u64) -> Decoded {
+    arm(level, word, rights(word >> 6 & 1 != 0, word >> 7 & 1 != 0))
+}
+
+/// How tables of a format are read.
+pub fn of(format: Tables) -> fn(u8, u64) -> Decoded {
+    match format {
+        Tables::Vtd => vtd,
+        Tables::Amd => amd,
+        Tables::Arm1 => arm1,
+        Tables::Arm2 => arm2,
+    }
+}

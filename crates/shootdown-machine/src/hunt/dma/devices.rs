@@ -1,0 +1,106 @@
+//! A device that comes and goes while the others are at work.
+
+use shootdown_dma::DeviceId;
+use shootdown_dma::invalidate::Seat;
+
+use super::mistake::Mistake;
+use super::world::Kernel;
+use crate::hunt::{hw, io};
+use crate::oracle::Invariant;
+
+/// Where it is.
+#[derive(Debug, Default)]
+pub(super) enum Traveller {
+    /// In no domain.
+    #[default]
+    Away,
+    /// In this one, and listed there.
+    In(usize, Option<Seat>),
+}
+
+const ID: DeviceId = DeviceId(5);
+
+impl Kernel {
+    /// The unit that it is behind: the last.
+    const fn its_unit(&self) -> usize {
+        self.config.units - 1
+    }
+
+    /// It is put into a domain.
+    pub fn come(&self, at: Traveller, domain: usize) -> Traveller {
+        let Traveller::Away = at else { return at };
+        let unit = self.its_unit();
+        io::plug(ID, unit, self.config.atc);
+        if self.config.errs(Mistake::OneUnitNamed) && unit != 0 {
+            self.enter(domain, unit, ID);
+            io::is_served(ID);
+            return Traveller::In(domain, None);
+        }
+        if self.config.errs(Mistake::ListedLate) {
+            self.enter(domain, unit, ID);
+        }
+        let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
+        let seat = match self.domain(domain).attach(unit, ID, caches) {
+            Ok(seat) => seat,
+            Err(error) => hw::breach(Invariant::ErrorsTotal, format!("attaching fails: {error}")),
+        };
+        if !self.config.errs(Mistake::ListedLate) {
+            self.enter(domain, unit, ID);
+        }
+        let announced = !self.config.errs(Mistake::EntryUnannounced);
+        if announced && let Err(error) = self.domain(domain).announce(&seat) {
+            hw::breach(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
+        }
+        io::is_served(ID);
+        hw::witness("device-attached");
+        Traveller::In(domain, Some(seat))
+    }
+
+    /// It leaves its domain.
+    pub fn leave(&self, at: Traveller) -> Traveller {
+        let Traveller::In(domain, seat) = at else { return at };
+        io::write_entry(ID, io::Half::Low, 0);
+        if let Some(seat) = seat {
+            if self.config.errs(Mistake::DetachUntold) {
+                return Traveller::Away;
+            }
+            if let Err((error, _)) = self.domain(domain).detach(seat) {
+                hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
+            }
+        }
+        io::write_entry(ID, io::Half::High, 0);
+        hw::witness("device-detached");
+        Traveller::Away
+    }
+
+    /// It moves to the next domain.
+    pub fn move_on(&self, at: Traveller) -> Traveller {
+        let Traveller::In(domain, seat) = at else { return at };
+        let next = (domain + 1) % self.config.domains;
+        if self.config.errs(Mistake::EntryOverwritten) {
+            let caches = self.config.atc;
+            let listed = self.domain(next).attach(self.its_unit(), ID, caches).ok();
+            self.enter(next, self.its_unit(), ID);
+            io::is_served(ID);
+            let _forgotten = seat;
+            return Traveller::In(next, listed);
+        }
+        let away = self.leave(Traveller::In(domain, seat));
+        self.come(away, next)
+    }
+
+    /// It is pulled out, whatever it is doing.
+    pub fn pull(&self, at: Traveller) -> Traveller {
+        let Traveller::In(domain, seat) = at else { return at };
+        io::unplug(ID);
+        io::write_entry(ID, io::Half::Low, 0);
+        if let Some(seat) = seat
+            && let Err((error, _)) = self.domain(domain).evict(seat)
+        {
+            hw::breach(Invariant::ErrorsTotal, format!("evicting fails: {error}"));
+        }
+        io::write_entry(ID, io::Half::High, 0);
+        hw::witness("device-pulled-out");
+        Traveller::Away
+    }
+}

@@ -1,0 +1,111 @@
+//! Domains of any format, behind one face.
+
+use shootdown_dma::domain::{Domain, Host, Reservation, Segment};
+use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
+use shootdown_dma::{DeviceId, DmaAddr, MapError, PhysAddr, Policy, Rights, UnmapError};
+
+/// What the drivers of the model kernel do with a domain; each method is the domain's own.
+pub(super) trait AnyDomain {
+    fn root(&self) -> PhysAddr;
+    fn map(&self, policy: Policy, at: PhysAddr, bytes: u64, r: Rights)
+    -> Result<DmaAddr, MapError>;
+    fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<DmaAddr, MapError>;
+    fn unmap(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError>;
+    fn reserve(&self, pages: u64) -> Result<Reservation, MapError>;
+    fn link(
+        &self,
+        r: &mut Reservation,
+        at: PhysAddr,
+        pages: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError>;
+    fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError>;
+    fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError>;
+    fn release(&self, r: Reservation) -> Result<(), (UnmapError, Option<Reservation>)>;
+    fn poll(&self, now: u64) -> Result<(), QueueError>;
+    fn flush(&self) -> Result<(), QueueError>;
+    fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError>;
+    fn announce(&self, seat: &Seat) -> Result<(), QueueError>;
+    fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
+    fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
+    /// Opens the window; where it begins.
+    fn open_window(&self, pages: u64) -> Option<DmaAddr>;
+}
+
+impl<H: Host> AnyDomain for Domain<H> {
+    fn root(&self) -> PhysAddr {
+        self.root()
+    }
+
+    fn map(
+        &self,
+        policy: Policy,
+        at: PhysAddr,
+        bytes: u64,
+        r: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        self.map_under(policy, at, bytes, r)
+    }
+
+    fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
+        self.map_sg(segments, rights)
+    }
+
+    fn unmap(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        self.unmap_under(policy, at, bytes)
+    }
+
+    fn reserve(&self, pages: u64) -> Result<Reservation, MapError> {
+        self.reserve(pages)
+    }
+
+    fn link(
+        &self,
+        r: &mut Reservation,
+        at: PhysAddr,
+        pages: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        self.link(r, at, pages, rights)
+    }
+
+    fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
+        self.sync(reservation)
+    }
+
+    fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
+        self.unlink(reservation)
+    }
+
+    fn release(&self, r: Reservation) -> Result<(), (UnmapError, Option<Reservation>)> {
+        self.release(r)
+    }
+
+    fn poll(&self, now: u64) -> Result<(), QueueError> {
+        self.poll(now)
+    }
+
+    fn flush(&self) -> Result<(), QueueError> {
+        self.flush()
+    }
+
+    fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
+        self.attach(unit, device, caches)
+    }
+
+    fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
+        self.announce(seat)
+    }
+
+    fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
+        self.detach(seat)
+    }
+
+    fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
+        self.evict(seat)
+    }
+
+    fn open_window(&self, pages: u64) -> Option<DmaAddr> {
+        self.open_window(pages).ok()
+    }
+}

@@ -1,0 +1,204 @@
+//! What the CPUs of the model kernel share, and how it begins.
+
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+
+use shootdown_dma::domain::Domain;
+use shootdown_dma::sync::{AtomicU32, Ordering};
+use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
+use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
+
+use super::config::{Config, TWO, Tables, WINDOW};
+use super::decode;
+use super::devices::Traveller;
+use super::domains::AnyDomain;
+use super::driver::Content;
+use super::frames::Frames;
+use super::host::{Devices, Pages, TABLES, Wire};
+use super::mistake::Mistake;
+use super::op::BUFFERS;
+use super::sources::Addresses;
+use crate::hunt::{hw, io};
+
+/// Levels of all tables.
+const LEVELS: u8 = 3;
+
+/// Something that drivers share. One at a time is at it.
+pub(super) struct Slot<T> {
+    busy: AtomicU32,
+    content: Cell<T>,
+}
+
+impl<T: Default> Slot<T> {
+    pub fn new() -> Self {
+        Self { busy: AtomicU32::new(0), content: Cell::default() }
+    }
+
+    /// Does something with it, if nobody else does.
+    pub fn enter(&self, f: impl FnOnce(T) -> T) {
+        // ORDERING: Acquire, with the Release below: drivers know what the last one at it did.
+        if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            self.content.set(f(self.content.take()));
+            self.busy.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What the CPUs share.
+pub(super) struct Kernel {
+    pub config: Config,
+    domains: [Cell<Option<NonNull<dyn AnyDomain>>>; TWO],
+    /// The tags of each domain, by the unit's number.
+    tags: [[DomainId; TWO]; TWO],
+    pub slots: [Slot<Content>; BUFFERS as usize],
+    /// A device that comes and goes.
+    pub traveller: Slot<Traveller>,
+    pub frames: Frames,
+    /// Free pages for tables: the last is taken first.
+    pub tables: [Cell<PhysAddr>; TABLES],
+    pub free: Cell<usize>,
+    /// Nanoseconds.
+    pub clock: Cell<u64>,
+    /// Where the first domain's window begins.
+    pub window: Cell<DmaAddr>,
+}
+
+thread_local! {
+    static KERNEL: Cell<*const Kernel> = const { Cell::new(ptr::null()) };
+}
+
+/// The tag of a domain at a unit. (A mistaken one, which differs in bit 0, is nobody's.)
+const fn tag(domain: usize, unit: usize) -> DomainId {
+    DomainId(8 + 2 * domain as u16 + 4 * unit as u16)
+}
+
+impl Kernel {
+    /// That of the run in this thread.
+    pub fn here() -> &'static Self {
+        // SAFETY: set at boot to what lies in the run's memory, and asked for by that run's code only.
+        unsafe { KERNEL.get().as_ref() }.expect("the world has booted")
+    }
+
+    /// Makes the domains, with a device behind each unit for the first, and one for the second.
+    pub fn boot(config: Config, cpus: usize) {
+        io::set_up(io::Model {
+            walker: io::Walker { levels: LEVELS, decode: decode::of(config.format) },
+            units: config.units,
+            coherent: config.coherent,
+            remembers_absence: config.absence,
+            survives_once: false,
+        });
+        let pages = io::tables::<TABLES>();
+        let promised = config.policy != shootdown_dma::Policy::Lazy;
+        let kernel = hw::place(Self {
+            config,
+            domains: std::array::from_fn(|_| Cell::new(None)),
+            tags: std::array::from_fn(|domain| std::array::from_fn(|unit| tag(domain, unit))),
+            slots: std::array::from_fn(|_| Slot::new()),
+            traveller: Slot::new(),
+            frames: Frames::new(promised),
+            tables: pages.map(Cell::new),
+            free: Cell::new(config.tables),
+            clock: Cell::new(0),
+            window: Cell::new(DmaAddr(0)),
+        });
+        KERNEL.set(kernel.as_ptr());
+        let kernel = Self::here();
+        for (number, domain) in kernel.domains.iter().enumerate().take(config.domains) {
+            domain.set(Some(kernel.make(number, cpus)));
+        }
+        if config.window {
+            kernel.window.set(kernel.domain(0).open_window(WINDOW).expect("room for a window"));
+        }
+        io::tables_are_ready();
+        for unit in 0..config.units {
+            kernel.seat(0, unit, DeviceId(1 + unit as u32));
+        }
+        if config.domains > 1 {
+            kernel.seat(1, 0, DeviceId(9));
+        }
+    }
+
+    /// A device that is there from the beginning, and stays.
+    fn seat(&self, domain: usize, unit: usize, device: DeviceId) {
+        io::plug(device, unit, self.config.atc);
+        let named = unit == 0 || !self.config.errs(Mistake::OneUnitNamed);
+        if named {
+            let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
+            let seat = self.domain(domain).attach(unit, device, caches).expect("room");
+            self.enter(domain, unit, device);
+            if !self.config.errs(Mistake::EntryUnannounced) {
+                self.domain(domain).announce(&seat).expect("the queue is empty");
+            }
+        } else {
+            self.enter(domain, unit, device);
+        }
+        io::is_served(device);
+    }
+
+    /// Makes the entry of a device valid.
+    pub fn enter(&self, domain: usize, unit: usize, device: DeviceId) {
+        let tag = u64::from(tag(domain, unit).0);
+        let root = self.domain(domain).root().0 | io::VALID;
+        if self.config.errs(Mistake::EntryBackwards) {
+            io::write_entry(device, io::Half::Low, root);
+            io::write_entry(device, io::Half::High, tag);
+        } else {
+            io::write_entry(device, io::Half::High, tag);
+            io::write_entry(device, io::Half::Low, root);
+        }
+    }
+
+    fn make(&self, number: usize, cpus: usize) -> NonNull<dyn AnyDomain> {
+        match self.config.format {
+            Tables::Vtd => self.make_with(number, cpus, VtdSecondLevel::new(3, true, false)),
+            Tables::Amd => self.make_with(number, cpus, AmdV1::new(3, true)),
+            Tables::Arm1 => self.make_with(number, cpus, ArmStage1::new(3, 0)),
+            Tables::Arm2 => self.make_with(number, cpus, ArmStage2::new(3)),
+        }
+    }
+
+    fn make_with<F: Format>(
+        &self,
+        number: usize,
+        cpus: usize,
+        format: Option<F>,
+    ) -> NonNull<dyn AnyDomain> {
+        let config = &self.config;
+        let named = if config.errs(Mistake::OneUnitNamed) { 1 } else { config.units };
+        let units = (0..named).map(|unit| (Wire(unit), tag(number, unit)));
+        let addresses = Addresses::new(config, cpus);
+        let format = format.expect("three levels");
+        let domain =
+            Domain::new(Devices::<F>::new(), config.domain(cpus), addresses, format, Pages, units);
+        hw::place(domain.expect("memory for a domain"))
+    }
+
+    /// A domain.
+    pub fn domain(&self, number: usize) -> &'static dyn AnyDomain {
+        let domain = self.domains[number].get().expect("there is such a domain");
+        // SAFETY: in the run's memory, which outlives all that its CPUs do.
+        unsafe { domain.as_ref() }
+    }
+
+    /// All of them.
+    pub fn all_domains(&self) -> impl Iterator<Item = &'static dyn AnyDomain> + '_ {
+        (0..self.config.domains).map(|number| self.domain(number))
+    }
+
+    /// Addresses of a domain, for the oracle.
+    pub fn addresses(&self, domain: usize, range: IovaRange) -> io::Addresses<'_> {
+        io::Addresses { range, tags: &self.tags[domain] }
+    }
+
+    /// The world is over: what the domains have outside of the run's memory is freed.
+    ///
+    /// # Safety
+    /// Nobody uses the domains any more.
+    pub unsafe fn end(&self) {
+        for domain in self.domains.iter().filter_map(Cell::take) {
+            // SAFETY: placed at boot, and dropped once.
+            unsafe { domain.drop_in_place() }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a walker may read: page tables as they are, as they were when their lines were written back last, and all between.
+
+use std::collections::BTreeMap;
+
+use shootdown_dma::{PhysAddr, Rights};
+
+/// What a word of a table says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decoded {
+    /// Nothing.
+    Nothing,
+    /// The next table is there.
+    Table(PhysAddr),
+    /// A translation.
+    Leaf {
+        /// To this address.
+        to: PhysAddr,
+        /// With these rights.
+        rights: Rights,
+    },
+}
+
+/// How tables are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Walker {
+    /// Levels of a full walk; a table at level 1 has leaves only.
+    pub levels: u8,
+    /// What a word in a table of a level says.
+    pub decode: fn(level: u8, word: u64) -> Decoded,
+}
+
+/// Bits of page number that a table decodes.
+pub const INDEX_BITS: u32 = 9;
+
+/// Pages that an entry of a table at this level covers.
+pub const fn span(level: u8) -> u64 {
+    1 << (INDEX_BITS * (level as u32 - 1))
+}
+
+/// A table, and a place in it.
+pub type Place = (u64, u16);
+
+/// The words of all tables.
+#[derive(Debug, Default)]
+pub struct Words {
+    /// Words that are not 0, as CPUs see them.
+    now: BTreeMap<Place, u64>,
+    /// What a walker that does not look into CPUs' caches may read as well, until the line is written back.
+    stale: BTreeMap<Place, Vec<u64>>,
+}
+
+impl Words {
+    pub fn now(&self, place: Place) -> u64 {
+        self.now.get(&place).copied().unwrap_or(0)
+    }
+
+    /// All that a walker may read there.
+    pub fn possible(&self, place: Place) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.now(place))
+            .chain(self.stale.get(&place).into_iter().flatten().copied())
+    }
+
+    /// Stores a word. `cached`: the walker may go on reading what was there.
+    pub fn store(&mut self, place: Place, value: u64, cached: bool) {
+        let before =
+            if value == 0 { self.now.remove(&place) } else { self.now.insert(place, value) };
+        let before = before.unwrap_or(0);
+        if cached && before != value {
+            let stale = self.stale.entry(place).or_default();
+            if !stale.contains(&before) {
+                stale.push(before);
+            }
+        }
+    }
+
+    /// The line of a word is written back: what it was is gone.
+    pub fn write_back(&mut self, place: Place) {
+        self.stale.remove(&place);
+    }
+
+    /// The words of a table that are not 0.
+    pub fn of(&self, table: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let all = (table, 0)..=(table, u16::MAX);
+        self.now.range(all).map(|(&(_, index), &word)| (index, word))
+    }
+
+    /// Words of a table that a walker may read as well.
+    pub fn stale_of(&self, table: u64) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let all = (table, 0)..=(table, u16::MAX);
+        let words = self.stale.range(all);
+        words.flat_map(|(&(_, index), words)| words.iter().map(move |word| (index, *word)))
+    }
+
+    /// Adds all of it to a hash.
+    pub fn hash(&self, add: &mut impl FnMut(u64)) {
+        for (&(table, index), &word) in &self.now {
+            add(table ^ u64::from(index) << 40 ^ word.rotate_left(17));
+        }
+        for (&(table, index), words) in &self.stale {
+            for word in words {
+                add(table ^ u64::from(index) << 41 ^ word.rotate_left(18) ^ 0x57a1e);
+            }
+        }
+    }
+}

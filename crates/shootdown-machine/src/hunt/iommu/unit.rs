@@ -1,0 +1,111 @@
+//! One IOMMU: what it has cached, and what it was told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use shootdown_dma::IovaRange;
+use shootdown_dma::invalidate::{Command, Ticket};
+
+use super::cached::{Cached, Walk};
+
+/// Commands that were submitted together.
+#[derive(Clone, Debug)]
+pub(super) struct Submitted {
+    pub ticket: Ticket,
+    pub commands: Vec<Command>,
+    /// They have taken effect.
+    pub executed: bool,
+    pub denials: u8,
+}
+
+/// How often completion may be denied before it has to be told.
+pub(super) const DENIALS: u8 = 2;
+
+/// One unit.
+#[derive(Debug, Default)]
+pub(super) struct Unit {
+    /// Paths that are known.
+    pub walks: BTreeSet<Walk>,
+    /// Translations.
+    pub leaves: BTreeSet<Cached>,
+    /// Translations that a command came by, and that survived it.
+    pub spared: BTreeSet<Cached>,
+    /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
+    pub known: BTreeSet<Cached>,
+    /// What was forgotten and is in use by accesses that began before, until this is complete.
+    pub flying: Vec<(Ticket, Cached)>,
+    pub queue: VecDeque<Submitted>,
+    pub last: Ticket,
+    pub completed: Ticket,
+}
+
+/// Which translations a command is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reach {
+    /// Of this domain; `None`: of all.
+    pub domain: Option<u16>,
+    /// Of these pages; `None`: of all.
+    pub range: Option<IovaRange>,
+}
+
+impl Reach {
+    pub fn has(&self, leaf: &Cached) -> bool {
+        self.domain.is_none_or(|domain| domain == leaf.domain)
+            && self.range.is_none_or(|range| leaf.overlaps(range))
+    }
+
+    pub fn walks(&self, walk: &Walk, pages: u64) -> bool {
+        let covers =
+            |range: IovaRange| walk.first <= range.last() && range.first() < walk.first + pages;
+        self.domain.is_none_or(|domain| domain == walk.domain) && self.range.is_none_or(covers)
+    }
+}
+
+/// Takes translations out of a cache; returns what was taken. `whole`: one that is partly meant is taken out as a whole.
+pub(super) fn take(cache: &mut BTreeSet<Cached>, reach: Reach, whole: bool) -> Vec<Cached> {
+    let taken: Vec<Cached> = cache.iter().copied().filter(|leaf| reach.has(leaf)).collect();
+    for leaf in &taken {
+        cache.remove(leaf);
+        if let (false, Some(range)) = (whole, reach.range) {
+            cache.extend(leaf.without(range));
+        }
+    }
+    taken
+}
+
+impl Unit {
+    /// Forgets what a command is for. `survives`: each translation survives the first command.
+    pub fn forget(&mut self, reach: Reach, whole: bool, survives: bool) -> Vec<Cached> {
+        if !survives {
+            return take(&mut self.leaves, reach, whole);
+        }
+        let meant: Vec<Cached> =
+            self.leaves.iter().copied().filter(|leaf| reach.has(leaf)).collect();
+        let (gone, spared): (Vec<_>, Vec<_>) =
+            meant.into_iter().partition(|leaf| self.spared.remove(leaf));
+        self.spared.extend(spared);
+        for leaf in &gone {
+            self.leaves.remove(leaf);
+        }
+        gone
+    }
+
+    pub fn hash(&self, add: &mut impl FnMut(u64)) {
+        for walk in &self.walks {
+            let level = u64::from(walk.level) << 60;
+            add(walk.first ^ level ^ walk.table.rotate_left(30) ^ u64::from(walk.domain) << 44);
+        }
+        for (set, mark) in [(&self.leaves, 0x1eaf), (&self.spared, 0x57a4e), (&self.known, 0x104)] {
+            set.iter().for_each(|leaf| super::add_leaf(leaf, mark, add));
+        }
+        for (ticket, leaf) in &self.flying {
+            super::add_leaf(leaf, 0xf17 ^ ticket.0 << 16, add);
+        }
+        for s in &self.queue {
+            add(s.ticket.0 ^ u64::from(s.executed) << 62 ^ u64::from(s.denials) << 58);
+        }
+        add(self.completed.0 ^ self.last.0 << 32);
+    }
+}
+
+/// Devices by their number.
+pub(super) type Devices = BTreeMap<u32, super::device::Device>;
