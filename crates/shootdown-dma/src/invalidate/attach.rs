@@ -10,7 +10,7 @@
 
 use crate::addr::DeviceId;
 
-use super::members::{AttachError, Departure, Member, Seat};
+use super::members::{Asks, AttachError, Departure, Member, Seat};
 use super::{Engine, QueueError, Ticket, Unit};
 
 impl<U: Unit> Engine<U> {
@@ -65,11 +65,14 @@ impl<U: Unit> Engine<U> {
         let mut ticket = None;
         loop {
             let step = match ticket {
-                None => tell().map(|told| {
-                    ticket = Some(told.0);
-                    false
-                }),
-                Some(ticket) => member.completed(ticket),
+                None => match tell() {
+                    Ok(told) => {
+                        ticket = Some(told.0);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                Some(ticket) => member.completed(ticket, Asks::Once),
             };
             match step {
                 Ok(true) => return Ok(()),
@@ -135,11 +138,15 @@ impl<U: Unit> Engine<U> {
         let mut ticket = None;
         while let Some(what) = phase {
             let step = match ticket {
-                None => member.tell_departed(&seat, what).map(|told| {
-                    ticket = Some(told.0);
-                    without!(ConfigNotAwaited) && what == Departure::Config
-                }),
-                Some(ticket) => member.completed(ticket),
+                None => match member.tell_departed(&seat, what) {
+                    Ok(_) if without!(ConfigNotAwaited) && what == Departure::Config => Ok(true),
+                    Ok(told) => {
+                        ticket = Some(told.0);
+                        continue;
+                    }
+                    Err(error) => Err(error),
+                },
+                Some(ticket) => member.completed(ticket, Asks::Once),
             };
             // Asked after the ticket: it may be complete without the device.
             let answers = seat.caching.is_none() || member.answers(seat.device);

@@ -53,11 +53,11 @@
 
 use crate::addr::{DomainId, IovaRange};
 use crate::fixed::Fixed;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 use super::ladder::Ladder;
 use super::lane::{Lane, Slot};
-use super::members::Member;
+use super::members::{Asks, Member, Patience};
 use super::pending::{SPANS, Span};
 use super::{QueueError, Unit};
 
@@ -206,7 +206,7 @@ impl<U: Unit> Engine<U> {
     pub fn poll(&self) -> Result<(), QueueError> {
         let mut outcome = Ok(());
         for (index, lane) in self.lanes.iter().enumerate().rev() {
-            outcome = outcome.and(self.advance(index));
+            outcome = outcome.and(self.advance(index, Asks::Once));
             if lane.is_wanted() {
                 self.flush_lane(index, true);
             }
@@ -220,7 +220,7 @@ impl<U: Unit> Engine<U> {
         let index = token.lane as usize;
         // An error is told by the next `poll` or `wait`, if it lasts.
         self.lanes[index].done() >= token.batch
-            || (self.advance(index).is_ok() && self.lanes[index].done() >= token.batch)
+            || (self.advance(index, Asks::Once).is_ok() && self.lanes[index].done() >= token.batch)
     }
 
     /// Is the token's batch submitted? If not, it is complete only after a flush.
@@ -238,10 +238,8 @@ impl<U: Unit> Engine<U> {
     pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
         let index = token.lane as usize;
         let lane = &self.lanes[index];
-        loop {
-            if lane.done() >= token.batch {
-                return Ok(());
-            }
+        let patience = Patience::default();
+        while lane.done() < token.batch {
             if lane.closed() < token.batch {
                 self.flush_lane(index, true);
             }
@@ -249,16 +247,20 @@ impl<U: Unit> Engine<U> {
             if self.lanes[self.whole()].is_wanted() {
                 self.flush_lane(self.whole(), true);
             }
-            match self.advance(index) {
+            match self.advance(index, Asks::Again(&patience)) {
                 Err(error) if error.is_final() => return Err(error),
-                _ if lane.done() >= token.batch => return Ok(()),
+                _ if lane.done() >= token.batch => break,
                 _ if self.members.iter().any(|m| m.silent().is_some()) => {
                     return Err(QueueError::DeviceTimeout);
                 }
-                _ if !relax() => return Err(QueueError::GaveUp),
                 _ => {}
             }
+            if !relax() {
+                return Err(QueueError::GaveUp);
+            }
+            (0..patience.rest()).for_each(|_| spin_loop());
         }
+        Ok(())
     }
 
     /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it.
@@ -363,21 +365,21 @@ impl<U: Unit> Engine<U> {
     }
 
     /// Moves the lane's completions on as far as they go.
-    fn advance(&self, index: usize) -> Result<(), QueueError> {
+    fn advance(&self, index: usize, asks: Asks<'_>) -> Result<(), QueueError> {
         let lane = &self.lanes[index];
         loop {
             let batch = lane.done() + 1;
-            if batch > lane.closed() || !self.is_slot_complete(&lane.slot(batch))? {
+            if batch > lane.closed() || !self.is_slot_complete(&lane.slot(batch), asks)? {
                 return Ok(());
             }
             lane.finish(batch);
         }
     }
 
-    fn is_slot_complete(&self, slot: &Slot<'_>) -> Result<bool, QueueError> {
+    fn is_slot_complete(&self, slot: &Slot<'_>, asks: Asks<'_>) -> Result<bool, QueueError> {
         let whole = slot.followed();
         if whole > self.lanes[self.whole()].done() {
-            self.advance(self.whole())?;
+            self.advance(self.whole(), asks)?;
             if whole > self.lanes[self.whole()].done() {
                 return Ok(false);
             }
@@ -386,7 +388,7 @@ impl<U: Unit> Engine<U> {
             match slot.get(unit) {
                 0 => {}
                 _ if without!(WaitSkipped) => {}
-                ticket if !member.reached(ticket)? => return Ok(false),
+                ticket if !member.reached(ticket, asks)? => return Ok(false),
                 _ => {}
             }
         }

@@ -12,6 +12,7 @@
 //! M1 and M3 are the attacher's: [`attach`](super::Engine::attach) and [`welcome`](super::Engine::welcome) have returned before
 //! the configuration entry becomes valid.
 
+use core::cell::Cell;
 use core::fmt;
 
 use crate::addr::{DeviceId, DomainId};
@@ -29,6 +30,47 @@ pub(super) const CACHING: usize = 32;
 pub(super) const CACHING: usize = 1;
 
 const LISTED: u64 = 1 << 32;
+
+/// Who wants to know how far a unit is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asks<'a> {
+    /// Somebody who goes on if it is not far enough.
+    Once,
+    /// Somebody who waits.
+    Again(&'a Patience),
+}
+
+/// How long to wait, and how long somebody has waited for a unit that makes no progress.
+///
+/// All who wait read the same word, which the unit writes for each of them in turn: if all did so all the time, it would be busy
+/// fetching that word back. So who has many before him asks seldom.
+#[derive(Default, Debug)]
+pub(super) struct Patience {
+    /// Answers that were the same, in a row.
+    turns: Cell<u32>,
+    /// How far the unit was.
+    last: Cell<u64>,
+    /// How much is before us.
+    ahead: Cell<u64>,
+}
+
+/// Turns of waiting for each ticket ahead: less than a command takes (hundreds of nanoseconds). None for the last few: who is
+/// next shall not be late.
+const TURNS_EACH: u64 = if cfg!(loom) { 0 } else { 2 };
+const LAST_FEW: u64 = 8;
+
+impl Patience {
+    fn has_seen(&self, completed: u64, ticket: u64) {
+        let same = self.last.replace(completed) == completed;
+        self.turns.set(if same { self.turns.get().wrapping_add(1) } else { 0 });
+        self.ahead.set(ticket.saturating_sub(completed));
+    }
+
+    /// Turns to wait before asking again, beyond the first.
+    pub fn rest(&self) -> u64 {
+        (self.ahead.get().saturating_sub(LAST_FEW) * TURNS_EACH).min(256)
+    }
+}
 
 /// Why a device is not in the domain. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,20 +253,30 @@ impl<U: Unit> Member<U> {
     }
 
     /// Is the ticket complete, and can all devices be relied on?
-    pub fn reached(&self, ticket: u64) -> Result<bool, QueueError> {
+    pub fn reached(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
         let answer = || self.caching().all(|device| self.unit.answers(device));
-        Ok(self.completed(ticket)? && (without!(SilenceIgnored) || answer()))
+        Ok(self.completed(ticket, asks)? && (without!(SilenceIgnored) || answer()))
     }
 
     /// Is the ticket complete, as far as devices answer?
-    pub fn completed(&self, ticket: u64) -> Result<bool, QueueError> {
+    pub fn completed(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
         // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that `completed` promised.
-        if self.seen.load(Ordering::Acquire) < ticket {
-            let completed = self.unit.completed()?.0;
-            if self.seen.fetch_max(completed, Ordering::AcqRel).max(completed) < ticket {
-                return Ok(false);
-            }
+        if self.seen.load(Ordering::Acquire) >= ticket {
+            return Ok(true);
         }
+        let completed = match asks {
+            Asks::Once => self.unit.completed()?.0,
+            Asks::Again(patience) => {
+                let completed = self.unit.completed_by_turn(patience.turns.get())?.0;
+                patience.has_seen(completed, ticket);
+                completed
+            }
+        };
+        if completed < ticket {
+            // Nothing is written: many may be waiting, and they all read it.
+            return Ok(false);
+        }
+        self.seen.fetch_max(completed, Ordering::AcqRel);
         Ok(true)
     }
 

@@ -171,6 +171,16 @@ pub unsafe trait Unit: Sync {
     /// See [`QueueError`]. Each is told once, but [`QueueError::Stuck`], which lasts; the next call tells of progress.
     fn completed(&self) -> Result<Ticket, QueueError>;
 
+    /// The same for who asks in a loop, and has got the same answer so many `turns` in a row. Where many wait, what one of them
+    /// writes or locks is in the way of the others: errors need not be looked for in each turn.
+    ///
+    /// # Errors
+    /// As [`completed`](Self::completed).
+    fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
+        let _ = turns;
+        self.completed()
+    }
+
     /// Can this device be relied on to forget? Not if it has left invalidations unanswered. Then tickets complete
     /// without it, so that others' work goes on; and a domain that it is in takes nothing for complete until it was reset
     /// or removed. To be asked *after* [`completed`](Self::completed).
@@ -199,6 +209,9 @@ macro_rules! units_behind_pointers {
             }
             fn completed(&self) -> Result<Ticket, QueueError> {
                 (**self).completed()
+            }
+            fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
+                (**self).completed_by_turn(turns)
             }
             fn answers(&self, device: DeviceId) -> bool {
                 (**self).answers(device)

@@ -68,6 +68,11 @@ pub const SLOTS: usize = ((BATCH * MOST + 2) * 8 / 3 + 1).next_power_of_two();
 /// Polls without progress after which somebody has a look at the registers: a look takes as long as tens of polls.
 const PATIENCE: u32 = 16;
 
+/// The same for who waits, and has seen no progress itself. Many may: a look takes the publisher's lock, and the longer it lasts
+/// the less often it is looked, down to once in [`LONG_PATIENCE`] turns.
+const WAITERS_PATIENCE: u32 = if cfg!(loom) { PATIENCE } else { 128 };
+const LONG_PATIENCE: u32 = 4096;
+
 const LOCKED: u32 = 1;
 const WORK: u32 = 2;
 
@@ -78,19 +83,32 @@ pub struct Queue<P, F> {
     format: F,
     slots: u64,
     ends: Fixed<AtomicU64>,
-    reserved: AtomicU64,
+    reserved: Line<AtomicU64>,
     /// Of the publisher: [`LOCKED`], [`WORK`].
-    state: AtomicU32,
+    state: Line<AtomicU32>,
     /// With the lock: what the unit was told.
-    tail: AtomicU64,
-    done: AtomicU64,
+    tail: Line<AtomicU64>,
+    done: Line<AtomicU64>,
     /// Slots before it are read, and will not be copied by another recovery.
     floor: AtomicU64,
     gate: AtomicU64,
     silence: Silence,
     patched: AtomicU64,
-    idle: AtomicU32,
     stuck: AtomicBool,
+    idle: Line<AtomicU32>,
+}
+
+/// On cache lines of its own: what submitters write, or the publisher, is not in the way of those who wait.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Line<T>(T);
+
+impl<T> core::ops::Deref for Line<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
 }
 
 impl<P: Port, F: Format> Queue<P, F> {
@@ -118,15 +136,15 @@ impl<P: Port, F: Format> Queue<P, F> {
             format,
             slots,
             ends: (0..slots).map(|_| AtomicU64::new(0)).collect(),
-            reserved: AtomicU64::new(start),
-            state: AtomicU32::new(0),
-            tail: AtomicU64::new(start),
-            done: AtomicU64::new(start),
+            reserved: Line(AtomicU64::new(start)),
+            state: Line(AtomicU32::new(0)),
+            tail: Line(AtomicU64::new(start)),
+            done: Line(AtomicU64::new(start)),
             floor: AtomicU64::new(start),
             gate: AtomicU64::new(start),
             silence: Silence::new(),
             patched: AtomicU64::new(0),
-            idle: AtomicU32::new(0),
+            idle: Line(AtomicU32::new(0)),
             stuck: AtomicBool::new(false),
         }
     }
@@ -230,9 +248,15 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// Looks how far the unit is.
+    /// Looks how far the unit is, and keeps it.
     fn refresh(&self) -> u64 {
-        let mut done = self.done.load(order!(QueueDoneReadRelaxed, Acquire)); // [Q6]
+        self.look(0)
+    }
+
+    /// Looks how far the unit is, and keeps it if that is news of so many slots at least. Whoever needs room looks by itself.
+    fn look(&self, news: u64) -> u64 {
+        let kept = self.done.load(order!(QueueDoneReadRelaxed, Acquire)); // [Q6]
+        let mut done = kept;
         let early = without!(GateReadFirst).then(|| self.gate.load(Ordering::Acquire));
         let position = self.format.position(&self.port, self.base());
         let gate = early.unwrap_or_else(|| self.gate.load(Ordering::Acquire)); // [Q8]
@@ -247,6 +271,9 @@ impl<P: Port, F: Format> Queue<P, F> {
             }
         } else {
             done = position;
+        }
+        if done - kept < news {
+            return done;
         }
         self.done.fetch_max(done, order!(QueueDoneRelaxed, AcqRel)).max(done) // [Q5]
     }
@@ -269,6 +296,11 @@ impl<P: Port, F: Format> Queue<P, F> {
             put(self.format.barrier(self.port.status_address())); // [I6]
         }
         told.for_each(|c| self.format.encode(c, put));
+    }
+
+    fn unless_stuck(&self, done: u64) -> Result<Ticket, QueueError> {
+        let stuck = self.stuck.load(Ordering::Relaxed);
+        if stuck { Err(QueueError::Stuck) } else { Ok(Ticket(done)) }
     }
 
     fn left_out(&self, commands: &[Command]) -> u64 {
@@ -316,10 +348,16 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         } else if self.idle.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
             self.attend()?;
         }
-        if self.stuck.load(Ordering::Relaxed) {
-            return Err(QueueError::Stuck);
+        self.unless_stuck(done)
+    }
+
+    /// Writes nothing that others read unless there is much news.
+    fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
+        let done = self.look(self.share() / 4);
+        if turns >= WAITERS_PATIENCE && (turns.is_power_of_two() || turns % LONG_PATIENCE == 0) {
+            self.attend()?;
         }
-        Ok(Ticket(done))
+        self.unless_stuck(done)
     }
 
     fn answers(&self, device: DeviceId) -> bool {
