@@ -82,6 +82,52 @@ fn a_broken_library_is_found() {
     }
 }
 
+/// The first of random programs that breaks a promise when its kernel makes this mistake, and the promise.
+fn found_by_chance(mistake: Mistake, most: u64) -> Option<(u64, DmaProgram, Invariant)> {
+    (0..most).find_map(|seed| {
+        let mut program = DmaProgram::random(seed, 8);
+        program.config.mistake = Some(mistake);
+        match play(&program, seed, false).end {
+            End::Breach(breach) => Some((seed, program, breach.invariant)),
+            _ => None,
+        }
+    })
+}
+
+/// What a mistake may break, besides giving a page to somebody else while a device reaches it.
+const MISTAKEN: &[(Mistake, &[Invariant])] = &[
+    (Mistake::FreesFirst, &[]),
+    (Mistake::LazyTrusted, &[Invariant::Revocation]),
+    (Mistake::HoldsNothing, &[]),
+    (Mistake::AbsenceDenied, &[Invariant::UpgradeSoundness]),
+    (Mistake::NotWrittenBack, &[Invariant::UpgradeSoundness]),
+    (Mistake::CachesDenied, &[Invariant::Revocation]),
+    (Mistake::OneUnitNamed, &[Invariant::Revocation]),
+    (Mistake::QueuedIsComplete, &[Invariant::Revocation]),
+    (Mistake::DevicesFirst, &[Invariant::Revocation]),
+    (Mistake::HintAlways, &[Invariant::TableReuse]),
+    (Mistake::FirstPageOnly, &[Invariant::Revocation]),
+    (Mistake::EntryBackwards, &[Invariant::Revocation]),
+    (Mistake::EntryOverwritten, &[Invariant::Revocation]),
+    (Mistake::DetachUntold, &[Invariant::Revocation]),
+    (Mistake::ListedLate, &[Invariant::LazyBound, Invariant::Revocation]),
+    (Mistake::EntryUnannounced, &[Invariant::UpgradeSoundness]),
+];
+
+#[test]
+fn every_mistake_of_a_kernel_is_found_and_nothing_without_it() {
+    assert!(Mistake::ALL.iter().all(|m| MISTAKEN.iter().any(|(listed, _)| listed == m)));
+    for (mistake, breaks) in MISTAKEN {
+        let name = mistake.name();
+        let (seed, mut program, broken) = found_by_chance(*mistake, 4000).expect(name);
+        let expected = broken == Invariant::FrameReuse || breaks.contains(&broken);
+        assert!(expected, "{name}: {broken:?} by {program}");
+        program.config.mistake = None;
+        let whole = play(&program, seed, false).end;
+        assert!(!whole.is_failure(), "{name} is not to blame: {whole:?} by {program}");
+    }
+}
+
 #[test]
 fn programs_read_back_as_they_are_written() {
     for seed in 0..300 {
