@@ -31,8 +31,8 @@ pub enum Limit {
 /// Steps of a soak of which nothing is said: a minute or so.
 const STEPS: u64 = 50_000_000;
 
-/// Schedules of a round: a fraction of a second.
-const SCHEDULES: u64 = 256;
+/// Schedules of a round: a fraction of a second. Few, as rare things take a rare program rather than a rare schedule.
+const SCHEDULES: u64 = 16;
 
 /// `shootdown check soak`.
 pub struct Soak {
