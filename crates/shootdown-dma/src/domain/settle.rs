@@ -45,11 +45,16 @@ impl<H: Host> Domain<H> {
                 .flushed_at
                 .compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
+        let mut missed = false;
         for cpu in self.stirred() {
             self.settle(cpu);
             if due && !without!(TimerForgets) {
-                self.flush_late(cpu);
+                missed |= !self.flush_late(cpu);
             }
+        }
+        if missed && !without!(MissedWaitsAWindow) {
+            // Somebody was in a cell all the time: the next call tries again, and does not wait for another window.
+            self.flushed_at.store(before, Ordering::Relaxed);
         }
         if due {
             self.stranded.enter(0, |list| {
@@ -73,8 +78,8 @@ impl<H: Host> Domain<H> {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// What a CPU has owed for some time is told to the units.
-    fn flush_late(&self, cpu: usize) {
+    /// What a CPU has owed for some time is told to the units. False: somebody was in its cell.
+    fn flush_late(&self, cpu: usize) -> bool {
         let late = self.enter(cpu, |cell| {
             let late = self.seal(cpu, cell);
             cell.counts.timed_flushes += u64::from(late.is_some());
@@ -83,6 +88,7 @@ impl<H: Host> Domain<H> {
         if let Some(Some(token)) = late {
             self.engine.submit(token);
         }
+        late.is_some()
     }
 
     /// Gives back what is complete of what a CPU owes.

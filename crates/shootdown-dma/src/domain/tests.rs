@@ -248,6 +248,19 @@ pub(crate) fn an_idle_domain_drains() {
     finish(domain);
 }
 
+pub(crate) fn what_the_timer_missed_is_flushed_next_time() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
+    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    domain.unmap(at, 4096).unwrap();
+    let within = domain.cells.enter(0, |_| domain.poll(20_000_000));
+    assert_eq!((within, world.commands().len()), (Some(Ok(())), 0), "somebody is in the cell");
+    domain.poll(20_000_001).unwrap();
+    assert_eq!(domain.counts().timed_flushes, 1);
+    world.complete();
+    finish(domain);
+}
+
 pub(crate) fn tables_go_after_walk_caches() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
@@ -381,6 +394,7 @@ macro_rules! tests {
 }
 tests! {
     strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
+    what_the_timer_missed_is_flushed_next_time
     tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
     who_comes_with_a_cache_finds_a_clean_unit addresses_of_what_was_undone_are_clean
 }

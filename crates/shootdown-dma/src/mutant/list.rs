@@ -494,6 +494,9 @@ mutants! {
     /// What is owed by a CPU that maps nothing more is never flushed.
     TimerForgets "timer-forgets" Domain "domain/settle.rs: poll"
         by scene(crate::domain::tests::an_idle_domain_drains);
+    /// What the timer could not flush, as somebody was in its cell, waits for another window.
+    MissedWaitsAWindow "missed-waits-a-window" Domain "domain/settle.rs: poll"
+        by scene(crate::domain::tests::what_the_timer_missed_is_flushed_next_time);
     /// A table that was taken out is invalidated as if it were still there.
     SweptAsLeaf "swept-as-leaf" Domain "domain/owed.rs: covered"
         by scene(crate::domain::tests::tables_go_after_walk_caches);
