@@ -2,7 +2,7 @@
 # What parts of the project need on Debian 12. Building, testing and replaying need none of this: only
 # rustup, a stable toolchain and a C linker.
 #
-#   scripts/install-deps.sh [record|tlc|metal|metal-bochs]...     record, tlc and metal by default
+#   scripts/install-deps.sh [record|tlc|metal|metal-bochs]...     all by default
 #
 # record: `shootdown record` and the examples in recordings/. tlc: scripts/tlc.sh. metal: `cargo xtask` on QEMU.
 # metal-bochs: `cargo xtask --machine bochs`, and ISOs for a machine of your own.
@@ -33,7 +33,7 @@ metal_bochs=(
 )
 
 packages=()
-[ $# -gt 0 ] || set -- record tlc metal
+[ $# -gt 0 ] || set -- record tlc metal metal-bochs
 for part in "$@"; do
     case $part in
     record) packages+=("${record[@]}") ;;

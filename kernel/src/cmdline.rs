@@ -8,7 +8,7 @@
 //! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU; `bench`: no cases, but what the hot paths cost |
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
-//! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with another way to decide what is broadcast: `sticky`, `trim` |
+//! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with one thing changed: another way to decide what is broadcast (`sticky`, `trim`), no broadcast (`interrupts`), nor work while others work (`serial`) |
 //! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
@@ -47,13 +47,21 @@ pub struct Options {
     pub policy: (&'static str, &'static Policy),
 }
 
+/// The library's own, but CPUs are interrupted where hardware could invalidate on them.
+const INTERRUPTS: Policy = Policy { broadcast: None, ..Policy::SHOOTDOWN };
+
+/// The same, one after the other: this CPU's own work comes before others are asked.
+const SERIAL: Policy = Policy { overlap: false, tree_above: 0, ..INTERRUPTS };
+
 /// The library's own, with this strategy.
 const fn strategy(strategy: Strategy) -> Policy {
     Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN }
 }
 
-const POLICIES: [(&str, &Policy); 8] = [
+const POLICIES: [(&str, &Policy); 10] = [
     ("shootdown", &Policy::SHOOTDOWN),
+    ("interrupts", &INTERRUPTS),
+    ("serial", &SERIAL),
     ("naive", &Policy::NAIVE),
     ("linux-4.13", &Policy::LINUX_4_13),
     ("linux-4.14", &Policy::LINUX_4_14),

@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::Error;
 use crate::cli::{Arch, Iommu, Machine, MachineArgs, Suite};
 use crate::image::{self, Profile};
+use crate::output;
 use crate::process::{self, Show, need};
 
 /// How the image ended.
@@ -254,7 +255,7 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
     let output = std::fs::read(&serial).map_err(file(&serial))?;
     let output = String::from_utf8_lossy(&output).replace('\r', "");
     if show == Show::All {
-        print!("{output}");
+        output::print(format_args!("{output}"));
     }
     // Bochs's own code says nothing: the last line of the image does.
     let last = output.lines().rev().find_map(|line| line.strip_prefix("verdict: "));

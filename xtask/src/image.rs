@@ -30,14 +30,14 @@ fn library(target: &str) -> Result<Library, Error> {
         return Ok(Library::Prebuilt);
     }
     let rustup = |arguments: &[&str]| {
-        eprintln!("rustup {}", arguments.join(" "));
+        complain!("rustup {}", arguments.join(" "));
         Command::new("rustup").args(arguments).status().is_ok_and(|status| status.success())
     };
     if rustup(&["target", "add", target]) {
         return Ok(Library::Prebuilt);
     }
     if rustup(&["component", "add", "rust-src"]) {
-        eprintln!("no prebuilt core for {target}: building it from its source");
+        complain!("no prebuilt core for {target}: building it from its source");
         return Ok(Library::FromSource);
     }
     Err(Error::Unusable(format!(

@@ -8,6 +8,10 @@
 //! | 3 | a case held, but its negative control showed nothing, on a machine that is not known for that (`kernel/expect/`) |
 //! | 4 | the image crashed, the machine was reset, or it did not end in time |
 
+// First: its macros are used by all others.
+#[macro_use]
+mod output;
+
 mod bench;
 mod cli;
 mod emulator;
@@ -60,18 +64,15 @@ fn run(cli: Cli) -> Result<u8, Error> {
     match cli.command {
         Command::Image(of) => {
             let image = image::build(of.arch, Profile::Release)?;
-            println!("image: {}", image.display());
+            say!("image: {}", image.display());
             if of.iso {
-                println!(
-                    "ISO: {}",
-                    image::iso(&image, of.append.as_deref().unwrap_or(""))?.display()
-                );
+                say!("ISO: {}", image::iso(&image, of.append.as_deref().unwrap_or(""))?.display());
             }
             Ok(0)
         }
         Command::Boot(machine) => {
             let ran = emulator::boot(&machine, Profile::Release, process::Show::All)?;
-            println!("{}", ran.ended);
+            say!("{}", ran.ended);
             Ok(ran.ended.code())
         }
         Command::Bench(of) => bench::run(&of),
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("error: {error}");
+            complain!("error: {error}");
             ExitCode::from(2)
         }
     }

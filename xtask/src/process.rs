@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use wait_timeout::ChildExt;
 
-use crate::Error;
+use crate::{Error, output};
 
 /// Finds a program, or says how to get it.
 pub fn need(program: &str, hint: &str) -> Result<PathBuf, Error> {
@@ -75,7 +75,7 @@ fn lines(stream: Option<impl Read>, show: Show) -> String {
     while stream.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
         let whole = String::from_utf8_lossy(&line).replace('\r', "");
         if show == Show::All {
-            print!("{whole}");
+            output::print(format_args!("{whole}"));
         }
         text.push_str(&whole);
         line.clear();

@@ -58,20 +58,21 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
         table.add_row([case.name.to_owned(), shown, case.detail.to_owned()]);
     }
     for line in ran.output.lines().filter(|line| !line.starts_with("case ")) {
-        println!("{line}");
+        say!("{line}");
     }
-    println!("{table}");
+    say!("{table}");
     for (number, note) in notes.iter().enumerate() {
-        println!("[{}] {note}", number + 1);
+        say!("[{}] {note}", number + 1);
     }
     let mut on =
         if machine.kvm { "this computer's CPUs".into() } else { machine.machine.to_string() };
     if let Some(iommu) = machine.iommu {
         on = format!("{on} with {}", iommu.name());
     }
-    println!(
+    say!(
         "{} on {on}, {} CPUs: {held} held, {masked} held and known not to be observable, {surprises} held without proof, {broken} broken",
-        machine.arch, machine.cpus
+        machine.arch,
+        machine.cpus
     );
     let code = match ran.ended {
         Ended::Verdict(Verdict::NotObservable) if surprises == 0 => 0,
@@ -79,12 +80,12 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     };
     match code {
         0 => {}
-        3 => eprintln!(
+        3 => complain!(
             "{surprises} cases held, but without the flush nothing was stale either: that they held proves nothing here"
         ),
         _ => {
-            eprintln!("{}", ran.ended);
-            eprint!("{}", ran.errors);
+            complain!("{}", ran.ended);
+            complain!("{}", ran.errors.trim_end());
         }
     }
     code

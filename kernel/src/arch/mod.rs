@@ -37,6 +37,7 @@
 //! | `write_back(at, bytes)` | writes memory back from the caches, for devices that don't look into them |
 //! | `barrier_for_devices()` | what was stored to memory before is seen by devices before what is stored to registers after |
 //! | `start_counting() -> bool`, `count() -> u64` | the finest count of this CPU, for costs; instructions, where an emulator counts them. `false`: there is none |
+//! | `pmu::start() -> Result<name, why>`, `pmu::is_counting()`, `pmu::count() -> u64` | this CPU's TLB misses from then on, and what exactly is counted; or why there is no such counter, and then the count stays 0 |
 //!
 //! # Translation
 //! | name | promise |

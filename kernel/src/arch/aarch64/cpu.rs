@@ -33,8 +33,8 @@ pub fn ticks() -> u64 {
     CNTVCT_EL0.get()
 }
 
-/// Has this CPU a counter of cycles (ID_AA64DFR0_EL1.PMUVer)?
-fn counts_cycles() -> bool {
+/// Has this CPU performance counters, the one of cycles among them (ID_AA64DFR0_EL1.PMUVer)?
+pub(super) fn has_pmu() -> bool {
     let features: u64;
     // SAFETY: reading an ID register changes nothing.
     unsafe {
@@ -45,7 +45,7 @@ fn counts_cycles() -> bool {
 
 /// Turns this CPU's counter of cycles on, where it has one; says whether [`count`] may be asked.
 pub fn start_counting() -> bool {
-    if !counts_cycles() {
+    if !has_pmu() {
         return false;
     }
     // SAFETY: the counter is the kernel's: E of PMCR_EL0, C of PMCNTENSET_EL0, every exception level counted.

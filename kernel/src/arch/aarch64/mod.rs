@@ -12,6 +12,7 @@ mod gic;
 pub mod interrupts;
 pub mod paging;
 pub mod pci;
+pub mod pmu;
 mod psci;
 mod regime;
 mod smp;

@@ -5,6 +5,7 @@ pub mod console;
 pub mod interrupts;
 pub mod paging;
 pub mod pci;
+pub mod pmu;
 pub mod probe;
 
 mod acpi;
