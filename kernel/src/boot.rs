@@ -14,3 +14,11 @@ pub struct BootInfo {
     /// Where the hardware is described: the RSDP on x86, the device tree on Arm.
     pub tables: Option<u64>,
 }
+
+/// The largest part of free memory, told by starts and sizes, that is behind `end` and below 4 GiB.
+#[cfg(target_arch = "x86_64")]
+pub fn best(free: impl Iterator<Item = (u64, u64)>, end: u64) -> Option<Range<u64>> {
+    free.map(|(start, size)| start.max(end)..start.saturating_add(size).min(1 << 32))
+        .filter(|range| range.start < range.end)
+        .max_by_key(|range| range.end - range.start)
+}

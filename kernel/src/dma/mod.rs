@@ -9,6 +9,7 @@
 //! | `registers` | a unit's registers and its ring, as the library's queues ask for them |
 //! | `amd` | AMD-Vi, by the library's queue |
 //! | `smmu` | Arm SMMUv3, by the library's queue |
+//! | `units` | where ACPI says that units are |
 //! | `vtd` | Intel VT-d, by the library's queue |
 //! | `suite` | the cases |
 
@@ -23,6 +24,8 @@ mod registers;
 #[cfg(target_arch = "aarch64")]
 mod smmu;
 mod suite;
+#[cfg(target_arch = "x86_64")]
+mod units;
 #[cfg(target_arch = "x86_64")]
 mod vtd;
 

@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use ::acpi::AcpiTable;
 use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::{CpuId, KickError};
 
@@ -55,10 +56,10 @@ fn tables() -> Option<u64> {
     Some(TABLES.load(Ordering::Relaxed)).filter(|at| *at != 0)
 }
 
-/// The ACPI table with this signature.
+/// The bytes of an ACPI table.
 #[must_use]
-pub fn acpi_table(signature: &[u8; 4]) -> Option<&'static [u8]> {
-    acpi::table(tables(), signature)
+pub fn acpi_table<T: AcpiTable>() -> Option<&'static [u8]> {
+    acpi::table::<T>(tables())
 }
 
 /// Starts others until `limit` CPUs run.

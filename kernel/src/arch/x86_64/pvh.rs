@@ -8,11 +8,14 @@
 //! | 32 | address of the RSDP |
 //! | 40, 48 | memory map: address, entries of 24 bytes: start, size, type (1: free) |
 
+use core::ffi::{CStr, c_char};
+
 use super::entry::image_end;
-use super::multiboot2::{best, text};
-use crate::boot::BootInfo;
+use crate::boot::{BootInfo, best};
 
 const MAGIC: u32 = 0x336e_c578;
+/// The type of free memory.
+const FREE: u32 = 1;
 
 /// Reads the information at `address`, if it is such.
 ///
@@ -30,15 +33,16 @@ pub unsafe fn read(address: u64) -> Option<BootInfo> {
             return None;
         }
         let (map, entries) = if half(4) >= 1 { (word(40), u64::from(half(48))) } else { (0, 0) };
-        let regions = (0..entries).map(|index| {
+        let free = (0..entries).filter_map(|index| {
             let entry = (map + index * 24) as *const u64;
             let kind = entry.add(2).cast::<u32>().read_unaligned();
-            (entry.read_unaligned(), entry.add(1).read_unaligned(), kind)
+            (kind == FREE).then(|| (entry.read_unaligned(), entry.add(1).read_unaligned()))
         });
+        let line = Some(word(24)).filter(|line| *line != 0);
         Some(BootInfo {
             loader: "a PVH loader",
-            command_line: text(word(24), usize::MAX),
-            memory: best(regions, image_end()),
+            command_line: line.map_or(&[], |line| CStr::from_ptr(line as *const c_char).to_bytes()),
+            memory: best(free, image_end()),
             tables: Some(word(32)).filter(|rsdp| *rsdp != 0),
         })
     }

@@ -11,8 +11,6 @@
 //!   its device through untranslated.
 //! - I2: of an entry that changes, the half with the rights is written last, and cleared first; the unit is told after that.
 
-mod ivrs;
-
 use core::sync::atomic::Ordering;
 
 use shootdown_dma::invalidate::amd::Facts;
@@ -22,6 +20,7 @@ use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
 use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
 use super::registers::{Registers, SLOTS, word};
+use super::units;
 use crate::{arch, say};
 
 const DEVICE_TABLE: usize = 0x00;
@@ -66,7 +65,7 @@ impl Amd {
     /// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
     /// there is none.
     pub fn find() -> Option<Result<Self, SetUpError>> {
-        Some(Self::set_up(ivrs::first_unit()?))
+        Some(Self::set_up(units::amd()?))
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {

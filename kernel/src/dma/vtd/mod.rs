@@ -14,7 +14,6 @@
 //! - I2: id 0 is no domain's: units that remember absence remember it under that id.
 
 mod cases;
-mod dmar;
 mod marred;
 mod registers;
 
@@ -29,6 +28,7 @@ use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
 use super::registers::{Registers, SLOTS, word};
 use super::suite::Case;
+use super::units;
 use crate::port::is_late;
 use crate::{arch, memory, say};
 use marred::Marred;
@@ -57,7 +57,7 @@ impl Vtd {
     /// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
     /// there is none.
     pub fn find() -> Option<Result<Self, SetUpError>> {
-        Some(Self::set_up(dmar::first_unit()?))
+        Some(Self::set_up(units::vtd()?))
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {
