@@ -1,7 +1,7 @@
 //! Names for things: addresses that devices emit, ranges of them, rights, domains, devices.
 //!
-//! Addresses are counted in pages here: a page number is an address shifted by the granule of the domain (12 bits for
-//! 4 KiB). What is a byte address says so.
+//! Addresses are counted in pages here: a page number is an address shifted by the granule of the domain's tables (12 bits for
+//! 4 KiB, 14 for 16 KiB, 16 for 64 KiB). What is a byte address says so.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -24,6 +24,29 @@ impl IovaRange {
         };
         match first.get().checked_add(pages.get() - 1) {
             Some(_) => Some(Self { first, pages }),
+            None => None,
+        }
+    }
+
+    /// The pages of 2^`granule` bytes that these bytes lie in, the last of which belongs to them; `None` if page 0 is one of them, if they
+    /// end before they begin, or if an address has no bits beyond the granule's.
+    ///
+    /// What firmware reserves is told in bytes, and may end within a page:
+    ///
+    /// ```
+    /// use shootdown_dma::IovaRange;
+    /// let interrupts = IovaRange::of_bytes(0xfee0_0000, 0xfeef_ffff, 16).expect("a window");
+    /// assert_eq!((interrupts.first(), interrupts.pages()), (0xfee0, 16)); // of 64 KiB
+    /// ```
+    #[must_use]
+    pub const fn of_bytes(first: u64, last: u64, granule: u32) -> Option<Self> {
+        if granule >= u64::BITS || last < first {
+            return None;
+        }
+        let (first, last) = (first >> granule, last >> granule);
+        // A page number of all ones has one more, if a page is a byte.
+        match (last - first).checked_add(1) {
+            Some(pages) => Self::new(first, pages),
             None => None,
         }
     }
@@ -119,6 +142,22 @@ mod tests {
         assert_eq!(IovaRange::new(u64::MAX, 2), None);
         let last = IovaRange::new(u64::MAX, 1).expect("one page, the last");
         assert_eq!((last.last(), last.pages()), (u64::MAX, 1));
+    }
+
+    /// All bytes of six bits, by pages of one to eight of them: exactly those pages that have one of the bytes.
+    #[test]
+    fn bytes_lie_in_the_pages_that_have_them() {
+        for (granule, first, last) in
+            (0..4).flat_map(|g| (0..64u64).flat_map(move |f| (0..64).map(move |l| (g, f, l))))
+        {
+            let pages = (first..=last).map(|byte| byte >> granule);
+            let expected = pages.clone().min().zip(pages.max()).filter(|(first, _)| *first != 0);
+            let found = IovaRange::of_bytes(first, last, granule);
+            assert_eq!(found.map(|range| (range.first(), range.last())), expected);
+        }
+        assert_eq!(IovaRange::of_bytes(1, u64::MAX, 64), None);
+        assert_eq!(IovaRange::of_bytes(0, u64::MAX, 0), None);
+        assert!(IovaRange::of_bytes(1, u64::MAX, 0).is_some());
     }
 
     #[test]

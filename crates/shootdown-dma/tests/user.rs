@@ -559,3 +559,51 @@ proptest! {
         end(space);
     }
 }
+
+/// A kernel whose smallest page has 64 KiB: a space of 4 KiB is refused, one of 64 KiB counts in these, and all goes as with small ones.
+#[test]
+fn a_kernel_may_have_larger_pages() {
+    type Large = Space<Arc<Dry>, Tree, Arc<Ledger>, 16>;
+    let page = 1u64 << 16;
+    let large = || Arc::new(Dry::default().with_page_sizes(1 << 16 | 1 << 29));
+    let small = Space::new(large(), (), Config::new(1), |space| Tree::new(space).ok());
+    let error = SpaceError::Windows(WindowsError::PageSize(1 << 16 | 1 << 29));
+    assert_eq!(small.err(), Some(error));
+
+    let (kernel, ledger) = (large(), Arc::new(Ledger::default()));
+    let tree = |space: &shootdown_dma::iova::Space<'_>| Tree::new(space).ok();
+    let config = Config::new(1).policy(Policy::Held);
+    let space =
+        Large::with_granule(Arc::clone(&kernel), Arc::clone(&ledger), config, tree).unwrap();
+    // Anywhere in a page, and across pages: the kernel is told of whole pages.
+    let map = |at: u64, bytes| {
+        // SAFETY: there is no device.
+        unsafe { space.map(at as *mut u8, bytes, Rights::ReadWrite) }.unwrap()
+    };
+    let buffers =
+        [(0x5123_4567, 1), (0x5200_0000, page), (0x52ff_f000, 0x1001), (0x5300_1000, 3 * page)];
+    let mapped = buffers.map(|(at, bytes)| (map(at, bytes), at, bytes));
+    for (iova, at, bytes) in mapped {
+        assert_eq!(iova.0 % page, at % page);
+        for byte in [0, bytes / 2, bytes - 1] {
+            assert_eq!(kernel.reaches(iova.0 + byte), Some((at + byte, Rights::ReadWrite)));
+        }
+        assert_eq!(kernel.reaches(iova.0 & !(page - 1)).map(|(at, _)| at), Some(at & !(page - 1)));
+        assert_eq!(space.unmap(iova, bytes + page), Err(UnmapError::Partial), "a page too many");
+        assert_eq!(ledger.held(at & !(page - 1)), 1);
+    }
+    for (iova, at, bytes) in mapped {
+        space.unmap(iova, bytes).unwrap();
+        assert_eq!(ledger.held(at & !(page - 1)), 1, "until the kernel has unmapped it");
+    }
+    space.flush().unwrap();
+    assert!(kernel.is_empty() && buffers.iter().all(|(at, _)| ledger.held(at & !(page - 1)) == 0));
+    assert_eq!(space.addresses().free_pages(), space.addresses().pages());
+    assert!(space.end().is_ok());
+    // Windows end within pages: only whole ones are offered.
+    let windows =
+        [Window { first: 0x1_2000, last: 0x5_8fff }, Window { first: 0x10_0000, last: 0x10_7fff }];
+    let dry = Dry::new(Manner::Iommufd, windows.to_vec(), 0).with_page_sizes(1 << 16);
+    let windows = Windows::of_granule(16, &dry).unwrap();
+    assert_eq!((windows.space().first, windows.space().last), (2, 4));
+}

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
-use shootdown_dma::domain::{Config, DmaAddr, Domain, MapError};
+use shootdown_dma::domain::{Config, DmaAddr, Domain, DomainError, MapError};
 use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use shootdown_dma::iova::Given;
 use shootdown_dma::mutant::{self, Mutant};
 use shootdown_dma::table::memory::Table;
-use shootdown_dma::table::{TableMemory, VtdSecondLevel};
+use shootdown_dma::table::{ArmStage2, Format, TableMemory, VtdSecondLevel};
 use shootdown_dma::vmm::{Bounds, Cache, Mappings, RequestError, Translator, Walk};
 use shootdown_dma::{DeviceId, DomainId, Host, IovaRange, PhysAddr, Policy, Rights};
 use vm_memory::iommu::{Error, Iommu, IommuMemory, MappedRange};
@@ -22,13 +22,13 @@ const PAGE: u64 = 4096;
 /// The guest's memory: 16 MiB from 0 on.
 const MEMORY: u64 = 16 << 20;
 
-struct Vmm<U>(std::marker::PhantomData<fn() -> U>);
+struct Vmm<U, F = VtdSecondLevel>(std::marker::PhantomData<fn() -> (U, F)>);
 struct Pages;
 
 // SAFETY: a guest's memory is never anybody else's.
-unsafe impl<U: Unit> Host for Vmm<U> {
+unsafe impl<U: Unit, F: Format> Host for Vmm<U, F> {
     type Addresses = Given;
-    type Format = VtdSecondLevel;
+    type Format = F;
     type Tables = Pages;
     type Unit = U;
     fn cpu(&self) -> usize {
@@ -40,26 +40,33 @@ unsafe impl<U: Unit> Host for Vmm<U> {
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
         pages
-            .checked_mul(PAGE)
+            .checked_mul(1 << F::GRANULE)
             .and_then(|n| n.checked_add(first.0))
             .is_some_and(|end| end <= MEMORY)
     }
     fn release(&self, _: PhysAddr, _: u64) {}
 }
 
-fn page() -> Layout {
-    Layout::from_size_align(4096, 4096).unwrap()
+fn layout(pages: usize) -> Layout {
+    Layout::from_size_align(4096 * pages, 4096 * pages).unwrap()
 }
 
 // SAFETY: pages of the heap, each its own physical address.
 unsafe impl TableMemory for Pages {
     fn allocate(&self) -> Option<PhysAddr> {
+        self.allocate_many(1)
+    }
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         // SAFETY: the layout is not empty.
-        Some(PhysAddr(unsafe { alloc_zeroed(page()) } as u64)).filter(|at| at.0 != 0)
+        Some(PhysAddr(unsafe { alloc_zeroed(layout(pages)) } as u64)).filter(|at| at.0 != 0)
     }
     unsafe fn free(&self, at: PhysAddr) {
-        // SAFETY: from `allocate`, as promised.
-        unsafe { dealloc(at.0 as *mut u8, page()) }
+        // SAFETY: as the caller promises.
+        unsafe { self.free_many(at, 1) }
+    }
+    unsafe fn free_many(&self, at: PhysAddr, pages: usize) {
+        // SAFETY: from `allocate_many`, as promised.
+        unsafe { dealloc(at.0 as *mut u8, layout(pages)) }
     }
     unsafe fn table(&self, at: PhysAddr) -> &Table {
         // SAFETY: from `allocate`, as promised.
@@ -283,13 +290,13 @@ fn negative() {
     devices.write_slice(&[5; 0x4000], GuestAddress(0x10_0000)).unwrap();
     let map = |guest: &mut Mappings<_>, start, end, phys, flags| guest.map(start, end, phys, flags);
 
-    use RequestError::{Fault, Invalid, Overlap, Partial, Range};
+    use RequestError::{Fault, Invalid, Overlap, Partial, Range, Unaligned};
     // Not ranges.
     assert_eq!(map(&mut guest, 0x20_0000, 0x1f_ffff, 0, 3), Err(Invalid), "empty");
     assert_eq!(map(&mut guest, 0x20_0000, 0x10_0000, 0, 3), Err(Invalid), "backward");
-    assert_eq!(map(&mut guest, 0x20_0000, 0x20_0800, 0, 3), Err(Invalid), "half a page");
-    assert_eq!(map(&mut guest, 0x20_0800, 0x20_1fff, 0, 3), Err(Invalid));
-    assert_eq!(map(&mut guest, 0x20_0000, 0x20_0fff, 0x800, 3), Err(Invalid), "memory not aligned");
+    assert_eq!(map(&mut guest, 0x20_0000, 0x20_0800, 0, 3), Err(Unaligned), "half a page");
+    assert_eq!(map(&mut guest, 0x20_0800, 0x20_1fff, 0, 3), Err(Unaligned));
+    assert_eq!(map(&mut guest, 0x20_0000, 0x20_0fff, 0x800, 3), Err(Unaligned), "memory");
     assert_eq!(map(&mut guest, 0x20_0000, 0x20_0fff, 0, 0), Err(Invalid), "no rights");
     assert_eq!(map(&mut guest, 0x20_0000, 0x20_0fff, 0, 7), Err(Invalid), "unknown flags");
     let wraps = map(&mut guest, 0x20_0000, 0x20_1fff, !0xfff, 3);
@@ -315,7 +322,9 @@ fn negative() {
         assert_eq!(guest.unmap(start, end), Err(Partial), "{start:#x}");
     }
     assert_eq!(guest.unmap(0x10_2000, 0x10_1fff), Err(Invalid));
-    assert_eq!(guest.unmap(0x10_0000, 0x10_3ffe), Err(Invalid));
+    assert_eq!(guest.unmap(0x10_0000, 0x10_3ffe), Err(Unaligned));
+    let statuses = [Invalid, Overlap, Unaligned, Range, Partial, Fault, RequestError::NoMemory];
+    assert_eq!(statuses.map(RequestError::status), [4, 4, 5, 5, 5, 7, 8]);
     // Nothing has changed.
     assert_eq!(guest.len(), 2);
     let mut all = [0; 0x4000];
@@ -513,5 +522,45 @@ proptest! {
             prop_assert_eq!(guest.len(), model.len());
         }
         prop_assert_eq!(guest.clear(), Ok(model.len()));
+    }
+}
+
+/// Pages of 64 KiB: smaller ones are refused, and what is unmapped is forgotten in the pieces that devices have asked for.
+#[test]
+fn a_guest_may_have_larger_pages() {
+    type Large = ArmStage2<16>;
+    let page = 1u64 << 16;
+    let new = |cache: Arc<Cache>| {
+        let host = Vmm::<_, Large>(std::marker::PhantomData);
+        let format = Large::for_width(40).unwrap();
+        Domain::new(host, Config::new(2), Given, format, Pages, [(cache, DomainId(1))])
+    };
+    let small = new(Arc::new(Cache::default()));
+    assert_eq!(small.err(), Some(DomainError::Granule { unit: 0 }), "it would forget other pages");
+    let cache = Arc::new(Cache::default().with_granule(16));
+    let domain = Arc::new(new(Arc::clone(&cache)).unwrap());
+    let _ = domain.attach(0, DeviceId(8), false).unwrap();
+    let mut guest = Mappings::new(Arc::clone(&domain), Bounds::with_granule(16, 40));
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), MEMORY as usize)]).unwrap();
+    let devices = IommuMemory::new(memory, Translator::new(domain, cache), true, ());
+
+    let at = 0x10_0000;
+    assert_eq!(guest.map(at, at + 0xfff, 0, 3), Err(RequestError::Unaligned));
+    assert_eq!(guest.map(at + 0x1000, at + 0x10fff, 0, 3), Err(RequestError::Unaligned));
+    assert_eq!(guest.map(at, at + page - 1, 0x1000, 3), Err(RequestError::Unaligned));
+    assert_eq!(guest.map(0xfeef_0000, 0xfeef_ffff, 0, 3), Err(RequestError::Range), "interrupts");
+    assert_eq!(guest.map(0, page - 1, 0, 3), Err(RequestError::Range), "page 0");
+    guest.map(at, at + 2 * page - 1, 4 * page, 3).unwrap();
+    // A piece here and there, and one across the boundary.
+    devices.write_obj(7u8, GuestAddress(at + 0x5000)).unwrap();
+    devices.write_slice(&[9; 0x2000], GuestAddress(at + page - 0x1000)).unwrap();
+    let physical = devices.get_backend();
+    let byte = |at| physical.read_obj::<u8>(GuestAddress(at)).unwrap();
+    assert_eq!([4 * page + 0x5000, 5 * page - 1, 5 * page].map(byte), [7, 9, 9]);
+    assert_eq!(guest.unmap(at, at + page - 1), Err(RequestError::Partial));
+    assert_eq!(guest.unmap(at, at + 2 * page - 1), Ok(1));
+    for offset in [0, 0x5000, page - 0x1000, page, 2 * page - 1] {
+        let found = devices.read_obj::<u8>(GuestAddress(at + offset));
+        assert_eq!(unresolved(found.unwrap_err()).0, at + offset, "forgotten");
     }
 }

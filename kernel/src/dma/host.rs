@@ -190,6 +190,10 @@ unsafe impl<I: Iommu> Unit for Muffled<I> {
         self.iommu.queue().answers(device)
     }
 
+    fn granule(&self) -> u32 {
+        self.iommu.queue().granule()
+    }
+
     fn forgets_all(&self) -> bool {
         self.iommu.queue().forgets_all()
     }

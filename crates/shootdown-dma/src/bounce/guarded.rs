@@ -7,11 +7,9 @@ use super::host::{Access, Bouncing};
 use super::pool::Pool;
 use crate::addr::{DomainId, PhysAddr, Rights};
 use crate::domain::{
-    self, Config, DmaAddr, Domain, Failed, Host, PAGE_SHIFT, Policy, Segment, UnmapError,
+    self, Config, DmaAddr, Domain, DomainError, Failed, Host, Policy, Segment, UnmapError,
 };
-use crate::fixed::NoMemory;
-
-const PAGE: u64 = 1 << PAGE_SHIFT;
+use crate::table::Format;
 
 /// Why a buffer was not mapped. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,13 +88,13 @@ impl Mapped {
     }
 }
 
-/// The pieces of a buffer that don't fill their page: how many bytes its first piece has, and its last.
-fn edges(phys: u64, bytes: u64) -> [Option<u64>; 2] {
-    let (head, tail) = (phys & (PAGE - 1), (phys + bytes) & (PAGE - 1));
-    if head + bytes <= PAGE {
-        return [(bytes != PAGE).then_some(bytes), None];
+/// The pieces of a buffer that don't fill their page of so many bytes: how many bytes its first piece has, and its last.
+fn edges(page: u64, phys: u64, bytes: u64) -> [Option<u64>; 2] {
+    let (head, tail) = (phys & (page - 1), (phys + bytes) & (page - 1));
+    if head + bytes <= page {
+        return [(bytes != page).then_some(bytes), None];
     }
-    [(head != 0).then_some(PAGE - head), (tail != 0).then_some(tail)]
+    [(head != 0).then_some(page - head), (tail != 0).then_some(tail)]
 }
 
 /// A domain for devices that are not trusted: they see the bytes of buffers, and nothing beside them. See the
@@ -106,10 +104,13 @@ pub struct Guarded<H: Access> {
 }
 
 impl<H: Access> Guarded<H> {
+    const SHIFT: u32 = <H::Format as Format>::GRANULE;
+    const PAGE: u64 = 1 << Self::SHIFT;
+
     /// As [`Domain::new`], with a pool for the edges of buffers.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// See [`DomainError`]; [`DomainError::PoolGranule`] if the pool's pages are not as large as the table's.
     pub fn new(
         host: H,
         config: Config,
@@ -118,7 +119,10 @@ impl<H: Access> Guarded<H> {
         tables: H::Tables,
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
         pool: Pool,
-    ) -> Result<Self, NoMemory> {
+    ) -> Result<Self, DomainError> {
+        if pool.granule() != Self::SHIFT {
+            return Err(DomainError::PoolGranule);
+        }
         let host = Bouncing { host, pool, holds: config.holds };
         // [B3] Under every policy.
         let config = Config { holds: true, ..config };
@@ -150,11 +154,11 @@ impl<H: Access> Guarded<H> {
             return Err(domain::MapError::Empty.into());
         }
         let end = phys.0.checked_add(bytes).ok_or(domain::MapError::Overflow)?;
-        let (first, last) = (phys.0 >> PAGE_SHIFT, (end - 1) >> PAGE_SHIFT);
+        let (first, last) = (phys.0 >> Self::SHIFT, (end - 1) >> Self::SHIFT);
         if !self.pool().among(first, last - first + 1).is_empty() {
             return Err(MapError::NoSuchMemory);
         }
-        let pieces = edges(phys.0, bytes);
+        let pieces = edges(Self::PAGE, phys.0, bytes);
         let edges = self.take(pieces)?;
         let mapped = self.fill(phys, bytes, pieces, edges).and_then(|()| {
             let at = self.map_pieces(phys, bytes, pieces, edges, rights)?;
@@ -195,7 +199,7 @@ impl<H: Access> Guarded<H> {
     ) -> Result<(), MapError> {
         for index in edges.iter().flatten() {
             if !without!(BounceNotCleared) {
-                self.host().clear(self.pool().at(*index));
+                self.host().clear(self.pool().at(*index), Self::PAGE);
             }
         }
         let [head, tail] = self.places(phys, bytes, pieces, edges);
@@ -218,7 +222,7 @@ impl<H: Access> Guarded<H> {
         let [head, tail] = pieces;
         let [first, last] = edges.map(|index| index.map(|index| self.pool().at(index).0));
         let head = head.zip(first).map(|(piece, page)| {
-            let page = PhysAddr(page + (phys.0 & (PAGE - 1)));
+            let page = PhysAddr(page + (phys.0 & (Self::PAGE - 1)));
             (phys, page, piece)
         });
         let tail = tail
@@ -263,7 +267,7 @@ impl<H: Access> Guarded<H> {
     ) -> impl Iterator<Item = (PhysAddr, PhysAddr, u64)> + use<H> {
         let Mapped { phys, bytes, .. } = *mapped;
         let Range { start, end } = *part;
-        let places = self.places(phys, bytes, edges(phys.0, bytes), mapped.edges);
+        let places = self.places(phys, bytes, edges(Self::PAGE, phys.0, bytes), mapped.edges);
         places.into_iter().flatten().filter_map(move |(buffer, page, bytes)| {
             let first = buffer.0 - phys.0;
             let (from, to) = (start.max(first), end.min(first + bytes));

@@ -6,7 +6,8 @@
 
 use super::Pool;
 use crate::addr::PhysAddr;
-use crate::domain::{Host, PAGE_SHIFT};
+use crate::domain::Host;
+use crate::table::Format;
 
 /// A kernel that copies memory.
 pub trait Access: Host {
@@ -16,8 +17,8 @@ pub trait Access: Host {
     /// or not at all.
     fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) -> bool;
 
-    /// Makes a page of the pool zero.
-    fn clear(&self, page: PhysAddr);
+    /// Makes bytes of the pool zero: a page of it.
+    fn clear(&self, first: PhysAddr, bytes: u64);
 }
 
 /// A kernel, as a guarded domain sees it: with the pool.
@@ -42,6 +43,8 @@ impl<H> Bouncing<H> {
 }
 
 impl<H: Host> Bouncing<H> {
+    const SHIFT: u32 = <H::Format as Format>::GRANULE;
+
     /// Splits pages into those of the pool, and runs of others that follow each other. `others` ends it by returning false; up to
     /// which page it came.
     fn sort(
@@ -54,10 +57,10 @@ impl<H: Host> Bouncing<H> {
         let mut from = first;
         let mut run = |from: u64, to: u64| {
             let theirs = to > from && self.holds;
-            !theirs || others(PhysAddr(from << PAGE_SHIFT), to - from)
+            !theirs || others(PhysAddr(from << Self::SHIFT), to - from)
         };
         for index in self.pool.among(first, pages) {
-            let page = self.pool.at(index).0 >> PAGE_SHIFT;
+            let page = self.pool.at(index).0 >> Self::SHIFT;
             if !run(from, page) {
                 return Err(from);
             }
@@ -85,7 +88,7 @@ unsafe impl<H: Access> Host for Bouncing<H> {
     }
 
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
-        let page = first.0 >> PAGE_SHIFT;
+        let page = first.0 >> Self::SHIFT;
         let ours = |index| {
             if !without!(BounceReusedEarly) {
                 self.pool.hold(index);
@@ -106,7 +109,7 @@ unsafe impl<H: Access> Host for Bouncing<H> {
                 self.pool.let_go(index);
             }
         };
-        let _ = self.sort(first.0 >> PAGE_SHIFT, pages, ours, |at, pages| {
+        let _ = self.sort(first.0 >> Self::SHIFT, pages, ours, |at, pages| {
             self.host.release(at, pages);
             true
         });

@@ -14,7 +14,6 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::addr::PhysAddr;
-use crate::domain::PAGE_SHIFT;
 use crate::fixed::Fixed;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
@@ -22,7 +21,7 @@ use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// Not the start of a page of 4 KiB.
+    /// Not the start of a page.
     Unaligned(PhysAddr),
     /// A page is there twice.
     Twice(PhysAddr),
@@ -62,30 +61,43 @@ pub struct Pool {
     slots: Fixed<Slot>,
     /// Where to look first.
     next: AtomicUsize,
+    /// Bits of a byte address within a page.
+    granule: u32,
 }
 
 impl Pool {
-    /// A pool of these pages, which are nobody else's while it lives.
+    /// A pool of these pages of 4 KiB, which are nobody else's while it lives.
     ///
     /// # Errors
     /// See [`PoolError`].
     pub fn new(pages: impl IntoIterator<Item = PhysAddr>) -> Result<Self, PoolError> {
+        Self::with_granule(12, pages)
+    }
+
+    /// The same with pages of 2^`granule` bytes (below 64), for a domain whose tables have such: 14 or 16 with Arm's larger granules.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn with_granule(
+        granule: u32,
+        pages: impl IntoIterator<Item = PhysAddr>,
+    ) -> Result<Self, PoolError> {
         let mut numbers: Vec<u64> = Vec::new();
         for at in pages {
-            if at.0 & ((1 << PAGE_SHIFT) - 1) != 0 {
+            if granule >= u64::BITS || at.0 & ((1 << granule) - 1) != 0 {
                 return Err(PoolError::Unaligned(at));
             }
             numbers.try_reserve(1).map_err(|_| PoolError::NoMemory)?;
-            numbers.push(at.0 >> PAGE_SHIFT);
+            numbers.push(at.0 >> granule);
         }
         numbers.sort_unstable();
         if let Some(pair) = numbers.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(PoolError::Twice(PhysAddr(pair[0] << PAGE_SHIFT)));
+            return Err(PoolError::Twice(PhysAddr(pair[0] << granule)));
         }
         let slots =
             Fixed::new(numbers.len(), |n| Slot { page: numbers[n], uses: AtomicU32::new(0) });
         let slots = slots.map_err(|_| PoolError::NoMemory)?;
-        Ok(Self { slots, next: AtomicUsize::new(0) })
+        Ok(Self { slots, next: AtomicUsize::new(0), granule })
     }
 
     /// How many pages nobody uses just now.
@@ -98,6 +110,12 @@ impl Pool {
     #[must_use]
     pub fn pages(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The logarithm of the bytes of a page.
+    #[must_use]
+    pub const fn granule(&self) -> u32 {
+        self.granule
     }
 
     /// Something that no other pool has.
@@ -122,7 +140,7 @@ impl Pool {
 
     /// Where it is.
     pub(super) fn at(&self, index: usize) -> PhysAddr {
-        PhysAddr(self.slots[index].page << PAGE_SHIFT)
+        PhysAddr(self.slots[index].page << self.granule)
     }
 
     /// One user more, beside one that there is.

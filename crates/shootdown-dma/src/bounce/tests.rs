@@ -168,8 +168,9 @@ impl Access for &World {
         state.write(to.0, &bytes);
         true
     }
-    fn clear(&self, page: PhysAddr) {
-        self.state().write(page.0, &[0; PAGE as usize]);
+    fn clear(&self, first: PhysAddr, bytes: u64) {
+        assert_eq!(bytes, PAGE);
+        self.state().write(first.0, &[0; PAGE as usize]);
     }
 }
 

@@ -2,9 +2,47 @@
 
 use core::fmt;
 
+use crate::fixed::NoMemory;
 use crate::invalidate::QueueError;
 use crate::iova::AllocError;
 use crate::table::{self, MapErrorKind};
+
+/// Why there is no domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum DomainError {
+    /// There is no memory for it.
+    NoMemory,
+    /// A unit counts in pages of another size than the table has.
+    Granule {
+        /// Its number.
+        unit: usize,
+    },
+    /// The pages of a guarded domain's pool have another size than the table's.
+    PoolGranule,
+}
+
+impl fmt::Display for DomainError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoMemory => NoMemory.fmt(f),
+            Self::Granule { unit } => {
+                write!(f, "unit {unit} counts in pages of another size than the table has")
+            }
+            Self::PoolGranule => {
+                f.write_str("the pool's pages are of another size than the table's")
+            }
+        }
+    }
+}
+
+impl core::error::Error for DomainError {}
+
+impl From<NoMemory> for DomainError {
+    fn from(_: NoMemory) -> Self {
+        Self::NoMemory
+    }
+}
 
 /// Why memory was not mapped. No device reaches it, and no reference to it is held (or it is given back
 /// when the invalidation is complete of what was mapped in between).
@@ -15,7 +53,9 @@ pub enum MapError {
     Empty,
     /// Address and length go past the end of what can be addressed.
     Overflow,
-    /// A segment but the first begins within a page, or one but the last ends within one: the device would see a gap.
+    /// A segment but the first begins within a page, or one but the last ends within one: the device would see a gap. Or memory that
+    /// is linked, or mapped at an address of the caller's, begins within one. Pages are those of the table's
+    /// [granule](crate::table::Format::GRANULE).
     Unaligned,
     /// There is no address for it.
     Addresses(AllocError),
@@ -39,7 +79,7 @@ impl fmt::Display for MapError {
             Self::Empty => f.write_str("there is nothing to map; ask for at least one byte"),
             Self::Overflow => f.write_str("address and length go past the end of memory"),
             Self::Unaligned => f.write_str(
-                "segments that follow each other must join at page boundaries; map them one by one",
+                "whole pages are asked for; align the memory to the granule, or map segments one by one",
             ),
             Self::Addresses(error) => error.fmt(f),
             Self::Table(error) => write!(f, "the page table can't hold it: {error:?}"),

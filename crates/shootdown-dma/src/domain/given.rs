@@ -5,10 +5,9 @@
 //! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does). What belongs together it
 //! does not know either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of these.
 
-use super::owed::Frames;
-use super::{DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy, UnmapError};
+use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::table::Part;
+use crate::table::{Format, Part};
 
 impl<H: Host> Domain<H> {
     /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
@@ -17,17 +16,14 @@ impl<H: Host> Domain<H> {
     /// ([`Given`](crate::iova::Given) hands out nothing).
     ///
     /// # Errors
-    /// See [`MapError`]. [`MapError::Table`] if something is mapped there, if it is beyond the table's reach, or if `phys` is
-    /// not the start of a page; [`MapError::NotHeld`] if the host refuses the memory and the domain
+    /// See [`MapError`]. [`MapError::Table`] if something is mapped there, or if it is beyond the table's reach;
+    /// [`MapError::Unaligned`] if `phys` is not the start of a page; [`MapError::NotHeld`] if the host refuses the memory and the domain
     /// [holds](super::Config::holds) pages; [`MapError::Refused`] for addresses that follow from the memory's.
     pub fn map_at(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> Result<(), MapError> {
         if self.is_identity(range) {
             return Err(MapError::Refused);
         }
-        // What follows must be able to count in bytes.
-        let bytes = range.pages().checked_mul(PAGE).ok_or(MapError::Overflow)?;
-        phys.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
-        let frames = Frames { first: phys, pages: range.pages() };
+        let frames = Self::whole_pages(phys, range.pages())?;
         self.hold(frames)?;
         self.put_kept(range, frames, rights, Part::Middle).map_err(|(error, _)| error)?;
         if !self.config.caches_absence {
@@ -61,12 +57,12 @@ impl<H: Host> Domain<H> {
         let found = loop {
             // All seats are taken for the time of a walk at most.
             match self.table.walker(self.host.cpu()) {
-                Some(mut walker) => break walker.translate(at.0 >> PAGE_SHIFT)?,
+                Some(mut walker) => break walker.translate(at.0 >> Self::SHIFT)?,
                 None => crate::sync::spin_loop(),
             }
         };
-        let leaf = PAGE << (crate::table::memory::INDEX_BITS * found.level);
-        let offset = at.0 & (PAGE - 1);
+        let leaf = Self::PAGE << (<H::Format as Format>::INDEX * found.level);
+        let offset = at.0 & (Self::PAGE - 1);
         Some((PhysAddr(found.phys.0 + offset), leaf - at.0 % leaf, found.rights))
     }
 }

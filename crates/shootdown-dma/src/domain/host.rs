@@ -30,7 +30,7 @@ pub unsafe trait Host: Sync {
         true
     }
 
-    /// One reference more to each of `pages` pages from `first` on. False: something there is no memory that can be held;
+    /// One reference more to each of `pages` pages (of the format's granule) from `first` on. False: something there is no memory that can be held;
     /// then none is.
     fn hold(&self, first: PhysAddr, pages: u64) -> bool;
 

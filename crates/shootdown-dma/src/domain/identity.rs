@@ -12,7 +12,7 @@
 //! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
 
 use super::owed::{Frames, Thing};
-use super::{Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
+use super::{Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::identity::{LeafSize, Place};
 use crate::table::{MapErrorKind, Released};
@@ -26,7 +26,7 @@ impl<H: Host> Domain<H> {
         rights: Rights,
     ) -> Result<Option<IovaRange>, MapError> {
         let Some(layout) = &self.config.identity else { return Ok(None) };
-        let first = frames.first.0 >> PAGE_SHIFT;
+        let first = frames.first.0 >> Self::SHIFT;
         let Ok(range) = layout.encode(first, frames.pages, rights, LeafSize::Page) else {
             let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
@@ -97,7 +97,7 @@ impl<H: Host> Domain<H> {
     fn memory_of(&self, range: IovaRange) -> Option<Frames> {
         match self.config.identity.as_ref()?.decode(range)? {
             Place::Identity { first, .. } if self.config.holds => {
-                Some(Frames { first: PhysAddr(first << PAGE_SHIFT), pages: range.pages() })
+                Some(Frames { first: PhysAddr(first << Self::SHIFT), pages: range.pages() })
             }
             _ => None,
         }

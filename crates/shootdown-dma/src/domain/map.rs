@@ -1,7 +1,7 @@
 //! Mapping: hold the pages, take addresses, put entries.
 
 use super::owed::{Frames, Thing};
-use super::{Cell, DmaAddr, Domain, Host, MapError, PAGE, PAGE_SHIFT, Policy};
+use super::{Cell, DmaAddr, Domain, Host, MapError, Policy};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::{Allocate, Want};
 use crate::table::{self, Part};
@@ -16,15 +16,15 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The pages that it lies in: where the first one is, and how many.
-    fn frames(&self) -> Option<Frames> {
-        let Segment { phys, bytes } = *self;
-        let last = phys.0.checked_add(bytes.checked_sub(1)?)?;
-        let first = phys.0 >> PAGE_SHIFT;
-        Some(Frames {
-            first: PhysAddr(phys.0 & !(PAGE - 1)),
-            pages: (last >> PAGE_SHIFT) - first + 1,
-        })
+    /// The pages of 2^`granule` bytes that it lies in: where the first one is, and how many. `None`: it is empty, or wraps.
+    const fn frames(&self, granule: u32) -> Option<Frames> {
+        let Segment { phys: PhysAddr(phys), bytes } = *self;
+        let Some(last) = phys.checked_add(bytes.wrapping_sub(1)) else { return None };
+        if bytes == 0 {
+            return None;
+        }
+        let first = phys >> granule;
+        Some(Frames { first: PhysAddr(first << granule), pages: (last >> granule) - first + 1 })
     }
 }
 
@@ -56,12 +56,12 @@ impl<H: Host> Domain<H> {
         if policy == Policy::Bypass {
             return self.map_in_window(segment);
         }
-        let Some(frames) = segment.frames() else {
+        let Some(frames) = segment.frames(Self::SHIFT) else {
             return Err(if bytes == 0 { MapError::Empty } else { MapError::Overflow });
         };
         if let Some(range) = self.map_identity(frames, rights)? {
             self.tell_of_presence(range)?;
-            return Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))));
+            return Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))));
         }
         let warm = if frames.pages == 1 { self.map_warm(frames, rights)? } else { None };
         let range = match warm {
@@ -69,7 +69,7 @@ impl<H: Host> Domain<H> {
             None => self.map_fresh(frames, rights)?,
         };
         self.tell_of_presence(range)?;
-        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (phys.0 & (PAGE - 1))))
+        Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))))
     }
 
     /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is not asked, and the entry is
@@ -129,12 +129,12 @@ impl<H: Host> Domain<H> {
         };
         let mut pages = 0u64;
         for (n, segment) in segments.iter().enumerate() {
-            let Some(frames) = segment.frames() else {
+            let Some(frames) = segment.frames(Self::SHIFT) else {
                 return Err(if segment.bytes == 0 { MapError::Empty } else { MapError::Overflow });
             };
-            let begins = segment.phys.0 & (PAGE - 1) == 0 || n == 0;
+            let begins = segment.phys.0 & (Self::PAGE - 1) == 0 || n == 0;
             let end = segment.phys.0 + (segment.bytes - 1);
-            let ends = end & (PAGE - 1) == PAGE - 1 || core::ptr::eq(segment, last);
+            let ends = end & (Self::PAGE - 1) == Self::PAGE - 1 || core::ptr::eq(segment, last);
             if !begins || !ends {
                 return Err(MapError::Unaligned);
             }
@@ -144,7 +144,7 @@ impl<H: Host> Domain<H> {
         let mut done = 0;
         for segment in segments {
             // Looked at above.
-            let Some(frames) = segment.frames() else { return Err(MapError::Overflow) };
+            let Some(frames) = segment.frames(Self::SHIFT) else { return Err(MapError::Overflow) };
             let part =
                 IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
             let which = Part::new(done == 0, done + frames.pages == pages);
@@ -157,7 +157,18 @@ impl<H: Host> Domain<H> {
             done += frames.pages;
         }
         self.tell_of_presence(range)?;
-        Ok(DmaAddr((range.first() << PAGE_SHIFT) + (first.phys.0 & (PAGE - 1))))
+        Ok(DmaAddr((range.first() << Self::SHIFT) + (first.phys.0 & (Self::PAGE - 1))))
+    }
+
+    /// Memory that begins with a page.
+    pub(super) fn whole_pages(first: PhysAddr, pages: u64) -> Result<Frames, MapError> {
+        if first.0 & (Self::PAGE - 1) != 0 && !without!(UnalignedTaken) {
+            return Err(MapError::Unaligned);
+        }
+        // What follows must be able to count in bytes.
+        let bytes = pages.checked_mul(Self::PAGE).ok_or(MapError::Overflow)?;
+        first.0.checked_add(bytes - 1).ok_or(MapError::Overflow)?;
+        Ok(Frames { first, pages })
     }
 
     /// Addresses for so many pages. What is owed may have them all: then that is waited for, once.
@@ -338,8 +349,8 @@ impl<H: Host> Domain<H> {
         let told = self.wait(token);
         told.map_err(|error| {
             // Mapped by us, just now.
-            let at = DmaAddr(range.first() << PAGE_SHIFT);
-            let _ = self.unmap_under(Policy::Strict, at, range.pages() << PAGE_SHIFT);
+            let at = DmaAddr(range.first() << Self::SHIFT);
+            let _ = self.unmap_under(Policy::Strict, at, range.pages() << Self::SHIFT);
             MapError::NotTold(error)
         })
     }

@@ -25,6 +25,9 @@
 //! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
 //! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
 //!
+//! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's larger granules. Whatever counts pages
+//! counts these; a unit that [counts in others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
+//!
 //! # The smallest complete host
 //! A kernel whose tables come from the heap, and whose IOMMU is done at once; it runs. A real one replaces the bodies, not
 //! the shape: pages by their physical addresses, a queue of [`invalidate`](crate::invalidate), references to pages.
@@ -123,7 +126,7 @@ mod unmap;
 mod window;
 
 pub use counts::Counts;
-pub use error::{MapError, UnmapError};
+pub use error::{DomainError, MapError, UnmapError};
 pub use host::Host;
 pub use map::Segment;
 pub use policy::{Limits, Policy};
@@ -137,17 +140,13 @@ use core::mem::ManuallyDrop;
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token};
+use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token, Unit};
 use crate::iova::identity::Layout;
 use crate::local::Local;
 use crate::pinned::Pinned;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
 use owed::{Queue, Thing};
-
-/// Bits of a byte address within a page.
-pub(crate) const PAGE_SHIFT: u32 = 12;
-const PAGE: u64 = 1 << PAGE_SHIFT;
 
 /// An address as a device uses it, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +173,7 @@ pub struct Config {
     pub trusted: bool,
     /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is told after mapping too.
     pub caches_absence: bool,
-    /// The last page that the devices can address.
+    /// The last page that the devices can address, as a number of pages of the table's [granule](Format::GRANULE).
     pub limit: u64,
     /// Bounds of what is put off.
     pub limits: Limits,
@@ -353,10 +352,10 @@ const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 10 };
 
 impl<H: Host> Domain<H> {
     /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each with the domain's id
-    /// there; `tables` and `format` say how they are walked.
+    /// there; `tables` and `format` say how they are walked, and with their [granule](Format::GRANULE) how large a page is.
     ///
     /// # Errors
-    /// [`NoMemory`].
+    /// See [`DomainError`]. What was given is dropped then.
     pub fn new(
         host: H,
         config: Config,
@@ -364,8 +363,7 @@ impl<H: Host> Domain<H> {
         format: H::Format,
         tables: H::Tables,
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
-    ) -> Result<Self, NoMemory> {
-        const { assert!(H::Format::GRANULE == PAGE_SHIFT, "domains count in pages of 4 KiB") };
+    ) -> Result<Self, DomainError> {
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |_| {
@@ -375,9 +373,15 @@ impl<H: Host> Domain<H> {
             Ok(Cell { owed, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
         })?;
         let cells = cells.pinned(config.pinned, own);
+        let engine = Engine::new(cpus, units, config.ladder);
+        // A unit that counts in other pages would forget others than it is told to.
+        let other = engine.units().position(|unit| unit.granule() != Self::SHIFT);
+        if let Some(unit) = other.filter(|_| !without!(GranuleUnchecked)) {
+            return Err(DomainError::Granule { unit });
+        }
         Ok(Self {
             table: IoPageTable::new(format, tables, cpus)?,
-            engine: Engine::new(cpus, units, config.ladder),
+            engine,
             stranded: Local::new(1, |_| Vec::new())?,
             host,
             config,
@@ -489,10 +493,15 @@ impl<H: Host> Domain<H> {
         self.engine.wait(token, &mut || self.host.relax())
     }
 
+    /// Bits of a byte address within a page.
+    const SHIFT: u32 = <H::Format as Format>::GRANULE;
+    /// Bytes of a page.
+    const PAGE: u64 = 1 << Self::SHIFT;
+
     /// The range of pages that some bytes lie in.
     const fn pages_of(first: u64, bytes: u64) -> Option<(u64, u64)> {
         let Some(last) = first.checked_add(bytes.wrapping_sub(1)) else { return None };
-        Some((first >> PAGE_SHIFT, (last >> PAGE_SHIFT) - (first >> PAGE_SHIFT) + 1))
+        Some((first >> Self::SHIFT, (last >> Self::SHIFT) - (first >> Self::SHIFT) + 1))
     }
 }
 

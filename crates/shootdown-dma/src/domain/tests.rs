@@ -1,5 +1,6 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
+pub(crate) mod granules;
 mod lengths;
 
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
@@ -19,6 +20,8 @@ use crate::table::memory::Table;
 use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
 
 const ID: DomainId = DomainId(7);
+const PAGE_SHIFT: u32 = 12;
+const PAGE: u64 = 1 << PAGE_SHIFT;
 
 /// A unit that completes what it was told when somebody waits, or when it is told to.
 #[derive(Default)]

@@ -9,8 +9,7 @@
 
 use core::fmt;
 
-use super::owed::Frames;
-use super::{DmaAddr, Domain, Host, MapError, PAGE_SHIFT, Policy, UnmapError};
+use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::table::Part;
 
@@ -21,6 +20,8 @@ use crate::table::Part;
 #[derive(PartialEq, Eq, Debug)]
 pub struct Reservation {
     range: IovaRange,
+    /// Bits of a byte address within a page.
+    granule: u32,
     /// Pages with memory behind them, from the first on.
     linked: u64,
     /// Up to where units know of them that remember what was not mapped.
@@ -33,7 +34,7 @@ impl Reservation {
     /// Where it begins, for the device.
     #[must_use]
     pub const fn addr(&self) -> DmaAddr {
-        DmaAddr(self.range.first() << PAGE_SHIFT)
+        DmaAddr(self.range.first() << self.granule)
     }
 
     /// How many pages.
@@ -64,14 +65,16 @@ impl<H: Host> Domain<H> {
         if pages == 0 {
             return Err(MapError::Empty);
         }
-        Ok(Reservation { range: self.allocate(pages)?, linked: 0, told: 0, stale: false })
+        let range = self.allocate(pages)?;
+        Ok(Reservation { range, granule: Self::SHIFT, linked: 0, told: 0, stale: false })
     }
 
     /// Puts `pages` pages of memory behind the next addresses; says by which address the device reaches them. It may
     /// when [`sync`](Self::sync) has returned.
     ///
     /// # Errors
-    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left.
+    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left, [`MapError::Unaligned`] if `phys` is not the
+    /// start of a page. Nothing more is linked then.
     pub fn link(
         &self,
         reservation: &mut Reservation,
@@ -85,20 +88,20 @@ impl<H: Host> Domain<H> {
         if pages > reservation.pages() - reservation.linked {
             return Err(MapError::Overflow);
         }
+        let frames = Self::whole_pages(phys, pages)?;
         let first = reservation.range.first() + reservation.linked;
         let part = IovaRange::new(first, pages).ok_or(MapError::Overflow)?;
         if reservation.stale {
             self.flush().map_err(MapError::NotTold)?;
             reservation.stale = false;
         }
-        let frames = Frames { first: phys, pages };
         self.hold(frames)?;
         self.put_kept(part, frames, rights, Part::Middle).map_err(|(error, stale)| {
             reservation.stale |= stale;
             error
         })?;
         reservation.linked += pages;
-        Ok(DmaAddr(first << PAGE_SHIFT))
+        Ok(DmaAddr(first << Self::SHIFT))
     }
 
     /// The device may use what was linked. This costs something only where a unit remembers what was not mapped.

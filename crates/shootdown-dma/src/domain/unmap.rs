@@ -12,11 +12,10 @@
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
 
 use super::owed::{Frames, Page, Thing};
-use super::{Cell, DmaAddr, Domain, Host, PAGE_SHIFT, Policy, UnmapError};
+use super::{Cell, DmaAddr, Domain, Host, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::Token;
 use crate::sync::{Ordering, spin_loop};
-use crate::table::memory::INDEX_BITS;
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
 /// Pieces of memory that are unmapped in one step.
@@ -48,9 +47,9 @@ impl Runs {
         while done < range.pages() {
             let page = range.first() + done;
             let found = walker.translate(page).ok_or(UnmapError::NotMapped)?;
-            let leaf = 1 << (INDEX_BITS * found.level);
+            let leaf = 1 << (F::INDEX * found.level);
             let pages = (leaf - page % leaf).min(range.pages() - done);
-            if !self.push(found.phys, pages) {
+            if !self.push::<F>(found.phys, pages) {
                 break;
             }
             done += pages;
@@ -60,9 +59,9 @@ impl Runs {
 
     /// Adds memory; false if that would be one piece too many.
     #[inline]
-    fn push(&mut self, first: PhysAddr, pages: u64) -> bool {
+    fn push<F: Format>(&mut self, first: PhysAddr, pages: u64) -> bool {
         if let Some(last) = self.frames[..self.len].last_mut() {
-            if last.first.0 + (last.pages << PAGE_SHIFT) == first.0 {
+            if last.first.0 + (last.pages << F::GRANULE) == first.0 {
                 last.pages += pages;
                 return true;
             }

@@ -6,10 +6,11 @@
 use core::fmt;
 
 use super::map::Segment;
-use super::{DmaAddr, Domain, Host, MapError, PAGE_SHIFT, UnmapError};
+use super::{DmaAddr, Domain, Host, MapError, UnmapError};
 use crate::addr::{PhysAddr, Rights};
 use crate::iova::{AllocError, Allocate, Want};
 use crate::sync::Ordering;
+use crate::table::Format;
 
 /// Why there is no window. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,9 +39,6 @@ impl fmt::Display for WindowError {
 
 impl core::error::Error for WindowError {}
 
-/// The alignment of a window: where there are leaves of 1 GiB, they fit.
-const ALIGN: u64 = 1 << 18;
-
 impl<H: Host> Domain<H> {
     /// Maps the first `pages` pages of memory, to be read and written, for good. Returns where they begin for the devices.
     ///
@@ -54,7 +52,7 @@ impl<H: Host> Domain<H> {
             return Err(WindowError::Exists);
         }
         let limit = self.config.limit.min(self.table.last_page());
-        let want = Want::pages(pages).map(|want| want.below(limit).aligned(ALIGN));
+        let want = Want::pages(pages).map(|want| want.below(limit).aligned(self.largest_leaf()));
         let want = want.ok_or(WindowError::Addresses(AllocError::Invalid))?;
         let cpu = self.host.cpu();
         let range = self.addresses.alloc(cpu, &want).map_err(WindowError::Addresses)?;
@@ -71,7 +69,14 @@ impl<H: Host> Domain<H> {
         self.window_pages.store(pages, Ordering::Relaxed);
         // ORDERING: Release, with the Acquire of who finds it: it is mapped, and its size is known.
         self.window.store(range.first(), Ordering::Release);
-        Ok(DmaAddr(range.first() << PAGE_SHIFT))
+        Ok(DmaAddr(range.first() << Self::SHIFT))
+    }
+
+    /// Pages of the largest leaf that the table has: a window that is aligned to it is mapped by such leaves.
+    fn largest_leaf(&self) -> u64 {
+        let format = self.table.format();
+        let level = (0..format.levels()).rev().find(|level| format.may_be_leaf(*level));
+        1 << (<H::Format as Format>::INDEX * level.unwrap_or(0))
     }
 
     /// The address of a piece of memory in the window.
@@ -84,10 +89,10 @@ impl<H: Host> Domain<H> {
             return Err(MapError::Empty);
         }
         let end = segment.phys.0.checked_add(segment.bytes).ok_or(MapError::Overflow)?;
-        if end > self.window_pages.load(Ordering::Relaxed) << PAGE_SHIFT {
+        if end > self.window_pages.load(Ordering::Relaxed) << Self::SHIFT {
             return Err(MapError::OutsideWindow);
         }
-        Ok(DmaAddr((window << PAGE_SHIFT) + segment.phys.0))
+        Ok(DmaAddr((window << Self::SHIFT) + segment.phys.0))
     }
 
     /// If these pages are in the window: there is nothing to unmap, or they are partly outside.

@@ -103,6 +103,11 @@ impl<U: Unit> Engine<U> {
         Self { members, lanes, started: AtomicU64::new(0), ladder }
     }
 
+    /// Its units, in the order of their numbers.
+    pub(crate) fn units(&self) -> impl Iterator<Item = &U> {
+        self.members.iter().map(|member| &member.unit)
+    }
+
     fn whole(&self) -> usize {
         self.lanes.len() - 1
     }

@@ -117,7 +117,7 @@ pub(super) enum Departure {
 /// A unit as a member of a domain.
 #[derive(Debug)]
 pub(super) struct Member<U> {
-    unit: U,
+    pub(super) unit: U,
     domain: DomainId,
     devices: AtomicU32,
     caching: Fixed<AtomicU64>,

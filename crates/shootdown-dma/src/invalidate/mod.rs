@@ -54,7 +54,7 @@ pub use engine::{Engine, Token};
 pub use ladder::Ladder;
 pub use members::{AttachError, Seat};
 
-/// What an IOMMU is told to forget. Each unit encodes it in its own format, in one or several descriptors; it may forget
+/// What an IOMMU is told to forget. Ranges are in pages of the domain's granule ([`Unit::granule`]). Each unit encodes it in its own format, in one or several descriptors; it may forget
 /// more than it is told to, never less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -189,6 +189,12 @@ pub unsafe trait Unit: Sync {
         true
     }
 
+    /// The logarithm of the bytes of a page, as it counts in [commands](Command): that of the tables which it walks. 12, unless it says
+    /// otherwise.
+    fn granule(&self) -> u32 {
+        12
+    }
+
     /// Can it be told [`Command::All`]?
     fn forgets_all(&self) -> bool {
         false
@@ -215,6 +221,9 @@ macro_rules! units_behind_pointers {
             }
             fn answers(&self, device: DeviceId) -> bool {
                 (**self).answers(device)
+            }
+            fn granule(&self) -> u32 {
+                (**self).granule()
             }
             fn forgets_all(&self) -> bool {
                 (**self).forgets_all()

@@ -63,6 +63,21 @@ impl Facts {
         Self { ranges: idr3 & (1 << 10) != 0, granule: 12, stage: Stage::One }
     }
 
+    /// The same for tables with pages of 2^`granule` bytes: 12, 14 or 16. `None` for another: Arm has no such.
+    #[must_use]
+    pub const fn with_granule(self, granule: u32) -> Option<Self> {
+        if !matches!(granule, 12 | 14 | 16) {
+            return None;
+        }
+        Some(Self { granule, ..self })
+    }
+
+    /// The same for a second stage.
+    #[must_use]
+    pub const fn second_stage(self) -> Self {
+        Self { stage: Stage::Two, ..self }
+    }
+
     /// TG: 1, 2, 3 for 4, 16, 64 KiB.
     const fn tg(&self) -> u64 {
         ((self.granule - 10) / 2) as u64
@@ -200,9 +215,12 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Entry)) {
     match *command {
         Command::Pages { domain, range, leaf_only } if facts.ranges => match pieces(range) {
             None => put(tlbi_domain(facts, domain)),
-            Some((all, used)) => all[..used]
-                .iter()
-                .for_each(|piece| put(tlbi_range(facts, domain, *piece, leaf_only))),
+            Some((all, used)) => all[..used].iter().for_each(|piece| {
+                let [low, high] = tlbi_range(facts, domain, *piece, leaf_only);
+                let high =
+                    if without!(GranuleMistaken) { high & !(3 << 10) | 1 << 10 } else { high };
+                put([low, high]);
+            }),
         },
         Command::Pages { domain, range, leaf_only } if range.pages() <= PIECES as u64 => {
             (range.first()..=range.last())
@@ -224,7 +242,7 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Entry)) {
 
 fn device_range(facts: &Facts, device: DeviceId, range: IovaRange, put: &mut impl FnMut(Entry)) {
     // Devices count in 4 KiB, whatever the granule is.
-    let shift = facts.granule - 12;
+    let shift = if without!(DeviceUnscaled) { 0 } else { facts.granule - 12 };
     let scaled = |page: u64| page.checked_mul(1 << shift);
     match (scaled(range.first()), scaled(range.pages())) {
         (Some(first), Some(pages)) => match IovaRange::new(first, pages) {
@@ -323,7 +341,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn devices_are_covered_at_every_granule() {
+    pub(crate) fn devices_are_covered_at_every_granule() {
         for (granule, first, pages) in (1..64u64)
             .flat_map(|f| (1..32).flat_map(move |n| [12, 14, 16].map(|granule| (granule, f, n))))
         {

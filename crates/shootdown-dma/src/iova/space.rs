@@ -13,7 +13,7 @@ const fn hole(first: u64, last: u64) -> IovaRange {
 }
 
 /// FEE0_0000 to FEEF_FFFF, in pages of 4 KiB: writes of a device to it are interrupts and are never translated (VT-d's
-/// interrupt address range).
+/// interrupt address range). In other pages: [`IovaRange::of_bytes`].
 pub const INTERRUPTS: IovaRange = hole(0xfee00, 0xfeeff);
 
 /// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (from

@@ -329,6 +329,12 @@ mutants! {
     /// A range of one granule is told in the form that some parts get wrong.
     LonelyGranule "lonely-granule" Invalidate "invalidate/smmu.rs: pieces"
         by scene(crate::invalidate::smmu::tests::pages_are_covered);
+    /// A range in the cache of a device is told in pages of 4 KiB, whatever the domain's are.
+    DeviceUnscaled "device-unscaled" Invalidate "invalidate/smmu.rs: device_range"
+        by scene(crate::invalidate::smmu::tests::devices_are_covered_at_every_granule);
+    /// A range is told with the code of 4 KiB, whatever the granule is.
+    GranuleMistaken "granule-mistaken" Invalidate "invalidate/smmu.rs: encode"
+        by scene(crate::invalidate::smmu::tests::pages_are_covered);
     /// When two spans become one, it is as long as the first.
     NeighbourForgotten "neighbour-forgotten" Invalidate "invalidate/ladder.rs: join_neighbours"
         by scene(crate::invalidate::ladder::tests::rungs);
@@ -515,6 +521,12 @@ mutants! {
     /// A unit that remembers what was not there is not told of a device.
     ArrivalNotTold "arrival-not-told" Domain "domain/mod.rs: announce"
         by scene(crate::domain::tests::units_that_remember_absence_are_told);
+    /// A unit that counts in pages of another size than the table's is taken.
+    GranuleUnchecked "granule-unchecked" Domain "domain/mod.rs: new"
+        by scene(crate::domain::tests::granules::a_unit_that_counts_in_other_pages_is_refused);
+    /// Memory that begins within a page is taken for the page.
+    UnalignedTaken "unaligned-taken" Domain "domain/map.rs: whole_pages"
+        by scene(crate::domain::tests::granules::given_addresses_windows_and_identity_count_in_the_granule);
 
     // ---- bounce
 

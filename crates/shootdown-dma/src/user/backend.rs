@@ -3,8 +3,8 @@
 use core::fmt;
 use std::vec::Vec;
 
+use super::shadow::BITS;
 use crate::addr::{IovaRange, Rights};
-use crate::domain::PAGE_SHIFT;
 use crate::iova::space::Space;
 
 /// Addresses that devices may use, in bytes; the last one belongs to it.
@@ -76,7 +76,8 @@ pub unsafe trait Backend: Send + Sync {
     /// Sizes of pages that it maps, a bit for each.
     fn page_sizes(&self) -> u64;
 
-    /// Maps `bytes` bytes of this process's memory from `memory` on for devices, at `iova`. All three are multiples of 4 KiB.
+    /// Maps `bytes` bytes of this process's memory from `memory` on for devices, at `iova`. All three are
+    /// multiples of a space's page, which is 4 KiB or [larger](super::Space::with_granule).
     ///
     /// # Errors
     /// See [`BackendError`].
@@ -119,7 +120,8 @@ pub struct Windows {
 pub enum WindowsError {
     /// There is no whole page in any of them.
     None,
-    /// The kernel maps no pages of 4 KiB, but only larger ones.
+    /// The kernel maps no pages of the space's size, but only larger ones: these (a bit for each size). A space
+    /// [with such pages](super::Space::with_granule) can be built.
     PageSize(u64),
     /// It does not tell.
     Backend(BackendError),
@@ -129,7 +131,9 @@ impl fmt::Display for WindowsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("the kernel offers no addresses; is a device attached?"),
-            Self::PageSize(sizes) => write!(f, "no pages of 4 KiB, but sizes {sizes:#x}"),
+            Self::PageSize(sizes) => {
+                write!(f, "the kernel has larger pages only: sizes {sizes:#x}")
+            }
             Self::Backend(error) => error.fmt(f),
         }
     }
@@ -137,32 +141,44 @@ impl fmt::Display for WindowsError {
 
 impl core::error::Error for WindowsError {}
 
-/// The last page that a space is given: 48 bits of address, which the shadow table resolves.
-const LAST: u64 = (1 << (48 - PAGE_SHIFT)) - 1;
-
 impl Windows {
-    /// What a backend offers, below 2^48 and without page 0.
+    /// What a backend offers in pages of 4 KiB, below 2^48 and without page 0.
     ///
     /// # Errors
     /// See [`WindowsError`].
     pub fn of(backend: &impl Backend) -> Result<Self, WindowsError> {
-        let sizes = backend.page_sizes();
-        if sizes & sizes.wrapping_neg() > 1 << PAGE_SHIFT || sizes == 0 {
-            return Err(WindowsError::PageSize(sizes));
-        }
-        Self::new(&backend.windows().map_err(WindowsError::Backend)?)
+        Self::of_granule(12, backend)
     }
 
-    /// These, in any order; they may overlap.
+    /// The same in pages of 2^`granule` bytes (below 48).
+    ///
+    /// # Errors
+    /// See [`WindowsError`].
+    pub fn of_granule(granule: u32, backend: &impl Backend) -> Result<Self, WindowsError> {
+        let sizes = backend.page_sizes();
+        let page = 1u64.checked_shl(granule).unwrap_or(0);
+        if sizes & sizes.wrapping_neg() > page || sizes == 0 {
+            return Err(WindowsError::PageSize(sizes));
+        }
+        Self::in_pages(granule, &backend.windows().map_err(WindowsError::Backend)?)
+    }
+
+    /// These, in any order, in pages of 4 KiB; they may overlap.
     ///
     /// # Errors
     /// [`WindowsError::None`].
     pub fn new(windows: &[Window]) -> Result<Self, WindowsError> {
+        Self::in_pages(12, windows)
+    }
+
+    fn in_pages(granule: u32, windows: &[Window]) -> Result<Self, WindowsError> {
+        // What the shadow table resolves.
+        let most = 1u64.checked_shl(BITS.saturating_sub(granule)).unwrap_or(0).saturating_sub(1);
         let pages = |window: &Window| {
-            let first = window.first.div_ceil(1 << PAGE_SHIFT).max(1);
+            let first = window.first.div_ceil(1u64.checked_shl(granule)?).max(1);
             // The last page that ends within it.
-            let end = (u128::from(window.last) + 1) >> PAGE_SHIFT;
-            let last = u64::try_from(end).ok()?.checked_sub(1)?.min(LAST);
+            let end = (u128::from(window.last) + 1) >> granule;
+            let last = u64::try_from(end).ok()?.checked_sub(1)?.min(most);
             (first <= last).then_some((first, last))
         };
         let mut pages: Vec<(u64, u64)> = windows.iter().filter_map(pages).collect();

@@ -42,6 +42,7 @@ pub struct Dry {
     manner: Manner,
     windows: Vec<Window>,
     limit: usize,
+    page_sizes: u64,
     state: Mutex<State>,
 }
 
@@ -60,7 +61,18 @@ impl Dry {
     /// One with these manners, windows, and so many mappings at most (of which iommufd has no limit).
     #[must_use]
     pub fn new(manner: Manner, windows: Vec<Window>, limit: usize) -> Self {
-        Self { manner, windows, limit, state: Mutex::default() }
+        Self { manner, windows, limit, page_sizes: 0x4020_1000, state: Mutex::default() }
+    }
+
+    /// The same with pages of these sizes (a bit for each), instead of 4 KiB, 2 MiB and 1 GiB.
+    #[must_use]
+    pub fn with_page_sizes(self, page_sizes: u64) -> Self {
+        Self { page_sizes, ..self }
+    }
+
+    /// Bits of an address within a page of the smallest size.
+    const fn offset(&self) -> u64 {
+        (self.page_sizes & self.page_sizes.wrapping_neg()).wrapping_sub(1)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,12 +126,12 @@ unsafe impl Backend for Dry {
     }
 
     fn page_sizes(&self) -> u64 {
-        0x4020_1000
+        self.page_sizes
     }
 
     fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError> {
         let last = bytes.checked_sub(1).and_then(|more| iova.checked_add(more));
-        let last = last.filter(|_| (iova | memory | bytes) & 0xfff == 0);
+        let last = last.filter(|_| (iova | memory | bytes) & self.offset() == 0);
         let Some(last) = last else { return Err(BackendError::Invalid) };
         if !self.windows.iter().any(|w| w.first <= iova && last <= w.last) {
             return Err(BackendError::Invalid);
@@ -138,7 +150,7 @@ unsafe impl Backend for Dry {
 
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError> {
         let last = bytes.checked_sub(1).and_then(|more| iova.checked_add(more));
-        let Some(last) = last.filter(|_| (iova | bytes) & 0xfff == 0) else {
+        let Some(last) = last.filter(|_| (iova | bytes) & self.offset() == 0) else {
             return Err(BackendError::Invalid);
         };
         let mut state = self.state();

@@ -17,7 +17,6 @@ use std::vec::Vec;
 
 use super::backend::{Backend, BackendError};
 use crate::addr::{IovaRange, Rights};
-use crate::domain::PAGE_SHIFT;
 use crate::invalidate::{Command, QueueError, Ticket, Unit};
 
 /// Ranges that are noted one by one; one more, and all that is dead is looked for.
@@ -65,6 +64,8 @@ impl Counters {
 #[derive(Debug)]
 pub struct Kernel<B> {
     pub backend: B,
+    /// Bits of a byte address within a page.
+    granule: u32,
     mappings: Mutex<Mappings>,
     notes: Mutex<Notes>,
     /// As `Notes::told`, to be looked at without the lock.
@@ -82,10 +83,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<B: Backend> Kernel<B> {
-    pub fn new(backend: B) -> Self {
+    pub fn new(backend: B, granule: u32) -> Self {
         let notes = Notes { told: 0, ranges: Vec::with_capacity(NOTES), everything: false };
         Self {
             backend,
+            granule,
             mappings: Mutex::default(),
             notes: Mutex::new(notes),
             told: AtomicU64::new(0),
@@ -110,7 +112,7 @@ impl<B: Backend> Kernel<B> {
     /// Maps pages that are the caller's.
     pub fn map(&self, range: IovaRange, memory: u64, rights: Rights) -> Result<(), BackendError> {
         self.calls.add(0, 1);
-        let (at, bytes) = bytes_of(range);
+        let (at, bytes) = self.bytes_of(range);
         let outcome = self.backend.map(at, memory, bytes, rights);
         match outcome {
             Ok(()) => drop(lock(&self.mappings).live.insert(range.first(), range.pages())),
@@ -180,6 +182,12 @@ impl<B: Backend> Kernel<B> {
         outcome
     }
 
+    /// Where it begins, and how many bytes.
+    fn bytes_of(&self, range: IovaRange) -> (u64, u64) {
+        // Pages of spaces are below 2^48 bytes.
+        (range.first() << self.granule, range.pages() << self.granule)
+    }
+
     /// What is dead in these ranges: mappings that abut are one.
     fn dead_runs(&self, ranges: &[IovaRange], everything: bool) -> Vec<IovaRange> {
         let mappings = lock(&self.mappings);
@@ -214,7 +222,7 @@ impl<B: Backend> Kernel<B> {
 
     /// Has the kernel unmap a run of dead mappings (K1, K3).
     fn unmap(&self, run: IovaRange) -> Result<(), BackendError> {
-        let (at, bytes) = bytes_of(run);
+        let (at, bytes) = self.bytes_of(run);
         self.calls.add(1, 1);
         let mut outcome = self.backend.unmap(at, bytes);
         if outcome.is_ok_and(|unmapped| unmapped < bytes) && !without!(ShortTrusted) {
@@ -243,12 +251,6 @@ impl<B: Backend> Kernel<B> {
     }
 }
 
-/// Where it begins, and how many bytes.
-fn bytes_of(range: IovaRange) -> (u64, u64) {
-    // Pages of spaces are below 2^48 bytes.
-    (range.first() << PAGE_SHIFT, range.pages() << PAGE_SHIFT)
-}
-
 // SAFETY: (1) `done` is a submission's number only after the kernel has unmapped all that was dead in its ranges since it was told
 // (`Backend`, 1), and what the domain's table does not hold any more was dead before it was told. (2) There are no devices' caches
 // that the kernel would not see to. (3) Numbers grow under a lock.
@@ -266,6 +268,10 @@ unsafe impl<B: Backend> Unit for Kernel<B> {
         notes.told += 1;
         self.told.store(notes.told, Ordering::Relaxed);
         Ok(Ticket(notes.told))
+    }
+
+    fn granule(&self) -> u32 {
+        self.granule
     }
 
     fn completed(&self) -> Result<Ticket, QueueError> {

@@ -23,6 +23,8 @@
 //! the addresses wait. What lazy means for memory is milder than in a kernel: the pages stay pinned, so that a device
 //! disturbs this process and no other.
 //!
+//! A page has 4 KiB, or what [`Space::with_granule`] is told: a kernel with pages of 64 KiB maps nothing smaller.
+//!
 //! # Invariants
 //! - **K1** An address is the allocator's again only after the kernel has said that nothing is mapped there.
 //! - **K2** What is live is never unmapped, however coarsely the domain asks to forget: only what was given up is looked for.
@@ -35,6 +37,7 @@
 //! | `backend.rs` | what a kernel must offer |
 //! | `kernel.rs` | the kernel as a unit: what is mapped, what is to be unmapped |
 //! | `space.rs` | what a driver calls |
+//! | `shadow.rs` | what the shadow's entries look like |
 //! | `dry.rs` | a backend without hardware, that refuses what kernels refuse |
 //! | `linux/` | VFIO and iommufd |
 //!
@@ -45,6 +48,7 @@ pub mod dry;
 mod kernel;
 #[cfg(target_os = "linux")]
 pub mod linux;
+mod shadow;
 mod space;
 
 pub use backend::{Backend, BackendError, Window, Windows, WindowsError};

@@ -9,18 +9,19 @@ use std::vec::Vec;
 
 use super::backend::{Backend, BackendError, Windows, WindowsError};
 use super::kernel::{Calls, Kernel};
+use super::shadow::Shadow;
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
-use crate::domain::{self, Config, Counts, DmaAddr, Domain, Host, PAGE_SHIFT, Policy};
+use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Policy};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Seat};
 use crate::iova::Allocate;
+use crate::table::TableMemory;
 use crate::table::memory::Table;
-use crate::table::{TableMemory, VtdSecondLevel};
 
 /// Who owns the buffers: told when devices begin and cease to reach them, if the space [holds](Config::holds) pages.
 ///
 /// Buffers that are recycled by their driver need it under [`Policy::Held`]: released is what may be used again. Numbers
-/// are addresses of this process, at the start of a page of 4 KiB.
+/// are addresses of this process, at the start of a page of the space's size (4 KiB, unless it was [made otherwise](Space::with_granule)).
 pub trait Memory: Send + Sync {
     /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has happened.
     fn hold(&self, first: u64, pages: u64) -> bool {
@@ -47,7 +48,7 @@ impl<M: Memory + ?Sized> Memory for Arc<M> {
 }
 
 /// The process, as a domain sees its kernel.
-struct Seam<B, A, M> {
+struct Seam<B, A, M, const GRANULE: u32> {
     kernel: Arc<Kernel<B>>,
     memory: M,
     addresses: PhantomData<fn() -> A>,
@@ -62,9 +63,9 @@ std::thread_local! {
 }
 
 // SAFETY: `Memory::release` is what buffers are recycled by; `map` demands it.
-unsafe impl<B: Backend, A: Allocate, M: Memory> Host for Seam<B, A, M> {
+unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A, M, G> {
     type Addresses = A;
-    type Format = VtdSecondLevel;
+    type Format = Shadow<G>;
     type Tables = Heap;
     type Unit = Arc<Kernel<B>>;
 
@@ -93,6 +94,12 @@ const PAGE_LAYOUT: Layout = match Layout::from_size_align(4096, 4096) {
     Err(_) => panic!("a page"),
 };
 
+/// So many of them, aligned to all of their size.
+fn many(pages: usize) -> Option<Layout> {
+    let bytes = pages.checked_mul(4096)?;
+    Layout::from_size_align(bytes, bytes).ok()
+}
+
 // SAFETY: pages of the heap; no hardware reads them.
 unsafe impl TableMemory for Heap {
     fn allocate(&self) -> Option<PhysAddr> {
@@ -101,9 +108,22 @@ unsafe impl TableMemory for Heap {
         (!page.is_null()).then_some(PhysAddr(page as u64))
     }
 
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
+        // SAFETY: the layout is not empty.
+        let first = unsafe { alloc_zeroed(many(pages)?) };
+        (!first.is_null()).then_some(PhysAddr(first as u64))
+    }
+
     unsafe fn free(&self, page: PhysAddr) {
         // SAFETY: from `allocate`, as promised.
         unsafe { dealloc(page.0 as *mut u8, PAGE_LAYOUT) }
+    }
+
+    unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
+        if let Some(layout) = many(pages) {
+            // SAFETY: from `allocate_many`, as promised.
+            unsafe { dealloc(first.0 as *mut u8, layout) }
+        }
     }
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
@@ -215,14 +235,14 @@ const TRIES: usize = 16;
 /// space.end().map_err(|(error, _)| error)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Space<B: Backend, A: Allocate, M: Memory = ()> {
-    domain: Domain<Seam<B, A, M>>,
+pub struct Space<B: Backend, A: Allocate, M: Memory = (), const GRANULE: u32 = 12> {
+    domain: Domain<Seam<B, A, M, GRANULE>>,
     /// The kernel, as a device that is behind the unit: so that the unit is told.
     seat: Option<Seat>,
 }
 
 impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
-    /// A space on a kernel. `allocator` makes the allocator of addresses for what the kernel offers.
+    /// A space on a kernel, in pages of 4 KiB. `allocator` makes the allocator of addresses for what the kernel offers.
     ///
     /// Of `config`, identity addresses and trust do not apply here; its limit is lowered to what the kernel offers.
     ///
@@ -234,16 +254,52 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
         config: Config,
         allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
     ) -> Result<Self, SpaceError> {
-        let windows = Windows::of(&backend).map_err(SpaceError::Windows)?;
+        Self::with_granule(backend, memory, config, allocator)
+    }
+}
+
+impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRANULE> {
+    /// The same in pages of 2^`GRANULE` bytes, 12 to 24: at least as large as the smallest that the kernel maps, which on a kernel with
+    /// pages of 64 KiB is that (VFIO rounds up to it). All numbers of pages are of these: of `config`, of the allocator's space, of
+    /// [`Memory`].
+    ///
+    /// ```
+    /// # use shootdown_dma::{Rights, domain::Config, iova::Tree};
+    /// # use shootdown_dma::user::{SpaceError, WindowsError, Windows, Space, dry::Dry};
+    /// let large = || Dry::default().with_page_sizes(1 << 16 | 1 << 29);
+    /// let small = Space::new(large(), (), Config::new(1), |space| Tree::new(space).ok());
+    /// assert!(matches!(small.err(), Some(SpaceError::Windows(WindowsError::PageSize(_)))));
+    ///
+    /// let space = Space::<_, _, (), 16>::with_granule(large(), (), Config::new(1), |space| {
+    ///     Tree::new(space).ok()
+    /// })?;
+    /// let mut buffer = vec![0u8; 70_000];
+    /// // SAFETY: it lives until the space is ended, and so does what shares its pages: there is no device.
+    /// let at = unsafe { space.map(buffer.as_mut_ptr(), 70_000, Rights::Read) }?;
+    /// assert_eq!(at.0 % (1 << 16), buffer.as_ptr() as u64 % (1 << 16)); // the same place in its page
+    /// space.unmap(at, 70_000)?;
+    /// space.end().map_err(|(error, _)| error)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`SpaceError`].
+    pub fn with_granule(
+        backend: B,
+        memory: M,
+        config: Config,
+        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+    ) -> Result<Self, SpaceError> {
+        let windows = Windows::of_granule(GRANULE, &backend).map_err(SpaceError::Windows)?;
         let addresses = allocator(&windows.space()).ok_or(SpaceError::NoMemory)?;
         let limit = config.limit.min(windows.last());
         let config =
             Config { identity: None, trusted: false, caches_absence: false, limit, ..config };
-        let kernel = Arc::new(Kernel::new(backend));
+        let kernel = Arc::new(Kernel::new(backend, GRANULE));
         let seam = Seam { kernel: Arc::clone(&kernel), memory, addresses: PhantomData };
-        let format = VtdSecondLevel::new(4, true, true).ok_or(SpaceError::NoMemory)?;
         let units = [(kernel, DomainId(1))];
-        let domain = Domain::new(seam, config, addresses, format, Heap, units)?;
+        let domain = Domain::new(seam, config, addresses, Shadow::new(), Heap, units);
+        let domain = domain.map_err(|_: DomainError| SpaceError::NoMemory)?;
         let seat = domain.attach(0, DeviceId(0), false).map_err(|_: AttachError| NoMemory)?;
         Ok(Self { domain, seat: Some(seat) })
     }
@@ -268,7 +324,7 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
     }
 
     /// Maps `bytes` bytes of memory for devices, and says by which address these reach it: the same place within the page. They
-    /// reach all of the pages of 4 KiB that it lies in.
+    /// reach all of the pages that it lies in.
     ///
     /// # Safety
     /// Devices may read the pages, or write to them, as `rights` say, at any time until no device reaches them any more: that is when
@@ -297,8 +353,8 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
                 Err(error) => break Err(MapError::Domain(error)),
             };
             // The domain has seen that it does not wrap.
-            let Some(range) = pages_of(at, bytes) else { break Ok(at) };
-            let first = memory as u64 & !((1 << PAGE_SHIFT) - 1);
+            let Some(range) = pages_of(at, bytes, GRANULE) else { break Ok(at) };
+            let first = memory as u64 >> GRANULE << GRANULE;
             let Err(error) = self.kernel().map(range, first, rights) else { break Ok(at) };
             let shortage = matches!(error, BackendError::Entries | BackendError::Memory);
             if error == BackendError::Exists && foreign.len() < TRIES {
@@ -339,7 +395,7 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
     /// # Errors
     /// See [`UnmapError`].
     pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
-        let range = pages_of(at, bytes).ok_or(UnmapError::Invalid)?;
+        let range = pages_of(at, bytes, GRANULE).ok_or(UnmapError::Invalid)?;
         match self.kernel().give_up(range.first(), range.pages()) {
             Some(Ok(())) => {}
             None if !self.kernel().is_live(range.first()) => return Err(UnmapError::NotMapped),
@@ -433,13 +489,12 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
 }
 
 /// The pages that some bytes lie in.
-fn pages_of(at: DmaAddr, bytes: u64) -> Option<IovaRange> {
+fn pages_of(at: DmaAddr, bytes: u64, granule: u32) -> Option<IovaRange> {
     let last = at.0.checked_add(bytes.checked_sub(1)?)?;
-    let first = at.0 >> PAGE_SHIFT;
-    IovaRange::new(first, (last >> PAGE_SHIFT) - first + 1)
+    IovaRange::of_bytes(at.0, last, granule)
 }
 
-impl<B: Backend, A: Allocate, M: Memory> fmt::Debug for Space<B, A, M> {
+impl<B: Backend, A: Allocate, M: Memory, const G: u32> fmt::Debug for Space<B, A, M, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space")
             .field("mappings", &self.mappings())

@@ -18,7 +18,6 @@ use vm_memory::GuestAddress;
 use vm_memory::iommu::Iotlb;
 
 use crate::addr::IovaRange;
-use crate::domain::PAGE_SHIFT;
 use crate::invalidate::{Command, QueueError, Ticket, Unit};
 
 /// Commands that are noted one by one; one more, and everything is forgotten.
@@ -55,6 +54,8 @@ pub struct Cache {
     /// Submissions that are carried out.
     done: AtomicU64,
     capacity: usize,
+    /// Bits of a byte address within a page, as commands count.
+    granule: u32,
 }
 
 /// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as a domain promises anything.
@@ -92,7 +93,14 @@ impl Cache {
             told: AtomicU64::new(0),
             done: AtomicU64::new(0),
             capacity,
+            granule: 12,
         }
+    }
+
+    /// The same for a domain whose tables have pages of 2^`granule` bytes (below 64).
+    #[must_use]
+    pub fn with_granule(self, granule: u32) -> Self {
+        Self { granule, ..self }
     }
 
     fn notes(&self) -> MutexGuard<'_, Notes> {
@@ -130,7 +138,7 @@ impl Cache {
                 notes.ranges.clear();
                 tlb.forget_everything();
             }
-            notes.ranges.drain(..).for_each(|range| tlb.forget(range));
+            notes.ranges.drain(..).for_each(|range| tlb.forget(range, self.granule));
         }
         // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The lock has ordered the rest.
         self.done.store(notes.told, Ordering::Release);
@@ -150,9 +158,10 @@ impl Tlb {
         self.filled = 0;
     }
 
-    fn forget(&mut self, range: IovaRange) {
-        let first = range.first().checked_mul(1 << PAGE_SHIFT);
-        let bytes = range.pages().checked_mul(1 << PAGE_SHIFT);
+    fn forget(&mut self, range: IovaRange, granule: u32) {
+        let page = 1u64.checked_shl(granule).unwrap_or(0);
+        let first = range.first().checked_mul(page);
+        let bytes = range.pages().checked_mul(page).filter(|bytes| *bytes != 0);
         let end = first.zip(bytes).and_then(|(first, bytes)| first.checked_add(bytes));
         match (first, bytes.map(usize::try_from), end) {
             (Some(first), Some(Ok(bytes)), Some(_)) => {
@@ -185,6 +194,10 @@ unsafe impl Unit for Cache {
         drop(notes);
         self.try_carry_out();
         Ok(Ticket(ticket))
+    }
+
+    fn granule(&self) -> u32 {
+        self.granule
     }
 
     fn completed(&self) -> Result<Ticket, QueueError> {

@@ -6,7 +6,8 @@
 //!
 //! | the guest asks for | it gets (virtio 1.2, 5.13.6) |
 //! |---|---|
-//! | a range that is empty, backward or not of whole pages; flags that are not known | [`Invalid`](RequestError::Invalid) |
+//! | a range that is empty or backward; flags that are not known | [`Invalid`](RequestError::Invalid) |
+//! | addresses or memory that are not whole pages of what was offered (`page_size_mask`: the domain's granule) | [`Unaligned`](RequestError::Unaligned) |
 //! | addresses outside of what it was offered, or reserved | [`Range`](RequestError::Range) |
 //! | a MAP over something that is mapped | [`Overlap`](RequestError::Overlap) |
 //! | a MAP of what is not its memory (the [host](crate::Host::hold) says no) | [`Fault`](RequestError::Fault) |
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use std::vec::Vec;
 
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::domain::{Domain, Host, MapError, PAGE_SHIFT, UnmapError};
-use crate::table::MapErrorKind;
+use crate::domain::{Domain, Host, MapError, UnmapError};
+use crate::table::{Format, MapErrorKind};
 
 /// Why a request was refused. Nothing has changed, but for [`NotComplete`](Self::NotComplete).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +30,8 @@ use crate::table::MapErrorKind;
 pub enum RequestError {
     /// It does not make sense.
     Invalid,
+    /// It is not of whole pages.
+    Unaligned,
     /// Addresses that the guest was not offered.
     Range,
     /// Something is mapped there.
@@ -47,12 +50,14 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// The status in virtio-iommu's answer (`VIRTIO_IOMMU_S_…`; 0 would be OK).
+    /// The status in virtio-iommu's answer: `VIRTIO_IOMMU_S_DEVERR` 3, `INVAL` 4, `RANGE` 5, `FAULT` 7, `NOMEM` 8; `OK` is 0. (virtio 1.2,
+    /// 5.13.6; the numbers are those of Linux' `virtio_iommu.h`. A range that is not aligned, and an UNMAP that would cut a mapping, are
+    /// `RANGE`; an overlap and unknown flags are `INVAL`.)
     #[must_use]
     pub const fn status(self) -> u8 {
         match self {
             Self::Invalid | Self::Overlap => 4,
-            Self::Range | Self::Partial => 5,
+            Self::Unaligned | Self::Range | Self::Partial => 5,
             Self::Fault => 7,
             Self::NoMemory => 8,
             Self::Map(_) | Self::NotComplete(_) => 3,
@@ -63,7 +68,8 @@ impl RequestError {
 impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid => f.write_str("not a range of whole pages, or unknown flags"),
+            Self::Invalid => f.write_str("not a range, or unknown flags"),
+            Self::Unaligned => f.write_str("not whole pages; align addresses, length and memory"),
             Self::Range => f.write_str("addresses that the guest was not offered"),
             Self::Overlap => f.write_str("something is mapped there; unmap it first"),
             Self::Partial => f.write_str("a part of a mapping; unmap all of it"),
@@ -80,7 +86,7 @@ impl core::error::Error for RequestError {}
 /// What a guest is offered.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The first page of its I/O addresses; at least 1 (page 0 is nobody's).
+    /// The first page of its I/O addresses, in pages of the domain's granule; at least 1 (page 0 is nobody's).
     pub first: u64,
     /// The last one.
     pub last: u64,
@@ -92,12 +98,19 @@ pub struct Bounds {
 
 impl Bounds {
     /// Addresses of so many bits, without the window for interrupts of PCs, and 65 535 mappings, as Linux allows to user
-    /// space (`dma_entry_limit`).
+    /// space (`dma_entry_limit`). Pages have 4 KiB.
     #[must_use]
     pub fn bits(bits: u32) -> Self {
-        let last = (1u64 << (bits.clamp(PAGE_SHIFT + 1, 63) - PAGE_SHIFT)) - 1;
-        let reserved = std::vec![crate::iova::space::INTERRUPTS];
-        Self { first: 1, last, reserved, mappings: 65_535 }
+        Self::with_granule(12, bits)
+    }
+
+    /// The same in pages of 2^`granule` bytes, of a domain whose tables have such. The window for interrupts is rounded to them.
+    #[must_use]
+    pub fn with_granule(granule: u32, bits: u32) -> Self {
+        let granule = granule.min(62);
+        let last = (1u64 << (bits.clamp(granule + 1, 63) - granule)) - 1;
+        let interrupts = IovaRange::of_bytes(0xfee0_0000, 0xfeef_ffff, granule);
+        Self { first: 1, last, reserved: interrupts.into_iter().collect(), mappings: 65_535 }
     }
 }
 
@@ -125,6 +138,10 @@ const READ: u32 = 1;
 const WRITE: u32 = 2;
 
 impl<H: Host> Mappings<H> {
+    const SHIFT: u32 = <H::Format as Format>::GRANULE;
+    /// Bytes of a page, less one.
+    const MASK: u64 = (1 << Self::SHIFT) - 1;
+
     /// None yet. Nobody else maps or unmaps in the domain, which should [hold](crate::domain::Config::holds) its pages: then the
     /// host is asked whether they are the guest's.
     #[must_use]
@@ -161,8 +178,11 @@ impl<H: Host> Mappings<H> {
             3 => Rights::ReadWrite,
             _ => return Err(RequestError::Invalid),
         };
-        let range = pages(start, end)?;
-        if phys & PAGE_MASK != 0 || phys.checked_add(end - start).is_none() {
+        let range = pages(start, end, Self::SHIFT)?;
+        if phys & Self::MASK != 0 {
+            return Err(RequestError::Unaligned);
+        }
+        if phys.checked_add(end - start).is_none() {
             return Err(RequestError::Invalid);
         }
         let hole = |hole: &IovaRange| hole.overlaps(range);
@@ -195,9 +215,9 @@ impl<H: Host> Mappings<H> {
     pub fn unmap(&mut self, start: u64, end: u64) -> Result<usize, RequestError> {
         let range = match (start, end) {
             // Page 0 is nobody's, but a guest may ask for all.
-            (0, PAGE_MASK) => return Ok(0),
-            (0, end) => pages(PAGE_MASK + 1, end)?,
-            (start, end) => pages(start, end)?,
+            (0, end) if end == Self::MASK => return Ok(0),
+            (0, end) => pages(Self::MASK + 1, end, Self::SHIFT)?,
+            (start, end) => pages(start, end, Self::SHIFT)?,
         };
         let whole = |(first, mapping): (u64, Mapping)| {
             IovaRange::new(first, mapping.pages).is_some_and(|all| range.contains(all))
@@ -259,14 +279,16 @@ impl<H: Host> Mappings<H> {
     }
 }
 
-const PAGE_MASK: u64 = (1 << PAGE_SHIFT) - 1;
-
-/// Whole pages between these bytes, the last of which belongs to them.
-const fn pages(start: u64, end: u64) -> Result<IovaRange, RequestError> {
-    if end < start || start & PAGE_MASK != 0 || end & PAGE_MASK != PAGE_MASK {
+/// Whole pages of 2^`granule` bytes between these bytes, the last of which belongs to them.
+const fn pages(start: u64, end: u64, granule: u32) -> Result<IovaRange, RequestError> {
+    let mask = (1 << granule) - 1;
+    if end < start {
         return Err(RequestError::Invalid);
     }
-    match IovaRange::new(start >> PAGE_SHIFT, ((end - start) >> PAGE_SHIFT) + 1) {
+    if start & mask != 0 || end & mask != mask {
+        return Err(RequestError::Unaligned);
+    }
+    match IovaRange::new(start >> granule, ((end - start) >> granule) + 1) {
         Some(range) => Ok(range),
         None => Err(RequestError::Range),
     }

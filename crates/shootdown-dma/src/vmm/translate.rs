@@ -10,7 +10,7 @@ use vm_memory::{GuestAddress, Permissions};
 
 use super::cache::{Cache, Guard, Tlb};
 use crate::addr::{PhysAddr, Rights};
-use crate::domain::{DmaAddr, Domain, Host, PAGE_SHIFT};
+use crate::domain::{DmaAddr, Domain, Host};
 
 /// Where a device's accesses are looked up: a domain.
 pub trait Walk: Send + Sync {
@@ -118,7 +118,8 @@ struct Piece {
     rights: Rights,
 }
 
-const PAGE_MASK: u64 = (1 << PAGE_SHIFT) - 1;
+/// Bytes of the smallest granule there is, less one. Of a larger page it takes the pieces that were asked for.
+const PAGE_MASK: u64 = (1 << 12) - 1;
 
 /// The rights, as `vm_memory` has them.
 const fn permissions(rights: Rights) -> Permissions {

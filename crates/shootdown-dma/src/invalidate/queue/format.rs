@@ -40,6 +40,11 @@ pub trait Format: Sync {
     /// Encodes a command: at most [`MOST`] slots.
     fn encode(&self, command: &Command, put: &mut dyn FnMut(Slot));
 
+    /// The logarithm of the bytes of a page, as commands count: see [`Unit::granule`](crate::invalidate::Unit::granule).
+    fn granule(&self) -> u32 {
+        12
+    }
+
     /// Can the unit be told to forget all of all domains?
     fn forgets_all(&self) -> bool {
         true

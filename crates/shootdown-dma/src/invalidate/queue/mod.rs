@@ -364,6 +364,10 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         without!(SilentRelied) || !self.silence.is_silent(device)
     }
 
+    fn granule(&self) -> u32 {
+        self.format.granule()
+    }
+
     fn forgets_all(&self) -> bool {
         self.format.forgets_all()
     }

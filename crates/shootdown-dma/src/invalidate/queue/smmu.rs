@@ -46,6 +46,10 @@ impl Format for Smmu {
         smmu::encode(&self.facts, command, put);
     }
 
+    fn granule(&self) -> u32 {
+        self.facts.granule
+    }
+
     fn barrier(&self, _: PhysAddr) -> Slot {
         smmu::sync(Signal::None)
     }

@@ -158,20 +158,9 @@ impl Iommufd {
         // SAFETY: it reads and writes such a structure.
         unsafe { call(device, DEVICE_ATTACH, &raw mut attach) }.map(drop)
     }
-}
 
-impl Drop for Iommufd {
-    fn drop(&mut self) {
-        let mut destroy = Destroy { size: size_of::<Destroy>() as u32, id: self.ioas };
-        // SAFETY: it reads such a structure. If a device is attached it refuses, and it goes with the file.
-        let _ = unsafe { call(self.iommufd.as_fd(), DESTROY, &raw mut destroy) };
-    }
-}
-
-// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many bytes it has unmapped; mappings
-// that only partly lie in the range it refuses. (2) It maps where it is told to (`MAP_FIXED`), or nothing.
-unsafe impl Backend for Iommufd {
-    fn windows(&self) -> Result<Vec<Window>, BackendError> {
+    /// The windows, and what addresses and lengths are to be multiples of.
+    fn query(&self) -> Result<(Vec<Window>, u64), BackendError> {
         let mut ranges = std::vec![Range { start: 0, last: 0 }; 16];
         loop {
             let mut query = IovaRanges {
@@ -188,7 +177,8 @@ unsafe impl Backend for Iommufd {
             match outcome {
                 Ok(_) => {
                     let window = |r: &Range| Window { first: r.start, last: r.last };
-                    return Ok(ranges[..count.min(ranges.len())].iter().map(window).collect());
+                    let windows = ranges[..count.min(ranges.len())].iter().map(window).collect();
+                    return Ok((windows, query.out_iova_alignment));
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && count > ranges.len() => {
                     ranges.resize(count, Range { start: 0, last: 0 });
@@ -197,13 +187,27 @@ unsafe impl Backend for Iommufd {
             }
         }
     }
+}
 
-    /// It takes any multiple of the alignment that it demands, which is no larger than a page of the CPU; of the IOMMU's
-    /// sizes it says nothing.
+impl Drop for Iommufd {
+    fn drop(&mut self) {
+        let mut destroy = Destroy { size: size_of::<Destroy>() as u32, id: self.ioas };
+        // SAFETY: it reads such a structure. If a device is attached it refuses, and it goes with the file.
+        let _ = unsafe { call(self.iommufd.as_fd(), DESTROY, &raw mut destroy) };
+    }
+}
+
+// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many bytes it has unmapped; mappings
+// that only partly lie in the range it refuses. (2) It maps where it is told to (`MAP_FIXED`), or nothing.
+unsafe impl Backend for Iommufd {
+    fn windows(&self) -> Result<Vec<Window>, BackendError> {
+        self.query().map(|(windows, _)| windows)
+    }
+
+    /// Of sizes the kernel says only what is the smallest: all addresses and lengths are to be multiples of it
+    /// (`out_iova_alignment`; no larger than a page of the CPU, and 1 as long as no device is attached).
     fn page_sizes(&self) -> u64 {
-        // SAFETY: it takes a number.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        u64::try_from(page).unwrap_or(0)
+        self.query().map_or(0, |(_, alignment)| alignment.next_power_of_two().wrapping_neg())
     }
 
     fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError> {
@@ -252,7 +256,7 @@ mod tests {
         assert_eq!(none.map(0x1000, 0x1000, 0x1000, Rights::Read), refused);
         assert_eq!(none.unmap(0x1000, 0x1000).map(drop), refused);
         assert_eq!(none.windows().map(drop), refused);
-        assert!(none.page_sizes().is_power_of_two());
+        assert_eq!(none.page_sizes(), 0);
         let device = open("/dev/null").unwrap();
         assert_eq!(none.attach(device.as_fd()).unwrap_err().raw_os_error(), Some(libc::ENOTTY));
     }
