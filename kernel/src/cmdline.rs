@@ -9,11 +9,14 @@
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with one thing changed: another way to decide what is broadcast (`sticky`, `trim`), no broadcast (`interrupts`), nor work while others work (`serial`) |
+//! | `crash=WAY` | end badly: `panic`, `fault`, `double-fault`, `reset`, `hang` |
 //! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
 
 use shootdown::{Policy, Strategy};
+
+use crate::crash::Way;
 
 /// Which cases.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub struct Options {
     pub tags: bool,
     /// Leave the hardware's invalidations out.
     pub sabotage: bool,
+    /// End badly.
+    pub crash: Option<Way>,
     /// The policy, with its name.
     pub policy: (&'static str, &'static Policy),
 }
@@ -81,6 +86,7 @@ impl Options {
         only: None,
         tags: true,
         sabotage: false,
+        crash: None,
         policy: POLICIES[0],
     };
 
@@ -113,6 +119,7 @@ impl Options {
             "tags" if value == "off" => self.tags = false,
             "tags" if value == "on" => self.tags = true,
             "sabotage" if value == "invalidate" => self.sabotage = true,
+            "crash" => self.crash = Some(Way::named(value)?),
             "policy" => self.policy = *POLICIES.iter().find(|(name, _)| *name == value)?,
             _ => return None,
         }

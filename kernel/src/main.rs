@@ -11,6 +11,7 @@
 //! | `boot`, `cmdline`, `console`, `verdict` | the way in, the way out, and what is printed between |
 //! | `memory`, `paging` | frames, and tables made of them |
 //! | `port` | the library's seam: the second full implementer of it |
+//! | `crash` | bad ends, on demand |
 //! | `work` | the other CPUs: functions to run there |
 //! | `suite` | the cases |
 //! | `bench` | the costs |
@@ -25,6 +26,7 @@ mod bench;
 mod boot;
 mod cmdline;
 mod console;
+mod crash;
 mod dma;
 mod heap;
 mod memory;
@@ -69,6 +71,9 @@ pub fn kmain(info: &BootInfo) -> ! {
         if features.broadcast { "yes" } else { "no" },
         options.seed
     );
+    if let Some(way) = options.crash {
+        crash::run(way, cpus);
+    }
     match options.suite {
         cmdline::Suite::Cpu => suite::run(&options, cpus),
         cmdline::Suite::Dma => dma::run(&options, cpus),

@@ -12,6 +12,7 @@ use spin::Mutex;
 use crate::arch;
 use crate::boot::BootInfo;
 use crate::say;
+use crate::verdict::Verdict;
 
 /// The size of a frame.
 pub const FRAME: u64 = 4096;
@@ -21,6 +22,9 @@ pub const POISON: u64 = 0xdead_beef_dead_beef;
 
 /// Frames that are managed: 4 MiB, more than any case needs.
 const FRAMES: usize = 1024;
+
+/// Fewer than this, and not even the smallest cases have their tables and pages.
+const ENOUGH: usize = 64;
 
 /// Large frames, of 2 MiB each, kept apart for the cases with large pages.
 const LARGE: usize = 4;
@@ -72,6 +76,10 @@ pub fn init(info: &BootInfo) {
     let count = pool.count;
     pool.free[..count].reverse();
     say!("memory: {} frames of 4 KiB, {} of 2 MiB", pool.count, pool.large_count);
+    if pool.count < ENOUGH {
+        say!("memory: too little: {ENOUGH} frames are needed; give the machine 16 MiB or more");
+        Verdict::Crashed.end();
+    }
 }
 
 /// Where a physical address is accessed.
@@ -119,6 +127,12 @@ pub fn allocate_large() -> Option<u64> {
     let mut pool = POOL.lock();
     pool.large_count = pool.large_count.checked_sub(1)?;
     Some(pool.large[pool.large_count])
+}
+
+/// Large frames that are free.
+#[must_use]
+pub fn available_large() -> usize {
+    POOL.lock().large_count
 }
 
 /// Takes a large frame back.

@@ -20,7 +20,8 @@ pub enum Command {
     /// Builds and boots it, and shows what it prints.
     Boot(MachineArgs),
     /// Builds and boots it, and judges each case.
-    Test(MachineArgs),
+    #[command(after_help = CODES)]
+    Test(TestArgs),
     /// Builds and boots it, and shows what the hot paths cost.
     Bench(BenchArgs),
 }
@@ -37,6 +38,24 @@ pub struct ImageArgs {
     /// The ISO's command line for the image.
     #[arg(long, requires = "iso")]
     pub append: Option<String>,
+}
+
+/// What `test` ends with.
+const CODES: &str = "Exit codes:
+  0  pass: every case held, and what the machine can't show is known (kernel/expect/)
+  1  fail: a promise was broken
+  2  bad input, a missing tool, the image does not build, or no case was run
+  3  not observable: a case held without proof, as its control showed nothing stale
+  4  crashed: a panic, a fault, a reset, or not over in time";
+
+/// Which cases are judged how.
+#[derive(Args, Debug)]
+pub struct TestArgs {
+    #[command(flatten)]
+    pub machine: MachineArgs,
+    /// Takes no excuses: what this machine is known not to show counts as not observable.
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Which costs.

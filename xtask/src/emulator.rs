@@ -15,7 +15,7 @@ use crate::process::{self, Show, need};
 pub enum Ended {
     /// With the verdict of this code (kernel/src/verdict.rs).
     Verdict(Verdict),
-    /// The machine was reset: a fault while a fault was handled.
+    /// The machine was reset, as after a fault while a fault was handled, or turned off.
     Reset,
     /// It was stopped, as it had not ended in time.
     Stopped(u64),
@@ -56,6 +56,11 @@ impl Verdict {
 }
 
 impl Ended {
+    /// Is it a verdict about cases, even if there were none?
+    pub const fn is_judgement(self) -> bool {
+        matches!(self, Self::Verdict(Verdict::Pass | Verdict::NotObservable | Verdict::Fail))
+    }
+
     /// The exit code of this program for it.
     pub const fn code(self) -> u8 {
         match self {
@@ -73,7 +78,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verdict(verdict) => write!(f, "the image ended with '{}'", verdict.name()),
-            Self::Reset => f.write_str("the machine was reset (a fault while a fault was handled)"),
+            Self::Reset => f.write_str("the machine was reset, or turned off, without a verdict"),
             Self::Stopped(seconds) => write!(f, "stopped: it had not ended after {seconds} s"),
             Self::Without(Some(code)) => {
                 write!(f, "the emulator ended with code {code} and the image gave no verdict")
@@ -92,6 +97,9 @@ pub struct Ran {
 
 /// Builds the image and runs it.
 pub fn boot(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
+    if machine.iommu.is_some() && machine.suite == Suite::Cpu {
+        return Err(Error::Unusable("--iommu is for the device's cases: add --suite dma".into()));
+    }
     if machine.machine == Machine::Bochs && machine.suite == Suite::Dma {
         return Err(Error::Unusable(
             "Bochs has no IOMMU and no device that copies: take --machine qemu".into(),
@@ -264,5 +272,9 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
         (None, None) => Ended::Stopped(machine.timeout),
         (None, Some(status)) => Ended::Without(status.code()),
     };
-    Ok(Ran { output, errors: ran.errors, ended })
+    // What Bochs has to say of its own end is in its log, among much else.
+    let log = std::fs::read_to_string(folder.join("bochs.log")).unwrap_or_default();
+    let panics = log.lines().filter_map(|line| line.split_once(">>PANIC<< "));
+    let errors = panics.map(|(_, why)| format!("Bochs: {why}\n")).collect();
+    Ok(Ran { output, errors, ended })
 }

@@ -22,8 +22,8 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Prints the table and the sum; returns the exit code.
-pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
+/// Prints the table and the sum; returns the exit code, or `None` when the image ended well and no case was run.
+pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option<u8> {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED.with_rounded_corners());
     table.set_header(["case", "verdict", "seen"]);
@@ -60,7 +60,9 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
     for line in ran.output.lines().filter(|line| !line.starts_with("case ")) {
         say!("{line}");
     }
-    say!("{table}");
+    if !table.is_empty() {
+        say!("{table}");
+    }
     for (number, note) in notes.iter().enumerate() {
         say!("[{}] {note}", number + 1);
     }
@@ -78,6 +80,9 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
         Ended::Verdict(Verdict::NotObservable) if surprises == 0 => 0,
         ended => ended.code(),
     };
+    if table.is_empty() && ran.ended.is_judgement() {
+        return None;
+    }
     match code {
         0 => {}
         3 => complain!(
@@ -88,5 +93,5 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> u8 {
             complain!("{}", ran.errors.trim_end());
         }
     }
-    code
+    Some(code)
 }

@@ -12,6 +12,7 @@
 //! | `NAME` | what rustc calls the architecture |
 //! | `console::put(u8)` | writes one byte; works from the first instruction of `kmain` on |
 //! | `exit(code: u8) -> !` | ends the machine with the code (`verdict.rs`); on a machine that has no such means, stops |
+//! | `crash::lose_stack() -> !`, `crash::reset() -> !` | two bad ends, for `crash.rs`: a fault on a stack that is gone must end in a panic |
 //! | `PHYSICAL_BASE` | a frame at physical address *p* is accessed at `PHYSICAL_BASE + p`, on every CPU, in every root |
 //! | `image_end() -> u64` | the physical address behind the image |
 //! | `usable_frame(u64) -> bool` | may the allocator hand out this frame? (`false` for frames whose addresses share TLB sets with the tested ones) |

@@ -22,8 +22,8 @@ pub const CASES: &[Case] = &[
         .needs(|features| features.sets_accessed_dirty && forgets_accessed()),
     Case::new("dirty", dirty).needs(|features| features.sets_accessed_dirty),
     Case::new("gather-reuse", gather_reuse),
-    Case::new("large-unmap", large_unmap),
-    Case::new("large-split", large_split),
+    Case::new("large-unmap", large_unmap).needs(|_| memory::available_large() > 0),
+    Case::new("large-split", large_split).needs(|_| memory::available_large() > 0),
 ];
 
 /// Those who look can read the page.

@@ -35,7 +35,7 @@ global_asm!(include_str!("boot.s"));
 pub const PHYSICAL_BASE: u64 = 0xffff_0000_0000_0000;
 
 /// CPUs that there are stacks for.
-pub(super) const CPUS: usize = 16;
+pub(super) const CPUS: usize = crate::MAX_CPUS as usize;
 /// As `boot.s` has it.
 const STACK: usize = 64 << 10;
 

@@ -3,7 +3,7 @@
 use core::arch::asm;
 
 use aarch64_cpu::registers::{
-    CNTFRQ_EL0, CNTVCT_EL0, ESR_EL1, FAR_EL1, MPIDR_EL1, Readable, TPIDR_EL1,
+    CNTFRQ_EL0, CNTVCT_EL0, ELR_EL1, ESR_EL1, FAR_EL1, MPIDR_EL1, Readable, TPIDR_EL1,
 };
 use shootdown::CpuId;
 
@@ -85,6 +85,11 @@ pub fn ticks_per_ms() -> u64 {
 /// ESR_EL1: why the last exception was taken.
 pub(super) fn syndrome() -> u64 {
     ESR_EL1.get()
+}
+
+/// ELR_EL1: where the last exception came from.
+pub(super) fn return_address() -> u64 {
+    ELR_EL1.get()
 }
 
 /// FAR_EL1: the address of the last abort.

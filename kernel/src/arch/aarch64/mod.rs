@@ -7,6 +7,7 @@ mod boot;
 pub mod code;
 pub mod console;
 mod cpu;
+pub mod crash;
 mod exit;
 mod gic;
 pub mod interrupts;

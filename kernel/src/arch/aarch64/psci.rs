@@ -49,6 +49,13 @@ pub(super) fn is_off(affinity: u64) -> bool {
     state == Ok(AffinityState::Off)
 }
 
+/// Resets the machine.
+pub(super) fn system_reset() -> ! {
+    // It does not return, or there is nobody to reset it.
+    let _ = if by_smc() { psci::system_reset::<Smc>() } else { psci::system_reset::<Hvc>() };
+    system_off()
+}
+
 /// Turns the machine off.
 pub(super) fn system_off() -> ! {
     // It does not return, or there is nobody to turn it off.

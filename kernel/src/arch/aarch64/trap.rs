@@ -8,7 +8,9 @@
 //! Such accesses are made by three functions in `vectors.s`, each with one instruction that may fault. The handler
 //! knows their addresses: it puts ESR_EL1 into x1 of the saved registers, which is where those functions answer, and
 //! goes on behind the access. A faulting *fetch* has no instruction of its own: it is known by the link register,
-//! which names the call in `attempt_call`. Every other synchronous exception is a defect of the image, and ends it.
+//! which names the call in `attempt_call`. Every other synchronous exception is a defect of the image, and ends it. So does
+//! any exception for which the stack has no room, and that is looked at before anything is stored there: saving registers would
+//! fault, come back to the same vector, and go on so for ever without a word.
 //!
 //! # Invariants
 //! - I1: all registers are saved and restored, vector registers in full: compiled Rust may use the upper halves of
@@ -16,6 +18,7 @@
 //! - I2: exceptions are taken with interrupts masked, and nothing here unmasks them: one handler at a time on each CPU.
 
 use core::arch::global_asm;
+use core::cell::UnsafeCell;
 
 use super::{cpu, gic};
 use crate::arch::Fault;
@@ -101,6 +104,28 @@ pub mod probe {
             attempt_call(address)
         })
     }
+}
+
+/// The stack of a CPU that has lost its own. It ends the kernel; should several lose theirs at once, what they print may be
+/// garbled, and it is a crash all the same.
+#[repr(C, align(16))]
+struct Emergency(UnsafeCell<[u8; 0x2000]>);
+// SAFETY: memory that is used by way of the stack pointer alone, and never returned from.
+unsafe impl Sync for Emergency {}
+
+#[unsafe(no_mangle)]
+static EMERGENCY_STACK: Emergency = Emergency(UnsafeCell::new([0; 0x2000]));
+
+/// Called by `vectors.s` when there was no room on the stack to save anything.
+#[unsafe(no_mangle)]
+extern "C" fn aarch64_stack_gone(stack: u64) -> ! {
+    panic!(
+        "an exception on {} could not be delivered: the stack is at {stack:#x}; ESR {:#x} FAR {:#x} ELR {:#x}",
+        cpu::cpu(),
+        cpu::syndrome(),
+        cpu::fault_address(),
+        cpu::return_address()
+    )
 }
 
 /// Called by `vectors.s` with interrupts masked.

@@ -1,7 +1,18 @@
 // Exception vectors, and the accesses that may fault: see trap.rs.
 
+// The stack must be one of `BOOT_STACKS` with room for all registers: 64 of 64 KiB, 4 MiB in all. There is no other register to
+// ask with, so x0 and x1 wait in two thread registers that nothing uses below EL1.
 .macro vector handler
 .balign 128
+    msr tpidr_el0, x0
+    msr tpidrro_el0, x1
+    sub x0, sp, #800
+    adrp x1, BOOT_STACKS                // page-aligned
+    sub x0, x0, x1
+    lsr x0, x0, #22
+    cbnz x0, stack_gone
+    mrs x1, tpidrro_el0
+    mrs x0, tpidr_el0
     sub sp, sp, #800
     stp x0, x1, [sp, #0]
     mov x0, #\handler
@@ -28,6 +39,16 @@ VECTORS:
     vector 0
     vector 0
     vector 0
+
+// The stack is gone, and with it what was to be saved: only what happened can be told, on a stack for that alone.
+stack_gone:
+    mov x0, sp
+    adrp x1, EMERGENCY_STACK
+    add x1, x1, :lo12:EMERGENCY_STACK
+    add x1, x1, #0x2000                 // as in trap.rs
+    mov sp, x1
+    bl aarch64_stack_gone
+    b .
 
 // x0: the kind; x0 and x1 saved. All registers are saved, so that the handler sees and may change them.
 exception:

@@ -7,7 +7,7 @@ use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::{CpuId, KickError};
 
 use super::traps::{KICK, WAKE};
-use super::{acpi, apic, clock, hardware, percpu, traps};
+use super::{acpi, apic, clock, emergency, hardware, percpu, traps};
 use crate::arch::Ipi;
 use crate::boot::BootInfo;
 use crate::{MAX_CPUS, say};
@@ -44,6 +44,7 @@ pub fn init(info: &BootInfo, tags: bool) {
     traps::init();
     traps::load();
     percpu::load(CpuId(0));
+    emergency::load(CpuId(0));
     clock::init();
     apic::decide();
     percpu::this().apic_id.store(apic::init(), Ordering::Relaxed);
@@ -112,7 +113,9 @@ fn start(id: u32) -> bool {
 pub fn arrive() -> ! {
     traps::load();
     // Started one after the other: the count is this CPU's number.
-    percpu::load(CpuId(RUNNING.load(Ordering::Relaxed)));
+    let number = CpuId(RUNNING.load(Ordering::Relaxed));
+    percpu::load(number);
+    emergency::load(number);
     apic::init();
     hardware::enter();
     // ORDERING: Release, with the Acquire in `start`

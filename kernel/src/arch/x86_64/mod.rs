@@ -2,6 +2,7 @@
 
 pub mod code;
 pub mod console;
+pub mod crash;
 pub mod interrupts;
 pub mod paging;
 pub mod pci;
@@ -12,6 +13,7 @@ mod acpi;
 mod apic;
 mod clock;
 mod cpus;
+mod emergency;
 mod entry;
 mod hardware;
 mod multiboot2;

@@ -1,6 +1,7 @@
 //! Faults and interrupts: the table of their handlers, and what each does.
 //!
-//! A fault in a probe (`probe.rs`) goes on behind the probe, with the fault noted; any other fault ends the kernel.
+//! A fault in a probe (`probe.rs`) goes on behind the probe, with the fault noted; any other fault ends the kernel. Three
+//! vectors come on stacks of their own (`emergency.rs`), and end it too.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -11,6 +12,7 @@ use x86_64::instructions::tables::lidt;
 use x86_64::registers::control::Cr2;
 use x86_64::structures::DescriptorTablePointer;
 
+use super::emergency::{self, DOUBLE_FAULT, MACHINE_CHECK, NON_MASKABLE};
 use super::{apic, percpu};
 use crate::port;
 
@@ -50,7 +52,7 @@ pub struct Frame {
 struct Gate {
     low: u16,
     selector: u16,
-    /// Present, interrupt gate: interrupts are off in the handler.
+    /// Present, interrupt gate: interrupts are off in the handler. The lowest bits are the stack.
     kind: u16,
     middle: u16,
     high: u32,
@@ -60,11 +62,11 @@ struct Gate {
 impl Gate {
     const NONE: Self = Self { low: 0, selector: 0, kind: 0, middle: 0, high: 0, reserved: 0 };
 
-    const fn to(address: u64) -> Self {
+    const fn to(address: u64, stack: u16) -> Self {
         Self {
             low: address as u16,
             selector: 0x08,
-            kind: 0x8e00,
+            kind: 0x8e00 | stack,
             middle: (address >> 16) as u16,
             high: (address >> 32) as u32,
             reserved: 0,
@@ -84,7 +86,9 @@ pub fn init() {
     for vector in 0..256 {
         let entry = (&raw const trap_entries) as u64 + vector * 16;
         // SAFETY: nobody else looks at the table yet (see `Table`).
-        unsafe { (&mut *TABLE.0.get())[vector as usize] = Gate::to(entry) };
+        unsafe {
+            (&mut *TABLE.0.get())[vector as usize] = Gate::to(entry, emergency::stack_of(vector))
+        };
     }
 }
 
@@ -105,6 +109,7 @@ extern "C" fn trap(frame: &mut Frame) {
         }
         vector if vector == u64::from(WAKE) => apic::end(),
         vector if vector == u64::from(SPURIOUS) => {}
+        NON_MASKABLE | DOUBLE_FAULT | MACHINE_CHECK => emergency(frame),
         INVALID_OPCODE | PROTECTION | PAGE_FAULT => fault(frame),
         vector => unexpected(frame, vector, 0),
     }
@@ -120,6 +125,26 @@ fn fault(frame: &mut Frame) {
             frame.rsp = rsp;
         }
         None => unexpected(frame, frame.vector, address),
+    }
+}
+
+/// What came on a stack of its own: the kernel ends.
+fn emergency(frame: &Frame) -> ! {
+    let (cpu, rip, rsp) = (percpu::cpu(), frame.rip, frame.rsp);
+    match frame.vector {
+        NON_MASKABLE => {
+            panic!("a non-maskable interrupt, which nobody sends here, on {cpu} at {rip:#x}")
+        }
+        DOUBLE_FAULT => panic!(
+            "double fault on {cpu} at {rip:#x}: an exception could not be delivered (stack {rsp:#x}, last page fault {:#x})",
+            Cr2::read_raw()
+        ),
+        _ => match emergency::machine_check() {
+            Some((bank, status, address)) => panic!(
+                "machine check on {cpu} at {rip:#x}: bank {bank}, status {status:#x}, address {address:#x}"
+            ),
+            None => panic!("machine check on {cpu} at {rip:#x}, and no bank says why"),
+        },
     }
 }
 
