@@ -77,7 +77,9 @@ impl Hunt {
     /// A store has become visible: the walker sees it, if it is one to a table.
     pub(super) fn io_written(&mut self, addr: usize, value: u64) {
         if let Some((table, index)) = self.io_word(addr) {
+            let outlived = self.iommu.outlived_by((table, index), value);
             self.iommu.written(table, index, value);
+            outlived.into_iter().for_each(|name| self.witness(name));
         }
     }
 }
@@ -152,8 +154,10 @@ pub fn write_back(entries: &[shootdown_dma::sync::AtomicU64]) {
         h.drain(h.current);
         h.note(|| format!("writes back {} entries", entries.len()));
         for entry in entries {
-            if let Some((table, index)) = h.io_word(std::ptr::from_ref(entry) as usize) {
-                h.iommu.written_back(table, index);
+            if let Some((table, index)) = h.io_word(std::ptr::from_ref(entry) as usize)
+                && h.iommu.written_back(table, index)
+            {
+                h.witness("line-was-stale");
             }
         }
     });
@@ -170,6 +174,9 @@ pub fn submit(unit: usize, commands: &[Command]) -> Ticket {
         let ticket = h.iommu.submit(unit, commands, executed);
         h.saw(0x5b17 ^ ticket.0 << 16 ^ (unit as u64) << 8);
         let when = if executed { "" } else { ", which it takes late" };
+        if !executed {
+            h.witness("command-taken-late");
+        }
         h.note(|| format!("tells unit {unit} {commands:?}{when}"));
         ticket
     })

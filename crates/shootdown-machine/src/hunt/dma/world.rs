@@ -127,9 +127,7 @@ impl Kernel {
             let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
             let seat = self.domain(domain).attach(unit, device, caches).expect("room");
             self.enter(domain, unit, device);
-            if !self.config.errs(Mistake::EntryUnannounced) {
-                self.domain(domain).announce(&seat).expect("the queue is empty");
-            }
+            self.domain(domain).announce(&seat).expect("the queue is empty");
         } else {
             self.enter(domain, unit, device);
         }

@@ -27,6 +27,7 @@
 
 mod cached;
 mod device;
+mod seen;
 mod tables;
 #[cfg(test)]
 mod tests;
@@ -183,9 +184,9 @@ impl Iommu {
         }
     }
 
-    /// The line of a word is in memory.
-    pub fn written_back(&mut self, table: u64, index: u16) {
-        self.words.write_back((table, index));
+    /// The line of a word is in memory. Was it another there?
+    pub fn written_back(&mut self, table: u64, index: u16) -> bool {
+        self.words.write_back((table, index))
     }
 
     /// The words of a table that are not 0.

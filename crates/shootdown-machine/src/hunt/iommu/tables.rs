@@ -73,9 +73,9 @@ impl Words {
         }
     }
 
-    /// The line of a word is written back: what it was is gone.
-    pub fn write_back(&mut self, place: Place) {
-        self.stale.remove(&place);
+    /// The line of a word is written back: what it was is gone. Was there anything?
+    pub fn write_back(&mut self, place: Place) -> bool {
+        self.stale.remove(&place).is_some()
     }
 
     /// The words of a table that are not 0.

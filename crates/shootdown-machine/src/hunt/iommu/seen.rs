@@ -1,0 +1,51 @@
+//! What is worth having seen: caches that go on with what a word of a table said.
+//!
+//! A program that never came there has shown nothing, however clean it was.
+
+use super::cached::Cached;
+use super::tables::{Decoded, Place, span};
+use super::{Iommu, Model, Power};
+
+/// A unit has a translation whose entry changes.
+const IN_UNIT: &str = "stale-in-unit";
+/// A device has it in a cache of its own.
+const IN_DEVICE: &str = "stale-in-device";
+/// A unit has the path through an entry that changes.
+const PATH: &str = "path-kept";
+/// A unit may remember that there was nothing, where something is put.
+const ABSENCE: &str = "absence-remembered";
+
+impl Iommu {
+    /// What caches have of a word that is about to become `value`.
+    pub fn outlived_by(&self, place: Place, value: u64) -> Vec<&'static str> {
+        let mut seen = Vec::new();
+        let Some(Model { walker, .. }) = self.model else { return seen };
+        for (unit, at) in self.units.iter().enumerate() {
+            for way in self.ways(unit).filter(|way| way.table == place.0) {
+                let says = |word| (walker.decode)(way.level, word);
+                let (before, now) = (says(self.words.now(place)), says(value));
+                if before == now {
+                    continue;
+                }
+                let first = way.first + u64::from(place.1) * span(way.level);
+                let is_it = |leaf: &Cached| leaf.domain == way.domain && leaf.first == first;
+                match before {
+                    Decoded::Leaf { .. } => {
+                        let behind = self.devices.values().filter(|device| device.unit == unit);
+                        let mut cached = behind.filter_map(|device| device.atc.as_ref()).flatten();
+                        seen.extend(at.leaves.iter().any(is_it).then_some(IN_UNIT));
+                        seen.extend(cached.any(is_it).then_some(IN_DEVICE));
+                    }
+                    Decoded::Table(table) => {
+                        let kept = at.walks.iter().any(|walk| walk.table == table.0);
+                        seen.extend(kept.then_some(PATH));
+                    }
+                    Decoded::Nothing => {
+                        seen.extend(self.has(Power::RemembersAbsence).then_some(ABSENCE));
+                    }
+                }
+            }
+        }
+        seen
+    }
+}
