@@ -179,7 +179,7 @@ mod tests {
             let whole: Program = program.parse().unwrap_or_else(|e| panic!("{program}: {e}"));
             let without = match step {
                 Step::Kernel(mutant) => whole.clone().broken(mutant),
-                Step::Library(_) => whole.clone(),
+                _ => whole.clone(),
             };
             let mut execute =
                 |chooser: &mut dyn Chooser| run(&whole, powers, Bounds::default(), chooser);

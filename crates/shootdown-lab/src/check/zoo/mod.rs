@@ -5,7 +5,8 @@
 //! [`Scenario`] is a bug that some kernel or processor had, as a small [program](Scenario::program) of the
 //! model kernel in which the faulty step is a mutant: of the kernel and the port
 //! ([`KernelMutant`](shootdown_machine::hunt::kernel::KernelMutant)), or of the library
-//! ([`Mutant`](shootdown::mutant::Mutant)).
+//! ([`Mutant`](shootdown::mutant::Mutant)). Devices have a model kernel and a library of their own, with steps of
+//! their own ([`Mistake`](shootdown_machine::hunt::dma::Mistake), [`DmaMutant`](shootdown_machine::hunt::dma::DmaMutant)).
 //!
 //! # The protocol
 //! 1. With the step broken, schedules by chance until a promise breaks. It must be one of those that the
@@ -25,8 +26,10 @@
 //! | [`broadcast`] | machine-wide tags and broadcasts: who is reached, and tags that come back |
 //! | [`waits`] | deadlocks, lost answers, handlers, CPUs that come and go |
 //! | [`hardware`] | defects of processors, and what a port owes to the hardware |
+//! | [`devices`] | memory of devices, behind IOMMUs |
 
 pub mod broadcast;
+pub mod devices;
 pub mod frames;
 pub mod hardware;
 pub mod scenario;
@@ -50,9 +53,18 @@ use crate::progress::Progress;
 
 /// Every scenario.
 pub fn all() -> impl Iterator<Item = &'static Scenario> {
-    [frames::ALL, tables::ALL, targets::ALL, tags::ALL, broadcast::ALL, waits::ALL, hardware::ALL]
-        .into_iter()
-        .flatten()
+    [
+        frames::ALL,
+        tables::ALL,
+        targets::ALL,
+        tags::ALL,
+        broadcast::ALL,
+        waits::ALL,
+        hardware::ALL,
+        devices::ALL,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// A check for each.

@@ -1,7 +1,9 @@
 //! A historical bug as a small world.
 
+use std::fmt;
+
 use shootdown::mutant::Mutant;
-use shootdown::policy::Policy;
+use shootdown_machine::hunt::dma::{DmaMutant, DmaProgram, Mistake};
 use shootdown_machine::hunt::kernel::{KernelMutant, Program};
 use shootdown_machine::hunt::{Memory, Powers, World};
 use shootdown_machine::oracle::Invariant;
@@ -19,6 +21,10 @@ pub enum Step {
     Kernel(KernelMutant),
     /// A step of the library.
     Library(Mutant),
+    /// A step of the kernel or of the port, towards the library of devices.
+    KernelOfDevices(Mistake),
+    /// A step of the library of devices.
+    LibraryOfDevices(DmaMutant),
 }
 
 impl Step {
@@ -28,15 +34,78 @@ impl Step {
         match self {
             Self::Kernel(mutant) => mutant.name(),
             Self::Library(mutant) => mutant.name(),
+            Self::KernelOfDevices(mistake) => mistake.name(),
+            Self::LibraryOfDevices(mutant) => mutant.name(),
         }
     }
 
-    /// The step, if it is the library's.
+    /// The step, if it is one of the libraries'.
     #[must_use]
     pub const fn of_library(self) -> Option<Removed> {
         match self {
             Self::Library(mutant) => Some(Removed::Core(mutant)),
-            Self::Kernel(_) => None,
+            Self::LibraryOfDevices(mutant) => Some(Removed::Dma(mutant)),
+            Self::Kernel(_) | Self::KernelOfDevices(_) => None,
+        }
+    }
+
+    /// Is it one of CPUs' translations? (Else of devices'.)
+    #[must_use]
+    pub const fn is_of_cpus(self) -> bool {
+        matches!(self, Self::Kernel(_) | Self::Library(_))
+    }
+}
+
+/// What runs in a scenario: a program of the model kernel, or of the one of devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Play {
+    /// CPUs' translations.
+    Cpus(Program),
+    /// Devices'.
+    Devices(DmaProgram),
+}
+
+impl Play {
+    /// Does the kernel everything right?
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        match self {
+            Self::Cpus(program) => program.config.mutant.is_none(),
+            Self::Devices(program) => program.config.mistake.is_none(),
+        }
+    }
+
+    /// The same with this step of the kernel broken. (A library's is taken out elsewhere.)
+    fn broken(self, step: Step) -> Self {
+        match (self, step) {
+            (Self::Cpus(program), Step::Kernel(mutant)) => Self::Cpus(program.broken(mutant)),
+            (Self::Devices(mut program), Step::KernelOfDevices(mistake)) => {
+                program.config.mistake = Some(mistake);
+                Self::Devices(program)
+            }
+            (whole, _) => whole,
+        }
+    }
+
+    /// The same under the policies that the user has chosen.
+    fn under(mut self, policies: Policies) -> Self {
+        match &mut self {
+            Self::Cpus(program) => {
+                program.config.policy = policies.core.unwrap_or(program.config.policy);
+            }
+            Self::Devices(program) => {
+                program.config.policy = policies.dma.unwrap_or(program.config.policy);
+            }
+        }
+        self
+    }
+}
+
+impl fmt::Display for Play {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpus(program) => program.fmt(f),
+            Self::Devices(program) => program.fmt(f),
         }
     }
 }
@@ -66,7 +135,7 @@ pub struct Scenario {
     pub kept_out: &'static str,
     /// The step that was wrong.
     pub step: Step,
-    /// The world ([`Program`]).
+    /// The world ([`Program`]; [`DmaProgram`] if the step is one of devices).
     pub program: &'static str,
     /// The adversary.
     pub powers: Powers,
@@ -96,12 +165,21 @@ impl Scenario {
         whole: Whole::Chance(5_000),
     };
 
-    /// The world.
+    /// What runs in it.
     ///
     /// # Errors
     /// A sentence, when the text is no program.
-    pub fn world(&self) -> Result<Program, String> {
-        self.program.parse()
+    pub fn play(&self) -> Result<Play, String> {
+        self.read(self.program)
+    }
+
+    /// A program, as this scenario has one.
+    pub(super) fn read(&self, program: &str) -> Result<Play, String> {
+        if self.step.is_of_cpus() {
+            program.parse().map(Play::Cpus)
+        } else {
+            program.parse().map(Play::Devices)
+        }
     }
 }
 
@@ -118,16 +196,10 @@ impl Stage {
         Self { scenario, check: check.to_owned(), broken }
     }
 
-    fn program(&self, policy: Option<Policy>) -> Program {
-        let name = self.scenario.name;
-        let mut program = self.scenario.world().unwrap_or_else(|e| panic!("{name}: {e}"));
-        if let Some(policy) = policy {
-            program.config.policy = policy;
-        }
-        match self.scenario.step {
-            Step::Kernel(mutant) if self.broken => program.broken(mutant),
-            _ => program,
-        }
+    fn play(&self, policies: Policies) -> Play {
+        let Scenario { name, step, .. } = *self.scenario;
+        let play = self.scenario.play().unwrap_or_else(|e| panic!("{name}: {e}")).under(policies);
+        if self.broken { play.broken(step) } else { play }
     }
 }
 
@@ -137,11 +209,14 @@ impl Scene for Stage {
     }
 
     fn world(&self, _: u64, policies: Policies) -> Box<dyn World> {
-        Box::new(self.program(policies.core))
+        match self.play(policies) {
+            Play::Cpus(program) => Box::new(program),
+            Play::Devices(program) => Box::new(program),
+        }
     }
 
     fn describe(&self, _: u64, policies: Policies) -> Option<String> {
-        Some(self.program(policies.core).to_string())
+        Some(self.play(policies).to_string())
     }
 
     fn powers(&self) -> Powers {
@@ -154,7 +229,9 @@ impl Scene for Stage {
 
     fn missing(&self) -> Option<&'static str> {
         match self.scenario.step {
-            Step::Kernel(mutant) if self.broken => Some(mutant.name()),
+            Step::Kernel(_) | Step::KernelOfDevices(_) if self.broken => {
+                Some(self.scenario.step.name())
+            }
             _ => None,
         }
     }

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use shootdown_machine::hunt::dma::Mistake;
 use shootdown_machine::hunt::kernel::KernelMutant;
 
 use super::scenario::Step;
@@ -14,10 +15,10 @@ fn scenarios_are_told_apart_and_say_what_they_are() {
         assert!(s.wrong.len() > 40, "{}: {}", s.name, s.wrong);
         assert!(s.kept_out.len() > 10, "{}: {}", s.name, s.kept_out);
         assert!(!s.breaks.is_empty() && !s.seen.is_empty(), "{} can pass without looking", s.name);
-        let program = s.world().unwrap_or_else(|e| panic!("{}: {e}", s.name));
-        assert_eq!(program.config.mutant, None, "{} is whole as it is written", s.name);
-        let text = program.to_string();
-        assert_eq!(text.parse(), Ok(program), "{}: {text}", s.name);
+        let play = s.play().unwrap_or_else(|e| panic!("{}: {e}", s.name));
+        assert!(play.is_whole(), "{} is whole as it is written", s.name);
+        let text = play.to_string();
+        assert_eq!(s.read(&text), Ok(play), "{}: {text}", s.name);
     }
     assert!(names.len() >= 30, "{} scenarios", names.len());
 }
@@ -27,6 +28,10 @@ fn every_step_of_the_model_kernel_and_of_its_port_is_somebodys_bug() {
     for mutant in KernelMutant::ALL {
         let used = all().any(|s| s.step == Step::Kernel(mutant));
         assert!(used, "no scenario breaks {}", mutant.name());
+    }
+    for mistake in Mistake::ALL {
+        let used = all().any(|s| s.step == Step::KernelOfDevices(mistake));
+        assert!(used, "no scenario breaks {}", mistake.name());
     }
 }
 
@@ -40,8 +45,8 @@ fn steps_of_the_library_are_ones_that_matter() {
 /// A scenario's row in the book.
 fn row(s: &Scenario) -> String {
     let whose = match s.step {
-        Step::Kernel(_) => "kernel or port",
-        Step::Library(_) => "library",
+        Step::Kernel(_) | Step::KernelOfDevices(_) => "kernel or port",
+        Step::Library(_) | Step::LibraryOfDevices(_) => "library",
     };
     let breaks: Vec<&str> = s.breaks.iter().map(|i| i.name()).collect();
     format!(
