@@ -20,8 +20,13 @@ const KINDS: [Kind; 4] = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::
 const AMD: amd::Facts = amd::Facts { forgets_all: true };
 
 fn vtd_format(slots: u64) -> Vtd {
-    let facts =
-        vtd::Facts { page_selective: true, max_order: 9, drains_reads: true, drains_writes: true };
+    let facts = vtd::Facts {
+        page_selective: true,
+        max_order: 9,
+        drains_reads: true,
+        drains_writes: true,
+        throttles_devices: false,
+    };
     Vtd { facts, slots }
 }
 

@@ -41,6 +41,9 @@ pub struct Facts {
     pub drains_reads: bool,
     /// Can it drain writes (`CAP.DWD`)?
     pub drains_writes: bool,
+    /// Does it keep count of what is under way to a device, by its physical function (`ECAP.DIT`)? If not, the field that names the
+    /// function is reserved, and units refuse what has something there (QEMU 7.2 does).
+    pub throttles_devices: bool,
 }
 
 impl Facts {
@@ -58,7 +61,14 @@ impl Facts {
             max_order: ((cap >> 48) & 0x3f) as u32,
             drains_reads: cap & (1 << 55) != 0,
             drains_writes: cap & (1 << 54) != 0,
+            throttles_devices: false,
         }
+    }
+
+    /// The same, with what the extended capability register says; only devices with caches of their own need it.
+    #[must_use]
+    pub const fn with_ecap(self, ecap: u64) -> Self {
+        Self { throttles_devices: ecap & (1 << 41) != 0, ..self }
     }
 
     const fn drain(&self) -> u64 {
@@ -114,10 +124,12 @@ pub const fn context_device(domain: DomainId, device: DeviceId) -> Descriptor {
 /// A block in the cache of a device, or all of it. No more than one such invalidation is on its way to the device at a
 /// time: devices have a limit of their own, and one is always within it.
 #[must_use]
-pub const fn device_tlb(device: DeviceId, block: Option<Block>) -> Descriptor {
+pub const fn device_tlb(facts: &Facts, device: DeviceId, block: Option<Block>) -> Descriptor {
     let source = device.0 as u64 & 0xffff;
     // The physical function is the device itself: bits 3:0 of it at 15:12, bits 15:4 at 63:52.
-    let low = DEVICE_TLB | 1 << 16 | (source & 0xf) << 12 | (source >> 4) << 52 | source << 32;
+    let function =
+        if facts.throttles_devices { (source & 0xf) << 12 | (source >> 4) << 52 } else { 0 };
+    let low = DEVICE_TLB | 1 << 16 | function | source << 32;
     let block = match block {
         Some(block) => block,
         None => Block { first: 0, order: 52 },
@@ -140,9 +152,9 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Descriptor))
         }
         Command::Domain(domain) => put(iotlb_domain(facts, domain)),
         Command::All => put(iotlb_all(facts)),
-        Command::Device { device, range: None } => put(device_tlb(device, None)),
+        Command::Device { device, range: None } => put(device_tlb(facts, device, None)),
         Command::Device { device, range: Some(range) } => {
-            cover(range).for_each(|block| put(device_tlb(device, Some(block))));
+            cover(range).for_each(|block| put(device_tlb(facts, device, Some(block))));
         }
         Command::Config { device, domain } => put(context_device(domain, device)),
     }
@@ -168,8 +180,13 @@ pub(crate) mod tests {
 
     use super::*;
 
-    const FACTS: Facts =
-        Facts { page_selective: true, max_order: 6, drains_reads: true, drains_writes: true };
+    const FACTS: Facts = Facts {
+        page_selective: true,
+        max_order: 6,
+        drains_reads: true,
+        drains_writes: true,
+        throttles_devices: true,
+    };
 
     fn encoded(facts: &Facts, command: Command) -> Vec<Descriptor> {
         let mut all = Vec::new();
@@ -234,10 +251,10 @@ pub(crate) mod tests {
         assert_eq!(context_device(DomainId(3), DeviceId(0xbeef)), [0x0000_beef_0003_0031, 0]);
         assert_eq!(wait(PhysAddr(0x1000), 0xdead_beef, false), [0xdead_beef_0000_0025, 0x1000]);
         assert_eq!(wait(PhysAddr(0x1000), 1, true)[0], 0x0000_0001_0000_0065);
-        let [low, high] = device_tlb(DeviceId(0x1234), None);
+        let [low, high] = device_tlb(&facts, DeviceId(0x1234), None);
         assert_eq!((low, high), (0x1230_1234_0001_4003, 0x7fff_ffff_ffff_f001));
         let pair = Block { first: 0x10, order: 1 };
-        assert_eq!(device_tlb(DeviceId(0), Some(pair))[1], 0x1_0001);
+        assert_eq!(device_tlb(&facts, DeviceId(0), Some(pair))[1], 0x1_0001);
         assert_eq!(wide([1, 2]), [1, 2, 0, 0]);
     }
 
@@ -249,5 +266,8 @@ pub(crate) mod tests {
             Facts { page_selective: false, drains_reads: false, drains_writes: false, ..FACTS };
         assert_eq!(iotlb_block(&bare, DomainId(1), Block { first: 1, order: 0 }, true), None);
         assert_eq!(iotlb_all(&bare), [0x12, 0], "does not drain");
+        let bare = Facts::from_cap(u64::MAX).with_ecap(!(1 << 41));
+        assert_eq!(device_tlb(&bare, DeviceId(0x1234), None)[0], 0x1234_0001_0003, "reserved");
+        assert!(bare.with_ecap(1 << 41).throttles_devices);
     }
 }

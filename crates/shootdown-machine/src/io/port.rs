@@ -55,8 +55,13 @@ pub fn new_queue() -> Queue<Registers, Vtd> {
         s.commands.status = registers.status.as_ptr() as usize;
         s.commands.slots = SLOTS as u64;
     });
-    let facts =
-        Facts { page_selective: true, max_order: 18, drains_reads: true, drains_writes: true };
+    let facts = Facts {
+        page_selective: true,
+        max_order: 18,
+        drains_reads: true,
+        drains_writes: true,
+        throttles_devices: false,
+    };
     Queue::new(registers, Vtd { facts, slots: SLOTS as u64 }).expect("256 slots are enough")
 }
 

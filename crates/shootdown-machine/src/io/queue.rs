@@ -96,8 +96,13 @@ mod tests {
 
     use super::*;
 
-    const FACTS: Facts =
-        Facts { page_selective: true, max_order: 18, drains_reads: true, drains_writes: true };
+    const FACTS: Facts = Facts {
+        page_selective: true,
+        max_order: 18,
+        drains_reads: true,
+        drains_writes: true,
+        throttles_devices: false,
+    };
 
     #[test]
     fn what_the_library_encodes_is_read_back() {

@@ -81,7 +81,7 @@ impl Format for Vtd {
             1 => Instead::Coarser(vtd::context_all()),
             2 => Instead::Coarser(vtd::iotlb_all(&self.facts)),
             3 => match self.device(slot) {
-                Some(device) => Instead::Coarser(vtd::device_tlb(device, None)),
+                Some(device) => Instead::Coarser(vtd::device_tlb(&self.facts, device, None)),
                 None => Instead::Unknown,
             },
             5 if slot[1] == status.0 => Instead::Wait,
