@@ -1,11 +1,13 @@
 //! What the cases ask of an IOMMU, whichever it is: the host's half beside the library's queue.
 
-use shootdown_dma::invalidate::Unit;
+use shootdown_dma::invalidate::{Command, Unit};
 use shootdown_dma::table::Format;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
+use super::marred::Rule;
 use super::suite::Case;
-use crate::memory;
+use crate::port::is_late;
+use crate::{arch, memory};
 
 /// An access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +90,41 @@ pub trait Iommu: Sync + Sized + 'static {
     /// The oldest fault that was not read yet, which is taken out.
     fn fault(&self) -> Option<Fault>;
 
+    /// Tells the unit something, and waits until it has heard.
+    fn tell(&self, commands: &[Command]) {
+        let ticket = self.queue().submit(commands).expect("the queue has room between cases");
+        while self.queue().completed().expect("the unit takes what it is told") < ticket {
+            arch::relax();
+            assert!(!is_late(), "the unit does not complete what it was told");
+        }
+    }
+
     /// Cases that only this unit has.
     fn own_cases() -> &'static [Case<Self>] {
         &[]
     }
+}
+
+/// A unit whose queue can stand still, and which can be reset.
+pub trait Refuses: Iommu {
+    /// Makes something that is refused of a command that forgets translations.
+    const COMMAND: Rule;
+    /// The same of a wait.
+    const WAIT: Rule;
+    /// The same of what tells a device.
+    const DEVICE: Rule;
+    /// Is a wait that was refused known for one, so that it can be mended?
+    const WAITS_ARE_MENDED: bool;
+
+    /// Does its queue stand still, by its registers?
+    fn stands_still(&self) -> bool;
+
+    /// A device that did not answer was reset: it is told again. `false`: try again.
+    fn revive(&self, device: DeviceId) -> bool;
+
+    /// Resets the unit's queue and makes it forget everything: all that it was told is complete.
+    ///
+    /// # Errors
+    /// It does not do what it is told.
+    fn renew(&self) -> Result<(), SetUpError>;
 }

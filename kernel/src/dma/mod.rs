@@ -7,6 +7,8 @@
 //! | `iommu` | what the cases ask of an IOMMU |
 //! | `host` | the kernel's half of a domain |
 //! | `registers` | a unit's registers and its ring, as the library's queues ask for them |
+//! | `marred` | what the unit is to refuse |
+//! | `renewable` | what becomes of a queue that is stuck |
 //! | `amd` | AMD-Vi, by the library's queue |
 //! | `smmu` | Arm SMMUv3, by the library's queue |
 //! | `units` | where ACPI says that units are |
@@ -18,9 +20,10 @@ mod amd;
 mod edu;
 mod host;
 mod iommu;
+mod marred;
 mod pci;
-#[cfg(target_arch = "x86_64")]
 mod registers;
+mod renewable;
 #[cfg(target_arch = "aarch64")]
 mod smmu;
 mod suite;
@@ -73,7 +76,7 @@ fn on_this_machine(edu: &'static Edu, options: &Options, cpus: u32) -> Option<Ve
 }
 
 /// On this unit.
-fn on<I: iommu::Iommu>(
+fn on<I: iommu::Refuses>(
     unit: Result<I, iommu::SetUpError>,
     edu: &'static Edu,
     options: &Options,

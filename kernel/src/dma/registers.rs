@@ -11,6 +11,7 @@ use crate::{arch, memory};
 pub const SLOTS: usize = 256;
 
 /// One unit's registers, with the memory of its ring and its status word.
+#[derive(Clone, Copy)]
 pub struct Registers {
     base: u64,
     ring: u64,
@@ -54,10 +55,11 @@ impl Registers {
     }
 }
 
-// SAFETY: 1. `base` is the unit's, from ACPI, and mapped; offsets are those of the specification. 2. `ring` is the frame that the
-// unit is told, and nobody else writes there. 3. The status word is in a frame of its own; CPUs are little-endian. 4. The unit
-// stores it when it comes to a wait, in order. 5. `publish` is a full fence, after the ring was written back where the
-// unit may not look into caches (tables are written back by `Tables`).
+// SAFETY: 1. `base` is the unit's, as firmware says, and mapped; offsets are those of the specification. 2. `ring` is the frame
+// that the unit is told, and of the queues on it only the last one is used. 3. The status word is in a frame of its own; CPUs are
+// little-endian; an SMMU stores to it only if IDR0.MSI says that it can. 4. The unit stores it when it comes to a wait, in order;
+// whoever reads it acquires. 5. `publish` is a barrier of the full system, after the ring was written back where the unit
+// may not look into caches (tables are written back by `Tables`).
 unsafe impl Port for Registers {
     fn read32(&self, offset: usize) -> u32 {
         // SAFETY: a register.

@@ -13,13 +13,15 @@
 
 use core::sync::atomic::Ordering;
 
-use shootdown_dma::invalidate::amd::Facts;
-use shootdown_dma::invalidate::queue::{Amd as Format, Port, Queue};
+use shootdown_dma::invalidate::amd::{self, Facts};
+use shootdown_dma::invalidate::queue::{Amd as Format, Port};
 use shootdown_dma::table::AmdV1;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
-use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
-use super::registers::{Registers, SLOTS, word};
+use super::iommu::{Fault, FaultKind, Iommu, Refuses, SetUpError, blank_frame};
+use super::marred::Rule;
+use super::registers::{Registers, SLOTS, soon, word};
+use super::renewable::Renewable;
 use super::units;
 use crate::{arch, say};
 
@@ -56,7 +58,9 @@ const LEVELS: u32 = 4;
 
 /// A unit that is set up.
 pub struct Amd {
-    queue: Queue<Registers, Format>,
+    registers: Registers,
+    queue: Renewable<Format>,
+    format: Format,
     devices: u64,
     events: u64,
 }
@@ -82,17 +86,18 @@ impl Amd {
         registers.write64(DEVICE_TABLE, devices);
         registers.write64(COMMAND_BUFFER, registers.ring_address() | LENGTH);
         registers.write64(EVENT_LOG, events | LENGTH);
-        for register in [COMMAND_HEAD, COMMAND_TAIL, EVENT_HEAD, EVENT_TAIL] {
+        for register in [EVENT_HEAD, EVENT_TAIL] {
             registers.write64(register, 0);
         }
-        let control = EVENTS_ENABLED | COHERENT | COMMANDS_ENABLED | ENABLED;
-        registers.write64(CONTROL, control);
-        if registers.read64(STATUS) & COMMANDS_RUN == 0 {
-            return Err(SetUpError::Deaf("command buffer"));
+        let facts = Facts::from_efr(features);
+        if !facts.forgets_all {
+            // Then every entry and every domain would have to be told, and there are 65,536 of either.
+            return Err(SetUpError::Unfit([features, 0]));
         }
-        let format = Format { slots: SLOTS as u64, facts: Facts::from_efr(features) };
-        let queue = Queue::new(registers, format).expect("a page has room for 256 slots");
-        Ok(Self { queue, devices, events })
+        begin(&registers)?;
+        let format = Format { slots: SLOTS as u64, facts };
+        let queue = Renewable::new(registers, format);
+        Ok(Self { registers, queue, format, devices, events })
     }
 
     fn entry(&self, device: DeviceId) -> u64 {
@@ -101,9 +106,35 @@ impl Amd {
     }
 }
 
+/// The unit forgets everything, and begins to read its queue, which is empty.
+fn begin(registers: &Registers) -> Result<(), SetUpError> {
+    const ON: u64 = EVENTS_ENABLED | COHERENT | ENABLED;
+    let empty = || {
+        registers.write64(CONTROL, ON);
+        registers.write64(COMMAND_HEAD, 0);
+        registers.write64(COMMAND_TAIL, 0);
+        registers.write64(CONTROL, ON | COMMANDS_ENABLED);
+        let runs = soon(|| registers.read64(STATUS) & COMMANDS_RUN != 0);
+        if runs { Ok(()) } else { Err(SetUpError::Deaf("command buffer")) }
+    };
+    empty()?;
+    const DONE: u64 = 1;
+    registers.status().store(0, Ordering::Relaxed);
+    let all = [amd::all(), amd::completion_wait(Some((registers.status_address(), DONE)), false)];
+    for (slot, command) in registers.ring().chunks_exact(2).zip(all) {
+        slot.iter().zip(command).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    }
+    registers.publish();
+    registers.write64(COMMAND_TAIL, 16 * all.len() as u64);
+    if !soon(|| registers.status().load(Ordering::Acquire) == DONE) {
+        return Err(SetUpError::Deaf("what makes it forget everything"));
+    }
+    empty()
+}
+
 impl Iommu for Amd {
     type Format = AmdV1;
-    type Queue = Queue<Registers, Format>;
+    type Queue = Renewable<Format>;
 
     fn name(&self) -> &'static str {
         "amd-vi"
@@ -151,7 +182,7 @@ impl Iommu for Amd {
     fn fault(&self) -> Option<Fault> {
         const PAGE_FAULT: u64 = 2;
         const WRITE: u64 = 1 << 53;
-        let port = self.queue.port();
+        let port = &self.registers;
         let head = port.read64(EVENT_HEAD);
         if head == port.read64(EVENT_TAIL) {
             return None;
@@ -164,5 +195,30 @@ impl Iommu for Amd {
             other => FaultKind::Other(other as u8),
         };
         Some(Fault { device: DeviceId(low as u32 & 0xffff), address, kind })
+    }
+}
+
+impl Refuses for Amd {
+    /// Opcode 15 is none.
+    const COMMAND: Rule = |[low, high]| match low >> 60 {
+        2 | 3 | 8 => [low | 0xf << 60, high],
+        _ => [low, high],
+    };
+    const WAIT: Rule = |[low, high]| [if low >> 60 == 1 { low | 0xf << 60 } else { low }, high];
+    const DEVICE: Rule = |[low, high]| [if low >> 60 == 4 { low | 0xf << 60 } else { low }, high];
+    const WAITS_ARE_MENDED: bool = true;
+
+    fn stands_still(&self) -> bool {
+        self.registers.read64(STATUS) & COMMANDS_RUN == 0
+    }
+
+    fn revive(&self, device: DeviceId) -> bool {
+        self.queue.revive(device)
+    }
+
+    fn renew(&self) -> Result<(), SetUpError> {
+        let reset = || begin(&self.registers);
+        // SAFETY: after `begin`; QEMU's devices have no caches, and their accesses end before a register is read.
+        unsafe { self.queue.renew(self.registers, self.format, reset) }
     }
 }

@@ -9,29 +9,28 @@ use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
 use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr, Rights};
 
 use super::Smmu;
-use super::marred::{Mar, mar};
-use super::registers::{CMDQ_CONS, GERROR, GERRORN, SLOTS, word};
+use super::registers::{CMDQ_BASE, CMDQ_CONS};
 use crate::dma::host::{self, Muffle};
-use crate::dma::iommu::{FaultKind, Iommu};
+use crate::dma::iommu::{FaultKind, Iommu, Refuses};
+use crate::dma::marred::{Rule, mar};
+use crate::dma::registers::{SLOTS, word};
 use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage};
 use crate::memory::{self, FRAME};
 
 pub const CASES: &[Case<Smmu>] = &[
     Case::new("context", context),
     Case::new("others-are-told", others_are_told).with_control_inside(),
-    Case::new("refused-translations", refused_translations).with_control_inside(),
     Case::new("refused-configuration", refused_configuration).with_control_inside(),
+    Case::new("unread", unread).with_control_inside(),
     Case::new("ranges", ranges),
     Case::new("round-bit", rounds),
 ];
 
-/// GERROR: the command at the head is not taken.
-const CMDQ_ERR: u32 = 1;
-
-fn stands_still(iommu: &Smmu) -> bool {
-    let port = iommu.queue.port();
-    (port.read32(GERROR) ^ port.read32(GERRORN)) & CMDQ_ERR != 0
-}
+/// "Of the secure world", which commands about the configuration of devices may claim, once each.
+const SECURE: Rule = |[low, high]| match low & 0xff {
+    0x01..=0x06 => [low | 1 << 10, high],
+    _ => [low, high],
+};
 
 /// A context descriptor becomes invalid, while the stream's entry stays: the unit knows it until it is told.
 fn context(stage: &Stage<Smmu>) -> Outcome {
@@ -88,43 +87,7 @@ fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// The unit refuses an invalidation: the queue stands still (the control: nothing is forgotten, nothing is given back), and
-/// goes on when somebody looks.
-fn refused_translations(stage: &Stage<Smmu>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
-        let buffer = behind.map()?;
-        behind.warm(buffer)?;
-        behind.domain.unmap(buffer.at, FRAME)?;
-        stage.give_up(buffer.frame);
-        mar(Mar::Opcode);
-        // Sealed and submitted here, and not looked at for errors yet.
-        let polled = behind.domain.poll(1 << 40);
-        mar(Mar::Nothing);
-        polled?;
-        if !stands_still(stage.iommu) {
-            return Err(Broken::Premise("the unit has taken a command that is none"));
-        }
-        if !host::is_held(buffer.frame) || !stage.lands(buffer.at, buffer.frame) {
-            return Err(Broken::Wrong("the page was let go while the queue stands still"));
-        }
-        let mut told = 0;
-        for turn in 2..200 {
-            told += u32::from(behind.domain.poll(turn << 40).is_err());
-            if behind.domain.owes() == (0, 0) {
-                break;
-            }
-        }
-        if behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
-            return Err(Broken::Wrong("the queue does not go on"));
-        }
-        if told != 1 || stands_still(stage.iommu) {
-            return Err(Broken::Wrong("the error was not told once, or stays"));
-        }
-        Ok(u32::from(behind.reaches(buffer)?))
-    })
-}
-
-/// The same with what it is told of a device's entry: two commands, both refused, one after the other.
+/// What the unit is told of a device's entry is two commands. Both are refused, one after the other, and told as two errors.
 fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let buffer = behind.map()?;
@@ -132,11 +95,11 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
         let (iommu, device) = (stage.iommu, stage.device());
         let (stream, before) =
             (word(iommu.stream(device)), word(iommu.stream(device)).swap(0, Ordering::AcqRel));
-        mar(Mar::Secure);
+        let marred = mar(SECURE, u32::MAX);
         let submitted = iommu.queue.submit(&[Command::Config { device, domain: DomainId(0) }]);
-        mar(Mar::Nothing);
+        drop(marred);
         let ticket = submitted?;
-        if !stands_still(iommu) || !stage.lands(buffer.at, buffer.frame) {
+        if !iommu.stands_still() || !stage.lands(buffer.at, buffer.frame) {
             return Err(Broken::Premise("the unit has taken a command that is none"));
         }
         let mut told = 0;
@@ -152,13 +115,42 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
         let recorded = iommu.fault().map(|fault| fault.kind);
         stream.store(before, Ordering::Release);
         iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
-        if told != 2 || stands_still(iommu) {
+        if told != 2 || iommu.stands_still() {
             return Err(Broken::Wrong("an error was not told once, or stays"));
         }
         if !landed && recorded != Some(FaultKind::Configuration) {
             return Err(Broken::Wrong("a stream without an entry left no record"));
         }
         Ok(u32::from(landed))
+    })
+}
+
+/// The unit can't read a command: its memory answers with an error, once. The queue stands still, and reads it again.
+fn unread(stage: &Stage<Smmu>) -> Outcome {
+    /// Behind all that `virt` has.
+    const NOWHERE: u64 = 1 << 43;
+    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+        let registers = &stage.iommu.registers;
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.give_up(buffer.frame);
+        let base = registers.read64(CMDQ_BASE);
+        registers.write64(CMDQ_BASE, base & 0x1f | NOWHERE);
+        let polled = behind.domain.poll(1 << 40);
+        registers.write64(CMDQ_BASE, base);
+        polled?;
+        if !stage.iommu.stands_still() {
+            return Err(Broken::NotObservable("the unit reads where there is nothing"));
+        }
+        if !host::is_held(buffer.frame) || !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Wrong("the page was let go while the queue stands still"));
+        }
+        let told = (2..200).filter(|turn| behind.domain.poll(turn << 40).is_err()).count();
+        if told != 1 || behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
+        }
+        Ok(u32::from(behind.reaches(buffer)?))
     })
 }
 
@@ -199,7 +191,7 @@ fn rounds(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let buffer = behind.map()?;
         // Above the index is a bit that says whether the number of rounds is odd.
-        let round = || stage.iommu.queue.port().read32(CMDQ_CONS) as usize & SLOTS;
+        let round = || stage.iommu.registers.read32(CMDQ_CONS) as usize & SLOTS;
         let (mut last, mut turns) = (round(), 0);
         for _ in 0..5 * SLOTS {
             let page = behind.map()?;

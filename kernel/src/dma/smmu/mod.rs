@@ -14,22 +14,22 @@
 //! - I1: the word of an entry with the *valid* bit is written last, and cleared first; the unit is told after that.
 
 mod cases;
-mod marred;
 mod registers;
 
 use core::sync::atomic::Ordering;
 
-use shootdown_dma::invalidate::queue::{Port, Queue, Smmu as Format};
-use shootdown_dma::invalidate::smmu::Facts;
-use shootdown_dma::invalidate::{Command, Unit as _};
+use shootdown_dma::invalidate::Command;
+use shootdown_dma::invalidate::queue::{Port, Smmu as Format};
+use shootdown_dma::invalidate::smmu::{self, Facts, Signal};
 use shootdown_dma::table::ArmStage1;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
-use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
+use super::iommu::{Fault, FaultKind, Iommu, Refuses, SetUpError, blank_frame};
+use super::marred::Rule;
+use super::registers::{Registers, SLOTS, soon, word};
+use super::renewable::Renewable;
 use super::suite::Case;
-use crate::port::is_late;
 use crate::{arch, say};
-use marred::Marred;
 use registers::*;
 
 /// IDR0: first stage; reads the CPUs' caches; a SYNC may store.
@@ -75,7 +75,9 @@ const NOT_ALLOWED: u8 = 0x13;
 
 /// A unit that is set up.
 pub struct Smmu {
-    queue: Queue<Registers, Marred>,
+    registers: Registers,
+    queue: Renewable<Format>,
+    format: Format,
     streams: u64,
     contexts: u64,
     events: u64,
@@ -89,38 +91,29 @@ impl Smmu {
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {
-        let registers = Registers::new(base, blank_frame()?, blank_frame()?);
+        let registers = Registers::new(base, blank_frame()?, blank_frame()?).coherent(true);
         let (idr0, idr3) = (registers.read32(IDR0), registers.read32(IDR3));
         if idr0 & (STAGE_1 | COHERENT) != STAGE_1 | COHERENT {
             return Err(SetUpError::Unfit([idr0, idr3].map(u64::from)));
         }
         say!("smmu: IDR0 {idr0:#x}, IDR3 {idr3:#x}, registers at {base:#x}");
         let (streams, contexts, events) = (blank_frame()?, blank_frame()?, blank_frame()?);
-        let deaf = |done: bool, what| if done { Ok(()) } else { Err(SetUpError::Deaf(what)) };
         deaf(registers.turn_on(0), "off")?;
         registers.write32(CR1, CACHEABLE);
         registers.write64(STRTAB_BASE, streams);
         registers.write32(STRTAB_BASE_CFG, LOG_STREAMS);
-        registers.write64(CMDQ_BASE, registers.ring_address() | u64::from(LOG_SLOTS));
-        registers.write32(CMDQ_PROD, 0);
-        registers.write32(CMDQ_CONS, 0);
+        registers.write64(CMDQ_BASE, registers.ring_address() | u64::from(SLOTS.ilog2()));
         registers.write64(EVENTQ_BASE, events | u64::from(LOG_EVENTS));
         registers.write32(EVENTQ_PROD, 0);
         registers.write32(EVENTQ_CONS, 0);
-        arch::barrier_for_devices();
-        deaf(registers.turn_on(CMDQ), "command queue")?;
+        begin(&registers, 0)?;
         deaf(registers.turn_on(CMDQ | EVENTQ), "event queue")?;
+        deaf(registers.turn_on(CMDQ | EVENTQ | TRANSLATION), "translation")?;
         let facts = Facts::from_idr3(idr3);
         let stores = idr0 & STORES != 0;
         let format = Format { facts, slots: SLOTS as u64, stores, survives: false };
-        let queue = Queue::new(registers, Marred(format)).expect("a page has room for 256 slots");
-        let unit = Self { queue, streams, contexts, events };
-        // Whatever it has cached since it was reset.
-        let device = DeviceId(0);
-        unit.tell(&[Command::All, Command::Config { device, domain: DomainId(0) }]);
-        let translates = unit.queue.port().turn_on(CMDQ | EVENTQ | TRANSLATION);
-        deaf(translates, "translation")?;
-        Ok(unit)
+        let queue = Renewable::new(registers, format);
+        Ok(Self { registers, queue, format, streams, contexts, events })
     }
 
     fn stream(&self, device: DeviceId) -> u64 {
@@ -132,20 +125,40 @@ impl Smmu {
         assert!(device.0 < 1 << LOG_STREAMS, "as many as streams");
         self.contexts + u64::from(device.0) * ENTRY
     }
+}
 
-    /// Tells the unit something, and waits until it has heard.
-    fn tell(&self, commands: &[Command]) {
-        let ticket = self.queue.submit(commands).expect("the queue has room between cases");
-        while self.queue.completed().expect("the unit takes what it is told") < ticket {
-            arch::relax();
-            assert!(!is_late(), "the unit does not complete what it was told");
-        }
+fn deaf(done: bool, what: &'static str) -> Result<(), SetUpError> {
+    if done { Ok(()) } else { Err(SetUpError::Deaf(what)) }
+}
+
+/// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0 stay on.
+fn begin(registers: &Registers, others: u32) -> Result<(), SetUpError> {
+    let empty = |registers: &Registers| {
+        let done = registers.turn_on(others);
+        registers.write32(CMDQ_PROD, 0);
+        registers.write32(CMDQ_CONS, 0);
+        // Whatever was wrong with commands is acknowledged.
+        registers.write32(
+            GERRORN,
+            registers.read32(GERRORN) & !CMDQ_ERR | registers.read32(GERROR) & CMDQ_ERR,
+        );
+        deaf(done && registers.turn_on(others | CMDQ), "command queue")
+    };
+    empty(registers)?;
+    let all = [smmu::cfgi_all(), smmu::tlbi_all(), smmu::sync(Signal::None)];
+    for (slot, command) in registers.ring().chunks_exact(2).zip(all) {
+        slot.iter().zip(command).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
     }
+    registers.publish();
+    let end = all.len() as u32;
+    registers.write32(CMDQ_PROD, end);
+    deaf(soon(|| registers.read32(CMDQ_CONS) == end), "what makes it forget everything")?;
+    empty(registers)
 }
 
 impl Iommu for Smmu {
     type Format = ArmStage1;
-    type Queue = Queue<Registers, Marred>;
+    type Queue = Renewable<Format>;
 
     fn name(&self) -> &'static str {
         "smmu"
@@ -197,7 +210,7 @@ impl Iommu for Smmu {
     }
 
     fn fault(&self) -> Option<Fault> {
-        let port = self.queue.port();
+        let port = &self.registers;
         let (produced, consumed) = (port.read32(EVENTQ_PROD), port.read32(EVENTQ_CONS));
         // Index, and whether the number of rounds is odd.
         let mask = (2 << LOG_EVENTS) - 1;
@@ -221,5 +234,32 @@ impl Iommu for Smmu {
 
     fn own_cases() -> &'static [Case<Self>] {
         cases::CASES
+    }
+}
+
+impl Refuses for Smmu {
+    /// An opcode that no command has, in the range of those that forget translations.
+    const COMMAND: Rule = |[low, high]| match low & 0xff {
+        0x10..=0x30 => [low & !0xff | 0x2f, high],
+        _ => [low, high],
+    };
+    /// The same beside SYNC's.
+    const WAIT: Rule = |[low, high]| [if low & 0xff == 0x46 { low | 1 } else { low }, high];
+    /// "Of the secure world" (bit 10), which this one is not.
+    const DEVICE: Rule = |[low, high]| [if low & 0xff == 0x40 { low | 1 << 10 } else { low }, high];
+    const WAITS_ARE_MENDED: bool = false;
+
+    fn stands_still(&self) -> bool {
+        self.registers.stands_still()
+    }
+
+    fn revive(&self, device: DeviceId) -> bool {
+        self.queue.revive(device)
+    }
+
+    fn renew(&self) -> Result<(), SetUpError> {
+        let reset = || begin(&self.registers, EVENTQ | TRANSLATION);
+        // SAFETY: after `begin`; QEMU's devices have no caches, and their accesses end before a register is read.
+        unsafe { self.queue.renew(self.registers, self.format, reset) }
     }
 }

@@ -15,13 +15,14 @@
 mod pages;
 mod places;
 mod policies;
+mod refusals;
 mod stage;
 
 use shootdown_dma::domain::{MapError, UnmapError};
 use shootdown_dma::invalidate::{AttachError, QueueError};
 
 use super::edu::Edu;
-use super::iommu::Iommu;
+use super::iommu::{Iommu, Refuses};
 use crate::cmdline::Options;
 use crate::say;
 use crate::verdict::Verdict;
@@ -168,10 +169,11 @@ fn judge<I: Iommu>(case: &Case<I>, place: &Place<I>, sabotage: bool) -> Verdict 
 }
 
 /// Runs all cases that were asked for; the worst verdict.
-pub fn run<I: Iommu>(place: &Place<I>, options: &Options) -> Verdict {
+pub fn run<I: Refuses>(place: &Place<I>, options: &Options) -> Verdict {
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
-    let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
-    let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
+    let cases = [pages::cases(), policies::cases(), places::cases(), refusals::cases()];
+    let cases =
+        cases.into_iter().chain([I::own_cases()]).flatten().filter(|case| wanted(case.name));
     // What has its control inside is not about invalidations that are left out.
     let cases = cases.filter(|case| !(options.sabotage && case.control_inside));
     let (mut worst, mut skipped) = (None, 0);

@@ -13,6 +13,7 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
         &[
             Case::new("translates", translates).with_control_inside(),
             Case::new("faults", faults).with_control_inside(),
+            Case::new("faults-lost", faults_lost).with_control_inside(),
             Case::new("absence", absence),
             Case::new("unmap", unmap),
             Case::new("unmap-read", unmap_read),
@@ -74,6 +75,30 @@ fn faults<I: Iommu>(stage: &Stage<I>) -> Outcome {
         stage.expect_fault(nowhere, FaultKind::Translation { write: false })?;
         stage.clear_faults();
         Ok(u32::from(stage.iommu.fault().is_some()))
+    })
+}
+
+/// More accesses are refused than the unit keeps records of. When they were read it records again, and it is told of what is
+/// unmapped meanwhile.
+fn faults_lost<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    /// Of 64 bytes each, of which some units record every four: more than any log here has room for.
+    const ACCESSES: u64 = 12;
+    if !stage.iommu.records_faults() {
+        return Err(Broken::NotObservable("the unit records nothing"));
+    }
+    stage.with(Config::new(1), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let nowhere = shootdown_dma::DmaAddr(behind.given(2) << 12);
+        for access in 0..ACCESSES {
+            stage.edu.write_to(nowhere.0 + 64 * access, 0, 64);
+        }
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.expect_fault(nowhere, FaultKind::Translation { write: true })?;
+        stage.clear_faults();
+        let stale = behind.reaches(buffer)?;
+        stage.clear_faults();
+        Ok(u32::from(stale))
     })
 }
 

@@ -194,8 +194,14 @@ impl<I: Iommu> Stage<I> {
 
     /// Lets the device into a domain.
     pub fn join(&self, domain: &Dom<I>, id: DomainId) -> Result<Seat, Broken> {
-        let seat = domain.attach(0, self.device(), false)?;
+        self.join_with(domain, id, false)
+    }
+
+    /// The same; does it have a cache of its own?
+    pub fn join_with(&self, domain: &Dom<I>, id: DomainId, caches: bool) -> Result<Seat, Broken> {
+        let seat = domain.attach(0, self.device(), caches)?;
         self.iommu.admit(self.device(), domain.root(), id);
+        domain.announce(&seat)?;
         Ok(seat)
     }
 

@@ -14,24 +14,22 @@
 //! - I2: id 0 is no domain's: units that remember absence remember it under that id.
 
 mod cases;
-mod marred;
 mod registers;
 
 use core::sync::atomic::Ordering;
 
-use shootdown_dma::invalidate::queue::{Port, Queue, Vtd as Format};
-use shootdown_dma::invalidate::vtd::Facts;
-use shootdown_dma::invalidate::{Command, Unit as _};
+use shootdown_dma::invalidate::queue::{Port, Vtd as Format};
+use shootdown_dma::invalidate::vtd::{self, Facts};
 use shootdown_dma::table::VtdSecondLevel;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
 
-use super::iommu::{Fault, FaultKind, Iommu, SetUpError, blank_frame};
-use super::registers::{Registers, SLOTS, word};
+use super::iommu::{Fault, FaultKind, Iommu, Refuses, SetUpError, blank_frame};
+use super::marred::Rule;
+use super::registers::{Registers, SLOTS, soon, word};
+use super::renewable::Renewable;
 use super::suite::Case;
 use super::units;
-use crate::port::is_late;
 use crate::{arch, memory, say};
-use marred::Marred;
 use registers::*;
 
 /// CAP: remembers absence; number of fault records, and where they are.
@@ -47,7 +45,8 @@ const OVERFLOW: u32 = 1 << 0;
 
 /// A unit that is set up.
 pub struct Vtd {
-    queue: Queue<Registers, Marred>,
+    registers: Registers,
+    queue: Renewable<Format>,
     cap: u64,
     ecap: u64,
     contexts: u64,
@@ -81,18 +80,12 @@ impl Vtd {
         // Faults are looked for, and interrupt nobody.
         const MASKED: u32 = 1 << 31;
         registers.write32(FECTL, MASKED);
-        let deaf = |done: bool, what| if done { Ok(()) } else { Err(SetUpError::Deaf(what)) };
         registers.write64(RTADDR, root);
         deaf(registers.command(ROOT), "root table")?;
-        deaf(registers.forget_all(), "invalidation by registers")?;
-        registers.write64(IQT, 0);
-        registers.write64(IQA, registers.ring_address());
-        deaf(registers.command(QUEUE), "queue")?;
+        begin(&registers)?;
         deaf(registers.command(TRANSLATION), "translation")?;
-        let facts = Facts::from_cap(cap);
-        let format = Format { facts, slots: SLOTS as u64 };
-        let queue = Queue::new(registers, Marred(format)).expect("a page has room for 256 slots");
-        Ok(Self { queue, cap, ecap, contexts })
+        let queue = Renewable::new(registers, format(cap, ecap));
+        Ok(Self { registers, queue, cap, ecap, contexts })
     }
 
     /// Both words of a device's entry.
@@ -104,15 +97,36 @@ impl Vtd {
     fn record(&self, number: usize) -> usize {
         ((self.cap >> 24) as usize & 0x3ff) * 16 + number * 16
     }
+}
 
-    /// Tells the unit something, and waits until it has heard.
-    fn tell(&self, commands: &[Command]) {
-        let ticket = self.queue.submit(commands).expect("the queue has room between cases");
-        while self.queue.completed().expect("the unit takes what it is told") < ticket {
-            arch::relax();
-            assert!(!is_late(), "the unit does not complete what it was told");
-        }
+fn deaf(done: bool, what: &'static str) -> Result<(), SetUpError> {
+    if done { Ok(()) } else { Err(SetUpError::Deaf(what)) }
+}
+
+fn format(cap: u64, ecap: u64) -> Format {
+    Format { facts: Facts::from_cap(cap).with_ecap(ecap), slots: SLOTS as u64 }
+}
+
+/// The unit forgets everything, and begins to read its queue, which is empty.
+fn begin(registers: &Registers) -> Result<(), SetUpError> {
+    deaf(registers.forget_all(), "invalidation by registers")?;
+    registers.write64(IQT, 0);
+    registers.write64(IQA, registers.ring_address());
+    deaf(registers.command(QUEUE), "queue")
+}
+
+/// The unit stops to read its queue, which has to be empty then (VT-d specification, 6.5.2): what it refuses gives way to waits that
+/// store where nobody reads.
+fn drain(registers: &Registers) -> Result<(), SetUpError> {
+    let idle = vtd::wait(PhysAddr(registers.status_address().0 + 4), 0, false);
+    for slot in registers.ring().chunks_exact(2) {
+        slot.iter().zip(idle).for_each(|(word, idle)| word.store(idle, Ordering::Relaxed));
     }
+    registers.publish();
+    registers.write32(FSTS, IQE | ICE | ITE);
+    registers.write64(IQT, registers.read64(IQT));
+    deaf(soon(|| registers.read64(IQH) == registers.read64(IQT)), "queue that is drained")?;
+    deaf(registers.take_back(QUEUE), "end of the queue")
 }
 
 /// Writes a page back, for a unit that does not read caches.
@@ -125,7 +139,7 @@ fn write_back(ecap: u64, at: u64) {
 
 impl Iommu for Vtd {
     type Format = VtdSecondLevel;
-    type Queue = Queue<Registers, Marred>;
+    type Queue = Renewable<Format>;
 
     fn name(&self) -> &'static str {
         if self.remembers_absence() { "vt-d-caching" } else { "vt-d" }
@@ -165,11 +179,6 @@ impl Iommu for Vtd {
         arch::barrier_for_devices();
         word(entry).store(root.0 | PRESENT, Ordering::Release); // I1
         write_back(self.ecap, self.contexts);
-        if self.remembers_absence() {
-            // That there was no entry, which it remembers under id 0.
-            self.tell(&[Command::Config { device, domain: DomainId(0) }]);
-            self.tell(&[Command::Domain(DomainId(0))]);
-        }
     }
 
     fn expel(&self, device: DeviceId) {
@@ -180,7 +189,7 @@ impl Iommu for Vtd {
     fn fault(&self) -> Option<Fault> {
         const RECORDED: u64 = 1 << 63;
         const READ: u64 = 1 << 62;
-        let port = self.queue.port();
+        let port = &self.registers;
         let records = (self.cap >> 40) as usize & 0xff;
         for at in (0..=records).map(|number| self.record(number)) {
             let high = port.read64(at + 8);
@@ -208,5 +217,32 @@ impl Iommu for Vtd {
 
     fn own_cases() -> &'static [Case<Self>] {
         cases::CASES
+    }
+}
+
+impl Refuses for Vtd {
+    /// Granularity 0 is reserved.
+    const COMMAND: Rule = |[low, high]| match low & 0xf {
+        1 | 2 => [low & !(0b11 << 4), high],
+        _ => [low, high],
+    };
+    /// A wait has to store something, or interrupt.
+    const WAIT: Rule = |[low, high]| [if low & 0xf == 5 { low & !(1 << 5) } else { low }, high];
+    /// Bit 4 is reserved.
+    const DEVICE: Rule = |[low, high]| [if low & 0xf == 3 { low | 1 << 4 } else { low }, high];
+    const WAITS_ARE_MENDED: bool = true;
+
+    fn stands_still(&self) -> bool {
+        self.registers.read32(FSTS) & (IQE | ICE | ITE) != 0
+    }
+
+    fn revive(&self, device: DeviceId) -> bool {
+        self.queue.revive(device)
+    }
+
+    fn renew(&self) -> Result<(), SetUpError> {
+        let reset = || drain(&self.registers).and_then(|()| begin(&self.registers));
+        // SAFETY: after `begin`; QEMU's devices have no caches, and their accesses end before a register is read.
+        unsafe { self.queue.renew(self.registers, format(self.cap, self.ecap), reset) }
     }
 }

@@ -13,6 +13,7 @@ pub const RTADDR: usize = 0x20;
 pub const CCMD: usize = 0x28;
 pub const FSTS: usize = 0x34;
 pub const FECTL: usize = 0x38;
+pub const IQH: usize = 0x80;
 pub const IQT: usize = 0x88;
 pub const IQA: usize = 0x90;
 
@@ -20,6 +21,10 @@ pub const IQA: usize = 0x90;
 pub const TRANSLATION: u32 = 1 << 31;
 pub const ROOT: u32 = 1 << 30;
 pub const QUEUE: u32 = 1 << 26;
+/// FSTS: the descriptor at the queue's head is not taken; a device has answered what it was not told; a device has not answered.
+pub const IQE: u32 = 1 << 4;
+pub const ICE: u32 = 1 << 5;
+pub const ITE: u32 = 1 << 6;
 /// GCMD's bits that are commands, and not states.
 const ONE_SHOT: u32 = !0x96ff_ffff;
 
@@ -29,6 +34,13 @@ impl Registers {
     pub fn command(&self, bit: u32) -> bool {
         self.write32(GCMD, self.read32(GSTS) & !ONE_SHOT | bit);
         soon(|| self.read32(GSTS) & bit != 0)
+    }
+
+    /// Takes a state back; `false`: GSTS shows it still.
+    #[must_use]
+    pub fn take_back(&self, bit: u32) -> bool {
+        self.write32(GCMD, self.read32(GSTS) & !ONE_SHOT & !bit);
+        soon(|| self.read32(GSTS) & bit == 0)
     }
 
     /// By registers, as nothing else is up yet: forgets all device entries, and all translations.
