@@ -11,6 +11,7 @@
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with one thing changed: another way to decide what is broadcast (`sticky`, `trim`), no broadcast (`interrupts`), nor work while others work (`serial`) |
 //! | `crash=WAY` | end badly: `panic`, `fault`, `double-fault`, `reset`, `hang` |
 //! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
+//! | `sabotage=last-cpu` | the same on the last CPU alone: every case must fail in which others look |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
 
@@ -29,6 +30,15 @@ pub enum Suite {
     Bench,
 }
 
+/// Where the hardware's invalidations are left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sabotage {
+    /// On every CPU, and in the queue of an IOMMU.
+    Everywhere,
+    /// On the last CPU: what it should do itself is not done. What another has the hardware broadcast is.
+    LastCpu,
+}
+
 /// What was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -45,7 +55,7 @@ pub struct Options {
     /// Use tags where there are any.
     pub tags: bool,
     /// Leave the hardware's invalidations out.
-    pub sabotage: bool,
+    pub sabotage: Option<Sabotage>,
     /// End badly.
     pub crash: Option<Way>,
     /// The policy, with its name.
@@ -85,7 +95,7 @@ impl Options {
         suite: Suite::Cpu,
         only: None,
         tags: true,
-        sabotage: false,
+        sabotage: None,
         crash: None,
         policy: POLICIES[0],
     };
@@ -118,7 +128,8 @@ impl Options {
             "only" => self.only = Some(value).filter(|v| !v.is_empty()),
             "tags" if value == "off" => self.tags = false,
             "tags" if value == "on" => self.tags = true,
-            "sabotage" if value == "invalidate" => self.sabotage = true,
+            "sabotage" if value == "invalidate" => self.sabotage = Some(Sabotage::Everywhere),
+            "sabotage" if value == "last-cpu" => self.sabotage = Some(Sabotage::LastCpu),
             "crash" => self.crash = Some(Way::named(value)?),
             "policy" => self.policy = *POLICIES.iter().find(|(name, _)| *name == value)?,
             _ => return None,

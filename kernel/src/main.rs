@@ -53,15 +53,15 @@ pub fn kmain(info: &BootInfo) -> ! {
     arch::init(info, options.tags);
     let (name, policy) = options.policy;
     port::choose(policy);
-    if options.sabotage {
-        say!("sabotage: invalidations are left out; cases must fail");
-        port::sabotage();
-    }
     suite::prepare();
     let cpus = arch::start_cpus(options.cpus.min(MAX_CPUS));
     if !come_online() || !work::assemble(cpus) {
         say!("cpus: not all of them take work");
         Verdict::Crashed.end();
+    }
+    if let Some(sabotage) = options.sabotage {
+        say!("sabotage: invalidations are left out: {sabotage:?}; cases must fail");
+        port::sabotage(sabotage, cpus);
     }
     arch::interrupts::on();
     let features = arch::features();

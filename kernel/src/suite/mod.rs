@@ -14,6 +14,7 @@
 
 mod kernel;
 mod pages;
+mod ranges;
 mod spaces;
 mod stage;
 mod stress;
@@ -155,7 +156,7 @@ pub fn run(options: &Options, cpus: u32) -> Verdict {
     let own = tlbi::CASES;
     #[cfg(not(target_arch = "aarch64"))]
     let own = &[];
-    let cases = [pages::CASES, tables::CASES, kernel::CASES, spaces::CASES, own];
+    let cases = [pages::CASES, ranges::CASES, tables::CASES, kernel::CASES, spaces::CASES, own];
     for case in cases.into_iter().flatten().filter(|case| wanted(case.name)) {
         if !(case.needs)(arch::features()) {
             say!("case-not-run {}: this machine has not what it is about", case.name);

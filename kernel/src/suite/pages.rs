@@ -1,5 +1,7 @@
 //! Leaves of a space: unmapped, narrowed, replaced, and their accessed and dirty bits.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use shootdown::accessed::Accessed;
 use shootdown::gather::Array;
 use shootdown::{Gather, Platform, Stride, VaRange};
@@ -126,6 +128,34 @@ fn clear(stage: &Stage, page: Page, without: fn(u64) -> u64) {
     stage.write(stage.space.tree, page.at, 0, without(entry));
 }
 
+/// Every CPU that looks uses the page, in turn, and must find the bit clear in the tables, not set in an entry of its own: the
+/// use sets it. It is cleared again between them, or the first that was told would cover up for all others.
+fn sets_again(
+    stage: &Stage,
+    page: Page,
+    bit: fn(u64) -> bool,
+    without: fn(u64) -> u64,
+    access: impl Fn() -> bool + Sync,
+) -> Outcome {
+    let refused = AtomicBool::new(false);
+    let stale = stage.in_turn(
+        || {
+            if !access() {
+                refused.store(true, Ordering::Relaxed);
+            }
+        },
+        || {
+            let was_set = bit(stage.space.tree.look(page.at));
+            clear(stage, page, without);
+            !was_set
+        },
+    );
+    if refused.load(Ordering::Relaxed) {
+        return Err(Broken::Premise("a page that is mapped can't be used"));
+    }
+    Ok(stale)
+}
+
 /// A page whose accessed bit was cleared is used again: the bit must be set again.
 fn accessed(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
@@ -135,8 +165,12 @@ fn accessed(stage: &Stage) -> Outcome {
     }
     clear(stage, page, paging::without_accessed);
     stage.flush(page.range())?;
-    warm(stage, page)?;
-    Ok(u32::from(!paging::accessed(stage.space.tree.look(page.at))))
+    sets_accessed_again(stage, page)
+}
+
+fn sets_accessed_again(stage: &Stage, page: Page) -> Outcome {
+    let access = || probe::read(page.at) == Ok(page.stamp);
+    sets_again(stage, page, paging::accessed, paging::without_accessed, access)
 }
 
 /// Does the policy ever make CPUs forget what they cached of an accessed bit?
@@ -153,8 +187,7 @@ fn accessed_later(stage: &Stage) -> Outcome {
         stage.space.shot.accessed_cleared(&Kernel::pin(), page.range())?;
     }
     stage.there(|| stage.enter());
-    warm(stage, page)?;
-    Ok(u32::from(!paging::accessed(stage.space.tree.look(page.at))))
+    sets_accessed_again(stage, page)
 }
 
 /// A page whose dirty bit was cleared is written again: the bit must be set again.
@@ -167,8 +200,7 @@ fn dirty(stage: &Stage) -> Outcome {
     }
     clear(stage, page, paging::without_dirty);
     stage.flush(page.range())?;
-    stage.premise("a writable page can't be written", store)?;
-    Ok(u32::from(!paging::dirty(stage.space.tree.look(page.at))))
+    sets_again(stage, page, paging::dirty, paging::without_dirty, store)
 }
 
 /// Many pages are unmapped together, and their frames are somebody else's at once.

@@ -1,8 +1,8 @@
 //! CPUs that are not in the space when it changes, or only lazily.
 
-use shootdown::Platform;
+use shootdown::{Platform, Request};
 
-use super::stage::Stage;
+use super::stage::{Page, Stage};
 use super::{Broken, Case, Outcome};
 use crate::arch::{Rights, paging, probe};
 use crate::memory;
@@ -13,6 +13,7 @@ pub const CASES: &[Case] = &[
     Case::new("lazy", lazy).there(),
     Case::new("away", away).there(),
     Case::new("other-space", other_space),
+    Case::new("many-spaces", many_spaces),
 ];
 
 /// A CPU that is lazy in the space is not told; it catches up when it returns.
@@ -71,5 +72,50 @@ fn other_space(stage: &Stage) -> Outcome {
     stage.there(|| stage.enter());
     debug_assert!(memory::available() > 0);
     other.end(&Kernel::pin());
+    outcome
+}
+
+/// More spaces than a CPU has slots for tags: some come back to a tag that another had meanwhile.
+const MANY: usize = 9;
+
+/// Many spaces have different pages at one address, and CPUs go round. Each page must be read in its own space. Then all of
+/// them go while nobody is there.
+fn many_spaces(stage: &Stage) -> Outcome {
+    let at = stage.address(0);
+    let spaces: [(Space, Page); MANY] = core::array::from_fn(|_| {
+        let (space, (frame, stamp)) = (Space::new(), stage.frame());
+        stage.write(space.tree, at, 0, paging::leaf(frame, 0, Rights::WRITE));
+        (space, Page { at, frame, stamp })
+    });
+    let enter = |space: &Space| {
+        // SAFETY: interrupts are off, this CPU is online, and the spaces live, in place, until all have left them, below.
+        quietly(|pin| unsafe { shootdown::switch_to(pin, &space.shot) });
+    };
+    let round = || {
+        spaces.iter().all(|(space, page)| {
+            enter(space);
+            probe::read(at) == Ok(page.stamp)
+        })
+    };
+    let outcome = (|| {
+        stage.premise("a space's own page can't be read in it", round)?;
+        stage.premise("a space's own page can't be read in it, the second time", round)?;
+        stage.there(|| stage.enter());
+        for (space, page) in &spaces {
+            stage.write(space.tree, at, 0, 0);
+            if stage.flushes {
+                space.shot.flush(&Kernel::pin(), Request::pages(page.range()))?;
+            }
+        }
+        // The latest first: they are the likeliest to have kept their tags.
+        Ok(stage.watch(|| {
+            spaces.iter().rev().any(|(space, _)| {
+                enter(space);
+                probe::read(at).is_ok()
+            })
+        }))
+    })();
+    stage.there(|| stage.enter());
+    spaces.iter().for_each(|(space, _)| space.end(&Kernel::pin()));
     outcome
 }

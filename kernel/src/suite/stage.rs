@@ -112,6 +112,18 @@ impl Stage {
         work::on(&self.watchers, &work);
     }
 
+    /// Runs `work` on those who look, one after the other; after how many of them `after` said yes.
+    pub fn in_turn(&self, work: impl Fn() + Sync, mut after: impl FnMut() -> bool) -> u32 {
+        let mut count = 0;
+        for cpu in self.watchers.iter() {
+            let mut alone = CpuSet::EMPTY;
+            alone.insert(cpu);
+            work::on(&alone, &work);
+            count += u32::from(after());
+        }
+        count
+    }
+
     /// How many of those who look say yes.
     pub fn watch(&self, look: impl Fn() -> bool + Sync) -> u32 {
         let count = AtomicU32::new(0);

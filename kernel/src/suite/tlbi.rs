@@ -1,19 +1,17 @@
 //! Invalidations that hardware carries to other CPUs (Arm's TLBI), and deciding that it need not.
 //!
 //! These cases are about the regime's own promises as much as about the library's: that *local* is local and *broadcast*
-//! is not, that every kind of request removes what it names, and that the operations which a range becomes cover all of
-//! it.
+//! is not, and that every kind of request removes what it names.
 
+use shootdown::Platform;
 use shootdown::cpu_set::Bits;
 use shootdown::presence::Strategy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::stats::Snapshot;
-use shootdown::{Platform, Stride, VaRange};
 
 use super::stage::{Page, Stage};
 use super::{Broken, Case, Outcome};
 use crate::arch::{self, Features, Rights, paging, probe};
-use crate::memory::FRAME;
 use crate::paging::{Space, Tree};
 use crate::port::{Kernel, quietly};
 use crate::work;
@@ -22,7 +20,6 @@ pub const CASES: &[Case] = &[
     Case::new("local-is-not-enough", local_is_not_enough).there().needs(broadcasts),
     Case::new("reach", reach).needs(broadcasts),
     Case::new("operations", operations).needs(broadcasts),
-    Case::new("range-exact", range_exact).needs(broadcasts),
     Case::new("rollover", rollover).needs(broadcasts),
     Case::new("power-off", power_off).there(),
 ];
@@ -107,31 +104,6 @@ fn operations(stage: &Stage) -> Outcome {
         invalidate(what, reach);
     }
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
-}
-
-/// Lengths of ranges for each try. What a range operation covers has a unit of 2, 64, 2048 pages, and may overlap another.
-const LENGTHS: [&[u64]; 4] = [&[2, 3, 4, 5], &[31, 32, 33], &[62, 63, 64, 65], &[66, 100, 127]];
-
-/// Many pages go at once: the operations that the range becomes cover all of it, for lengths that are no single operation's.
-fn range_exact(stage: &Stage) -> Outcome {
-    let (frame, stamp) = stage.frame();
-    let mut stale = 0;
-    for (nth, length) in (0..).zip(LENGTHS[stage.number as usize % LENGTHS.len()]) {
-        let start = stage.large_address() + nth * 256 * FRAME + 7 * FRAME;
-        let pages = || (0..*length).map(|page| start + page * FRAME);
-        for at in pages() {
-            stage.write(stage.space.tree, at, 0, paging::leaf(frame, 0, Rights::READ));
-        }
-        stage.premise("pages that were mapped can't be read", || {
-            pages().all(|at| probe::read(at) == Ok(stamp))
-        })?;
-        for at in pages() {
-            stage.write(stage.space.tree, at, 0, 0);
-        }
-        stage.flush(VaRange::new(start, *length, Stride::Page4K).expect("pages of the space"))?;
-        stale += stage.watch(|| pages().any(|at| probe::read(at).is_ok()));
-    }
-    Ok(stale)
 }
 
 /// Spaces that are made in a generation at most: as many as there are tags, and some.

@@ -23,7 +23,7 @@ use shootdown_dma::invalidate::{AttachError, QueueError};
 
 use super::edu::Edu;
 use super::iommu::{Iommu, Refuses};
-use crate::cmdline::Options;
+use crate::cmdline::{Options, Sabotage};
 use crate::say;
 use crate::verdict::Verdict;
 
@@ -171,18 +171,24 @@ fn judge<I: Iommu>(case: &Case<I>, place: &Place<I>, sabotage: bool) -> Verdict 
 /// Runs all cases that were asked for; the worst verdict.
 pub fn run<I: Refuses>(place: &Place<I>, options: &Options) -> Verdict {
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
+<<<<<<< HEAD
     let cases = [pages::cases(), policies::cases(), places::cases(), refusals::cases()];
     let cases =
         cases.into_iter().chain([I::own_cases()]).flatten().filter(|case| wanted(case.name));
+=======
+    let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
+    let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
+    let sabotage = options.sabotage == Some(Sabotage::Everywhere);
+>>>>>>> a17a834 (Look at every CPU in turn, at ranges of the kernel, and at more spaces than tags)
     // What has its control inside is not about invalidations that are left out.
-    let cases = cases.filter(|case| !(options.sabotage && case.control_inside));
+    let cases = cases.filter(|case| !(sabotage && case.control_inside));
     let (mut worst, mut skipped) = (None, 0);
     for case in cases {
         if case.needs_others && place.cpus < 2 {
             skipped += 1;
             continue;
         }
-        worst = worst.max(Some(judge(case, place, options.sabotage)));
+        worst = worst.max(Some(judge(case, place, sabotage)));
     }
     if skipped > 0 {
         say!("dma: {skipped} cases need a second CPU and were not run");
