@@ -171,15 +171,10 @@ fn judge<I: Iommu>(case: &Case<I>, place: &Place<I>, sabotage: bool) -> Verdict 
 /// Runs all cases that were asked for; the worst verdict.
 pub fn run<I: Refuses>(place: &Place<I>, options: &Options) -> Verdict {
     let wanted = |name: &str| options.only.is_none_or(|part| name.contains(part));
-<<<<<<< HEAD
     let cases = [pages::cases(), policies::cases(), places::cases(), refusals::cases()];
     let cases =
         cases.into_iter().chain([I::own_cases()]).flatten().filter(|case| wanted(case.name));
-=======
-    let cases = [pages::cases(), policies::cases(), places::cases(), I::own_cases()];
-    let cases = cases.into_iter().flatten().filter(|case| wanted(case.name));
     let sabotage = options.sabotage == Some(Sabotage::Everywhere);
->>>>>>> a17a834 (Look at every CPU in turn, at ranges of the kernel, and at more spaces than tags)
     // What has its control inside is not about invalidations that are left out.
     let cases = cases.filter(|case| !(sabotage && case.control_inside));
     let (mut worst, mut skipped) = (None, 0);
