@@ -9,6 +9,7 @@ mod support;
 
 use std::sync::atomic::AtomicUsize;
 
+use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use shootdown_dma::mutant::Mutant;
@@ -25,6 +26,8 @@ const CANARY: u64 = 0xdead_b000;
 struct Memory {
     tables: [Table; PAGES],
     freed: [AtomicBool; PAGES],
+    /// Looked at by who comes to a page, changed by who frees it: nobody comes while it is freed, or later.
+    whole: [UnsafeCell<()>; PAGES],
     /// The words that side tables hang on.
     sides: [AtomicU64; PAGES],
     used: AtomicUsize,
@@ -35,11 +38,15 @@ impl Memory {
         Self {
             tables: core::array::from_fn(|_| core::array::from_fn(|_| AtomicU64::new(0))),
             freed: core::array::from_fn(|_| AtomicBool::new(false)),
+            whole: core::array::from_fn(|_| UnsafeCell::new(())),
             sides: core::array::from_fn(|_| AtomicU64::new(0)),
             used: AtomicUsize::new(0),
         }
     }
 }
+
+// SAFETY: nothing is in the cells.
+unsafe impl Sync for Memory {}
 
 // SAFETY: each page is handed out once.
 unsafe impl TableMemory for &'static Memory {
@@ -52,13 +59,16 @@ unsafe impl TableMemory for &'static Memory {
         let n = (page.0 >> 12) as usize - 1;
         let twice = self.freed[n].swap(true, Ordering::Relaxed);
         assert!(!twice, "freed twice");
+        self.whole[n].with_mut(|_| ());
         for slot in &self.tables[n] {
             slot.store(format().leaf(PhysAddr(CANARY), Rights::ReadWrite, 0), Ordering::Relaxed);
         }
     }
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
-        &self.tables[(page.0 >> 12) as usize - 1]
+        let n = (page.0 >> 12) as usize - 1;
+        self.whole[n].with(|_| ());
+        &self.tables[n]
     }
 
     unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
@@ -170,14 +180,27 @@ fn walkers_are_waited_for() {
     holds("a walk beside a free", None, &mutants, || {
         let table = world();
         empty_table(table);
-        // What seat 0 remembers is elsewhere.
-        table.walker(0).expect("a seat").translate(63);
+        table.walker(0).expect("a seat").let_go();
         let sweeper = thread::spawn(move || sweep(table));
         let mut walker = table.walker(0).expect("a seat");
         assert_eq!(walker.translate(5), None, "the canary");
         assert_eq!(walker.translate(6), None, "the canary, in what is remembered");
         drop(walker);
         sweeper.join().expect("the sweep");
+    });
+}
+
+#[test]
+fn what_a_seat_lets_go_of_is_freed_after() {
+    holds("a table in whose place comes another", None, &[Mutant::HeldRelaxed], || {
+        let table = world();
+        empty_table(table);
+        let sweeper = thread::spawn(move || sweep(table));
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(13, 1), phys(13), Rights::Read).expect("free");
+        drop(walker);
+        sweeper.join().expect("the sweep");
+        assert_eq!(reach(table, 13), Some(phys(13)));
     });
 }
 
@@ -255,7 +278,7 @@ fn a_table_is_put_back_or_freed() {
     holds("a map beside a finish", None, &[Mutant::RevivalOverlooked], || {
         let table = world();
         empty_table(table);
-        table.walker(0).expect("a seat").translate(63);
+        table.walker(0).expect("a seat").let_go();
         let mut out = Detachments::new();
         assert_eq!(table.sweep(8, &mut out), Some(1));
         let finisher = thread::spawn(move || {
@@ -267,7 +290,7 @@ fn a_table_is_put_back_or_freed() {
         walker.map(range(5, 2), phys(5), Rights::Read).expect("free");
         finisher.join().expect("the finish");
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
-        walker.translate(63); // so that nothing is held
+        walker.let_go();
         table.collect();
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
     });

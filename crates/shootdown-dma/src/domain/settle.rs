@@ -83,6 +83,10 @@ impl<H: Host> Domain<H> {
         let late = self.enter(cpu, |cell| {
             let late = self.seal(cpu, cell);
             cell.counts.timed_flushes += u64::from(late.is_some());
+            if cell.owed.len() == 0 {
+                // It maps no more: others may want the memory of tables that it remembers.
+                let _ = self.walker(cpu).map(|mut walker| walker.let_go());
+            }
             late
         });
         if let Some(Some(token)) = late {

@@ -215,6 +215,12 @@ mutants! {
     /// A table is freed though a walker remembers it.
     HeldTableFreed "held-table-freed" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// Whoever frees tables looks at the first place of each seat only.
+    PlacesOverlooked "places-overlooked" Table "table/seat.rs: holds"
+        by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// That a seat has let go of a table is stored without Release (S5).
+    HeldRelaxed "held-relaxed" Table "table/seat.rs: keep"
+        by loom("loom_table.rs" "what_a_seat_lets_go_of_is_freed_after");
     /// A table of several pages is freed though a walker remembers one of them that is not the first.
     PageHeldFreed "page-held-freed" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_of_which_a_page_is_remembered_are_kept);

@@ -105,7 +105,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 },
                 Decoded::Tombstone | Decoded::Table(_) | Decoded::Detached(_) => {
                     stale = entry;
-                    self.forget();
+                    self.forget(page, 0);
                     continue;
                 }
             };

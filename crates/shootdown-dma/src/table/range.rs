@@ -216,7 +216,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     // Once more from the root. If it is still the same then, it means nothing any more (see `down`).
                     Decoded::Tombstone if entry != stale && !without!(TombTaken) => {
                         stale = entry;
-                        self.forget();
+                        self.forget(page, level);
                     }
                     Decoded::Tombstone => expected = entry,
                     // Smaller pages were mapped here, or are.

@@ -5,9 +5,12 @@
 //! else. Counting references in tables would put a line that all CPUs write on the path of each mapping.
 //!
 //! # The protocol
-//! Each CPU has a seat, and posts there what it may touch: *walking* (anything that can be reached from the root), or
-//! one page that it holds. Only a walk from the root announces itself; whoever finds a page in the table that it holds
+//! Each CPU has a seat, and posts there what it may touch: the few tables that it holds, and, while it is *walking*, anything that
+//! can be reached from the root. Only a walk from the root announces itself; whoever finds a page in a table that it holds
 //! posts nothing at all. That is the hot path, and it costs no atomic operation.
+//!
+//! There are some places for leaf tables, each for those of every so many-th 2 MiB (a ring of buffers whose addresses follow from
+//! the memory's has its oldest and its newest buffer in different ones), and one for a table above.
 //!
 //! Whoever frees pages takes them out of the tree first (I1), then looks at all seats: it waits until each that was walking
 //! has walked to its end, and frees what nobody holds. A page that is out of the tree can't come to be held by anyone who was not
@@ -22,32 +25,35 @@
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
 //! | S1 | swap of the post to *walking* | AcqRel | S3 | it follows S3: the walk does not see what was taken out before; or S3 follows it, and sees the walk |
-//! | S2 | swap of the post to what is held | AcqRel | S3 | accesses of the walk are over; and as a read-modify-write it carries S3's release on to the next S1 |
+//! | S2 | swap of the post to *not walking*, after what is held was stored | AcqRel | S3 | accesses of the walk are over, and what it holds is seen; and as a read-modify-write it carries S3's release on to the next S1 |
 //! | S3 | read-modify-write of the post by whoever frees | AcqRel | S1, S2 | as above |
+//! | S5 | store of what is held, load by whoever frees | Release, Acquire | each other | accesses to what was held in that place before are over |
 //! | S4 | swap, store of `busy` | Acquire, Release | each other | the seat's memory goes from one to the next |
 
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 
-/// In a post: this seat walks. The other bits number the walk. Without it they are the address of the page that is held, or
-/// 0.
+/// In a post: this seat walks. The other bits number the walk. 0: it does not.
 const WALKING: u64 = 1;
 
-/// What a CPU remembers between its walks.
-#[derive(Clone, Copy)]
-pub(super) struct Memo {
-    /// The first page that the table covers. No page has this number ([`NOWHERE`]) if nothing is remembered.
-    pub first: u64,
-    /// The level of the table.
-    pub level: u32,
-    /// Where it is.
-    pub table: PhysAddr,
+/// Places for leaf tables. Eight are 16 MiB of addresses; what is kept from being freed are so many pages for each CPU.
+const LEAVES: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// The place for a table that has no leaves of the smallest size.
+const ABOVE: usize = LEAVES;
+
+/// What a CPU remembers between its walks: of the tables that it holds, what they are.
+struct Memo {
+    /// Which part of all addresses each leaf table covers, by their order. No table has [`NOWHERE`].
+    leaves: [u64; LEAVES],
+    /// The first page that the table in [`ABOVE`] covers, or [`NOWHERE`]; and its level.
+    above: (u64, u32),
     /// Walks so far.
-    pub walks: u64,
+    walks: u64,
 }
 
 /// No page's number.
-pub(super) const NOWHERE: u64 = u64::MAX;
+const NOWHERE: u64 = u64::MAX;
 
 /// One CPU's.
 #[repr(align(128))]
@@ -55,6 +61,8 @@ pub(super) struct Seat {
     busy: AtomicBool,
     post: AtomicU64,
     memo: UnsafeCell<Memo>,
+    /// The tables that are held: their addresses, or 0.
+    held: [AtomicU64; LEAVES + 1],
     /// Whoever frees, under its lock: the walk that it waits for; 0: none.
     awaited: AtomicU64,
 }
@@ -64,10 +72,12 @@ unsafe impl Sync for Seat {}
 
 impl Seat {
     pub fn new() -> Self {
+        let memo = Memo { leaves: [NOWHERE; LEAVES], above: (NOWHERE, 0), walks: 0 };
         Self {
             busy: AtomicBool::new(false),
             post: AtomicU64::new(0),
-            memo: UnsafeCell::new(Memo { first: NOWHERE, level: 0, table: PhysAddr(0), walks: 0 }),
+            memo: UnsafeCell::new(memo),
+            held: core::array::from_fn(|_| AtomicU64::new(0)),
             awaited: AtomicU64::new(0),
         }
     }
@@ -86,36 +96,119 @@ impl Seat {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// What the last one remembered.
+    /// The leaf table that covers `page`, if it is held. `bits`: of the page's number, those within such a table.
     ///
     /// # Safety
     /// The caller has the seat.
     #[inline]
-    pub unsafe fn recall(&self) -> Memo {
+    pub unsafe fn leaf(&self, page: u64, bits: u32) -> Option<PhysAddr> {
+        let part = page >> bits;
+        let place = part as usize % LEAVES;
         // SAFETY: nobody else enters a seat that is taken.
-        self.memo.with(|memo| unsafe { *memo })
+        let known = self.memo.with(|memo| unsafe { (*memo).leaves[place] } == part);
+        // Only who has the seat writes it.
+        known.then(|| PhysAddr(self.held[place].load(Ordering::Relaxed)))
     }
 
-    /// What the next one is to remember.
+    /// The first page that the other table covers that is held, its level, and where it is. No page's number: there is none.
     ///
     /// # Safety
     /// The caller has the seat.
     #[inline]
-    pub unsafe fn remember(&self, memo: Memo) {
+    pub unsafe fn above(&self) -> (u64, u32, PhysAddr) {
         // SAFETY: nobody else enters a seat that is taken.
-        self.memo.with_mut(|at| unsafe { *at = memo });
+        let (first, level) = self.memo.with(|memo| unsafe { (*memo).above });
+        (first, level, PhysAddr(self.held[ABOVE].load(Ordering::Relaxed)))
     }
 
-    /// Posts that a walk begins, and that nothing else is held.
-    pub fn begin(&self, walk: u64) {
+    /// Forgets what covers `page` at this level. (It is held until something else is.)
+    ///
+    /// # Safety
+    /// The caller has the seat.
+    pub unsafe fn forget(&self, page: u64, level: u32, bits: u32) {
+        self.memo.with_mut(|memo| {
+            // SAFETY: nobody else enters a seat that is taken.
+            let memo = unsafe { &mut *memo };
+            if level == 0 {
+                memo.leaves[(page >> bits) as usize % LEAVES] = NOWHERE;
+            } else {
+                memo.above.0 = NOWHERE;
+            }
+        });
+    }
+
+    /// Walks so far.
+    ///
+    /// # Safety
+    /// The caller has the seat.
+    pub unsafe fn walks(&self) -> u64 {
+        // SAFETY: nobody else enters a seat that is taken.
+        self.memo.with(|memo| unsafe { (*memo).walks })
+    }
+
+    /// Posts that a walk begins.
+    ///
+    /// # Safety
+    /// The caller has the seat.
+    pub unsafe fn begin(&self) {
+        let walk = self.memo.with_mut(|memo| {
+            // SAFETY: nobody else enters a seat that is taken.
+            let walks = unsafe { &mut (*memo).walks };
+            *walks += 1;
+            *walks
+        });
         // ORDERING [S1].
         self.post.swap(walk << 1 | WALKING, order!(WalkUnordered, AcqRel));
     }
 
-    /// Posts that the walk is over, and that `page` (or nothing, 0) is held.
-    pub fn end(&self, page: PhysAddr) {
+    /// Posts that the walk for `page` is over, and that it has come to this table at this level: it is held instead of what
+    /// was in its place. `bits`: of a page's number, those within a leaf table, and within a table at this level.
+    ///
+    /// # Safety
+    /// The caller has the seat, and no use of what was in that place, nor of a leaf table that covers the page.
+    pub unsafe fn end_at(&self, page: u64, bits: u32, (table, level, at): (PhysAddr, u32, u32)) {
+        let part = page >> bits;
+        let leaf = part as usize % LEAVES;
+        self.memo.with_mut(|memo| {
+            // SAFETY: nobody else enters a seat that is taken.
+            let memo = unsafe { &mut *memo };
+            if level == 0 {
+                memo.leaves[leaf] = part;
+                return;
+            }
+            memo.above = (page >> at << at, level);
+            if memo.leaves[leaf] == part {
+                // That one is out of the tree.
+                memo.leaves[leaf] = NOWHERE;
+                self.keep(leaf, PhysAddr(0));
+            }
+        });
+        self.keep(if level == 0 { leaf } else { ABOVE }, table);
+        self.end();
+    }
+
+    fn keep(&self, place: usize, table: PhysAddr) {
+        // ORDERING [S5].
+        self.held[place].store(table.0, order!(HeldRelaxed, Release));
+    }
+
+    /// Forgets everything, and holds nothing.
+    ///
+    /// # Safety
+    /// The caller has the seat, and no use of what is held.
+    pub unsafe fn let_go(&self) {
+        self.memo.with_mut(|memo| {
+            // SAFETY: nobody else enters a seat that is taken.
+            let memo = unsafe { &mut *memo };
+            (memo.leaves, memo.above.0) = ([NOWHERE; LEAVES], NOWHERE);
+        });
+        (0..=ABOVE).for_each(|place| self.keep(place, PhysAddr(0)));
+    }
+
+    /// Posts that the walk is over. What is held stays so.
+    pub fn end(&self) {
         // ORDERING [S2].
-        self.post.swap(page.0, Ordering::AcqRel);
+        self.post.swap(0, Ordering::AcqRel);
     }
 
     /// Asks what is posted.
@@ -140,10 +233,13 @@ impl Seat {
         true
     }
 
-    /// Is a page of this table, which has so many bytes and is aligned to them, held here? (A walk that goes on may be taken for
-    /// it by chance: then it is asked once more.)
+    /// Is a page of this table, which has so many bytes and is aligned to them, held here? To be asked after the walks that
+    /// went on have been waited for.
     pub fn holds(&self, table: PhysAddr, bytes: u64) -> bool {
         let within = if without!(PageHeldFreed) { 0 } else { bytes - 1 };
-        self.ask() & !within == table.0 && !without!(HeldTableFreed)
+        let places = if without!(PlacesOverlooked) { 1 } else { self.held.len() };
+        // ORDERING [S5].
+        let mut held = self.held[..places].iter().map(|held| held.load(Ordering::Acquire));
+        held.any(|held| held & !within == table.0) && !without!(HeldTableFreed)
     }
 }

@@ -188,7 +188,7 @@ pub(super) enum Joined {
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// The side word of a page whose entry is in the leaf table that is remembered.
     fn side_word(&self, page: u64, make: bool) -> Option<&AtomicU64> {
-        let side = self.table.side_table(self.held(), make)?;
+        let side = self.table.side_table(self.held(page), make)?;
         // SAFETY: it is freed with the table, which the seat holds.
         Some(&unsafe { self.table.memory.table(side) }[index::<F>(page, 0)])
     }

@@ -1,13 +1,13 @@
 //! Walks: from the root to the table where an entry is, on the way putting tables where there are none.
 //!
-//! A [`Walker`] is what a CPU maps and unmaps through. It remembers one table (the last one it came to), so that what
-//! is mapped near to that is found without a walk. Where tables are larger than 4 KiB it works at one sheet of them at a time.
+//! A [`Walker`] is what a CPU maps and unmaps through. It remembers a few tables (those that it came to last), so that what
+//! is mapped near to them is found without a walk. Where tables are larger than 4 KiB it works at one sheet of them at a time.
 
 use core::fmt;
 
 use super::format::{Decoded, Format};
 use super::memory::{ENTRIES, Table, TableMemory};
-use super::seat::{Memo, NOWHERE, Seat};
+use super::seat::Seat;
 use super::{IoPageTable, index, sheet, sheet_bits, span};
 use crate::addr::{PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
@@ -34,16 +34,15 @@ pub struct Translation {
     pub uses: u64,
 }
 
-/// A CPU at a page table: [`IoPageTable::walker`]. Maps and unmaps; remembers where it was last.
+/// A CPU at a page table: [`IoPageTable::walker`]. Maps and unmaps; remembers where it was lately.
 ///
-/// While it lives one page-table page may be kept from being freed, and nothing else is held up: it can be kept as long as its
+/// While it lives a few page-table pages may be kept from being freed, and nothing else is held up: it can be kept as long as its
 /// CPU likes.
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
     seat: &'t Seat,
     /// Leaves the seat when dropped.
     leaves: bool,
-    memo: Memo,
 }
 
 impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
@@ -51,9 +50,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// The seat is the caller's, and as long as this lives nobody else's.
     #[inline]
     pub(super) unsafe fn sit(table: &'t IoPageTable<F, M>, seat: &'t Seat, leaves: bool) -> Self {
-        // SAFETY: as promised.
-        let memo = unsafe { seat.recall() };
-        Self { table, seat, leaves, memo }
+        Self { table, seat, leaves }
     }
 
     /// The table that it works at.
@@ -78,33 +75,57 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Some(Translation { phys, rights, level, uses })
     }
 
-    /// The table that is remembered, if it is the one at `level` that covers `page`.
-    #[inline]
-    fn remembered(&self, page: u64, level: u32) -> Option<&'t Table> {
-        if self.memo.level == level && (page ^ self.memo.first) >> sheet_bits::<F>(level) == 0 {
-            // SAFETY: the seat holds it (I2 of `seat`).
-            Some(unsafe { self.table.memory.table(self.memo.table) })
-        } else {
-            None
-        }
+    /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has not come by for some time.
+    pub fn let_go(&mut self) {
+        // SAFETY: the seat is ours, and what `reach` and `locate` have returned has gone with their borrows.
+        unsafe { self.seat.let_go() };
     }
 
-    /// The entry of `page` in the leaf table that is remembered, if that covers it. What it says is only the truth if it is a
-    /// leaf: the table may be out of the tree.
+    /// The leaf table that covers `page`, if it is remembered.
+    #[inline]
+    fn leaf(&self, page: u64) -> Option<PhysAddr> {
+        // SAFETY: the seat is ours.
+        unsafe { self.seat.leaf(page, sheet_bits::<F>(0)) }
+    }
+
+    /// The table above leaf tables that covers `page`, and its level, if it is remembered.
+    #[inline]
+    fn above(&self, page: u64) -> Option<(PhysAddr, u32)> {
+        // SAFETY: the seat is ours.
+        let (first, level, table) = unsafe { self.seat.above() };
+        ((page ^ first) >> sheet_bits::<F>(level) == 0).then_some((table, level))
+    }
+
+    /// # Safety
+    /// The seat holds it (I2 of `seat`).
+    #[inline]
+    unsafe fn at(&self, table: PhysAddr) -> &'t Table {
+        // SAFETY: as promised.
+        unsafe { self.table.memory.table(table) }
+    }
+
+    /// The table at `level` that covers `page`, if it is remembered.
+    #[inline]
+    fn remembered(&self, page: u64, level: u32) -> Option<&'t Table> {
+        let table = match level {
+            0 => self.leaf(page)?,
+            _ => self.above(page).filter(|(_, there)| *there == level)?.0,
+        };
+        // SAFETY: the seat holds it.
+        Some(unsafe { self.at(table) })
+    }
+
+    /// The entry of `page` in its leaf table, if that is remembered. What it says is only the truth if it is a leaf: the table may
+    /// be out of the tree.
     #[inline]
     pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
         self.remembered(page, 0).map(|table| &table[index::<F>(page, 0)])
     }
 
-    /// The table that is remembered.
+    /// The leaf table that covers `page`, where it is known that it is remembered.
     #[inline]
-    pub(super) fn held(&self) -> PhysAddr {
-        self.memo.table
-    }
-
-    #[inline]
-    fn covers(&self, page: u64) -> bool {
-        (page ^ self.memo.first) >> sheet_bits::<F>(self.memo.level) == 0
+    pub(super) fn held(&self, page: u64) -> PhysAddr {
+        self.leaf(page).unwrap_or(PhysAddr(0))
     }
 
     /// The table at `level` that covers `page`, put there if it was not. Good until the next call of this or
@@ -121,10 +142,10 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// of this or [`reach`](Self::reach).
     #[inline]
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
-        if self.covers(page) {
-            let level = self.memo.level;
-            // SAFETY: the seat holds it (I2 of `seat`).
-            let table = unsafe { self.table.memory.table(self.memo.table) };
+        let near = self.leaf(page).map(|table| (table, 0));
+        for (table, level) in near.into_iter().chain(self.above(page)) {
+            // SAFETY: the seat holds it.
+            let table = unsafe { self.at(table) };
             let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
             // Anything else may be more than this table knows: it may be out of the tree.
             if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
@@ -137,16 +158,17 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// Forgets where it was: what was found there says that the tree has changed.
-    pub(super) fn forget(&mut self) {
-        self.memo.first = NOWHERE;
+    /// Forgets the table at `level` that covers `page`: what was found there says that the tree has changed.
+    pub(super) fn forget(&mut self, page: u64, level: u32) {
+        // SAFETY: the seat is ours.
+        unsafe { self.seat.forget(page, level, sheet_bits::<F>(0)) };
     }
 
     /// From the root to the table at level `install`, or to where it ends.
     #[cold]
     fn walk(&mut self, page: u64, install: Option<u32>) -> Result<(&'t Table, u32), Obstacle> {
-        self.memo.walks += 1;
-        self.seat.begin(self.memo.walks);
+        // SAFETY: the seat is ours.
+        unsafe { self.seat.begin() };
         let mut stale = None;
         let found = loop {
             match self.descend(page, install, &mut stale) {
@@ -157,15 +179,14 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         };
         match found {
             Ok((phys, level)) => {
-                self.seat.end(phys);
-                let first = page >> sheet_bits::<F>(level) << sheet_bits::<F>(level);
-                self.memo = Memo { first, level, table: phys, ..self.memo };
+                let at = (phys, level, sheet_bits::<F>(level));
+                // SAFETY: the seat is ours; what `reach` and `locate` have returned before is not used any more.
+                unsafe { self.seat.end_at(page, sheet_bits::<F>(0), at) };
                 // SAFETY: reached while the walk was posted, and held since.
-                Ok((unsafe { self.table.memory.table(phys) }, level))
+                Ok((unsafe { self.at(phys) }, level))
             }
             Err(obstacle) => {
-                self.seat.end(PhysAddr(0));
-                self.forget();
+                self.seat.end();
                 Err(obstacle)
             }
         }
@@ -269,8 +290,6 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the seat is ours.
-        unsafe { self.seat.remember(self.memo) };
         if self.leaves {
             self.seat.leave();
         }
@@ -279,7 +298,9 @@ impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
 
 impl<F: Format, M: TableMemory> fmt::Debug for Walker<'_, F, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Walker").field("walks", &self.memo.walks).finish_non_exhaustive()
+        // SAFETY: the seat is ours.
+        let walks = unsafe { self.seat.walks() };
+        f.debug_struct("Walker").field("walks", &walks).finish_non_exhaustive()
     }
 }
 

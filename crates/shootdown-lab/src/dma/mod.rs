@@ -36,8 +36,15 @@ pub struct Bench {
 /// A way to use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// A page mapped and unmapped at once, as for a packet that is sent.
+    /// A page mapped and unmapped at once, as for a packet that is sent; the next of 8192 each time, so that none comes back
+    /// before others have had their turn.
     Page,
+    /// The same, but one page again and again: a buffer that is used again at once.
+    Again,
+    /// The same, but a page by chance of all that there are, so that tables and counters are in no near cache.
+    Chance,
+    /// Nothing is mapped: what measuring a page costs.
+    Nothing,
     /// So many pages outstanding, the oldest unmapped when the next is mapped: a ring of receive buffers.
     Ring(usize),
     /// So many pages in a row, mapped and unmapped as one range; time is for each page.
@@ -52,6 +59,9 @@ impl Shape {
     pub fn name(self) -> String {
         match self {
             Self::Page => "one page".to_owned(),
+            Self::Again => "the same page again".to_owned(),
+            Self::Chance => format!("a page by chance of {PAGES}"),
+            Self::Nothing => "nothing (what measuring costs)".to_owned(),
             Self::Ring(pages) => format!("ring of {pages} pages"),
             Self::Range(pages) => format!("range of {pages} pages, each page"),
             Self::Linked(pages) => format!("{pages} pages linked, each page"),
@@ -60,7 +70,7 @@ impl Shape {
 
     const fn pages(self) -> u64 {
         match self {
-            Self::Page | Self::Ring(_) => 1,
+            Self::Page | Self::Again | Self::Chance | Self::Nothing | Self::Ring(_) => 1,
             Self::Range(pages) | Self::Linked(pages) => pages,
         }
     }
@@ -121,6 +131,27 @@ impl Bench {
                 for n in 0..pairs {
                     let at = self.map(buffer(cpu, n), 1);
                     self.unmap(at, 1);
+                }
+            }
+            Shape::Again => {
+                for _ in 0..pairs {
+                    let at = self.map(buffer(cpu, 0), 1);
+                    self.unmap(at, 1);
+                }
+            }
+            Shape::Chance => {
+                let mut chance = cpu as u64 + 1;
+                for _ in 0..pairs {
+                    // Knuth's multiplier for 64 bits: the upper bits are well mixed.
+                    chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let page = chance >> (u64::BITS - PAGES.ilog2());
+                    let at = self.map(PhysAddr(page << 12), 1);
+                    self.unmap(at, 1);
+                }
+            }
+            Shape::Nothing => {
+                for n in 0..pairs {
+                    black_box(black_box(buffer(cpu, n)));
                 }
             }
             Shape::Ring(length) => {

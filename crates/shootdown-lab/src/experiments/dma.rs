@@ -137,6 +137,10 @@ impl Experiment for Dma {
         }
         progress.at("churn");
         let bench = From::Magazines.bench(Policy::Held, 1);
+        let timing = bench.measure(Shape::Nothing, 1, effort.batches, effort.pairs);
+        times(&mut document, "nobody", Shape::Nothing, 1, timing);
+        bench.end();
+        let bench = From::Magazines.bench(Policy::Held, 1);
         let (pages, needed) = bench.churn(request.seed, LIVE, effort.churn);
         bench.end();
         let label = From::Magazines.label(Policy::Held);
@@ -157,7 +161,7 @@ impl Experiment for Dma {
 fn shapes(threads: usize) -> Vec<Shape> {
     let mut shapes = vec![Shape::Page, Shape::Ring(256)];
     if threads == 1 {
-        shapes.extend([Shape::Range(256), Shape::Linked(64)]);
+        shapes.extend([Shape::Again, Shape::Chance, Shape::Range(256), Shape::Linked(64)]);
     }
     shapes
 }

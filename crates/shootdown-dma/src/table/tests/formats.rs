@@ -133,7 +133,7 @@ fn entries_are_where_the_manual_looks_for_them() {
                 unsafe { table.finish(gone) };
             }
             for seat in 0..2 {
-                table.walker(seat).expect("a seat").translate(1);
+                table.walker(seat).expect("a seat").let_go();
             }
         }
         table.collect();
