@@ -7,6 +7,8 @@
 //! The link to the next free frame is kept outside the frames (a table of indices), so that a frame is poison through
 //! and through.
 
+use core::sync::atomic::{AtomicU64, Ordering};
+
 use spin::Mutex;
 
 use crate::arch;
@@ -31,6 +33,15 @@ const LARGE: usize = 4;
 
 /// The size of a large frame.
 pub const LARGE_FRAME: u64 = 2 << 20;
+
+/// Frame numbers that those of the managed frames lie within: architectures leave some out, but not most.
+const SPAN: usize = 4 * FRAMES;
+
+/// The number of the first of them.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// What the kernel keeps of each frame beside it; others call it a page structure. One word will do here.
+static RECORDS: [AtomicU64; SPAN] = [const { AtomicU64::new(0) }; SPAN];
 
 struct Pool {
     free: [u64; FRAMES],
@@ -65,7 +76,8 @@ pub fn init(info: &BootInfo) {
         pool.large_count += 1;
     }
     let first = memory.start.div_ceil(FRAME);
-    let frames = (first..end / FRAME).map(|number| number * FRAME);
+    FIRST.store(first, Ordering::Relaxed);
+    let frames = (first..end / FRAME).take(SPAN).map(|number| number * FRAME);
     for frame in frames.filter(|frame| arch::usable_frame(*frame)).take(FRAMES) {
         fill(frame, POISON);
         let at = pool.count;
@@ -119,6 +131,18 @@ pub fn is_poison(frame: u64) -> bool {
 pub fn poison_all() {
     let pool = POOL.lock();
     pool.free[..pool.count].iter().for_each(|frame| fill(*frame, POISON));
+}
+
+/// A word beside a frame, for whoever has the frame.
+///
+/// # Panics
+/// When the allocator does not manage it.
+#[must_use]
+pub fn record(frame: u64) -> &'static AtomicU64 {
+    // ORDERING: Relaxed: written once, before there is another CPU.
+    let number = (frame / FRAME).checked_sub(FIRST.load(Ordering::Relaxed));
+    let record = number.and_then(|number| RECORDS.get(usize::try_from(number).ok()?));
+    record.expect("a frame that is managed")
 }
 
 /// A frame of 2 MiB, aligned to that; `None` when there is none left.

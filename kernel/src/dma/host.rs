@@ -102,11 +102,13 @@ pub struct Tables {
 }
 
 // SAFETY: frames are zeroed here, are nobody else's until they are freed, stay mapped for ever, and are at their physical
-// addresses for the IOMMU; `write_back` cleans the lines that hold the entries.
+// addresses for the IOMMU; the word beside a frame is its owner's, and 0 from the beginning; `write_back` cleans the lines that
+// hold the entries.
 unsafe impl TableMemory for Tables {
     fn allocate(&self) -> Option<PhysAddr> {
         let frame = memory::allocate()?;
         memory::fill(frame, 0);
+        memory::record(frame).store(0, Ordering::Relaxed);
         Some(PhysAddr(frame))
     }
 
@@ -117,6 +119,10 @@ unsafe impl TableMemory for Tables {
     unsafe fn table(&self, page: PhysAddr) -> &Table {
         // SAFETY: a frame that was allocated above, aligned to its size; words of it are accessed atomically.
         unsafe { &*at(page.0).cast() }
+    }
+
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        Some(memory::record(page.0))
     }
 
     fn is_coherent(&self) -> bool {

@@ -20,6 +20,7 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
             Case::new("id-reuse", id_reuse),
             Case::new("window", window).with_control_inside(),
             Case::new("identity", identity),
+            Case::new("identity-shared", identity_shared),
         ]
     }
 }
@@ -126,13 +127,18 @@ fn window<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// Addresses that follow from the memory's.
-fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
+/// The layout of addresses that follow from the memory's.
+fn layout<I: Iommu>(stage: &Stage<I>) -> Result<Layout<'static>, Broken> {
     let bits = stage.iommu.address_bits() - 12;
     // An entry of the top table: nine bits less than the tables resolve.
     let top = 9 * (stage.iommu.format().levels() - 1);
-    let layout = Layout::new(bits, top, LeafSize::Page)
-        .map_err(|_| Broken::Premise("the unit translates too few bits for zones"))?;
+    Layout::new(bits, top, LeafSize::Page)
+        .map_err(|_| Broken::Premise("the unit translates too few bits for zones"))
+}
+
+/// Addresses that follow from the memory's.
+fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    let layout = layout(stage)?;
     stage.with_space(Config::new(1).identity(layout), &layout.fallback().from(0x1000), |behind| {
         let buffer = behind.map()?;
         let zone = layout.zone_pages() * FRAME;
@@ -147,6 +153,36 @@ fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
         }
         stage.change(Muffle::Everything);
         behind.domain.unmap(buffer.at, FRAME)?;
+        if !stage.lands(buffer.at, buffer.frame) {
+            return Err(Broken::Wrong("a page in use was unmapped"));
+        }
+        behind.domain.unmap(buffer.at, FRAME)?;
+        memory::fill(buffer.frame, 0);
+        Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// A page that more share than an entry counts (VT-d's counts 510, AMD-Vi's 14, Arm's 2): it stays until the last of them is done.
+fn identity_shared<I: Iommu>(stage: &Stage<I>) -> Outcome {
+    const USERS: u32 = 600;
+    let layout = layout(stage)?;
+    stage.with_space(Config::new(1).identity(layout), &layout.fallback().from(0x1000), |behind| {
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let tables = behind.domain.table().pages();
+        for _ in 1..USERS {
+            let at = behind.domain.map(PhysAddr(buffer.frame), FRAME, Rights::ReadWrite)?;
+            if at != buffer.at {
+                return Err(Broken::Wrong("who comes too many is sent elsewhere"));
+            }
+        }
+        if behind.domain.table().pages() == tables {
+            return Err(Broken::Premise("no side table was made"));
+        }
+        stage.change(Muffle::Everything);
+        for _ in 1..USERS {
+            behind.domain.unmap(buffer.at, FRAME)?;
+        }
         if !stage.lands(buffer.at, buffer.frame) {
             return Err(Broken::Wrong("a page in use was unmapped"));
         }
