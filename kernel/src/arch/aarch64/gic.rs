@@ -5,7 +5,8 @@
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | G1 stores before an SGI | DSB ISHST | the interrupt's handler | a write to a system register is not ordered after stores to memory (GIC specification, Arm IHI 0069, 12.1.6) |
+//! | G1 stores before an SGI | DSB ISHST | G2 | a write to a system register is not ordered after stores to memory (GIC specification, Arm IHI 0069, 12.1.6) |
+//! | G2 loads of the interrupt's handler | ISB after the acknowledgement | G1 | nor are loads after the read of one: several interrupts may be acknowledged after one exception, and what was loaded early is older than the last of them |
 
 use core::arch::asm;
 use core::ptr::NonNull;
@@ -88,6 +89,8 @@ pub(super) fn raise(ipi: Ipi, affinity: u64) {
 /// An interrupt was taken: everything that is pending is acknowledged and handled.
 pub(super) fn interrupted() {
     while let Some(id) = GicCpuInterface::get_and_acknowledge_interrupt(InterruptGroup::Group1) {
+        // SAFETY: a barrier. ORDERING: [G2].
+        unsafe { asm!("isb", options(nostack, preserves_flags)) };
         if id == TIMER {
             super::timer::silence();
         }

@@ -15,7 +15,7 @@ use shootdown::{CpuId, KickError};
 
 use super::boot::{CPUS, device_tree};
 use super::regime::{Offered, decide};
-use super::{cpu, gic, psci, relax};
+use super::{cpu, gic, psci, relax, ticks, ticks_per_ms};
 use crate::arch::Ipi;
 use crate::boot::BootInfo;
 use crate::say;
@@ -71,13 +71,21 @@ pub fn start_cpus(limit: u32) -> u32 {
     running
 }
 
+/// Milliseconds within which a CPU that PSCI has started must be there.
+const START: u64 = 1000;
+
 /// Starts the CPU with this number, and waits until it is there.
+///
+/// # Panics
+/// When it does not come: should it come later, its number would be another's.
 fn start(number: u32) -> Result<(), smccc::psci::error::Error> {
     let before = ARRIVALS.load(Ordering::Relaxed);
     psci::start(AFFINITIES[number as usize].load(Ordering::Relaxed), number as usize)?;
+    let end = ticks() + START * ticks_per_ms();
     // ORDERING: [S2].
     while ARRIVALS.load(Ordering::Acquire) == before {
         relax();
+        assert!(ticks() < end, "CPU {number} was started by PSCI, and does not come");
     }
     Ok(())
 }

@@ -39,6 +39,11 @@ pub fn is_x2() -> bool {
     X2.load(Ordering::Relaxed)
 }
 
+/// Can an interrupt be sent to the CPU with this id? An xAPIC's commands have eight bits for it, and 255 is all.
+pub fn can_name(id: u32) -> bool {
+    is_x2() || id < 0xff
+}
+
 fn read(register: u32) -> u32 {
     if is_x2() {
         // SAFETY: the register exists in x2APIC mode, which `init` turned on.

@@ -76,6 +76,10 @@ pub fn start_cpus(limit: u32) -> u32 {
     }
     let me = percpu::this().apic_id.load(Ordering::Relaxed);
     for id in cpus.ids().iter().copied().filter(|id| *id != me) {
+        if !apic::can_name(id) {
+            say!("cpus: the one with APIC id {id} needs an x2APIC, which this machine has not");
+            continue;
+        }
         if RUNNING.load(Ordering::Relaxed) >= limit.min(MAX_CPUS) {
             break;
         }
@@ -106,6 +110,8 @@ fn start(id: u32) -> bool {
             clock::delay_us(100);
         }
     }
+    // It waits for a SIPI again: should it have come late, the next one has its number and its stack.
+    apic::send(id, apic::INIT);
     false
 }
 

@@ -32,7 +32,8 @@ use super::units;
 use crate::{arch, memory, say};
 use registers::*;
 
-/// CAP: remembers absence; number of fault records, and where they are.
+/// CAP: stores to memory linger in buffers that a register flushes, which this host does not do; remembers absence.
+const WRITE_BUFFERS: u64 = 1 << 4;
 const CACHING_MODE: u64 = 1 << 7;
 /// ECAP: reads the CPUs' caches; has a queue.
 const COHERENT: u64 = 1 << 0;
@@ -62,7 +63,8 @@ impl Vtd {
     fn set_up(base: u64) -> Result<Self, SetUpError> {
         let registers = Registers::new(base, blank_frame()?, blank_frame()?);
         let (cap, ecap) = (registers.read64(CAP), registers.read64(ECAP));
-        if ecap & QUEUED == 0 || VtdSecondLevel::from_capability(cap, 48).is_none() {
+        let has_tables = VtdSecondLevel::from_capability(cap, 48).is_some();
+        if ecap & QUEUED == 0 || cap & WRITE_BUFFERS != 0 || !has_tables {
             return Err(SetUpError::Unfit([cap, ecap]));
         }
         let version = registers.read32(VERSION);
