@@ -7,7 +7,7 @@ use shootdown::layout::FUNCTION;
 
 use super::memory::Location;
 
-const SIZE: usize = 1 << 18;
+const SIZE: usize = 1 << 19;
 const ALIGN: usize = 128;
 /// Bytes of the smallest part that can be one CPU's own: a line.
 const OWN: usize = 64;

@@ -57,6 +57,15 @@ pub fn table(page: PhysAddr) -> &'static Table {
     unsafe { &*((pages.host + offset) as *const Table) }
 }
 
+/// The number of a page of tables, in the order of their addresses.
+///
+/// # Panics
+/// When it is none.
+#[must_use]
+pub fn table_number(page: PhysAddr) -> usize {
+    usize::try_from(page.0 - FIRST).expect("below the tables") / PAGE
+}
+
 impl TablePages {
     /// Is the word at this address of the host in a table?
     pub const fn has(&self, addr: usize) -> bool {

@@ -20,6 +20,31 @@ pub enum Tables {
     Arm1,
     /// Second stage of Arm.
     Arm2,
+    /// First stage of Arm, with pages of 16 KiB.
+    Arm1Of16K,
+    /// Second stage of Arm, with pages of 64 KiB.
+    Arm2Of64K,
+}
+
+impl Tables {
+    /// The logarithm of the bytes of a page.
+    pub(super) const fn granule(self) -> u32 {
+        match self {
+            Self::Vtd | Self::Amd | Self::Arm1 | Self::Arm2 => 12,
+            Self::Arm1Of16K => 14,
+            Self::Arm2Of64K => 16,
+        }
+    }
+
+    /// Levels of its tables.
+    pub(super) const fn levels(self) -> u8 {
+        if matches!(self, Self::Arm2Of64K) { 2 } else { 3 }
+    }
+
+    /// Bits of a page number that a level resolves.
+    const fn index(self) -> u32 {
+        self.granule() - 3
+    }
 }
 
 /// Where addresses come from.
@@ -53,7 +78,9 @@ macro_rules! named {
     };
 }
 
-named!(Tables { Vtd "vtd" Amd "amd" Arm1 "arm1" Arm2 "arm2" });
+named!(Tables {
+    Vtd "vtd" Amd "amd" Arm1 "arm1" Arm2 "arm2" Arm1Of16K "arm1-16k" Arm2Of64K "arm2-64k"
+});
 named!(Source {
     Tree "tree" Magazines "magazines" Arena "arena" Ring "ring" Identity "identity"
 });
@@ -87,6 +114,8 @@ pub struct Config {
     pub coherent: bool,
     /// Devices are trusted, and find memory in a window, one to one: `window=on`.
     pub window: bool,
+    /// The kernel keeps a word for each page of tables, so that uses beyond an entry's count are counted: `side=on`.
+    pub side: bool,
     /// A step of the kernel that is wrong: `mistake=`.
     pub mistake: Option<Mistake>,
 }
@@ -107,6 +136,7 @@ impl Default for Config {
             absence: false,
             coherent: true,
             window: false,
+            side: false,
             mistake: None,
         }
     }
@@ -115,19 +145,14 @@ impl Default for Config {
 /// The page behind the last address that is handed out.
 pub(super) const END: u64 = 1 << 12;
 
-/// Pages of the window, and where it may begin.
-pub(super) const WINDOW: u64 = 1 << 18;
+/// Bytes of the window.
+const WINDOW: u64 = 1 << 30;
 
 /// Bounds in programs.
 const MOST: usize = 64;
 
 /// Units, and domains, at most.
 pub(super) const TWO: usize = 2;
-
-/// Bits of a page number of three levels. An entry of the top table covers 2^18 pages.
-const BITS: u32 = 27;
-/// See there.
-const TOP: u32 = 18;
 
 impl Config {
     /// Takes a word of a program. The error is a sentence.
@@ -161,6 +186,7 @@ impl Config {
             "absence" => self.absence = value == "on",
             "coherent" => self.coherent = value != "off",
             "window" => self.window = value == "on",
+            "side" => self.side = value == "on",
             "mistake" => self.mistake = Some(Mistake::from_name(value).ok_or_else(bad)?),
             _ => return Err(bad()),
         }
@@ -174,14 +200,27 @@ impl Config {
 
     /// Tables can't say that something may be written and not read.
     pub(super) fn reads_too(&self) -> bool {
-        self.format == Tables::Arm1
+        matches!(self.format, Tables::Arm1 | Tables::Arm1Of16K)
+    }
+
+    /// Bytes of a page.
+    pub(super) const fn page(&self) -> u64 {
+        1 << self.format.granule()
+    }
+
+    /// Pages of the window, and the first at which it may begin.
+    pub(super) const fn window_pages(&self) -> u64 {
+        WINDOW >> self.format.granule()
     }
 
     pub(super) fn domain(&self, cpus: usize) -> shootdown_dma::Config {
         let limits = Limits { entries: self.entries, flush_at: self.flush, ..Limits::DEFAULT };
         let mut config = shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits);
         if self.from == Source::Identity {
-            let layout = Layout::new(BITS, TOP, LeafSize::Page).expect("zones of a top entry");
+            // An entry of the top table covers what the levels below it resolve.
+            let top = self.format.index() * (u32::from(self.format.levels()) - 1);
+            let layout = Layout::new(top + self.format.index(), top, LeafSize::Page);
+            let layout = layout.expect("zones of a top entry");
             let layout = if self.reads_too() { layout.without_write_only() } else { layout };
             config = config.identity(layout);
         }
@@ -221,6 +260,7 @@ impl fmt::Display for Config {
             (self.absence, "absence=on"),
             (!self.coherent, "coherent=off"),
             (self.window, "window=on"),
+            (self.side, "side=on"),
         ];
         for (_, word) in switches.into_iter().filter(|(on, _)| *on) {
             write!(f, " {word}")?;

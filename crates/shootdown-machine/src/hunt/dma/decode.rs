@@ -67,6 +67,25 @@ fn arm2(level: u8, word: u64) -> Decoded {
     arm(level, word, rights(word >> 6 & 1 != 0, word >> 7 & 1 != 0))
 }
 
+/// The same with tables of a larger granule: blocks are at the second level only, and what is below the granule in an address is 0 (without
+/// addresses of 52 bits).
+fn large(granule: u32, level: u8, word: u64, rights: Option<Rights>) -> Decoded {
+    let within = (1 << granule) - (1 << 12);
+    match word & 3 {
+        1 if level != 2 => Decoded::Nothing,
+        _ if word & within != 0 => Decoded::Nothing,
+        _ => arm(level, word, rights),
+    }
+}
+
+fn arm1_of_16k(level: u8, word: u64) -> Decoded {
+    large(14, level, word, rights(true, word >> 7 & 1 == 0))
+}
+
+fn arm2_of_64k(level: u8, word: u64) -> Decoded {
+    large(16, level, word, rights(word >> 6 & 1 != 0, word >> 7 & 1 != 0))
+}
+
 /// How tables of a format are read.
 pub fn of(format: Tables) -> fn(u8, u64) -> Decoded {
     match format {
@@ -74,5 +93,7 @@ pub fn of(format: Tables) -> fn(u8, u64) -> Decoded {
         Tables::Amd => amd,
         Tables::Arm1 => arm1,
         Tables::Arm2 => arm2,
+        Tables::Arm1Of16K => arm1_of_16k,
+        Tables::Arm2Of64K => arm2_of_64k,
     }
 }

@@ -5,7 +5,7 @@ use shootdown_dma::iova::AllocError;
 use shootdown_dma::{DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
 use super::domains::AnyDomain;
-use super::frames::{BIG, BIG_PAGES, BYPASSED, COMMON};
+use super::frames::{BIG, BYPASSED, COMMON, big_pages};
 use super::mistake::Mistake;
 use super::op::{Buffer, Op};
 use super::world::Kernel;
@@ -35,16 +35,12 @@ pub(super) struct Mapping {
     rights: Rights,
 }
 
-/// Bytes of a page.
-const PAGE: u64 = 4096;
+/// Bytes of the pages that the machine counts in.
+const SMALL: u64 = 4096;
 /// Pages that are reserved.
 const RESERVED: u64 = 2;
 /// Nanoseconds after which something is owed for too long.
 const LATE: u64 = 10_000_000;
-
-fn range(at: DmaAddr, pages: u64) -> IovaRange {
-    IovaRange::new(at.0 / PAGE, pages).expect("mapped pages are a range")
-}
 
 /// The domain of a buffer, as drivers use it.
 #[derive(Clone, Copy)]
@@ -145,9 +141,20 @@ impl Driver {
         self.kernel.config.errs(mistake)
     }
 
+    /// Bytes of a page.
+    const fn page(self) -> u64 {
+        self.kernel.config.page()
+    }
+
+    /// The addresses of so many pages, as the machine counts.
+    fn range(self, at: DmaAddr, pages: u64) -> IovaRange {
+        let pages = pages * (self.page() / SMALL);
+        IovaRange::new(at.0 / SMALL, pages).expect("mapped pages are a range")
+    }
+
     /// The device is told of these addresses.
     fn leads(self, at: DmaAddr, pages: u64, first: PhysAddr, rights: Rights) {
-        let addresses = self.kernel.addresses(self.number, range(at, pages));
+        let addresses = self.kernel.addresses(self.number, self.range(at, pages));
         io::leads_to(addresses, first, rights, self.kernel.config.reads_too());
     }
 
@@ -157,13 +164,13 @@ impl Driver {
             None => self.leads(at, pages, first, rights),
             Some(second) => {
                 self.leads(at, 1, first, rights);
-                self.leads(DmaAddr(at.0 + PAGE), 1, second, rights);
+                self.leads(DmaAddr(at.0 + self.page()), 1, second, rights);
             }
         }
     }
 
     fn is_revoked(self, at: DmaAddr, pages: u64, first: PhysAddr) {
-        io::is_revoked(self.kernel.addresses(self.number, range(at, pages)), first);
+        io::is_revoked(self.kernel.addresses(self.number, self.range(at, pages)), first);
     }
 
     fn map(self, content: Content, pages: u64, rights: Rights) -> Content {
@@ -173,7 +180,7 @@ impl Driver {
     }
 
     fn map_frames(self, first: PhysAddr, pages: u64, rights: Rights) -> Content {
-        match self.domain().map(self.kernel.config.policy, first, pages * PAGE, rights) {
+        match self.domain().map(self.kernel.config.policy, first, pages * self.page(), rights) {
             Ok(at) => {
                 let mapping = Mapping { at, first, second: None, pages, rights };
                 self.used(&mapping);
@@ -205,7 +212,7 @@ impl Driver {
             frames.give(first, 1);
             return Content::Nothing;
         };
-        let segments = [second, first].map(|phys| Segment { phys, bytes: PAGE });
+        let segments = [second, first].map(|phys| Segment { phys, bytes: self.page() });
         match self.domain().map_sg(&segments, Rights::ReadWrite) {
             Ok(at) => {
                 let rights = Rights::ReadWrite;
@@ -225,7 +232,7 @@ impl Driver {
 
     /// Memory in the window is mapped, and unmapped, and is in reach before and after. Without a window that is refused.
     fn bypass(self) {
-        let mapped = self.domain().map(Policy::Bypass, BYPASSED, PAGE, Rights::ReadWrite);
+        let mapped = self.domain().map(Policy::Bypass, BYPASSED, self.page(), Rights::ReadWrite);
         match mapped {
             Ok(at) if self.kernel.config.window => {
                 let window = self.kernel.window.get();
@@ -234,7 +241,7 @@ impl Driver {
                     hw::breach(Invariant::ErrorsTotal, details);
                 }
                 self.leads(at, 1, BYPASSED, Rights::ReadWrite);
-                insist(|| self.domain().unmap(Policy::Bypass, at, PAGE));
+                insist(|| self.domain().unmap(Policy::Bypass, at, self.page()));
                 self.leads(at, 1, BYPASSED, Rights::ReadWrite);
                 hw::witness("bypassed");
             }
@@ -257,7 +264,7 @@ impl Driver {
         if self.errs(Mistake::FreesFirst) {
             give();
         }
-        insist(|| self.domain().unmap(policy, at, pages * PAGE));
+        insist(|| self.domain().unmap(policy, at, pages * self.page()));
         let strict = policy == Policy::Strict || self.errs(Mistake::LazyTrusted);
         // A page that others have mapped too may be in reach by the same address.
         if strict && first != COMMON {
@@ -265,7 +272,7 @@ impl Driver {
                 None => self.is_revoked(at, pages, first),
                 Some(second) => {
                     self.is_revoked(at, 1, first);
-                    self.is_revoked(DmaAddr(at.0 + PAGE), 1, second);
+                    self.is_revoked(DmaAddr(at.0 + self.page()), 1, second);
                 }
             }
         }
@@ -336,7 +343,7 @@ impl Driver {
     fn frames_are_gone(self, at: DmaAddr, frames: Vec<PhysAddr>, policy: Policy) {
         for (n, first) in (0..).zip(frames) {
             if policy == Policy::Strict {
-                self.is_revoked(DmaAddr(at.0 + n * PAGE), 1, first);
+                self.is_revoked(DmaAddr(at.0 + n * self.page()), 1, first);
             }
             self.kernel.frames.give(first, 1);
         }
@@ -346,17 +353,18 @@ impl Driver {
         if !self.kernel.frames.take_big() {
             return;
         }
-        match self.domain().reserve(BIG_PAGES.next_power_of_two()) {
+        let pages = big_pages(self.kernel.config.format.granule());
+        match self.domain().reserve(pages.next_power_of_two()) {
             Ok(mut reservation) => {
                 let rights = Rights::ReadWrite;
-                let linked = self.domain().link(&mut reservation, BIG, BIG_PAGES, rights);
+                let linked = self.domain().link(&mut reservation, BIG, pages, rights);
                 match linked {
                     Ok(at) => {
                         if let Err(error) = self.domain().sync(&mut reservation) {
                             let details = format!("syncing fails: {error}");
                             hw::breach(Invariant::ErrorsTotal, details);
                         }
-                        self.leads(at, BIG_PAGES, BIG, rights);
+                        self.leads(at, pages, BIG, rights);
                         hw::witness("large-page");
                     }
                     Err(error) => {
@@ -368,6 +376,6 @@ impl Driver {
             }
             Err(error) => excuse(error),
         }
-        self.kernel.frames.give(BIG, BIG_PAGES);
+        self.kernel.frames.give(BIG, pages);
     }
 }

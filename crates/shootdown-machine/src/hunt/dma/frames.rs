@@ -15,11 +15,10 @@ pub(super) const FRAMES: usize = 4;
 const FIRST: u64 = 0x4000_0000;
 /// Behind them a large page and one page more, as if it were one frame: [`Op::Big`](super::Op::Big).
 pub(super) const BIG: PhysAddr = PhysAddr(0x8000_0000);
-pub(super) const BIG_PAGES: u64 = 513;
 /// Below them a page that several drivers may own: [`Op::Share`](super::Op::Share).
-pub(super) const COMMON: PhysAddr = PhysAddr(0x7fff_f000);
+pub(super) const COMMON: PhysAddr = PhysAddr(0x7fff_0000);
 /// A page in the window: [`Op::Bypass`](super::Op::Bypass). It is the kernel's for good.
-pub(super) const BYPASSED: PhysAddr = PhysAddr(0x3000);
+pub(super) const BYPASSED: PhysAddr = PhysAddr(0x3_0000);
 /// Their places behind the frames.
 const BIG_AT: usize = FRAMES;
 const COMMON_AT: usize = FRAMES + 1;
@@ -36,20 +35,27 @@ pub(super) struct Frames {
     frames: [Frame; FRAMES + 2],
     /// Nobody reaches what is recycled.
     promised: bool,
+    /// The logarithm of the bytes of a page.
+    granule: u32,
 }
 
-/// The first page of a frame.
-const fn page(frame: usize) -> PhysAddr {
-    match frame {
-        BIG_AT => BIG,
-        COMMON_AT => COMMON,
-        _ => PhysAddr(FIRST + ((frame as u64) << 12)),
-    }
+/// Pages of a large page, and one more.
+pub(super) const fn big_pages(granule: u32) -> u64 {
+    (1 << (granule - 3)) + 1
 }
 
 impl Frames {
-    pub fn new(promised: bool) -> Self {
-        Self { frames: std::array::from_fn(|_| Frame::default()), promised }
+    pub fn new(promised: bool, granule: u32) -> Self {
+        Self { frames: std::array::from_fn(|_| Frame::default()), promised, granule }
+    }
+
+    /// The first page of a frame.
+    const fn page(&self, frame: usize) -> PhysAddr {
+        match frame {
+            BIG_AT => BIG,
+            COMMON_AT => COMMON,
+            _ => PhysAddr(FIRST + ((frame as u64) << self.granule)),
+        }
     }
 
     fn is_free(&self, frame: usize) -> bool {
@@ -62,7 +68,7 @@ impl Frames {
         let free = |first: &usize| (*first..*first + count).all(|frame| self.is_free(frame));
         let first = (0..=FRAMES - count).find(free)?;
         (first..first + count).for_each(|frame| self.frames[frame].owners.set(1));
-        Some(page(first))
+        Some(self.page(first))
     }
 
     /// The large page and one more.
@@ -84,20 +90,20 @@ impl Frames {
     }
 
     /// Which frames these pages are.
-    fn frames(first: PhysAddr, pages: u64) -> std::ops::Range<usize> {
+    fn frames(&self, first: PhysAddr, pages: u64) -> std::ops::Range<usize> {
         if first.0 >= BIG.0 {
             return BIG_AT..BIG_AT + 1;
         }
         if first == COMMON {
             return COMMON_AT..COMMON_AT + 1;
         }
-        let at = (first.0 - FIRST) as usize >> 12;
+        let at = (first.0 - FIRST) as usize >> self.granule;
         at..at + pages as usize
     }
 
     /// Their owner frees them.
     pub fn give(&self, first: PhysAddr, pages: u64) {
-        for frame in Self::frames(first, pages) {
+        for frame in self.frames(first, pages) {
             let owners = &self.frames[frame].owners;
             owners.set(owners.get() - 1);
             self.recycle(frame);
@@ -105,17 +111,17 @@ impl Frames {
     }
 
     pub fn hold(&self, first: PhysAddr, pages: u64) {
-        for frame in Self::frames(first, pages) {
+        for frame in self.frames(first, pages) {
             let refs = &self.frames[frame].refs;
             refs.set(refs.get() + 1);
         }
     }
 
     pub fn release(&self, first: PhysAddr, pages: u64) {
-        for frame in Self::frames(first, pages) {
+        for frame in self.frames(first, pages) {
             let refs = &self.frames[frame].refs;
             let Some(left) = refs.get().checked_sub(1) else {
-                let details = format!("{:?} is released and was not held", page(frame));
+                let details = format!("{:?} is released and was not held", self.page(frame));
                 hw::breach(Invariant::FrameReuse, details)
             };
             refs.set(left);
@@ -130,7 +136,7 @@ impl Frames {
         if self.promised && self.is_free(frame) {
             let examined = &self.frames[frame].examined;
             examined.set(true);
-            io::is_out_of_reach(page(frame), Invariant::FrameReuse);
+            io::is_out_of_reach(self.page(frame), Invariant::FrameReuse);
             examined.set(false);
         }
     }
@@ -142,10 +148,10 @@ impl Frames {
                 continue;
             }
             if refs.get() != 0 {
-                let details = format!("{:?} is still held when nothing is owed", page(frame));
+                let details = format!("{:?} is still held when nothing is owed", self.page(frame));
                 hw::breach(Invariant::LazyBound, details);
             }
-            io::is_out_of_reach(page(frame), Invariant::LazyBound);
+            io::is_out_of_reach(self.page(frame), Invariant::LazyBound);
         }
     }
 }

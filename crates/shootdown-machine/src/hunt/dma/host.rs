@@ -14,8 +14,27 @@ use super::sources::Addresses;
 use super::world::Kernel;
 use crate::hunt::{hw, io};
 
-/// Pages for tables, at most.
+/// Tables, at most.
 pub(super) const TABLES: usize = 8;
+
+/// Tables of 64 KiB, at most.
+const LARGEST: usize = TABLES / 2;
+
+/// Pages of tables, at most.
+const PAGES: usize = LARGEST * 16;
+
+/// A word that the kernel keeps with each page of tables, by its number.
+pub(super) type Sides = [AtomicU64; PAGES];
+
+/// Places the tables of a world.
+pub(super) fn place_tables(granule: u32) -> Vec<PhysAddr> {
+    let pages = match granule {
+        12 => io::tables::<TABLES>().to_vec(),
+        14 => io::tables::<{ TABLES * 4 }>().to_vec(),
+        _ => io::tables::<PAGES>().to_vec(),
+    };
+    pages.into_iter().step_by(1 << (granule - 12)).collect()
+}
 
 /// The kernel, to a domain with tables of this format.
 pub(super) struct Devices<F>(PhantomData<fn() -> F>);
@@ -60,27 +79,52 @@ unsafe impl<F: Format> Host for Devices<F> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pages;
 
-// SAFETY: pages of the machine, cleared when they are taken; who is given one has it until it is freed.
+/// The pages of a table.
+fn sheets(table: PhysAddr, pages: usize) -> impl Iterator<Item = PhysAddr> {
+    (0..pages as u64).map(move |n| PhysAddr(table.0 + n * 4096))
+}
+
+// SAFETY: pages of the machine, cleared when they are taken; who is given one has it until it is freed. Its word is the library's, who
+// leaves it at 0.
 unsafe impl TableMemory for Pages {
+    /// A side table: it is as large as others here, though it need not be.
     fn allocate(&self) -> Option<PhysAddr> {
+        let table = self.allocate_many(1);
+        if table.is_some() {
+            hw::witness("uses-spilled");
+        }
+        table
+    }
+
+    fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         let kernel = Kernel::here();
         let Some(left) = kernel.free.get().checked_sub(1) else {
             hw::witness("no-table-left");
             return None;
         };
         kernel.free.set(left);
-        let page = kernel.tables[left].get();
-        io::table_is_taken(page);
-        Some(page)
+        let table = kernel.tables[left].get();
+        sheets(table, pages).for_each(io::table_is_taken);
+        Some(table)
     }
 
     unsafe fn free(&self, page: PhysAddr) {
-        io::table_is_free(page);
+        // SAFETY: as the caller promises.
+        unsafe { self.free_many(page, 1) }
+    }
+
+    unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
+        sheets(first, pages).for_each(io::table_is_free);
         hw::witness("io-table-freed");
         let kernel = Kernel::here();
         let free = kernel.free.get();
-        kernel.tables[free].set(page);
+        kernel.tables[free].set(first);
         kernel.free.set(free + 1);
+    }
+
+    unsafe fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+        let kernel = Kernel::here();
+        kernel.config.side.then(|| &kernel.sides[io::table_number(page)])
     }
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
@@ -124,6 +168,10 @@ unsafe impl Unit for Wire {
         let first = Kernel::here().config.errs(Mistake::DevicesFirst);
         commands.sort_by_key(|c| c.is_for_device() != first);
         Ok(io::submit(self.0, &commands))
+    }
+
+    fn granule(&self) -> u32 {
+        Kernel::here().config.format.granule()
     }
 
     fn completed(&self) -> Result<Ticket, QueueError> {

@@ -14,7 +14,7 @@ impl DmaProgram {
         let mut numbers = Rng::new(seed);
         let config = config(&mut numbers);
         let cpus = 2 + numbers.below(2);
-        let mut script = || (0..size).map(|_| op(&mut numbers)).collect();
+        let mut script = || (0..size).map(|_| op(&mut numbers, config.from)).collect();
         Self { config, cpus: (0..cpus).map(|_| script()).collect() }
     }
 }
@@ -54,13 +54,18 @@ fn config(n: &mut Rng) -> Config {
         absence: chance(n, 15),
         coherent: !chance(n, 25),
         window: from == Source::Tree && chance(n, 20),
+        side: chance(n, 50),
         mistake: None,
     }
 }
 
 #[allow(clippy::cast_possible_truncation)] // below BUFFERS
-fn op(n: &mut Rng) -> Op {
+fn op(n: &mut Rng, from: Source) -> Op {
     let buffer = Buffer(n.below(usize::from(BUFFERS)) as u8);
+    // One page with several users is counted only where its address follows from its own.
+    if from == Source::Identity && chance(n, 25) {
+        return Op::Share(buffer);
+    }
     match n.below(32) {
         0..6 => Op::Map(buffer),
         6 => Op::Map2(buffer),

@@ -9,7 +9,7 @@ use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::iova::{AllocError, Allocate, FreeError, Want};
 
 use super::Config;
-use super::config::{END, Source, WINDOW};
+use super::config::{END, Source};
 
 /// What a domain gives back it has had invalidated: nothing is left to an arena to flush.
 pub struct Flushed;
@@ -28,16 +28,15 @@ pub enum Addresses {
     Ring(Ring<Tree>),
 }
 
-/// Nothing is handed out between the small space and the window.
-const BETWEEN: u64 = WINDOW - END;
-
 impl Addresses {
     pub fn new(config: &Config, cpus: usize) -> Self {
-        let between = [IovaRange::new(END, BETWEEN).expect("pages")];
+        // Nothing is handed out between the small space and the window.
+        let window = config.window_pages();
+        let between = [IovaRange::new(END, window - END).expect("pages")];
         let small = Space::below(END).from(END - config.pages);
         let tree = || {
             if config.window {
-                let space = Space::below(2 * WINDOW).from(END - config.pages).without(&between);
+                let space = Space::below(2 * window).from(END - config.pages).without(&between);
                 Tree::new(&space).expect("a space")
             } else {
                 Tree::new(&small).expect("a space")

@@ -4,24 +4,21 @@ use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
 use shootdown_dma::domain::Domain;
-use shootdown_dma::sync::{AtomicU32, Ordering};
+use shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering};
 use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
 use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
 
-use super::config::{Config, TWO, Tables, WINDOW};
+use super::config::{Config, TWO, Tables};
 use super::decode;
 use super::devices::Traveller;
 use super::domains::AnyDomain;
 use super::driver::Content;
 use super::frames::Frames;
-use super::host::{Devices, Pages, TABLES, Wire};
+use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
 use super::op::BUFFERS;
 use super::sources::Addresses;
 use crate::hunt::{hw, io};
-
-/// Levels of all tables.
-const LEVELS: u8 = 3;
 
 /// Something that drivers share. One at a time is at it.
 pub(super) struct Slot<T> {
@@ -54,8 +51,10 @@ pub(super) struct Kernel {
     /// A device that comes and goes.
     pub traveller: Slot<Traveller>,
     pub frames: Frames,
-    /// Free pages for tables: the last is taken first.
+    /// Free tables: the last is taken first.
     pub tables: [Cell<PhysAddr>; TABLES],
+    /// A word for each page of tables, by its number.
+    pub sides: Sides,
     pub free: Cell<usize>,
     /// Nanoseconds.
     pub clock: Cell<u64>,
@@ -82,13 +81,17 @@ impl Kernel {
     /// Makes the domains, with a device behind each unit for the first, and one for the second.
     pub fn boot(config: Config, cpus: usize) {
         io::set_up(io::Model {
-            walker: io::Walker { levels: LEVELS, decode: decode::of(config.format) },
+            walker: io::Walker {
+                levels: config.format.levels(),
+                granule: config.format.granule(),
+                decode: decode::of(config.format),
+            },
             units: config.units,
             coherent: config.coherent,
             remembers_absence: config.absence,
             survives_once: false,
         });
-        let pages = io::tables::<TABLES>();
+        let tables = host::place_tables(config.format.granule());
         let promised = config.policy != shootdown_dma::Policy::Lazy;
         let kernel = hw::place(Self {
             config,
@@ -96,9 +99,10 @@ impl Kernel {
             tags: std::array::from_fn(|domain| std::array::from_fn(|unit| tag(domain, unit))),
             slots: std::array::from_fn(|_| Slot::new()),
             traveller: Slot::new(),
-            frames: Frames::new(promised),
-            tables: pages.map(Cell::new),
-            free: Cell::new(config.tables),
+            frames: Frames::new(promised, config.format.granule()),
+            free: Cell::new(config.tables.min(tables.len())),
+            tables: std::array::from_fn(|n| Cell::new(*tables.get(n).unwrap_or(&PhysAddr(0)))),
+            sides: std::array::from_fn(|_| AtomicU64::new(0)),
             clock: Cell::new(0),
             window: Cell::new(DmaAddr(0)),
         });
@@ -108,7 +112,9 @@ impl Kernel {
             domain.set(Some(kernel.make(number, cpus)));
         }
         if config.window {
-            kernel.window.set(kernel.domain(0).open_window(WINDOW).expect("room for a window"));
+            kernel.window.set(
+                kernel.domain(0).open_window(config.window_pages()).expect("room for a window"),
+            );
         }
         io::tables_are_ready();
         for unit in 0..config.units {
@@ -153,6 +159,8 @@ impl Kernel {
             Tables::Amd => self.make_with(number, cpus, AmdV1::new(3, true)),
             Tables::Arm1 => self.make_with(number, cpus, ArmStage1::new(3, 0)),
             Tables::Arm2 => self.make_with(number, cpus, ArmStage2::new(3)),
+            Tables::Arm1Of16K => self.make_with(number, cpus, ArmStage1::<14>::with_granule(3, 0)),
+            Tables::Arm2Of64K => self.make_with(number, cpus, ArmStage2::<16>::for_width(42)),
         }
     }
 
@@ -166,7 +174,7 @@ impl Kernel {
         let named = if config.errs(Mistake::OneUnitNamed) { 1 } else { config.units };
         let units = (0..named).map(|unit| (Wire(unit), tag(number, unit)));
         let addresses = Addresses::new(config, cpus);
-        let format = format.expect("three levels");
+        let format = format.expect("three levels, or two");
         let domain =
             Domain::new(Devices::<F>::new(), config.domain(cpus), addresses, format, Pages, units);
         hw::place(domain.expect("memory for a domain"))

@@ -46,7 +46,7 @@ use super::memory::mix;
 use super::powers::{Power, Powers};
 use cached::Walk;
 use device::Device;
-use tables::{INDEX_BITS, Place, Words, span};
+use tables::{INDEX_BITS, Place, SHEET, Words};
 use unit::{DENIALS, Devices, Reach, Submitted, Unit, take};
 
 /// What IOMMUs there are, and what they are like.
@@ -68,6 +68,21 @@ pub struct Model {
 fn add_leaf(leaf: &Cached, mark: u64, add: &mut impl FnMut(u64)) {
     let rights = u64::from(leaf.writes) | u64::from(leaf.reads) << 1 | u64::from(leaf.domain) << 8;
     add(leaf.first ^ leaf.to.rotate_left(24) ^ leaf.pages << 50 ^ mix(mark ^ rights << 32));
+}
+
+/// The same command in pages of 4 KiB.
+fn small_pages(command: Command, model: Option<Model>) -> Command {
+    let scale = model.map_or(0, |model| model.walker.granule - 12);
+    let scaled = |range: IovaRange| {
+        IovaRange::new(range.first() << scale, range.pages() << scale).expect("a range")
+    };
+    match command {
+        Command::Pages { domain, range, leaf_only } => {
+            Command::Pages { domain, range: scaled(range), leaf_only }
+        }
+        Command::Device { device, range } => Command::Device { device, range: range.map(scaled) },
+        other => other,
+    }
 }
 
 /// What a walk finds.
@@ -176,8 +191,8 @@ impl Iommu {
                 if (walker.decode)(way.level, before) == (walker.decode)(way.level, value) {
                     continue;
                 }
-                let first = way.first + u64::from(index) * span(way.level);
-                let last = first + span(way.level);
+                let first = way.first + u64::from(index) * walker.span(way.level);
+                let last = first + walker.span(way.level);
                 let below = |leaf: &Cached| (first..last).contains(&leaf.first);
                 self.units[unit].known.retain(|leaf| leaf.domain != way.domain || !below(leaf));
             }
@@ -199,7 +214,24 @@ impl Iommu {
         let level = self.model.as_ref().map_or(1, |m| m.walker.levels);
         let behind = self.devices.values().filter(move |device| device.unit == unit);
         let entries = behind.flat_map(|device| device.cached.iter().copied().chain(device.entry()));
-        entries.map(move |e| Walk { domain: e.domain, level, first: 0, table: e.root })
+        let tops = entries.map(move |e| Walk { domain: e.domain, level, first: 0, table: e.root });
+        tops.flat_map(|top| self.sheets(top))
+    }
+
+    /// Pages of 4 KiB that an entry at this level covers.
+    fn span(&self, level: u8) -> u64 {
+        self.model.as_ref().map_or(1, |m| m.walker.span(level))
+    }
+
+    /// The paths to all sheets of a table.
+    fn sheets(&self, way: Walk) -> impl Iterator<Item = Walk> + use<> {
+        let sheets = self.model.as_ref().map_or(1, |m| m.walker.sheets());
+        let pages = self.span(way.level) << INDEX_BITS;
+        (0..sheets).map(move |n| Walk {
+            first: way.first + n * pages,
+            table: way.table + n * SHEET,
+            ..way
+        })
     }
 
     fn ways(&self, unit: usize) -> impl Iterator<Item = Walk> + '_ {
@@ -244,7 +276,7 @@ impl Iommu {
 
     fn follow(&mut self, unit: usize, way: Walk, index: u16, word: u64) {
         let Some(Model { walker, .. }) = self.model else { return };
-        let first = way.first + u64::from(index) * span(way.level);
+        let first = way.first + u64::from(index) * walker.span(way.level);
         match (walker.decode)(way.level, word) {
             Decoded::Nothing => {}
             Decoded::Leaf { .. } if !self.has(Power::Speculation) => {}
@@ -252,7 +284,7 @@ impl Iommu {
                 let leaf = Cached {
                     domain: way.domain,
                     first,
-                    pages: span(way.level),
+                    pages: walker.span(way.level),
                     to: to.0,
                     reads: rights.reads(),
                     writes: rights.writes(),
@@ -261,8 +293,10 @@ impl Iommu {
             }
             Decoded::Table(table) => {
                 let next = Walk { level: way.level - 1, first, table: table.0, ..way };
-                if self.units[unit].walks.insert(next) {
-                    self.scan(unit, next);
+                for next in self.sheets(next) {
+                    if self.units[unit].walks.insert(next) {
+                        self.scan(unit, next);
+                    }
                 }
             }
         }
@@ -271,17 +305,21 @@ impl Iommu {
     /// What a walk of a page finds by all that it may read; a path that is cached is not taken.
     fn walk(&self, way: Walk, page: u64) -> Found {
         let Some(Model { walker, .. }) = self.model else { return Found::Nothing };
+        let (number, span) = (page / walker.span(way.level), walker.span(way.level));
         #[allow(clippy::cast_possible_truncation)] // nine bits
-        let index = (page / span(way.level)) as u16 & ((1 << INDEX_BITS) - 1);
-        let first = page - page % span(way.level);
+        let index = number as u16 & ((1 << INDEX_BITS) - 1);
+        // Whichever sheet of it the path leads to.
+        let table = way.table & !(walker.sheets() * SHEET - 1);
+        let sheet = table + (number >> INDEX_BITS & (walker.sheets() - 1)) * SHEET;
+        let first = page - page % span;
         let mut found = None;
-        for word in self.words.possible((way.table, index)) {
+        for word in self.words.possible((sheet, index)) {
             let this = match (walker.decode)(way.level, word) {
                 Decoded::Nothing => Found::Nothing,
                 Decoded::Leaf { to, rights } => Found::Leaf(Cached {
                     domain: way.domain,
                     first,
-                    pages: span(way.level),
+                    pages: span,
                     to: to.0,
                     reads: rights.reads(),
                     writes: rights.writes(),
@@ -308,10 +346,10 @@ impl Iommu {
 
     /// A unit takes commands; `executed`: they take effect at once.
     pub fn submit(&mut self, unit: usize, commands: &[Command], executed: bool) -> Ticket {
+        let commands: Vec<Command> = commands.iter().map(|c| small_pages(*c, self.model)).collect();
         let at = &mut self.units[unit];
         at.last.0 += 1;
         let ticket = at.last;
-        let commands = commands.to_vec();
         at.queue.push_back(Submitted { ticket, commands: commands.clone(), executed, denials: 0 });
         if executed {
             commands.iter().for_each(|c| self.execute(unit, *c, Some(ticket)));
@@ -367,7 +405,9 @@ impl Iommu {
             Command::Pages { domain: DomainId(domain), range, leaf_only } => {
                 let reach = Reach { domain: Some(domain), range: Some(range) };
                 if !leaf_only {
-                    let pages = |walk: &Walk| span(walk.level) << INDEX_BITS;
+                    let walker = self.model.map(|model| model.walker);
+                    let pages =
+                        |walk: &Walk| walker.map_or(1, |w| w.span(walk.level)) << INDEX_BITS;
                     self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
                 }
                 self.know(unit, reach);
@@ -427,7 +467,7 @@ impl Iommu {
         let mut leaves = Vec::new();
         while let Some(way) = ways.pop() {
             for (index, word) in self.words.of(way.table).collect::<Vec<_>>() {
-                let first = way.first + u64::from(index) * span(way.level);
+                let first = way.first + u64::from(index) * self.span(way.level);
                 let Some(Model { walker, .. }) = self.model else { continue };
                 let decode = |word| (walker.decode)(way.level, word);
                 if self.words.possible((way.table, index)).any(|w| decode(w) != decode(word)) {
@@ -436,7 +476,8 @@ impl Iommu {
                 match decode(word) {
                     Decoded::Nothing => {}
                     Decoded::Table(table) => {
-                        ways.push(Walk { level: way.level - 1, first, table: table.0, ..way });
+                        let next = Walk { level: way.level - 1, first, table: table.0, ..way };
+                        ways.extend(self.sheets(next));
                     }
                     Decoded::Leaf { .. } => match self.walk(way, first) {
                         Found::Leaf(leaf) => leaves.push(leaf),

@@ -3,7 +3,7 @@
 //! A program that never came there has shown nothing, however clean it was.
 
 use super::cached::Cached;
-use super::tables::{Decoded, Place, span};
+use super::tables::{Decoded, Place};
 use super::{Iommu, Model, Power};
 
 /// A unit has a translation whose entry changes.
@@ -27,7 +27,7 @@ impl Iommu {
                 if before == now {
                     continue;
                 }
-                let first = way.first + u64::from(place.1) * span(way.level);
+                let first = way.first + u64::from(place.1) * walker.span(way.level);
                 let is_it = |leaf: &Cached| leaf.domain == way.domain && leaf.first == first;
                 match before {
                     Decoded::Leaf { .. } => {

@@ -18,7 +18,7 @@ const DOMAIN: DomainId = DomainId(7);
 const DEVICE: DeviceId = DeviceId(1);
 
 const MODEL: Model = Model {
-    walker: Walker { levels: 2, decode },
+    walker: Walker { levels: 2, granule: 12, decode },
     units: 1,
     coherent: true,
     remembers_absence: false,
