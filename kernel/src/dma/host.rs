@@ -192,6 +192,10 @@ unsafe impl<I: Iommu> Unit for Muffled<I> {
         self.iommu.queue().completed()
     }
 
+    fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
+        self.iommu.queue().completed_by_turn(turns)
+    }
+
     fn answers(&self, device: DeviceId) -> bool {
         self.iommu.queue().answers(device)
     }

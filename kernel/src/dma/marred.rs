@@ -46,6 +46,10 @@ impl<F: Format> Format for Marred<F> {
         self.0.encode(command, &mut |slot| put(marred(slot)));
     }
 
+    fn granule(&self) -> u32 {
+        self.0.granule()
+    }
+
     fn forgets_all(&self) -> bool {
         self.0.forgets_all()
     }

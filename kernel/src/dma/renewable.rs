@@ -84,8 +84,17 @@ unsafe impl<F: Format + Send> Unit for Renewable<F> {
         current.queue.completed().map(|Ticket(own)| Ticket(current.before + own))
     }
 
+    fn completed_by_turn(&self, turns: u32) -> Result<Ticket, QueueError> {
+        let current = self.current.read();
+        current.queue.completed_by_turn(turns).map(|Ticket(own)| Ticket(current.before + own))
+    }
+
     fn answers(&self, device: DeviceId) -> bool {
         self.current.read().queue.answers(device)
+    }
+
+    fn granule(&self) -> u32 {
+        self.current.read().queue.granule()
     }
 
     fn forgets_all(&self) -> bool {
