@@ -43,7 +43,7 @@ impl<F: Format> Renewable<F> {
     /// Resets the unit by `reset`, and begins anew.
     ///
     /// # Errors
-    /// Those of `reset`; the queue is as it was.
+    /// Those of `reset`. The old queue stays, and nothing may be expected of it.
     ///
     /// # Safety
     /// When `reset` has succeeded the unit, and the caches of devices behind it, have forgotten everything, accesses that went

@@ -9,7 +9,7 @@ use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
 use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr, Rights};
 
 use super::Smmu;
-use super::registers::{CMDQ_BASE, CMDQ_CONS};
+use super::registers::{CMDQ_BASE, CMDQ_CONS, EVENTQ_ABT_ERR};
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu, Refuses};
 use crate::dma::marred::{Rule, mar};
@@ -22,6 +22,7 @@ pub const CASES: &[Case<Smmu>] = &[
     Case::new("others-are-told", others_are_told).with_control_inside(),
     Case::new("refused-configuration", refused_configuration).with_control_inside(),
     Case::new("unread", unread).with_control_inside(),
+    Case::new("two-errors", two_errors).with_control_inside(),
     Case::new("ranges", ranges),
     Case::new("round-bit", rounds),
 ];
@@ -151,6 +152,43 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
             return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
         }
         Ok(u32::from(behind.reaches(buffer)?))
+    })
+}
+
+/// An event can't be written, and a command is refused: two errors of one register. Who mends the command queue leaves the other one to
+/// the host.
+fn two_errors(stage: &Stage<Smmu>) -> Outcome {
+    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+        let registers = &stage.iommu.registers;
+        let buffer = behind.map()?;
+        behind.warm(buffer)?;
+        let nowhere = behind.given(2) * FRAME;
+        let lost = || registers.errors() & EVENTQ_ABT_ERR != 0;
+        // An access of 64 bytes is sixteen events in QEMU; the queue has room for 128.
+        (0..12).for_each(|access| stage.edu.write_to(nowhere + 64 * access, 0, 64));
+        if !lost() {
+            // As the specification wants it: events that find no room set a bit of EVENTQ_PROD.
+            return Err(Broken::NotObservable("a full event queue is no error"));
+        }
+        behind.domain.unmap(buffer.at, FRAME)?;
+        stage.give_up(buffer.frame);
+        let marred = mar(Smmu::COMMAND, u32::MAX);
+        let polled = behind.domain.poll(1 << 40);
+        drop(marred);
+        polled?;
+        if !stage.iommu.stands_still() {
+            return Err(Broken::Premise("the unit has taken a command that is none"));
+        }
+        let told = (2..200).filter(|turn| behind.domain.poll(turn << 40).is_err()).count();
+        if told != 1 || stage.iommu.stands_still() || host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
+        }
+        if !lost() {
+            return Err(Broken::Wrong("the library has acknowledged an error that is the host's"));
+        }
+        stage.clear_faults();
+        registers.acknowledge(EVENTQ_ABT_ERR);
+        Ok(u32::from(behind.reaches(buffer)?) + u32::from(lost()))
     })
 }
 

@@ -137,11 +137,8 @@ fn begin(registers: &Registers, others: u32) -> Result<(), SetUpError> {
         let done = registers.turn_on(others);
         registers.write32(CMDQ_PROD, 0);
         registers.write32(CMDQ_CONS, 0);
-        // Whatever was wrong with commands is acknowledged.
-        registers.write32(
-            GERRORN,
-            registers.read32(GERRORN) & !CMDQ_ERR | registers.read32(GERROR) & CMDQ_ERR,
-        );
+        // Whatever was wrong with commands is over.
+        registers.acknowledge(CMDQ_ERR);
         deaf(done && registers.turn_on(others | CMDQ), "command queue")
     };
     empty(registers)?;
@@ -250,7 +247,7 @@ impl Refuses for Smmu {
     const WAITS_ARE_MENDED: bool = false;
 
     fn stands_still(&self) -> bool {
-        self.registers.stands_still()
+        self.registers.errors() & CMDQ_ERR != 0
     }
 
     fn revive(&self, device: DeviceId) -> bool {

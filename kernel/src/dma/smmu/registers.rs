@@ -27,8 +27,9 @@ pub const TRANSLATION: u32 = 1 << 0;
 pub const EVENTQ: u32 = 1 << 2;
 pub const CMDQ: u32 = 1 << 3;
 
-/// GERROR: the command at the head is not taken.
-pub const CMDQ_ERR: u32 = 1;
+/// GERROR: the command at the head is not taken; an event could not be written.
+pub const CMDQ_ERR: u32 = 1 << 0;
+pub const EVENTQ_ABT_ERR: u32 = 1 << 2;
 
 impl Registers {
     /// Writes CR0, and waits until CR0ACK shows it; `false`: it does not.
@@ -38,8 +39,13 @@ impl Registers {
         soon(|| self.read32(CR0ACK) == what)
     }
 
-    /// Does the command queue stand still?
-    pub fn stands_still(&self) -> bool {
-        (self.read32(GERROR) ^ self.read32(GERRORN)) & CMDQ_ERR != 0
+    /// Errors that are not acknowledged.
+    pub fn errors(&self) -> u32 {
+        self.read32(GERROR) ^ self.read32(GERRORN)
+    }
+
+    /// Acknowledges an error, if it is there.
+    pub fn acknowledge(&self, error: u32) {
+        self.write32(GERRORN, self.read32(GERRORN) ^ (self.errors() & error));
     }
 }
