@@ -5,7 +5,7 @@
 #   scripts/install-deps.sh [record|tlc|metal|metal-bochs]...     all by default
 #
 # record: `shootdown record` and the examples in recordings/. tlc: scripts/tlc.sh. metal: `cargo xtask` on QEMU.
-# metal-bochs: `cargo xtask --machine bochs`, and ISOs for a machine of your own.
+# metal-bochs: `cargo xtask --machine bochs`, `--loader`, and ISOs for a machine of your own.
 set -euo pipefail
 
 record=(
@@ -29,7 +29,8 @@ metal=(
 
 metal_bochs=(
     bochs bochsbios bochs-term vgabios  # a second model of x86-64, drawing on a terminal
-    grub-common grub-pc-bin xorriso mtools # which boots from an ISO
+    grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools # which boots from an ISO, as a PC does
+    ovmf # and QEMU by UEFI
 )
 
 packages=()

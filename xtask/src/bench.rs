@@ -8,7 +8,7 @@ use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 
 use crate::Error;
-use crate::cli::{BenchArgs, Machine, MachineArgs, Suite};
+use crate::cli::{BenchArgs, Loader, Machine, MachineArgs, Suite};
 use crate::emulator::{self, Ended, Verdict};
 use crate::image::{Profile, root};
 use crate::process::Show;
@@ -48,6 +48,11 @@ pub fn run(of: &BenchArgs) -> Result<u8, Error> {
     if of.machine.suite == Suite::Dma || of.machine.iommu.is_some() {
         return Err(Error::Unusable(
             "bench measures CPUs: leave out --suite and --iommu, or take 'test'".into(),
+        ));
+    }
+    if of.machine.loader == Loader::Uefi {
+        return Err(Error::Unusable(
+            "under UEFI firmware QEMU does not count instructions: leave out --loader, or take bios".into(),
         ));
     }
     let mut columns: Vec<(&str, Figures)> = Vec::new();

@@ -32,7 +32,7 @@ pub struct ImageArgs {
     /// The architecture.
     #[arg(long, value_enum, default_value_t)]
     pub arch: Arch,
-    /// Also make an ISO that boots by GRUB (x86-64 only).
+    /// Also make an ISO that boots by GRUB, on BIOS and UEFI (x86-64 only).
     #[arg(long)]
     pub iso: bool,
     /// The ISO's command line for the image.
@@ -86,6 +86,10 @@ pub struct MachineArgs {
     /// On the CPUs of this computer (/dev/kvm) instead of emulated ones.
     #[arg(long)]
     pub kvm: bool,
+    /// How the image gets into the machine (x86-64 on QEMU): handed over, or from an ISO by GRUB and the machine's firmware,
+    /// as on a computer of your own.
+    #[arg(long, value_enum, default_value_t)]
+    pub loader: Loader,
     /// Which cases.
     #[arg(long, value_enum, default_value_t)]
     pub suite: Suite,
@@ -99,6 +103,18 @@ pub struct MachineArgs {
     /// Seconds after which a machine that has not ended is stopped.
     #[arg(long, default_value_t = 120)]
     pub timeout: u64,
+}
+
+/// How the image gets into the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum Loader {
+    /// QEMU puts it into memory. (Bochs always boots the ISO, by BIOS.)
+    #[default]
+    Direct,
+    /// From the ISO, by a BIOS.
+    Bios,
+    /// From the ISO, by UEFI firmware; the run is not the same every time then, as the clock is the host's.
+    Uefi,
 }
 
 /// Which cases of the image.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::cli::{Arch, Iommu, Machine, MachineArgs, Suite};
+use crate::cli::{Arch, Iommu, Loader, Machine, MachineArgs, Suite};
 use crate::image::{self, Profile};
 use crate::output;
 use crate::process::{self, Show, need};
@@ -105,6 +105,13 @@ pub fn boot(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, 
             "Bochs has no IOMMU and no device that copies: take --machine qemu".into(),
         ));
     }
+    if machine.loader != Loader::Direct
+        && (machine.machine, machine.arch) != (Machine::Qemu, Arch::X86_64)
+    {
+        return Err(Error::Unusable(
+            "--loader is for x86-64 on QEMU: Bochs boots by BIOS, and the image for AArch64 has no other loader".into(),
+        ));
+    }
     match (machine.machine, machine.arch) {
         (Machine::Qemu, _) => qemu(machine, profile, show),
         (Machine::Bochs, Arch::X86_64) if !machine.kvm => bochs(machine, profile, show),
@@ -139,7 +146,10 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
     } else {
         // One thread and an instruction count for a clock: the same run every time, on any host.
         command.args(["-accel", "tcg,thread=single", "-cpu", "max"]);
-        command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2020-01-01,clock=vm"]);
+        // With such a clock UEFI firmware does not come to its end: it gets the host's.
+        if machine.loader != Loader::Uefi {
+            command.args(["-icount", "shift=0,sleep=off", "-rtc", "base=2020-01-01,clock=vm"]);
+        }
     }
     command.args(["-smp", &machine.cpus.to_string(), "-m", "256"]);
     command.args(["-display", "none", "-no-reboot", "-nodefaults", "-serial", "stdio"]);
@@ -166,7 +176,12 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
         // The device that copies; without the mask it has 28 bits of address.
         command.args(["-device", "edu,dma_mask=0xffffffffffffffff"]);
     }
-    command.arg("-kernel").arg(image).args(["-append", &append]);
+    match machine.loader {
+        Loader::Direct => {
+            command.arg("-kernel").arg(image).args(["-append", &append]);
+        }
+        from => from_iso(&mut command, from, &image, &append)?,
+    }
     let ran = process::run(&mut command, machine.timeout, show)?;
     let ended = match ran.status.map(|status| status.code()) {
         None => Ended::Stopped(machine.timeout),
@@ -180,6 +195,38 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
         Some(None) => Ended::Without(None),
     };
     Ok(Ran { output: ran.output, errors: ran.errors, ended })
+}
+
+/// Has QEMU boot the image as a computer does: from an ISO, by firmware.
+fn from_iso(
+    command: &mut Command,
+    loader: Loader,
+    image: &Path,
+    append: &str,
+) -> Result<(), Error> {
+    let iso = image::iso(image, append)?;
+    command.arg("-cdrom").arg(&iso.file);
+    iso.boots_by(loader)?;
+    if loader != Loader::Uefi {
+        return Ok(());
+    }
+    const FOLDER: &str = "/usr/share/OVMF";
+    let part = |kind: &str| {
+        let sizes = ["_4M", ""].into_iter();
+        let mut files = sizes.map(|size| Path::new(FOLDER).join(format!("OVMF_{kind}{size}.fd")));
+        files.find(|file| file.is_file()).ok_or_else(|| Error::Missing {
+            program: format!("{FOLDER}/OVMF_{kind}.fd, UEFI firmware,"),
+            hint: "apt-get install ovmf, or scripts/install-deps.sh metal-bochs".into(),
+        })
+    };
+    // It writes to its variables: they begin anew in each run.
+    let (code, variables) = (part("CODE")?, iso.file.with_file_name("variables.fd"));
+    std::fs::copy(part("VARS")?, &variables)
+        .map_err(|source| Error::File { path: variables.display().to_string(), source })?;
+    let flash =
+        |file: &Path, more: &str| format!("if=pflash,format=raw,{more}file={}", file.display());
+    command.args(["-drive", &flash(&code, "readonly=on,"), "-drive", &flash(&variables, "")]);
+    Ok(())
 }
 
 /// May this user run guests of this architecture on this computer's CPUs?
@@ -219,6 +266,8 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
         HINT,
     )?;
     let iso = image::iso(&image::build(machine.arch, profile)?, &machine.append)?;
+    iso.boots_by(Loader::Bios)?;
+    let iso = iso.file;
     let folder = iso.with_file_name("bochs");
     let file = |path: &Path| {
         let path = path.display().to_string();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::cli::Arch;
+use crate::cli::{Arch, Loader};
 use crate::process::{need, succeed};
 
 /// The root of the repository.
@@ -77,31 +77,70 @@ pub fn build(arch: Arch, profile: Profile) -> Result<PathBuf, Error> {
     Ok(folder.join(target).join(subfolder).join("shootdown-kernel"))
 }
 
-/// Makes an ISO that boots the image by GRUB, from a CD or a USB stick, on a PC with a BIOS.
-pub fn iso(image: &Path, command_line: &str) -> Result<PathBuf, Error> {
-    const PACKAGES: &str =
-        "apt-get install grub-common grub-pc-bin xorriso, or scripts/install-deps.sh metal-bochs";
-    need("grub-mkrescue", PACKAGES)?;
-    need("xorriso", PACKAGES)?;
-    const PLATFORM: &str = "/usr/lib/grub/i386-pc";
-    if !Path::new(PLATFORM).is_dir() {
-        return Err(Error::Missing { program: PLATFORM.into(), hint: PACKAGES.into() });
+/// A bootable ISO.
+pub struct Iso {
+    pub file: PathBuf,
+    bios: bool,
+    uefi: bool,
+}
+
+impl Iso {
+    /// Which computers it boots on.
+    pub const fn firmware(&self) -> &'static str {
+        match (self.bios, self.uefi) {
+            (true, true) => "boots by BIOS and by UEFI",
+            (true, false) => "boots by BIOS; for UEFI too, apt-get install grub-efi-amd64-bin",
+            _ => "boots by UEFI; for BIOS too, apt-get install grub-pc-bin",
+        }
+    }
+
+    /// Says what is missing if it does not boot by this firmware.
+    pub fn boots_by(&self, loader: Loader) -> Result<(), Error> {
+        let (boots, package) = match loader {
+            Loader::Direct => return Ok(()),
+            Loader::Bios => (self.bios, "grub-pc-bin"),
+            Loader::Uefi => (self.uefi, "grub-efi-amd64-bin"),
+        };
+        if boots {
+            return Ok(());
+        }
+        Err(Error::Missing {
+            program: format!("GRUB for {loader:?}"),
+            hint: format!("apt-get install {package}, or scripts/install-deps.sh metal-bochs"),
+        })
+    }
+}
+
+/// Makes an ISO that boots the image by GRUB, from a CD or a USB stick, on a PC with a BIOS or UEFI firmware: on whichever of them
+/// GRUB's files are installed for.
+pub fn iso(image: &Path, command_line: &str) -> Result<Iso, Error> {
+    const PACKAGES: &str = "apt-get install grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools, or scripts/install-deps.sh metal-bochs";
+    for program in ["grub-mkrescue", "xorriso", "mformat"] {
+        need(program, PACKAGES)?;
+    }
+    let has = |platform: &str| Path::new("/usr/lib/grub").join(platform).is_dir();
+    let (bios, uefi) = (has("i386-pc"), has("x86_64-efi"));
+    if !bios && !uefi {
+        return Err(Error::Missing {
+            program: "/usr/lib/grub/i386-pc".into(),
+            hint: PACKAGES.into(),
+        });
     }
     let folder = root().join("target/kernel/iso");
     let grub = folder.join("tree/boot/grub");
-    let file =
+    let failed =
         |path: PathBuf| move |source| Error::File { path: path.display().to_string(), source };
-    std::fs::create_dir_all(&grub).map_err(file(grub.clone()))?;
+    std::fs::create_dir_all(&grub).map_err(failed(grub.clone()))?;
     let copy = folder.join("tree/boot/kernel");
-    std::fs::copy(image, &copy).map_err(file(copy.clone()))?;
+    std::fs::copy(image, &copy).map_err(failed(copy.clone()))?;
     let menu = format!("set timeout=0\nmultiboot2 /boot/kernel {command_line}\nboot\n");
     let config = grub.join("grub.cfg");
-    std::fs::write(&config, menu).map_err(file(config.clone()))?;
-    let iso = folder.join("shootdown.iso");
+    std::fs::write(&config, menu).map_err(failed(config.clone()))?;
+    let file = folder.join("shootdown.iso");
     let mut make = Command::new("grub-mkrescue");
-    make.args(["-d", PLATFORM, "--compress=xz", "--fonts=", "--locales=", "--themes="]);
-    make.arg("--install-modules=multiboot2 normal iso9660 biosdisk");
-    make.arg("-o").arg(&iso).arg(folder.join("tree"));
+    make.args(["--compress=xz", "--fonts=", "--locales=", "--themes="]);
+    make.arg("--install-modules=multiboot2 normal iso9660");
+    make.arg("-o").arg(&file).arg(folder.join("tree"));
     succeed("making the ISO", &mut make)?;
-    Ok(iso)
+    Ok(Iso { file, bios, uefi })
 }

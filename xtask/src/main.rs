@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use cli::{Cli, Command, Iommu, MachineArgs, Suite, TestArgs};
+use cli::{Arch, Cli, Command, Iommu, MachineArgs, Suite, TestArgs};
 use image::Profile;
 
 /// What went wrong before there was anything to judge.
@@ -63,10 +63,16 @@ enum Error {
 fn run(cli: Cli) -> Result<u8, Error> {
     match cli.command {
         Command::Image(of) => {
+            if of.iso && of.arch != Arch::X86_64 {
+                return Err(Error::Unusable(
+                    "an ISO is made for x86-64 only: leave out --iso".into(),
+                ));
+            }
             let image = image::build(of.arch, Profile::Release)?;
             say!("image: {}", image.display());
             if of.iso {
-                say!("ISO: {}", image::iso(&image, of.append.as_deref().unwrap_or(""))?.display());
+                let iso = image::iso(&image, of.append.as_deref().unwrap_or(""))?;
+                say!("ISO: {}, {}", iso.file.display(), iso.firmware());
             }
             Ok(0)
         }

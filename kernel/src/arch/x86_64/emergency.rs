@@ -52,9 +52,17 @@ pub const fn stack_of(vector: u64) -> u16 {
     0
 }
 
-#[repr(C, align(16))]
+/// The stacks of a CPU, apart from the rest: they are nothing but zeros, and take no room in the image.
+#[repr(align(16))]
+struct Stacks(UnsafeCell<[[u8; STACK]; VECTORS.len()]>);
+
+// SAFETY: memory that a CPU uses by way of its stack pointer alone.
+unsafe impl Sync for Stacks {}
+
+static STACKS: [Stacks; MAX_CPUS as usize] =
+    [const { Stacks(UnsafeCell::new([[0; STACK]; VECTORS.len()])) }; MAX_CPUS as usize];
+
 struct State {
-    stacks: [[u8; STACK]; VECTORS.len()],
     segment: TaskStateSegment,
     descriptors: GlobalDescriptorTable,
 }
@@ -67,7 +75,6 @@ unsafe impl Sync for States {}
 static STATES: States = States(
     [const {
         UnsafeCell::new(State {
-            stacks: [[0; STACK]; VECTORS.len()],
             segment: TaskStateSegment::new(),
             descriptors: GlobalDescriptorTable::new(),
         })
@@ -77,10 +84,10 @@ static STATES: States = States(
 /// Makes this CPU, whose number this is, ready for the three; each CPU calls it once, on its way up.
 pub fn load(cpu: CpuId) {
     let state = STATES.0[cpu.index()].get();
+    let bottom = STACKS[cpu.index()].0.get() as u64;
     // SAFETY: I2: nobody else uses this CPU's state, and it is not loaded yet. It is static, as what is loaded must be. The
     // table's first entries are those of the boot table, so that the selectors in use stay right.
     unsafe {
-        let bottom = (&raw const (*state).stacks) as u64;
         for stack in 0..VECTORS.len() {
             let top = VirtAddr::new(bottom + (stack as u64 + 1) * STACK as u64);
             (*state).segment.interrupt_stack_table[stack] = top;
