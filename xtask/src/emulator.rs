@@ -185,8 +185,12 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
     let ran = process::run(&mut command, machine.timeout, show)?;
     let ended = match ran.status.map(|status| status.code()) {
         None => Ended::Stopped(machine.timeout),
-        // `-no-reboot`: the emulator ends instead.
-        Some(Some(0)) => Ended::Reset,
+        // `-no-reboot`: the emulator ends instead. So it does where Arm's image could only turn the machine off, since KVM has no
+        // semihosting; then its last line is all there is.
+        Some(Some(0)) => match last_verdict(&ran.output) {
+            Some(verdict) if machine.arch == Arch::Aarch64 => Ended::Verdict(verdict),
+            _ => Ended::Reset,
+        },
         Some(Some(code)) => {
             // isa-debug-exit makes 2c+1 of c; semihosting leaves it.
             let own = if machine.arch == Arch::X86_64 { (code - 1) / 2 } else { code };
@@ -195,6 +199,11 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
         Some(None) => Ended::Without(None),
     };
     Ok(Ran { output: ran.output, errors: ran.errors, ended })
+}
+
+/// What the last line of the image says, if it is a verdict.
+fn last_verdict(output: &str) -> Option<Verdict> {
+    Verdict::of_name(output.lines().next_back()?.strip_prefix("verdict: ")?)
 }
 
 /// Has QEMU boot the image as a computer does: from an ISO, by firmware.
@@ -315,8 +324,7 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
         output::print(format_args!("{output}"));
     }
     // Bochs's own code says nothing: the last line of the image does.
-    let last = output.lines().rev().find_map(|line| line.strip_prefix("verdict: "));
-    let ended = match (last.and_then(Verdict::of_name), ran.status) {
+    let ended = match (last_verdict(&output), ran.status) {
         (Some(verdict), _) => Ended::Verdict(verdict),
         (None, None) => Ended::Stopped(machine.timeout),
         (None, Some(status)) => Ended::Without(status.code()),
@@ -324,6 +332,8 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
     // What Bochs has to say of its own end is in its log, among much else.
     let log = std::fs::read_to_string(folder.join("bochs.log")).unwrap_or_default();
     let panics = log.lines().filter_map(|line| line.split_once(">>PANIC<< "));
+    // The image ends it by a port that counts as a panic.
+    let panics = panics.filter(|_| !matches!(ended, Ended::Verdict(_)));
     let errors = panics.map(|(_, why)| format!("Bochs: {why}\n")).collect();
     Ok(Ran { output, errors, ended })
 }

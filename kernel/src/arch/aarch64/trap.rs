@@ -20,7 +20,7 @@
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
 
-use super::{cpu, gic};
+use super::{cpu, exit, gic, psci};
 use crate::arch::Fault;
 
 global_asm!(include_str!("vectors.s"));
@@ -55,7 +55,8 @@ unsafe extern "C" {
     static attempt_call_return: u8;
 }
 
-/// EC of ESR_EL1: an instruction abort, a data abort, both from EL1.
+/// EC of ESR_EL1: an undefined instruction; an instruction abort, a data abort, both from EL1.
+const UNDEFINED: u64 = 0;
 const FETCH: u64 = 0x21;
 const DATA: u64 = 0x25;
 
@@ -119,6 +120,10 @@ static EMERGENCY_STACK: Emergency = Emergency(UnsafeCell::new([0; 0x2000]));
 /// Called by `vectors.s` when there was no room on the stack to save anything.
 #[unsafe(no_mangle)]
 extern "C" fn aarch64_stack_gone(stack: u64) -> ! {
+    if exit::is_tried() {
+        // The second time, from this stack itself, which the vectors don't know: there is no semihosting.
+        psci::system_off()
+    }
     panic!(
         "an exception on {} could not be delivered: the stack is at {stack:#x}; ESR {:#x} FAR {:#x} ELR {:#x}",
         cpu::cpu(),
@@ -144,6 +149,10 @@ fn synchronous(frame: &mut Frame) {
     let lr = frame.x[30];
     match class(syndrome) {
         DATA if at(&raw const attempt_load_at) || at(&raw const attempt_store_at) => frame.elr += 4,
+        UNDEFINED if exit::is_tried() => {
+            frame.elr += 4;
+            return;
+        }
         FETCH if lr == (&raw const attempt_call_return).addr() as u64 => frame.elr = lr,
         _ => fatal("exception", frame),
     }
