@@ -57,6 +57,8 @@ pub enum MapError {
     /// is linked, or mapped at an address of the caller's, begins within one. Pages are those of the table's
     /// [granule](crate::table::Format::GRANULE).
     Unaligned,
+    /// The addresses are [reserved](super::Reservation) in another domain.
+    NotReserved,
     /// There is no address for it.
     Addresses(AllocError),
     /// The page table can't hold it.
@@ -81,6 +83,7 @@ impl fmt::Display for MapError {
             Self::Unaligned => f.write_str(
                 "whole pages are asked for; align the memory to the granule, or map segments one by one",
             ),
+            Self::NotReserved => f.write_str("the addresses are another domain's"),
             Self::Addresses(error) => error.fmt(f),
             Self::Table(error) => write!(f, "the page table can't hold it: {error:?}"),
             Self::NotHeld => f.write_str("the kernel does not let this memory be held"),

@@ -22,6 +22,8 @@ pub struct Reservation {
     range: IovaRange,
     /// Bits of a byte address within a page.
     granule: u32,
+    /// The domain whose they are.
+    domain: usize,
     /// Pages with memory behind them, from the first on.
     linked: u64,
     /// Up to where units know of them that remember what was not mapped.
@@ -66,7 +68,19 @@ impl<H: Host> Domain<H> {
             return Err(MapError::Empty);
         }
         let range = self.allocate(pages)?;
-        Ok(Reservation { range, granule: Self::SHIFT, linked: 0, told: 0, stale: false })
+        Ok(Reservation {
+            range,
+            granule: Self::SHIFT,
+            domain: self.engine.id(),
+            linked: 0,
+            told: 0,
+            stale: false,
+        })
+    }
+
+    /// Are these addresses the domain's own?
+    fn has_reserved(&self, reservation: &Reservation) -> bool {
+        reservation.domain == self.engine.id() || without!(ReservationOfAnother)
     }
 
     /// Puts `pages` pages of memory behind the next addresses; says by which address the device reaches them. It may
@@ -74,7 +88,7 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left, [`MapError::Unaligned`] if `phys` is not the
-    /// start of a page. Nothing more is linked then.
+    /// start of a page, [`MapError::NotReserved`] if the addresses are another domain's. Nothing more is linked then.
     pub fn link(
         &self,
         reservation: &mut Reservation,
@@ -84,6 +98,9 @@ impl<H: Host> Domain<H> {
     ) -> Result<DmaAddr, MapError> {
         if pages == 0 {
             return Err(MapError::Empty);
+        }
+        if !self.has_reserved(reservation) {
+            return Err(MapError::NotReserved);
         }
         if pages > reservation.pages() - reservation.linked {
             return Err(MapError::Overflow);
@@ -109,6 +126,9 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// [`MapError::NotTold`]; try again.
     pub fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
+        if !self.has_reserved(reservation) {
+            return Err(MapError::NotReserved);
+        }
         let new = reservation.linked - reservation.told;
         let first = reservation.range.first() + reservation.told;
         if let (true, Some(new)) = (self.config.caches_absence, IovaRange::new(first, new)) {
@@ -123,8 +143,11 @@ impl<H: Host> Domain<H> {
     /// so this waits whatever the domain's policy is.
     ///
     /// # Errors
-    /// See [`UnmapError`]. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
+    /// See [`UnmapError`]; [`UnmapError::NotMapped`] if the addresses are another domain's. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
     pub fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
+        if !self.has_reserved(reservation) {
+            return Err(UnmapError::NotMapped);
+        }
         if let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) {
             let outcome = self.unmap_pages(linked, None, Policy::Strict, false);
             let incomplete = matches!(outcome, Err(UnmapError::NotComplete(_)));
@@ -146,6 +169,9 @@ impl<H: Host> Domain<H> {
         &self,
         reservation: Reservation,
     ) -> Result<(), (UnmapError, Option<Reservation>)> {
+        if !self.has_reserved(&reservation) {
+            return Err((UnmapError::NotMapped, Some(reservation)));
+        }
         let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) else {
             let thing = Self::addresses_of(reservation.range);
             if reservation.stale {

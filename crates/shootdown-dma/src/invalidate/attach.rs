@@ -22,7 +22,7 @@ impl<U: Unit> Engine<U> {
     pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
         let member = self.members.get(unit).ok_or(AttachError::NoSuchUnit)?;
         let caching = member.attach(device, caches)?;
-        Ok(Seat { unit, device, caching })
+        Ok(Seat { engine: self.id(), unit, device, caching })
     }
 
     /// A device's configuration entry has become valid: makes a unit forget that it was not, and waits until it has. Needed
@@ -30,13 +30,13 @@ impl<U: Unit> Engine<U> {
     /// used.
     ///
     /// # Errors
-    /// See [`QueueError`]. The unit may not serve the device yet; try again.
+    /// See [`QueueError`]. The unit may not serve the device yet; try again. [`QueueError::NotListed`]: the seat is another domain's.
     pub fn announce(
         &self,
         seat: &Seat,
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), QueueError> {
-        let member = &self.members[seat.unit];
+        let member = self.member(seat)?;
         Self::tell_and_wait(member, || member.tell_arrived(seat), relax)
     }
 
@@ -53,8 +53,16 @@ impl<U: Unit> Engine<U> {
         if seat.caching.is_none() || without!(StaleForNewcomers) {
             return Ok(());
         }
-        let member = &self.members[seat.unit];
+        let member = self.member(seat)?;
         Self::tell_and_wait(member, || member.tell_domain(), relax)
+    }
+
+    /// The unit that a device is behind, if it is listed here.
+    fn member(&self, seat: &Seat) -> Result<&Member<U>, QueueError> {
+        if seat.engine != self.id() && !without!(SeatOfAnother) {
+            return Err(QueueError::NotListed);
+        }
+        Ok(&self.members[seat.unit])
     }
 
     fn tell_and_wait(
@@ -93,7 +101,7 @@ impl<U: Unit> Engine<U> {
     ///
     /// # Errors
     /// See [`QueueError`], and the seat: the device is still listed. [`QueueError::DeviceTimeout`]: it does not answer; reset
-    /// it, and call [`evict`](Self::evict).
+    /// it, and call [`evict`](Self::evict). [`QueueError::NotListed`]: the seat is another domain's; nothing has changed.
     pub fn detach(
         &self,
         seat: Seat,
@@ -115,7 +123,10 @@ impl<U: Unit> Engine<U> {
         seat: Seat,
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), (QueueError, Seat)> {
-        self.members[seat.unit].unlist(seat.caching);
+        match self.member(&seat) {
+            Ok(member) => member.unlist(seat.caching),
+            Err(error) => return Err((error, seat)),
+        }
         let seat = Seat { caching: None, ..seat };
         let phases =
             [Departure::Config, Departure::Translations].into_iter().filter(|what| match what {
@@ -131,7 +142,10 @@ impl<U: Unit> Engine<U> {
         mut phases: impl Iterator<Item = Departure>,
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), (QueueError, Seat)> {
-        let member = &self.members[seat.unit];
+        let member = match self.member(&seat) {
+            Ok(member) => member,
+            Err(error) => return Err((error, seat)),
+        };
         // [I11] What leads to the tables is forgotten before anybody is told to forget what was found there: a device whose
         // entry is cached goes on asking.
         let mut phase = phases.next();

@@ -103,6 +103,11 @@ impl<U: Unit> Engine<U> {
         Self { members, lanes, started: AtomicU64::new(0), ladder }
     }
 
+    /// Something that no other engine has as long as this one lives.
+    pub(crate) fn id(&self) -> usize {
+        self.lanes.as_ptr() as usize
+    }
+
     /// Its units, in the order of their numbers.
     pub(crate) fn units(&self) -> impl Iterator<Item = &U> {
         self.members.iter().map(|member| &member.unit)

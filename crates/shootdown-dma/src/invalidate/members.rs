@@ -100,6 +100,8 @@ impl core::error::Error for AttachError {}
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "a device without its seat can't be detached"]
 pub struct Seat {
+    /// Of the engine that has given it.
+    pub(super) engine: usize,
     pub(super) unit: usize,
     pub(super) device: DeviceId,
     pub(super) caching: Option<usize>,

@@ -16,8 +16,9 @@ const fn hole(first: u64, last: u64) -> IovaRange {
 /// interrupt address range). In other pages: [`IovaRange::of_bytes`].
 pub const INTERRUPTS: IovaRange = hole(0xfee00, 0xfeeff);
 
-/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (from
-/// memory of AMD's manuals: firmware lists what a machine reserves, and has the last word).
+/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (where Linux reserves it for every
+/// device behind AMD-Vi: `HT_RANGE_START` and `HT_RANGE_END` of `drivers/iommu/amd/iommu.c`). Firmware lists what a machine reserves,
+/// and has the last word.
 pub const HYPERTRANSPORT: IovaRange = hole(0xfd0_0000, 0xfff_ffff);
 
 /// What a domain's devices can address, and what of that is not to be used.

@@ -341,6 +341,9 @@ mutants! {
     /// A range is told with the code of 4 KiB, whatever the granule is.
     GranuleMistaken "granule-mistaken" Invalidate "invalidate/smmu.rs: encode"
         by scene(crate::invalidate::smmu::tests::pages_are_covered);
+    /// A device that is listed in another domain is taken off the list.
+    SeatOfAnother "seat-of-another" Invalidate "invalidate/attach.rs: member"
+        by test("bad_input.rs" "what_is_another_domains_is_refused");
     /// When two spans become one, it is as long as the first.
     NeighbourForgotten "neighbour-forgotten" Invalidate "invalidate/ladder.rs: join_neighbours"
         by scene(crate::invalidate::ladder::tests::rungs);
@@ -530,6 +533,9 @@ mutants! {
     /// A unit that counts in pages of another size than the table's is taken.
     GranuleUnchecked "granule-unchecked" Domain "domain/mod.rs: new"
         by scene(crate::domain::tests::granules::a_unit_that_counts_in_other_pages_is_refused);
+    /// What is reserved in one domain is linked and given back in another.
+    ReservationOfAnother "reservation-of-another" Domain "domain/two_step.rs: has_reserved"
+        by test("bad_input.rs" "what_is_another_domains_is_refused");
     /// Memory that begins within a page is taken for the page.
     UnalignedTaken "unaligned-taken" Domain "domain/map.rs: whole_pages"
         by scene(crate::domain::tests::granules::given_addresses_windows_and_identity_count_in_the_granule);

@@ -63,7 +63,24 @@ pub unsafe trait TableMemory: Sync {
     /// by more users than an entry counts, and takes it away before it frees this one.
     ///
     /// `None`, as long as the host says nothing else: there is none. Then who comes too many is
-    /// [told](super::MapErrorKind::CountFull).
+    /// [told](super::MapErrorKind::CountFull), and a domain takes another address. So it matters for
+    /// [identity addresses](crate::iova::identity) alone, and most where entries count few users (Arm: 2).
+    ///
+    /// With frames that lie together, an array beside them is all that it takes:
+    ///
+    /// ```
+    /// # use shootdown_dma::PhysAddr;
+    /// # use shootdown_dma::sync::AtomicU64;
+    /// /// Page frames from `first` on, and a word for each.
+    /// struct Frames { first: u64, words: Box<[AtomicU64]> }
+    /// impl Frames {
+    ///     fn side(&self, page: PhysAddr) -> Option<&AtomicU64> {
+    ///         self.words.get(((page.0 - self.first) / 4096) as usize)
+    ///     }
+    /// }
+    /// # let words = (0..4).map(|_| AtomicU64::new(0)).collect();
+    /// # assert!(Frames { first: 0x8000, words }.side(PhysAddr(0xb000)).is_some());
+    /// ```
     ///
     /// # Safety
     /// As [`table`](Self::table).

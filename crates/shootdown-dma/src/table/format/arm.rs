@@ -4,8 +4,17 @@
 //! 4:2, AP\[2:1\] 7:6, nG 11, PXN 53, XN 54. Second stage: MemAttr 5:2, S2AP 7:6, XN 54:53. Ours: 55 to 58 of leaves, 52 to
 //! 58 of tables.
 //!
-//! Output addresses have 48 bits: those of 52 have their upper bits elsewhere, and other fields give way to them. A table is as
+//! Output addresses have 48 bits: those of 52 (LPA, LPA2) have their upper bits elsewhere, and other fields give way to them. A table is as
 //! large as a page; the root may be smaller than that, or (second stage) up to 16 tables one behind the other.
+//!
+//! | granule | TG0, S2TG | TG of a command | S2SL0 | blocks |
+//! |---|---|---|---|---|
+//! | 4 KiB | 0 | 1 | levels less 2 | 2 MiB, 1 GiB |
+//! | 16 KiB | 2 | 2 | levels less 1 | 32 MiB |
+//! | 64 KiB | 1 | 3 | levels less 1 | 512 MiB |
+//!
+//! (Arm ARM: TCR_EL1, VTCR_EL2; IHI 0070: CD, STE, TLBI commands. Linux' `io-pgtable-arm.c` and `arm-smmu-v3.h` have the same codes,
+//! and 16 tables as the most that are concatenated. TG1, of the upper half of addresses, has others: nothing here is mapped there.)
 //!
 //! The first stage has no write-only: what is asked for as [`Rights::Write`] is read and write there.
 
@@ -194,7 +203,8 @@ impl ArmStage2 {
 }
 
 impl<const GRANULE: u32> ArmStage2<GRANULE> {
-    /// Tables for addresses of `bits` bits, 32 to 48, with as few levels as there can be: what is too much for them by up to four
+    /// Tables for addresses of `bits` bits, 32 to 48, with as few levels as there can be (which is also what units demand that have fewer
+    /// physical bits: with pages of 4 KiB a walk may begin at Arm's level 0 only from 44 bits on): what is too much for them by up to four
     /// bits is looked up in as many as 16 tables, one behind the other, at the level where walks begin (Arm ARM D8.2,
     /// *concatenated translation tables*). `None` for other widths, and other granules.
     ///

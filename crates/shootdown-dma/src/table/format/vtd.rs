@@ -1,7 +1,8 @@
 //! Intel VT-d, second level (VT-d specification 9.8: second-stage paging entries).
 //!
 //! R 0, W 1, PS 7 (a superpage), A 8 and D 9 (with SSADE), SNP 11, address 51:12. An entry is present if R or W is set.
-//! Rights of all levels are combined by AND: tables allow everything. Ignored, and so ours: 10, 52 to 60, 63.
+//! Rights of all levels are combined by AND: tables allow everything. Ignored, and so ours: 10, 52 to 60, 63 (the same bits that Linux'
+//! `generic_pt/fmt/vtdss.h` takes for software). Leaves are at levels 0 to 2; AW of a context entry is the levels less 2.
 
 use super::{ADDRESS, Format};
 use crate::addr::{PhysAddr, Rights};

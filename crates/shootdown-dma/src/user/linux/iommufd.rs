@@ -90,15 +90,24 @@ struct Attach {
     pt_id: u32,
 }
 
-// `include/uapi/linux/iommufd.h`: 64-bit words are aligned to 8 bytes on every architecture.
+// `include/uapi/linux/iommufd.h`: 64-bit words are aligned to 8 bytes on every architecture. Of `vfio_device_bind_iommufd` and
+// `vfio_device_attach_iommufd_pt` (vfio.h of Linux 6.6) later kernels have longer forms, and take these: `argsz` says so.
 const _: () = {
     assert!(size_of::<Destroy>() == 8 && size_of::<IoasAlloc>() == 12 && size_of::<Range>() == 16);
+    assert!(offset_of!(IoasAlloc, out_ioas_id) == 8 && offset_of!(Range, last) == 8);
     assert!(size_of::<IovaRanges>() == 32 && offset_of!(IovaRanges, allowed_iovas) == 16);
+    assert!(offset_of!(IovaRanges, num_iovas) == 8);
+    assert!(offset_of!(IovaRanges, out_iova_alignment) == 24);
     assert!(size_of::<IoasMap>() == 40 && offset_of!(IoasMap, user_va) == 16);
     assert!(offset_of!(IoasMap, length) == 24 && offset_of!(IoasMap, iova) == 32);
     assert!(size_of::<IoasUnmap>() == 24 && offset_of!(IoasUnmap, iova) == 8);
-    assert!(size_of::<Bind>() == 16 && size_of::<Attach>() == 12);
+    assert!(offset_of!(IoasUnmap, length) == 16 && offset_of!(IoasMap, ioas_id) == 8);
+    assert!(size_of::<Bind>() == 16 && offset_of!(Bind, iommufd) == 8);
+    assert!(offset_of!(Bind, out_devid) == 12);
+    assert!(size_of::<Attach>() == 12 && offset_of!(Attach, pt_id) == 8);
+    assert!(DESTROY == 0x3b80 && IOAS_ALLOC == 0x3b81 && IOAS_IOVA_RANGES == 0x3b84);
     assert!(IOAS_MAP == 0x3b85 && IOAS_UNMAP == 0x3b86);
+    assert!(DEVICE_BIND == 0x3b76 && DEVICE_ATTACH == 0x3b77);
 };
 
 /// An I/O address space of iommufd.

@@ -57,16 +57,20 @@ struct GroupStatus {
     flags: u32,
 }
 
-// `struct vfio_iommu_type1_dma_map`, `…_dma_unmap`, `vfio_group_status` (linux/vfio.h of Linux 6.1, printed by a C compiler).
+// `struct vfio_iommu_type1_dma_map`, `…_dma_unmap`, `vfio_group_status` (linux/vfio.h of Linux 6.1, printed by a C compiler, as the
+// places that `Info::read` looks at: sizes of pages at 8, the first capability at 16; of a capability its number at 0, the next at 4, windows
+// from 16 on, mappings that are left at 8).
 const _: () = {
     assert!(size_of::<Map>() == 32 && offset_of!(Map, vaddr) == 8);
     assert!(offset_of!(Map, iova) == 16 && offset_of!(Map, size) == 24);
     assert!(
         size_of::<Unmap>() == 24 && offset_of!(Unmap, iova) == 8 && offset_of!(Unmap, size) == 16
     );
-    assert!(size_of::<GroupStatus>() == 8);
+    assert!(size_of::<GroupStatus>() == 8 && offset_of!(GroupStatus, flags) == 4);
     assert!(IOMMU_GET_INFO == 0x3b70 && IOMMU_MAP_DMA == 0x3b71 && IOMMU_UNMAP_DMA == 0x3b72);
-    assert!(GET_API_VERSION == 0x3b64 && GROUP_GET_DEVICE_FD == 0x3b6a);
+    assert!(GET_API_VERSION == 0x3b64 && CHECK_EXTENSION == 0x3b65 && SET_IOMMU == 0x3b66);
+    assert!(GROUP_GET_STATUS == 0x3b67 && GROUP_SET_CONTAINER == 0x3b68);
+    assert!(GROUP_GET_DEVICE_FD == 0x3b6a);
 };
 
 /// What the kernel says of a container.
