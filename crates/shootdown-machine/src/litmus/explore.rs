@@ -8,9 +8,10 @@ use std::fmt::Write as _;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use super::condition::Ending;
+use super::device;
 use super::error::RunError;
 use super::machine::{End, Machine, Options, State};
-use super::program::Place;
+use super::program::{Instruction, Place};
 use super::step::{Stepper, settle};
 use super::test::{Features, Test};
 
@@ -98,6 +99,17 @@ fn describe(end: &End<'_>) -> String {
             if end.faulted(cpu, at) {
                 let label = instruction.label.clone().unwrap_or_else(|| at.to_string());
                 let _ = write!(text, "fault({cpu}:{label}) ");
+            }
+        }
+    }
+    for (number, device) in test.devices.iter().enumerate() {
+        for (at, Instruction { op, label, .. }) in device.code.iter().enumerate() {
+            let actor = device::FIRST + number;
+            if end.faulted(actor, at) {
+                let label = label.clone().unwrap_or_else(|| at.to_string());
+                let _ = write!(text, "fault(d{number}:{label}) ");
+            } else if let Some(reg) = op.target() {
+                let _ = write!(text, "d{number}:r{reg}={:?} ", end.register(actor, reg));
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::hostile::{
 use shootdown::Tag;
 
 use super::condition::Ending;
+use super::device::{self, Access, Io};
 use super::error::RunError;
 use super::program::{Op, Place};
 use super::test::{Arch, Features, Test};
@@ -145,6 +146,7 @@ pub(super) struct State {
     pub words: Words,
     pub hw: Hostile,
     pub cpus: Vec<CpuState>,
+    pub io: Io,
 }
 
 impl<'a> Machine<'a> {
@@ -199,7 +201,9 @@ impl<'a> Machine<'a> {
         }
         let idle = |code: usize| CpuState { steps: vec![Step::Waiting; code], interrupts: 0 };
         let cpus = test.cpus.iter().map(|program| idle(program.code.len())).collect();
-        Ok(State { words, hw, cpus })
+        let mut io = Io::new(&test.devices);
+        io.refresh(self, &words);
+        Ok(State { words, hw, cpus, io })
     }
 
     /// The word of a variable or a table's entry.
@@ -273,7 +277,17 @@ pub(super) struct End<'a> {
 
 impl Ending for End<'_> {
     fn register(&self, cpu: usize, reg: u8) -> Value {
-        super::window::View::new(self.machine, self.state, cpu).last_value(reg)
+        let Some(device) = cpu.checked_sub(device::FIRST) else {
+            return super::window::View::new(self.machine, self.state, cpu).last_value(reg);
+        };
+        let code = &self.machine.test.devices[device].code;
+        let accesses = &self.state.io.devices[device].accesses;
+        let mut last = code.iter().zip(accesses).rev();
+        let found = last.find_map(|(instruction, access)| match access {
+            Access::Done(value) if instruction.op.target() == Some(reg) => Some(*value),
+            _ => None,
+        });
+        found.unwrap_or_default()
     }
 
     fn memory(&self, place: Place) -> Value {
@@ -287,6 +301,9 @@ impl Ending for End<'_> {
     }
 
     fn faulted(&self, cpu: usize, at: usize) -> bool {
-        self.state.cpus[cpu].steps[at] == Step::Faulted
+        match cpu.checked_sub(device::FIRST) {
+            None => self.state.cpus[cpu].steps[at] == Step::Faulted,
+            Some(device) => self.state.io.devices[device].accesses[at] == Access::Faulted,
+        }
     }
 }

@@ -12,6 +12,7 @@
 //!   ([`check_directory`]);
 //! - `window` and `step` say what a CPU may do next: x86-64 executes in order with a store buffer, AArch64
 //!   and RISC-V in any order that dependencies, barriers and accesses of the same word permit;
+//! - `device` is devices behind an IOMMU, where a test has some;
 //! - [`explore`] visits every state once, [`run`] compares with the published verdict.
 //!
 //! # Invariants
@@ -45,6 +46,7 @@
 //! ```
 
 mod condition;
+mod device;
 mod embedded;
 mod error;
 mod explore;

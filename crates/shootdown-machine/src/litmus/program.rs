@@ -1,5 +1,6 @@
 //! Instructions: what a program of a test is made of.
 
+use super::device::Command;
 use super::value::Value;
 
 /// A register of one CPU.
@@ -161,6 +162,12 @@ pub(super) enum Op {
     },
     /// Waits for an interrupt and takes it.
     TakeInterrupt,
+    /// Puts a command into the queue of the IOMMU.
+    Command(Command),
+    /// Writes the line of a table's entry back to memory.
+    WriteBack {
+        place: Place,
+    },
 }
 
 /// What [`Op::Set`] computes.
@@ -190,8 +197,8 @@ impl Op {
     pub fn class(&self) -> Option<Class> {
         match self {
             Self::Load { .. } | Self::Wait { .. } => Some(Class::READS),
-            Self::Store { .. } => Some(Class::WRITES),
-            Self::StoreExclusive { .. } => Some(Class::WRITES),
+            Self::Store { .. } | Self::StoreExclusive { .. } => Some(Class::WRITES),
+            Self::Command(_) | Self::WriteBack { .. } => Some(Class::WRITES),
             Self::Swap { .. } => Some(Class::BOTH),
             _ => None,
         }
@@ -204,7 +211,8 @@ impl Op {
             | Self::Wait { place, .. }
             | Self::Store { place, .. }
             | Self::StoreExclusive { place, .. }
-            | Self::Swap { place, .. } => Some(place),
+            | Self::Swap { place, .. }
+            | Self::WriteBack { place } => Some(place),
             _ => None,
         }
     }

@@ -6,6 +6,7 @@ mod settle;
 use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Outcome, TableId, Update};
 use shootdown::{Reach, Tag};
 
+use super::device;
 use super::machine::{Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
 use super::program::{Class, Op, Place};
 use super::test::{Arch, Faults};
@@ -19,7 +20,7 @@ const FAILED: Value = Value::number(1);
 
 /// Collects the states that may follow one.
 pub(super) struct Stepper<'a> {
-    machine: &'a Machine<'a>,
+    pub(super) machine: &'a Machine<'a>,
     outcomes: Vec<Outcome>,
     updates: Vec<Update>,
 }
@@ -42,17 +43,18 @@ impl<'a> Stepper<'a> {
             }
             self.speculative_updates(state, cpu, tell)?;
         }
-        Ok(())
+        self.devices(state, tell)
     }
 
     /// Is every program at its end?
     pub fn ended(&self, state: &State) -> bool {
-        (0..state.cpus.len()).all(|cpu| {
-            let view = View::new(self.machine, state, cpu);
-            view.path.complete
-                && (0..view.path.len())
-                    .all(|k| matches!(view.op(k), Op::Barrier(_)) || view.step(k).finished())
-        })
+        device::ended(state)
+            && (0..state.cpus.len()).all(|cpu| {
+                let view = View::new(self.machine, state, cpu);
+                view.path.complete
+                    && (0..view.path.len())
+                        .all(|k| matches!(view.op(k), Op::Barrier(_)) || view.step(k).finished())
+            })
     }
 
     fn instruction(
@@ -75,6 +77,14 @@ impl<'a> Stepper<'a> {
             (_, Step::Waiting) if matches!(op.place(), Some(Place::Page(_))) => {
                 self.translate(view, k, tell)
             }
+            (Op::Command(command), Step::Waiting | Step::Held { .. }) => {
+                self.command(view, k, *command, tell);
+                Ok(())
+            }
+            (Op::WriteBack { place }, Step::Waiting) => {
+                self.write_back(view, k, *place, tell);
+                Ok(())
+            }
             (_, Step::Waiting | Step::Held { .. }) if op.class().is_some() => {
                 self.perform(view, k, tell)
             }
@@ -85,7 +95,7 @@ impl<'a> Stepper<'a> {
     }
 
     /// Adds a state, after whatever follows by itself.
-    fn emit(&self, mut state: State, tell: &mut dyn FnMut(State)) {
+    pub(super) fn emit(&self, mut state: State, tell: &mut dyn FnMut(State)) {
         if settle(self.machine, &mut state) {
             tell(state);
         }
@@ -202,10 +212,18 @@ impl<'a> Stepper<'a> {
     }
 
     /// A word changes for everyone.
-    fn write(&self, state: &mut State, word: u8, value: Value) -> Result<(), HostileError> {
+    pub(super) fn write(
+        &self,
+        state: &mut State,
+        word: u8,
+        value: Value,
+    ) -> Result<(), HostileError> {
         let cell = &mut state.words.0[usize::from(word)];
-        *cell = (value, cell.1 + 1);
+        let (before, version) = *cell;
+        *cell = (value, version + 1);
         if let Some(entry) = self.machine.entry(word) {
+            state.io.outdated(self.machine, word, before);
+            state.io.refresh(self.machine, &state.words);
             let walker = Walker { machine: self.machine, words: &state.words, cpus: &state.cpus };
             state.hw.changed(&walker, entry)?;
         }
@@ -412,7 +430,7 @@ impl View<'_> {
     }
 
     /// May an access of this class be performed as far as barriers and the kind of machine go?
-    fn may_perform(&self, k: usize, class: Class) -> bool {
+    pub(super) fn may_perform(&self, k: usize, class: Class) -> bool {
         self.ordered(k, class)
             && match self.machine.execution {
                 Execution::Window => self.may_start(k, false),

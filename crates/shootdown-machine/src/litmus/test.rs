@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::condition::Condition;
+use super::device::{Device, Iommu};
 use super::program::Instruction;
 use super::value::Value;
 
@@ -170,6 +171,8 @@ pub struct Test {
     pub(super) tables: Vec<Table>,
     pub(super) pages: Vec<Page>,
     pub(super) cpus: Vec<Program>,
+    pub(super) iommu: Iommu,
+    pub(super) devices: Vec<Device>,
     pub(super) goal: Condition,
     pub(super) witnesses: Vec<Condition>,
 }

@@ -82,6 +82,8 @@ fn a_broken_machine_fails_the_suite() {
                 "aarch64/needTLBI1",
                 "riscv64/map-faults-twice",
                 "riscv64/shootdown-early-ack",
+                "x86-64/dma-address-reused-early",
+                "aarch64/dma-table+dsb-tlbi.leaf-sync",
             ],
         ),
         (
@@ -93,6 +95,7 @@ fn a_broken_machine_fails_the_suite() {
                 "aarch64/MP.RT.EL1+dsb-tlbi-dsb+dsb-isb",
                 "aarch64/TLBI-wrong-asid",
                 "riscv64/sfence-other-page",
+                "x86-64/dma-table-freed-as-leaf",
             ],
         ),
         (
@@ -104,15 +107,30 @@ fn a_broken_machine_fails_the_suite() {
                 "aarch64/MP+dmb.st+dsb.st-tlbi-dsb-isb",
                 "aarch64/ROT.inv+po",
                 "riscv64/sinval-without-w-inval",
+                "aarch64/dma-map+po",
+                "riscv64/dma-unmap-unfenced",
             ],
         ),
         (
             Breakage::ForgetsToInvalidate,
-            &["x86-64/invlpg-own-read", "x86-64/shootdown", "aarch64/TA1", "riscv64/sinval"],
+            &[
+                "x86-64/invlpg-own-read",
+                "x86-64/shootdown",
+                "aarch64/TA1",
+                "riscv64/sinval",
+                "x86-64/dma-unmap",
+                "aarch64/dma-table+dsb-tlbi-sync",
+            ],
         ),
         (
             Breakage::ImpatientSync,
-            &["aarch64/RBS+dsb-tlbiis-dsb", "aarch64/WBM+dsb-tlbiis-dsb", "aarch64/coRR-pte9"],
+            &[
+                "aarch64/RBS+dsb-tlbiis-dsb",
+                "aarch64/WBM+dsb-tlbiis-dsb",
+                "aarch64/coRR-pte9",
+                "x86-64/dma-late-write",
+                "riscv64/dma-late-write",
+            ],
         ),
     ];
     for (breakage, expected) in broken {
@@ -162,10 +180,19 @@ fn errors_name_the_line_and_what_to_do() {
         ("  dmb ishlost", "ishlost"),
         ("  r99 = load x", "r99"),
         ("  store pte(x, 3) = f", "level 3"),
+        ("  iommu.device 0 x", "no such device"),
+        ("  iommu.wait x = 1", "variable"),
+        ("  write.back x", "entries"),
+        ("device 1", "not next"),
+        ("device 0\n  dsb ish", "no device"),
     ] {
         let error = Test::parse("file", &format!("{head}{line}\nexists always\n")).unwrap_err();
         let text = error.to_string();
         assert!(text.contains(needle) || error.help.contains(needle), "{text}");
-        assert!(text.starts_with("file:8: ") && !error.help.is_empty(), "{text}");
+        let lines = line.lines().count();
+        assert!(
+            text.starts_with(&format!("file:{}: ", 7 + lines)) && !error.help.is_empty(),
+            "{text}"
+        );
     }
 }

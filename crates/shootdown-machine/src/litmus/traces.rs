@@ -82,6 +82,9 @@ fn writer(test: &Test) -> Result<u32, RunError> {
     if test.arch != Arch::Aarch64 {
         return no("traces are of AArch64 tests");
     }
+    if !test.devices.is_empty() {
+        return no("traces know no devices");
+    }
     let roots: BTreeSet<(usize, u16)> = test.cpus.iter().map(|p| (p.root, p.tag)).collect();
     let loads = test.cpus.iter().flat_map(|p| &p.code).any(|i| matches!(i.op, Op::Root { .. }));
     if roots.len() != 1 || loads {

@@ -201,7 +201,9 @@ impl<'a> View<'a> {
         let behind = |j: usize| match (self.op(j), self.step(j)) {
             (Op::Barrier(Barrier::Memory { before, .. }), _) => self.accesses_done(j, *before),
             (Op::Barrier(_), _) => true,
-            (Op::Store { .. }, Step::Held { .. }) => self.machine.execution == Execution::Tso,
+            (Op::Store { .. } | Op::Command(_), Step::Held { .. }) => {
+                self.machine.execution == Execution::Tso
+            }
             (_, step) => step.finished(),
         };
         self.machine.execution == Execution::Window || (0..k).all(behind)

@@ -26,6 +26,7 @@ use kinds::Kinds;
 use program::{Layout, Translator, invalidated};
 use text::Outline;
 
+use super::device::Iommu;
 use super::machine::Options;
 use super::parse::names::empty_table;
 use super::test::{Arch, Case, Faults, Features, Page, Program, Test, Word};
@@ -283,6 +284,8 @@ fn translate(
         tables: vec![table],
         pages: pages.into_iter().map(|(_, page)| page).collect(),
         cpus,
+        iommu: Iommu::default(),
+        devices: vec![],
         goal,
         witnesses: vec![],
     };

@@ -4,14 +4,20 @@ use super::names::{Names, register};
 use super::program::instruction_named;
 use super::tokens::{Tokens, number};
 use crate::litmus::condition::Condition;
+use crate::litmus::device::{self, Device};
 use crate::litmus::error::Problem;
 use crate::litmus::program::Place;
 use crate::litmus::test::Program;
 
 /// Reads a whole condition.
-pub(super) fn parse(names: &Names, cpus: &[Program], line: &str) -> Result<Condition, Problem> {
+pub(super) fn parse(
+    names: &Names,
+    cpus: &[Program],
+    devices: &[Device],
+    line: &str,
+) -> Result<Condition, Problem> {
     let mut tokens = Tokens::new(line);
-    let parser = Parser { names, cpus };
+    let parser = Parser { names, cpus, devices };
     let condition = parser.or(&mut tokens)?;
     tokens.finish()?;
     Ok(condition)
@@ -20,6 +26,7 @@ pub(super) fn parse(names: &Names, cpus: &[Program], line: &str) -> Result<Condi
 struct Parser<'a> {
     names: &'a Names,
     cpus: &'a [Program],
+    devices: &'a [Device],
 }
 
 impl Parser<'_> {
@@ -61,13 +68,17 @@ impl Parser<'_> {
             tokens.expect(":")?;
             let name = tokens.need("a label")?;
             tokens.expect(")")?;
-            let at = instruction_named(&self.cpus[cpu].code, name).ok_or_else(|| {
-                Problem::new(format!("cpu {cpu} has no label `{name}`"), "label the instruction")
+            let code = match cpu.checked_sub(device::FIRST) {
+                None => &self.cpus[cpu].code,
+                Some(device) => &self.devices[device].code,
+            };
+            let at = instruction_named(code, name).ok_or_else(|| {
+                Problem::new(format!("there is no label `{name}`"), "label the instruction")
             })?;
             return Ok(Condition::Fault { cpu, at });
         }
         let first = tokens.peek().unwrap_or_default();
-        if number(first).is_some() {
+        if number(first).is_some() || self.device(first).is_some() {
             let cpu = self.cpu(tokens)?;
             tokens.expect(":")?;
             let name = tokens.need("a register")?;
@@ -93,7 +104,18 @@ impl Parser<'_> {
         Ok(Condition::Memory { place, value: self.names.value(tokens)? })
     }
 
+    /// `d0`, `d1`.
+    fn device(&self, token: &str) -> Option<usize> {
+        let device = token.strip_prefix('d').and_then(number)? as usize;
+        (device < self.devices.len()).then_some(device)
+    }
+
+    /// A CPU, or a device.
     fn cpu(&self, tokens: &mut Tokens<'_>) -> Result<usize, Problem> {
+        if let Some(device) = tokens.peek().and_then(|token| self.device(token)) {
+            tokens.next()?;
+            return Ok(device::FIRST + device);
+        }
         let n = tokens.number("a CPU")? as usize;
         if n < self.cpus.len() {
             return Ok(n);

@@ -4,6 +4,7 @@
 
 pub(crate) mod barriers;
 mod condition;
+mod device;
 pub(crate) mod names;
 pub(crate) mod program;
 pub(crate) mod tokens;
@@ -15,6 +16,7 @@ use program::Draft;
 use tokens::Tokens;
 
 use super::condition::Condition;
+use super::device::{Device, Iommu};
 use super::error::{ParseError, Problem};
 use super::program::Place;
 use super::test::{Arch, Case, Expectation, Faults, Features, Page, Program, Test, Word};
@@ -56,12 +58,16 @@ struct Reader {
     levels: Option<u8>,
     names: Option<Names>,
     cpus: Vec<Program>,
+    iommu: Iommu,
+    devices: Vec<Device>,
+    /// The program that is being read is a device's.
+    of_device: bool,
     draft: Option<Draft>,
     goal: Option<Condition>,
     witnesses: Vec<Condition>,
 }
 
-const HEADER: [&str; 15] = [
+const HEADER: [&str; 17] = [
     "test",
     "arch",
     "source",
@@ -76,13 +82,15 @@ const HEADER: [&str; 15] = [
     "entry",
     "map",
     "page",
+    "iommu",
     "cpu",
+    "device",
 ];
 
 impl Reader {
     fn line(&mut self, line: &str, at: usize) -> Result<(), (usize, Problem)> {
         let keyword = Tokens::new(line).peek().unwrap_or_default();
-        let ends_program = matches!(keyword, "cpu" | "exists" | "witness");
+        let ends_program = matches!(keyword, "cpu" | "device" | "exists" | "witness");
         if let (Some(draft), Some(names), false) = (&mut self.draft, &self.names, ends_program) {
             return draft.line(names, line, at).map_err(|problem| (at, problem));
         }
@@ -160,6 +168,8 @@ impl Reader {
                 self.levels = Some(levels);
             }
             "cpu" => self.cpu(tokens)?,
+            "iommu" => self.iommu = device::iommu(tokens)?,
+            "device" => self.device(tokens)?,
             _ => self.declaration(keyword, tokens)?,
         }
         Ok(())
@@ -261,18 +271,22 @@ impl Reader {
             ));
         }
         let names = self.names()?;
-        let mut root = 0;
-        if tokens.take("root") {
-            let name = tokens.need("a table")?;
-            root = names.table(name).ok_or_else(|| {
-                Problem::new(format!("there is no table `{name}`"), "declare it with `table`")
-            })?;
-        }
+        let root = names.root(tokens)?;
         let mut tag = barriers::DEFAULT_TAG;
         if tokens.take("tag") {
             tag = tokens.number("a tag")? as u16;
         }
         self.cpus.push(Program { root, tag, code: vec![], registers: vec![] });
+        self.of_device = false;
+        self.draft = Some(Draft::default());
+        Ok(())
+    }
+
+    fn device(&mut self, tokens: &mut Tokens<'_>) -> Result<(), Problem> {
+        let count = self.devices.len();
+        let device = device::head(self.names()?, count, tokens)?;
+        self.devices.push(device);
+        self.of_device = true;
         self.draft = Some(Draft::default());
         Ok(())
     }
@@ -280,6 +294,11 @@ impl Reader {
     fn end_program(&mut self) -> Result<(), (usize, Problem)> {
         if let Some(draft) = self.draft.take() {
             let code = draft.finish()?;
+            if self.of_device {
+                device::may_do(&code)?;
+                self.devices.last_mut().expect("a draft belongs to a device").code = code;
+                return Ok(());
+            }
             self.cpus.last_mut().expect("a draft belongs to a CPU").code = code;
         }
         Ok(())
@@ -289,7 +308,7 @@ impl Reader {
         let names = self.names.as_ref().ok_or_else(|| {
             Problem::new("a question before the test", "write it after the programs")
         })?;
-        let condition = condition::parse(names, &self.cpus, text)?;
+        let condition = condition::parse(names, &self.cpus, &self.devices, text)?;
         if !goal {
             self.witnesses.push(condition);
         } else if self.goal.replace(condition).is_some() {
@@ -321,6 +340,8 @@ impl Reader {
                     let help = "interrupt another CPU of the test";
                     return Err((instruction.line, Problem::new("no such CPU", help)));
                 }
+                device::names_one(&instruction.op, &self.devices)
+                    .map_err(|problem| (instruction.line, problem))?;
             }
         }
         Ok(Test {
@@ -337,6 +358,8 @@ impl Reader {
             tables: names.tables,
             pages: names.pages,
             cpus: self.cpus,
+            iommu: self.iommu,
+            devices: self.devices,
             goal: self.goal.ok_or_else(|| missing("exists"))?,
             witnesses: self.witnesses,
         })

@@ -39,6 +39,17 @@ impl Names {
         self.tables.iter().position(|table| table.name == name)
     }
 
+    /// `root TABLE`, or the first table.
+    pub fn root(&self, tokens: &mut Tokens<'_>) -> Result<usize, Problem> {
+        if !tokens.take("root") {
+            return Ok(0);
+        }
+        let name = tokens.need("a table")?;
+        self.table(name).ok_or_else(|| {
+            Problem::new(format!("there is no table `{name}`"), "declare it with `table`")
+        })
+    }
+
     pub fn frame(&self, name: &str) -> Option<usize> {
         self.frames.iter().position(|frame| frame.name == name)
     }

@@ -1,8 +1,8 @@
 //! Lines of a program.
 
-use super::barriers;
 use super::names::{Names, register};
 use super::tokens::{Tokens, number};
+use super::{barriers, device};
 use crate::litmus::error::Problem;
 use crate::litmus::program::{Arithmetic, Instruction, Op, Operand, Order, Place, Reg};
 use crate::litmus::value::Value;
@@ -98,12 +98,15 @@ impl Draft {
                 let keep = tokens.take("keep");
                 Ok(Op::Root { table: table as u8, tag: tag as u16, keep })
             }
-            mnemonic => barriers::parse(names, mnemonic, tokens)?.ok_or_else(|| {
-                Problem::new(
-                    format!("`{mnemonic}` is no instruction of {}", names.arch),
-                    "see the list in the format's page",
-                )
-            }),
+            mnemonic => match device::command(names, mnemonic, tokens)? {
+                Some(op) => Ok(op),
+                None => barriers::parse(names, mnemonic, tokens)?.ok_or_else(|| {
+                    Problem::new(
+                        format!("`{mnemonic}` is no instruction of {}", names.arch),
+                        "see the list in the format's page",
+                    )
+                }),
+            },
         }
     }
 
