@@ -1,7 +1,9 @@
-//! COM1, which every machine that this image runs on has, or ignores.
+//! COM1, which every machine that this image runs on has, or ignores; and the screen, if there is one.
 
 use uart_16550::spec::registers::LSR;
 use uart_16550::{BaudRate, Config, Uart16550, backend::PioBackend};
+
+use super::screen;
 
 const COM1: u16 = 0x3f8;
 
@@ -22,12 +24,14 @@ pub fn put(byte: u8) {
     let mut port = port();
     // If it is never ready there is nobody to tell.
     let _ = (0..PATIENCE).any(|_| port.try_send_byte(byte).is_ok());
+    screen::put(byte);
 }
 
 /// 115200 baud, 8 bits, no parity; interrupts off.
 pub(super) fn init() {
     // An error is a machine without one.
     let _ = port().init(Config { baud_rate: BaudRate::Baud115200, ..Config::DEFAULT });
+    screen::init();
 }
 
 /// Waits until the last byte has left: a machine that is switched off loses it otherwise.

@@ -20,6 +20,7 @@ mod multiboot2;
 mod percpu;
 mod power;
 mod pvh;
+mod screen;
 mod timer;
 mod traps;
 
