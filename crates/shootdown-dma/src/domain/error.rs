@@ -18,6 +18,8 @@ pub enum DomainError {
         /// Its number.
         unit: usize,
     },
+    /// The table does not reach as far as the [zones](crate::iova::identity::Layout) of identity addresses do.
+    IdentityTooWide,
     /// The pages of a guarded domain's pool have another size than the table's.
     PoolGranule,
 }
@@ -29,6 +31,9 @@ impl fmt::Display for DomainError {
             Self::Granule { unit } => {
                 write!(f, "unit {unit} counts in pages of another size than the table has")
             }
+            Self::IdentityTooWide => f.write_str(
+                "identity zones end beyond what the table resolves; use more levels, or narrower zones",
+            ),
             Self::PoolGranule => {
                 f.write_str("the pool's pages are of another size than the table's")
             }

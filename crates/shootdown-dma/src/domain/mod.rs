@@ -379,8 +379,15 @@ impl<H: Host> Domain<H> {
         if let Some(unit) = other.filter(|_| !without!(GranuleUnchecked)) {
             return Err(DomainError::Granule { unit });
         }
+        let table = IoPageTable::new(format, tables, cpus)?;
+        let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
+        if wide && !without!(IdentityUnchecked) {
+            // SAFETY: nobody knows of it.
+            unsafe { table.free() };
+            return Err(DomainError::IdentityTooWide);
+        }
         Ok(Self {
-            table: IoPageTable::new(format, tables, cpus)?,
+            table,
             engine,
             stranded: Local::new(1, |_| Vec::new())?,
             host,

@@ -583,6 +583,21 @@ fn by_identity(world: &World, policy: Policy) -> Domain<&World> {
 }
 
 #[test]
+pub(crate) fn identity_zones_beyond_the_table_are_refused() {
+    let world = World::default();
+    let new = |width, top| {
+        let config = Config::new(1).identity(Layout::new(width, top, LeafSize::Page).unwrap());
+        let tree = Tight::from(Tree::new(&Space::below(1 << 20)).unwrap());
+        let format = VtdSecondLevel::new(3, true, true).unwrap();
+        Domain::new(&world, config, tree, format, &world, [(&world, ID)]).err()
+    };
+    assert_eq!(new(27, 18), None, "39 bits");
+    let before = world.tables.load(Ordering::Relaxed);
+    assert_eq!(new(28, 18), Some(DomainError::IdentityTooWide));
+    assert_eq!(world.tables.load(Ordering::Relaxed), before, "its table is freed");
+}
+
+#[test]
 fn identity_addresses_are_shared_and_go_with_the_last_user() {
     let world = World::default();
     let domain = by_identity(&world, Policy::Held);

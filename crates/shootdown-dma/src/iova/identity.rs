@@ -20,6 +20,8 @@
 //! What does not fit gets a reason ([`Unfit`]) and goes to the fallback allocator. The address alone tells which of
 //! the two it was ([`Layout::decode`]), so that unmapping looks nothing up.
 //!
+//! Pages may also have 16 or 64 KiB, as tables say; the larger zones are for tables of 4 KiB pages.
+//!
 //! This is the layout only: entries, and how mappings of the same page are counted, are the page table's.
 //!
 //! - **P3** Decoding an encoded page gives the page, the rights and the size; zones are disjoint.
@@ -191,6 +193,13 @@ impl<'a> Layout<'a> {
         1 << self.shift
     }
 
+    /// The last page of the last zone: tables must resolve as much.
+    #[must_use]
+    pub const fn last_page(&self) -> u64 {
+        // Four zones for each size.
+        ((self.largest as u64 + 1) << (self.shift + 2)) - 1
+    }
+
     /// Zone 0, for the fallback allocator.
     #[must_use]
     pub const fn fallback(&self) -> Space<'a> {
@@ -306,7 +315,7 @@ pub(crate) mod tests {
                             continue;
                         };
                         assert!(fits && range.pages() == leaves * leaf);
-                        assert!(range.last() < 1 << width, "beyond the width");
+                        assert!(range.last() <= layout.last_page() && range.last() < 1 << width);
                         assert!(!range.overlaps(reserved[0]));
                         let place = Place::Identity { first, rights, size };
                         assert_eq!(layout.decode(range), Some(place), "P3");

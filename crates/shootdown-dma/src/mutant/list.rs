@@ -536,6 +536,9 @@ mutants! {
     /// What is reserved in one domain is linked and given back in another.
     ReservationOfAnother "reservation-of-another" Domain "domain/two_step.rs: has_reserved"
         by test("bad_input.rs" "what_is_another_domains_is_refused");
+    /// Zones of identity addresses are taken that end beyond the table.
+    IdentityUnchecked "identity-unchecked" Domain "domain/mod.rs: new"
+        by scene(crate::domain::tests::identity_zones_beyond_the_table_are_refused);
     /// Memory that begins within a page is taken for the page.
     UnalignedTaken "unaligned-taken" Domain "domain/map.rs: whole_pages"
         by scene(crate::domain::tests::granules::given_addresses_windows_and_identity_count_in_the_granule);
