@@ -19,7 +19,7 @@ use crate::memory::{self, FRAME};
 use crate::port::Deadline;
 
 /// Milliseconds within which every try must be over; each of the device's copies takes a hundred.
-const LIMIT: u64 = 60_000;
+const LIMIT: u64 = 20_000;
 
 /// Pages below this are the cases' own to give out; the domain's allocator has the rest, and hands it out from above.
 const GIVEN: u64 = 0x1000;
