@@ -48,6 +48,8 @@ fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
 fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Held), |behind| {
         behind.domain.poll(BEGIN)?;
+        // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
+        behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         behind.domain.unmap(buffer.at, FRAME)?;
@@ -103,6 +105,8 @@ fn strict_ish_full<I: Iommu>(stage: &Stage<I>) -> Outcome {
 fn lazy<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         behind.domain.poll(BEGIN)?;
+        // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
+        behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         behind.domain.unmap(buffer.at, FRAME)?;
