@@ -204,6 +204,79 @@ fn what_a_seat_lets_go_of_is_freed_after() {
     });
 }
 
+/// A seat that is nobody else's.
+fn at_seat(
+    table: &'static World,
+    number: usize,
+) -> Walker<'static, VtdSecondLevel, &'static Memory> {
+    // SAFETY: each thread has a number of its own.
+    unsafe { table.walker_at(number) }.expect("a seat")
+}
+
+/// Page 5 is kept by CPU 0, and used.
+fn kept() -> (&'static World, Walker<'static, VtdSecondLevel, &'static Memory>) {
+    let table = world();
+    let mut walker = at_seat(table, 0);
+    walker.acquire(5, phys(5), Rights::Read).expect("free");
+    assert_eq!(walker.release(5), Ok(Released::Last));
+    walker.expect(5);
+    assert_eq!(walker.acquire_near(range(5, 1), phys(5), Rights::Read, true), Some(true));
+    (table, walker)
+}
+
+/// Its use is over here.
+fn let_go_of(walker: &mut Walker<'_, VtdSecondLevel, &'static Memory>) -> bool {
+    walker.idle(5) || walker.release(5).is_ok()
+}
+
+#[test]
+fn what_is_kept_is_mapped_or_not() {
+    holds("a kept page that is unmapped twice at once", None, &[Mutant::RevivedUnchecked], || {
+        let (table, mut walker) = kept();
+        let other = thread::spawn(move || at_seat(table, 1).release(5).is_ok());
+        let mine = let_go_of(&mut walker);
+        assert!(other.join().expect("the other") || mine, "one of them has the use");
+        let revived = walker.is_idle(5) && walker.revive(5, phys(5), Rights::Read);
+        if !revived {
+            walker.acquire(5, phys(5), Rights::Read).expect("free");
+        }
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        assert!(let_go_of(&mut walker), "and then it is unmapped");
+        walker.settle_kept(true, |_, ours| assert!(ours));
+        assert_eq!(reach(table, 5), None);
+    });
+    let mutants = [Mutant::EntryNotAskedAgain, Mutant::NoteReadRelaxed];
+    holds("a kept page that another unmaps while it is mapped again", None, &mutants, || {
+        let (table, mut walker) = kept();
+        let other = thread::spawn(move || at_seat(table, 1).release(5).expect("its use"));
+        let mine = walker.acquire(5, phys(5), Rights::Read);
+        let its = other.join().expect("the other");
+        match mine {
+            Ok(Acquired::First) => assert_eq!(its, Released::Last),
+            Ok(Acquired::Shared) => assert_eq!(its, Released::Shared),
+            Err(error) => assert_eq!(error.kind, MapErrorKind::Kept),
+        }
+        assert_eq!(reach(table, 5).is_some(), mine.is_ok());
+    });
+    holds("a kept page whose CPU maps and unmaps beside others", Some(3), &[], || {
+        let (table, mut walker) = kept();
+        assert!(walker.idle(5));
+        let other = thread::spawn(move || {
+            let mut walker = at_seat(table, 1);
+            if walker.acquire(5, phys(5), Rights::Read).is_ok() {
+                assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+                let _ = walker.release(5).expect("its use");
+            }
+        });
+        assert!(walker.is_idle(5) && walker.revive(5, phys(5), Rights::Read));
+        assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
+        assert!(walker.idle(5));
+        walker.settle_kept(false, |page, ours| assert!(page == 5 && ours));
+        other.join().expect("the other");
+        assert_eq!(reach(table, 5), None);
+    });
+}
+
 #[test]
 fn two_who_put_a_table_share_it() {
     holds("two maps", None, &[], || {

@@ -6,6 +6,7 @@
 use core::fmt;
 
 use super::format::{Decoded, Format};
+use super::keep::Notes;
 use super::memory::{ENTRIES, Table, TableMemory};
 use super::seat::Seat;
 use super::{IoPageTable, index, sheet, sheet_bits, span};
@@ -41,21 +42,37 @@ pub struct Translation {
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
     seat: &'t Seat,
-    /// Leaves the seat when dropped.
-    leaves: bool,
+    /// The seat's number, if it is of those that callers keep; the others are left when this is dropped.
+    number: Option<usize>,
 }
 
 impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// # Safety
     /// The seat is the caller's, and as long as this lives nobody else's.
     #[inline]
-    pub(super) unsafe fn sit(table: &'t IoPageTable<F, M>, seat: &'t Seat, leaves: bool) -> Self {
-        Self { table, seat, leaves }
+    pub(super) unsafe fn sit(
+        table: &'t IoPageTable<F, M>,
+        seat: &'t Seat,
+        number: Option<usize>,
+    ) -> Self {
+        Self { table, seat, number }
     }
 
     /// The table that it works at.
     pub fn table(&self) -> &IoPageTable<F, M> {
         self.table
+    }
+
+    /// What the CPU of this seat keeps; `None` if it keeps nothing.
+    #[inline]
+    pub(super) fn notes(&self) -> Option<&'t Notes> {
+        self.table.notes(self.number?)
+    }
+
+    /// The seat's number; no CPU's if it has none.
+    #[inline]
+    pub(super) fn number(&self) -> usize {
+        self.number.unwrap_or(usize::MAX)
     }
 
     /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device would fault.
@@ -290,7 +307,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
     #[inline]
     fn drop(&mut self) {
-        if self.leaves {
+        if self.number.is_none() {
             self.seat.leave();
         }
     }
