@@ -110,6 +110,10 @@ impl<H: Host> Domain<H> {
         rights: Rights,
     ) -> Result<Option<IovaRange>, MapError> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            if frames.pages > 1 && cell.keeps {
+                // Some of them, perhaps.
+                self.settle_kept(seat, cell, true);
+            }
             let walker = self.walker(seat);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
             match walker.acquire_all(range, frames.first, rights) {

@@ -41,9 +41,8 @@
 //! That who has the use of an idle page's next life finds the note *used* again needs nothing here: the use has come to them from
 //! the CPU, and its note with it.
 
-use super::format::{Decoded, Format, word};
+use super::format::{Format, word};
 use super::memory::TableMemory;
-use super::spill::{Counted, counted};
 use super::walk::Walker;
 use super::{UnmapError, index};
 use crate::addr::{PhysAddr, Rights};
@@ -129,14 +128,20 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// The entry of a page, if this CPU keeps it.
     #[inline]
     fn own(&mut self, page: u64) -> Option<(&AtomicU64, u64)> {
-        let me = self.number();
-        let (table, level) = self.locate(page);
-        let slot = &table[index::<F>(page, level)];
+        let kept = F::COUNTED | F::kept_by(self.number())?;
+        let slot = match self.near(page) {
+            Some(slot) => slot,
+            None => {
+                let (table, level) = self.locate(page);
+                if level != 0 {
+                    return None;
+                }
+                &table[index::<F>(page, 0)]
+            }
+        };
         let entry = slot.load(Ordering::Acquire);
-        let ours = level == 0
-            && matches!(self.table().format().decode(entry, 0), Decoded::Leaf(..))
-            && counted::<F>(entry) == Counted::Kept(me);
-        ours.then_some((slot, entry))
+        let ours = entry & (F::COUNTED | F::COUNT) == kept;
+        (ours && self.table().format().is_present(entry)).then_some((slot, entry))
     }
 
     /// Puts an empty entry as kept by this CPU.
@@ -207,7 +212,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let Some(notes) = self.notes().filter(|notes| notes.says(page, Note::Used)) else {
             return false;
         };
-        let two = entry & !F::COUNT | 2 * F::one();
+        let two = entry & !F::COUNT | (2 * F::one());
         // ORDERING: AcqRel, as in `acquire`.
         let done = slot.compare_exchange(entry, two, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         if done {

@@ -159,12 +159,19 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// of this or [`reach`](Self::reach).
     #[inline]
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
-        let near = self.leaf(page).map(|table| (table, 0));
-        for (table, level) in near.into_iter().chain(self.above(page)) {
+        if let Some(table) = self.leaf(page) {
+            // SAFETY: the seat holds it.
+            let table = unsafe { self.at(table) };
+            let entry = table[index::<F>(page, 0)].load(Ordering::Acquire);
+            // Anything else may be more than this table knows: it may be out of the tree.
+            if matches!(self.table.format.decode(entry, 0), Decoded::Leaf(..)) {
+                return (table, 0);
+            }
+        }
+        if let Some((table, level)) = self.above(page) {
             // SAFETY: the seat holds it.
             let table = unsafe { self.at(table) };
             let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
-            // Anything else may be more than this table knows: it may be out of the tree.
             if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
                 return (table, level);
             }

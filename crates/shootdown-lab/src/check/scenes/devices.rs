@@ -50,6 +50,7 @@ impl Scene for Devices {
             "no-address-left",
             "large-page",
             "scattered",
+            "kept-page-revived",
             "bypassed",
             "device-attached",
             "device-detached",
