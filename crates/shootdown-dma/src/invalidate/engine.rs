@@ -56,10 +56,14 @@ use crate::fixed::Fixed;
 use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
 
 use super::ladder::Ladder;
-use super::lane::{Lane, Slot};
+use super::lane::{FLIGHTS, Lane, Slot};
 use super::members::{Asks, Member, Patience};
 use super::pending::{SPANS, Span};
 use super::{QueueError, Unit};
+
+/// Batches of the whole domain under way, beyond which who joins them waits: one that the units do, and the next. All who come
+/// meanwhile are in the one after that.
+const WHOLE_FLIGHTS: usize = 2;
 
 /// Lanes that a note tries before it takes the whole domain.
 const TRIES: usize = 4;
@@ -117,6 +121,11 @@ impl<U: Unit> Engine<U> {
         self.lanes.len() - 1
     }
 
+    /// Batches that a lane may have under way when somebody waits for one more.
+    fn flights(&self, index: usize) -> usize {
+        if index == self.whole() { WHOLE_FLIGHTS } else { FLIGHTS }
+    }
+
     /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is going away. Never waits, never
     /// allocates; may be called from interrupts.
     ///
@@ -149,7 +158,16 @@ impl<U: Unit> Engine<U> {
     }
 
     /// [`note`](Self::note), and submits the batch at once: for who is going to wait.
+    ///
+    /// Where so much is before it in a unit's queue that waiting for that is dearer than coming back to everything, it becomes
+    /// part of the next batch of the whole domain, and with it all who come until that batch starts. So it is as long as
+    /// such a batch is under way: what it covers has to come back anyway.
     pub fn invalidate(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
+        let joins = !self.lanes[self.whole()].is_idle()
+            || self.members.iter().any(|member| member.is_behind(&self.ladder));
+        if joins {
+            return self.join_whole();
+        }
         self.put(cpu, true, |lane| lane.pending.push(range, leaf_only))
     }
 
@@ -173,12 +191,29 @@ impl<U: Unit> Engine<U> {
 
     /// All lanes are taken: the whole domain, without a lock.
     fn note_whole(&self) -> Token {
+        let token = self.whole_token();
+        self.flush_lane(self.whole(), true);
+        token
+    }
+
+    /// The same for who is going to wait: if there is much under way, with those who come until some of it is complete.
+    fn join_whole(&self) -> Token {
+        let token = self.whole_token();
+        let lane = &self.lanes[self.whole()];
+        if lane.has_room(WHOLE_FLIGHTS) {
+            self.flush_lane(self.whole(), true);
+        } else {
+            lane.wish(); // for whoever waits first, or `poll`
+        }
+        token
+    }
+
+    fn whole_token(&self) -> Token {
         if !without!(WholeTokenUnfenced) {
             fence(Ordering::SeqCst); // [E1]
         }
         let started = self.started.load(Ordering::Relaxed);
         let batch = if without!(WholeTokenTooEarly) { started } else { started + 1 };
-        self.flush_lane(self.whole(), true);
         Token { lane: self.whole() as u32, batch }
     }
 
@@ -250,11 +285,12 @@ impl<U: Unit> Engine<U> {
         let lane = &self.lanes[index];
         let patience = Patience::default();
         while lane.done() < token.batch {
-            if lane.closed() < token.batch {
+            if lane.closed() < token.batch && lane.has_room(self.flights(index)) {
                 self.flush_lane(index, true);
             }
             // The lane's batch may be part of one of the whole lane that there was no room for.
-            if self.lanes[self.whole()].is_wanted() {
+            let whole = &self.lanes[self.whole()];
+            if whole.is_wanted() && whole.has_room(WHOLE_FLIGHTS) {
                 self.flush_lane(self.whole(), true);
             }
             match self.advance(index, Asks::Again(&patience)) {

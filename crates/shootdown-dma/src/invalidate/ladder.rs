@@ -103,6 +103,11 @@ impl Ladder {
         if all { (Plan::Everything, everything) } else { (Plan::Domain, domain) }
     }
 
+    /// Do so many commands take longer than forgetting the domain, and coming back to all of it?
+    pub(super) fn is_long(&self, commands: u64) -> bool {
+        commands.saturating_mul(self.command_ns.into()) > self.coarse(false).1
+    }
+
     /// What to tell when the domain is to be forgotten.
     pub(super) fn whole(&self, all: bool) -> Plan {
         self.coarse(all).0

@@ -116,10 +116,21 @@ impl Lane {
         self.done.load(order!(DoneReadRelaxed, Acquire)) // [L7]
     }
 
+    /// Are fewer batches than this under way? Without the lock a guess.
+    pub fn has_room(&self, flights: usize) -> bool {
+        // In this order: what is done was closed before.
+        let done = self.done();
+        self.closed() - done < flights as u64
+    }
+
+    /// Is no batch under way? A guess.
+    pub fn is_idle(&self) -> bool {
+        self.has_room(1)
+    }
+
     /// With the lock: the slot of the open batch, if one is free.
     pub fn open_slot(&self) -> Option<Slot<'_>> {
-        let batch = self.closed() + 1;
-        (batch - self.done() <= FLIGHTS as u64).then(|| self.slot(batch))
+        self.has_room(FLIGHTS).then(|| self.slot(self.closed() + 1))
     }
 
     /// The tickets of a batch.

@@ -222,6 +222,11 @@ impl<U: Unit> Member<U> {
         batch.submit().map(Some)
     }
 
+    /// Is so much before a command that forgetting the domain is cheaper than waiting?
+    pub fn is_behind(&self, ladder: &Ladder) -> bool {
+        self.devices.load(Ordering::Relaxed) != 0 && ladder.is_long(self.unit.ahead())
+    }
+
     fn pages(&self, span: Span) -> Command {
         let domain = DomainId(self.domain.0 ^ u16::from(without!(DomainMistaken)));
         match span.range() {

@@ -207,6 +207,11 @@ pub unsafe trait Unit: Sync {
     fn is_crowded(&self) -> bool {
         false
     }
+
+    /// How many commands are before one that would be submitted now. A hint, as the other.
+    fn ahead(&self) -> u64 {
+        0
+    }
 }
 
 macro_rules! units_behind_pointers {
@@ -233,6 +238,9 @@ macro_rules! units_behind_pointers {
             }
             fn is_crowded(&self) -> bool {
                 (**self).is_crowded()
+            }
+            fn ahead(&self) -> u64 {
+                (**self).ahead()
             }
         }
     )*};

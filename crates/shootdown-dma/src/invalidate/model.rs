@@ -394,7 +394,10 @@ unsafe impl Unit for Model {
     }
 
     fn is_crowded(&self) -> bool {
-        let room = self.powers.room;
-        self.with(|s| s.queue.iter().map(|q| q.commands.len() + 1).sum::<usize>() * 2 > room)
+        self.ahead() * 2 > self.powers.room as u64
+    }
+
+    fn ahead(&self) -> u64 {
+        self.with(|s| s.queue.iter().map(|q| q.commands.len() as u64 + 1).sum())
     }
 }

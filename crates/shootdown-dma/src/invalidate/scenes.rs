@@ -168,6 +168,34 @@ pub(crate) fn too_many_ranges_are_all_told() {
     assert_eq!(unit.stale(DOMAIN[0], pages()), []);
 }
 
+/// Many who wait at the same time are told about together: each alone at first, then all by the domain's batches.
+#[test]
+pub(crate) fn who_comes_late_joins() {
+    const CPUS: u64 = 64;
+    let unit = Model::new(1);
+    let engine = Engine::new(CPUS as usize, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    unit.attach(DEVICE, DOMAIN[0], true);
+    let pages = || (0..CPUS).map(|cpu| (cpu, 1 + 3 * cpu));
+    pages().for_each(|(_, page)| {
+        unit.map(DOMAIN[0], page, page);
+        assert_eq!(unit.access(DEVICE, page), Some(page));
+    });
+    let tokens: Vec<Token> = pages()
+        .map(|(cpu, page)| {
+            unit.unmap(DOMAIN[0], page);
+            engine.invalidate(cpu as usize, range(page, 1), true)
+        })
+        .collect();
+    let ahead = unit.ahead();
+    assert!(ahead < CPUS, "{ahead} commands for {CPUS} who wait");
+    assert!(tokens.iter().any(|token| !engine.is_submitted(*token)), "the next batch is open");
+    for (token, (_, page)) in tokens.into_iter().zip(pages()) {
+        wait(&engine, token, &unit).unwrap();
+        assert_eq!(unit.stale(DOMAIN[0], std::iter::once(page)), []);
+    }
+}
+
 /// A span that has lost tables is told so, whatever it is joined with.
 #[test]
 pub(crate) fn freed_tables_are_remembered() {

@@ -3,7 +3,9 @@
 //! # The protocol
 //! Positions count slots from the beginning and never wrap; a slot is a position modulo the size of the ring. A [`Ticket`] is
 //! the position behind a submission's last slot, which is a wait that makes the unit say that it got there.
-//! 1. **Reserve**: a submitter counts its slots, the wait among them, and moves `reserved` on by compare-and-swap.
+//! 1. **Reserve**: a submitter counts its slots, the wait among them, takes so much room, and moves `reserved` on. Both are
+//!    additions: with a compare-and-swap instead, of all who come at the same time one would get on, and the others fetch
+//!    the line again for nothing. Room that was taken in vain is given back, and what completes gives room (`given`: up to where).
 //! 2. **Write** the slots, and then say so in `ends`, at the index of the first: where the submission ends.
 //! 3. **Publish**: whoever gets the lock moves the tail over all submissions that are written, in order, and tells the unit.
 //!    Who does not get it leaves word that there is work, in the same word as the lock: the holder sees it when it
@@ -39,6 +41,8 @@
 //! | Q6 `done` read | Acquire | Q5 | slots are written again; who asks may reuse |
 //! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
 //! | Q8 status read, then the gate | Acquire | Q7 | who reads such a status sees the gate |
+//! | Q9 `taken` lowered | Release | Q10 | behind Q6: the unit has read the slots |
+//! | Q10 `taken` raised | Acquire | Q9, also through others' raising | slots are written again |
 
 use crate::addr::DeviceId;
 use crate::fixed::Fixed;
@@ -83,6 +87,10 @@ pub struct Queue<P, F> {
     format: F,
     slots: u64,
     ends: Fixed<AtomicU64>,
+    /// Slots that are not to be written again yet, of submissions on their way to `reserved` too.
+    taken: Line<AtomicU64>,
+    /// Room was given back up to this position.
+    given: AtomicU64,
     reserved: Line<AtomicU64>,
     /// Of the publisher: [`LOCKED`], [`WORK`].
     state: Line<AtomicU32>,
@@ -136,6 +144,8 @@ impl<P: Port, F: Format> Queue<P, F> {
             format,
             slots,
             ends: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            taken: Line(AtomicU64::new(0)),
+            given: AtomicU64::new(start),
             reserved: Line(AtomicU64::new(start)),
             state: Line(AtomicU32::new(0)),
             tail: Line(AtomicU64::new(start)),
@@ -167,27 +177,28 @@ impl<P: Port, F: Format> Queue<P, F> {
     }
 
     fn reserve(&self, count: u64) -> Option<u64> {
-        let mut looked = false;
-        loop {
-            // First what was reserved, so that the base is not behind it by more than is true.
-            let from = self.reserved.load(Ordering::Relaxed);
-            let taken = (from + count).saturating_sub(self.base());
-            if taken > self.share() && !without!(RoomUnchecked) {
-                if core::mem::replace(&mut looked, true) {
-                    return None;
+        for _ in 0..2 {
+            // A look first: a full queue is not worth a line of one's own.
+            let has_room = |taken: u64| taken + count <= self.share() || without!(RoomUnchecked);
+            if has_room(self.taken.load(Ordering::Relaxed)) {
+                if has_room(self.taken.fetch_add(count, Ordering::Acquire)) {
+                    return Some(self.reserved.fetch_add(count, Ordering::Relaxed)); // [Q10]
                 }
-                self.refresh();
-                continue;
+                self.taken.fetch_sub(count, Ordering::Relaxed);
             }
-            let taken = self.reserved.compare_exchange(
-                from,
-                from + count,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if taken.is_ok() {
-                return Some(from);
-            }
+            self.give_room();
+        }
+        None
+    }
+
+    /// Looks how far the unit is, and gives the room back that was taken before.
+    fn give_room(&self) {
+        self.refresh();
+        let base = self.base();
+        // ORDERING: AcqRel, with itself: each slot is given by one, who has seen that it was read.
+        let before = self.given.fetch_max(base, Ordering::AcqRel);
+        if base > before {
+            self.taken.fetch_sub(base - before, Ordering::Release); // [Q9]
         }
     }
 
@@ -373,8 +384,13 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     }
 
     fn is_crowded(&self) -> bool {
+        self.ahead() * 2 > self.share()
+    }
+
+    /// Writes nothing, and so may be wrong by what has completed since somebody looked last who does.
+    fn ahead(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
-        reserved.saturating_sub(self.base()) * 2 > self.share()
+        reserved.saturating_sub(self.look(u64::MAX))
     }
 }
 

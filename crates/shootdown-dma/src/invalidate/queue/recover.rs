@@ -134,6 +134,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         let barrier = told().next().map(|_| self.format.barrier(status));
         let copied = || own().chain(barrier).chain(told()).filter(|_| !without!(LostForgotten));
         let count = copied().count() as u64 + 1;
+        // This room is there for recovery: it is taken whatever submitters have.
+        self.taken.fetch_add(count, Ordering::Relaxed);
         let from = self.reserved.fetch_add(count, Ordering::Relaxed);
         let end = from + count;
         if end - base >= self.slots {
