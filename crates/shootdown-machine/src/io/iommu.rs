@@ -248,8 +248,9 @@ impl Iommu {
     }
 
     fn cached(&mut self, domain: DomainId, page: u64) -> Option<(Key, Entry)> {
+        let walker = self.walker;
         (1..=self.walker.levels).find_map(|level| {
-            let pages = Walker::span(level);
+            let pages = walker.span(level);
             let key = Key { domain, first: page & !(pages - 1), pages };
             self.iotlb.find(Self::hash(key), key).map(|entry| (key, *entry))
         })
@@ -263,8 +264,9 @@ impl Iommu {
         page: u64,
         words: &impl Words,
     ) -> (Option<(Key, Entry)>, u64) {
+        let walker = self.walker;
         let top = self.walker.levels;
-        let first = |level: u8| page & !((Walker::span(level) << INDEX_BITS) - 1);
+        let first = |level: u8| page & !((walker.span(level) << INDEX_BITS) - 1);
         let mut level = 1;
         let mut table = loop {
             if level == top {
@@ -278,7 +280,7 @@ impl Iommu {
         };
         let mut reads = 0;
         loop {
-            let pages = Walker::span(level);
+            let pages = walker.span(level);
             #[allow(clippy::cast_possible_truncation)] // nine bits
             let index = (page / pages) as usize % (1 << INDEX_BITS);
             reads += 1;
@@ -303,10 +305,11 @@ impl Iommu {
     /// Where the tables lead now, whatever is cached.
     #[must_use]
     pub fn look_up(&self, device: DeviceId, page: u64, words: &impl Words) -> Option<PhysAddr> {
+        let walker = self.walker;
         let mut table = self.devices.get(&device)?.root;
         let mut level = self.walker.levels;
         loop {
-            let pages = Walker::span(level);
+            let pages = walker.span(level);
             #[allow(clippy::cast_possible_truncation)] // nine bits
             let index = (page / pages) as usize % (1 << INDEX_BITS);
             match (self.walker.decode)(level, words.word(table, index)) {
@@ -329,12 +332,13 @@ impl Iommu {
 
     /// Forgets what a command covers.
     pub fn execute(&mut self, command: Command) {
+        let walker = self.walker;
         self.counts.commands += 1;
         self.counts.forgotten += match command {
             Command::Pages { domain, range, leaf_only } => {
                 if !leaf_only {
                     for (level, ways) in (1..).zip(&mut self.ways) {
-                        let pages = Walker::span(level) << INDEX_BITS;
+                        let pages = walker.span(level) << INDEX_BITS;
                         ways.retain(|way, _| {
                             let covers =
                                 way.first <= range.last() && range.first() < way.first + pages;
@@ -389,7 +393,14 @@ impl Entry {
     }
 
     const fn cached(&self, key: Key) -> Cached {
-        Cached { first: key.first, pages: key.pages, to: self.to, writes: self.writes }
+        Cached {
+            domain: key.domain.0,
+            first: key.first,
+            pages: key.pages,
+            to: self.to,
+            reads: self.reads,
+            writes: self.writes,
+        }
     }
 }
 

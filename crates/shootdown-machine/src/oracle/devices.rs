@@ -7,15 +7,19 @@ use shootdown_dma::{IovaRange, PhysAddr};
 
 use super::Invariant;
 
-/// A cached translation of `pages` pages.
+/// A cached translation of `pages` pages, in measured and in hunted IOMMUs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Cached {
+    /// The tag of the domain that it is for.
+    pub domain: u16,
     /// Page number of the first.
     pub first: u64,
     /// How many.
     pub pages: u64,
     /// Physical address of the first, in bytes.
     pub to: u64,
+    /// The device may read.
+    pub reads: bool,
     /// The device may write.
     pub writes: bool,
 }

@@ -4,6 +4,7 @@ use shootdown_dma::{PhysAddr, Rights};
 
 use super::config::Tables;
 use crate::hunt::io::Decoded;
+use crate::io::walk::vtd;
 
 const ADDRESS: u64 = (1 << 52) - (1 << 12);
 
@@ -25,16 +26,6 @@ const fn leaf(word: u64, rights: Option<Rights>) -> Decoded {
 
 const fn table(word: u64) -> Decoded {
     Decoded::Table(PhysAddr(word & ADDRESS))
-}
-
-/// VT-d, second level (specification 9.7): present if it may be read or written.
-fn vtd(level: u8, word: u64) -> Decoded {
-    const LARGE: u64 = 1 << 7;
-    match rights(word & 1 != 0, word & 2 != 0) {
-        None => Decoded::Nothing,
-        rights if level == 1 || word & LARGE != 0 => leaf(word, rights),
-        _ => table(word),
-    }
 }
 
 /// AMD-Vi, version 1 (specification 2.2.3): bit 0, and the level of the next table in bits 11:9.

@@ -1,43 +1,10 @@
 //! What caches have.
 
-use shootdown_dma::{IovaRange, PhysAddr, Rights};
+use shootdown_dma::{IovaRange, Rights};
 
-/// A cached translation of `pages` pages.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Cached {
-    /// The tag of the domain that it is for.
-    pub domain: u16,
-    /// Page number of the first.
-    pub first: u64,
-    /// How many.
-    pub pages: u64,
-    /// Physical address of the first, in bytes.
-    pub to: u64,
-    /// The device may read.
-    pub reads: bool,
-    /// The device may write.
-    pub writes: bool,
-}
+pub use crate::oracle::devices::Cached;
 
 impl Cached {
-    /// Is it used for any of these addresses?
-    #[must_use]
-    pub const fn overlaps(&self, range: IovaRange) -> bool {
-        self.first <= range.last() && range.first() < self.first + self.pages
-    }
-
-    /// The end of the memory that it leads to.
-    #[must_use]
-    pub const fn end(&self) -> u64 {
-        self.to + (self.pages << 12)
-    }
-
-    /// Does it lead to this page of memory?
-    #[must_use]
-    pub fn reaches(&self, page: PhysAddr) -> bool {
-        (self.to..self.end()).contains(&page.0)
-    }
-
     /// Does it allow something that `rights` do not? (`reads_too`: the format can't tell writing from both.)
     #[must_use]
     pub const fn exceeds(&self, rights: Rights, reads_too: bool) -> bool {

@@ -2,53 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use shootdown_dma::{PhysAddr, Rights};
-
-/// What a word of a table says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Decoded {
-    /// Nothing.
-    Nothing,
-    /// The next table is there.
-    Table(PhysAddr),
-    /// A translation.
-    Leaf {
-        /// To this address.
-        to: PhysAddr,
-        /// With these rights.
-        rights: Rights,
-    },
-}
-
-/// How tables are read.
-#[derive(Clone, Copy, Debug)]
-pub struct Walker {
-    /// Levels of a full walk; a table at level 1 has leaves only.
-    pub levels: u8,
-    /// The logarithm of the bytes of a page, and of a table: as many entries, of 8 bytes each, does one have. Commands count in such pages;
-    /// all else here counts in pages of 4 KiB, and tables larger than that are several *sheets*, one behind the other.
-    pub granule: u32,
-    /// What a word in a table of a level says.
-    pub decode: fn(level: u8, word: u64) -> Decoded,
-}
-
-/// Bits of page number that a sheet decodes.
-pub const INDEX_BITS: u32 = 9;
-
-/// Bytes of a sheet.
-pub const SHEET: u64 = 4096;
-
-impl Walker {
-    /// Pages of 4 KiB that an entry of a table at this level covers.
-    pub const fn span(&self, level: u8) -> u64 {
-        1 << (self.granule - 12 + (self.granule - 3) * (level as u32 - 1))
-    }
-
-    /// Sheets of a table.
-    pub const fn sheets(&self) -> u64 {
-        1 << (self.granule - 12)
-    }
-}
+pub use crate::io::walk::{Decoded, Walker};
+pub(super) use crate::io::walk::{INDEX_BITS, SHEET};
 
 /// A table, and a place in it.
 pub type Place = (u64, u16);
