@@ -43,8 +43,8 @@ impl Driver {
         let domain = Domain::new(io::Kernel::new(), config, tree, format, io::Tables, units);
         let mut domain = Some(domain.expect("memory"));
         let placed = Fixed::new(1, |_| domain.take().expect("one")).expect("memory");
-        let _seat = placed[0].attach(0, io::NIC, own != 0).expect("room");
-        io::attach(io::NIC, placed[0].root(), own);
+        let _seat = placed[0].attach(0, io::DEVICE, own != 0).expect("room");
+        io::attach(io::DEVICE, placed[0].root(), own);
         assert!(self.domain.set(placed).is_ok());
         for cpu in 0..CPUS {
             let [receive, send] = [(), ()].map(|()| self.map(cpu, Rights::ReadWrite));
@@ -56,7 +56,7 @@ impl Driver {
     }
 
     fn map(&self, cpu: u32, rights: Rights) -> DmaAddr {
-        let page = io::take_page(cpu).expect("pages enough");
+        let page = io::take_memory(cpu).expect("pages enough");
         let at = self.domain().map(page, BYTES, rights).expect("addresses enough");
         io::mapped(at, page, BYTES);
         at
@@ -66,7 +66,7 @@ impl Driver {
         let page = io::page_behind(at);
         self.domain().unmap(at, BYTES).expect("it is mapped");
         io::unmapped(at, BYTES, self.promise);
-        io::give_page(page);
+        io::give_memory(page);
     }
 
     fn serve(&self, c: &mut Cpu, cpu: u32, rate: Time) {
@@ -119,7 +119,8 @@ fn traffic_by(
     let mut config = Config::new(profile);
     config.cpus = Some(CPUS + 1);
     let mut machine = Machine::new(config).expect("a machine");
-    let setup = Setup { costs, cpus: CPUS, pages: 512, translated: true, promise, seed: 5 };
+    let setup =
+        Setup { costs, cpus: CPUS, pages: 512, piece: 1, translated: true, promise, seed: 5 };
     let hardware = Hardware::new(setup);
     let end = Time::from_us(1000 * millis);
     let driver = Rc::new(Driver { domain: OnceCell::new(), policy, promise, end });

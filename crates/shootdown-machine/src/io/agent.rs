@@ -17,6 +17,8 @@ pub(super) enum Event {
     Executed,
     /// The network card does something.
     Nic(super::nic::Event),
+    /// The drives do something.
+    Nvme(super::nvme::Event),
     /// The hostile device tries something.
     Try,
 }
@@ -61,8 +63,9 @@ impl State {
         match event {
             Event::Fetch => self.fetch(now),
             Event::Executed => self.executed(now),
-            Event::Nic(_) | Event::Try if self.stopped => {}
+            Event::Nic(_) | Event::Nvme(_) | Event::Try if self.stopped => {}
             Event::Nic(event) => self.nic_does(now, event),
+            Event::Nvme(event) => self.nvme_does(now, event),
             Event::Try => return self.hostile_tries(now),
         }
         Ok(())

@@ -25,30 +25,45 @@ pub(super) struct Frames {
     held: Vec<u32>,
     /// How often each was.
     recycled: Vec<u32>,
-    /// By CPU.
+    /// Pieces, by CPU: the first page of each.
     free: Vec<Vec<u32>>,
+    /// Pages of each piece that were recycled since it was taken.
+    back: Vec<u32>,
     each: u32,
+    piece: u32,
 }
+
+/// Pages of the memory that rings lie in: 2 MiB.
+const RINGS: u32 = 512;
 
 impl Frames {
     pub fn new(setup: &Setup) -> Self {
-        let (cpus, each) = (setup.cpus, setup.pages);
-        let all = (cpus * each) as usize;
-        let free = (0..cpus).map(|cpu| (cpu * each..(cpu + 1) * each).rev().collect()).collect();
+        let (cpus, each, piece) = (setup.cpus, setup.pages, setup.piece);
+        assert_eq!(each % piece, 0, "pieces divide the memory of a CPU");
+        let pieces = |cpu| (0..each / piece).rev().map(move |n| cpu * each + n * piece);
+        let all = ((cpus * each).next_multiple_of(RINGS) + RINGS) as usize;
         Self {
             pages: None,
             owned: vec![false; all],
             held: vec![0; all],
             recycled: vec![0; all],
-            free,
+            free: (0..cpus).map(|cpu| pieces(cpu).collect()).collect(),
+            back: vec![0; (cpus * each / piece) as usize],
             each,
+            piece,
         }
     }
 
+    pub fn rings(&mut self) -> PhysAddr {
+        let first = self.owned.len() - RINGS as usize;
+        self.owned[first..].fill(true);
+        PhysAddr((first as u64) << 12)
+    }
+
     pub fn take(&mut self, cpu: u32) -> Option<PhysAddr> {
-        let page = self.free[cpu as usize].pop()?;
-        self.owned[page as usize] = true;
-        Some(PhysAddr(u64::from(page) << 12))
+        let first = self.free[cpu as usize].pop()?;
+        self.owned[first as usize..][..self.piece as usize].fill(true);
+        Some(PhysAddr(u64::from(first) << 12))
     }
 
     /// The number of the page at this address, if it is one of these.
@@ -69,8 +84,13 @@ impl Frames {
     #[allow(clippy::cast_possible_truncation)] // pages are counted in 32 bits
     fn recycle(&mut self, page: usize) {
         self.recycled[page] += 1;
-        let home = page as u32 / self.each;
-        self.free[home as usize].push(page as u32);
+        let piece = page / self.piece as usize;
+        self.back[piece] += 1;
+        if self.back[piece] == self.piece {
+            self.back[piece] = 0;
+            let first = piece as u32 * self.piece;
+            self.free[(first / self.each) as usize].push(first);
+        }
     }
 }
 
@@ -84,13 +104,15 @@ impl State {
     }
 
     pub(super) fn give(&mut self, at: PhysAddr) -> Result<(), Finding> {
-        let Some(page) = self.frames.number(at) else { return Ok(()) };
-        self.frames.owned[page] = false;
-        if self.frames.is_held(page) {
-            return Ok(());
-        }
-        self.frames.recycle(page);
-        self.is_out_of_reach(page)
+        let Some(first) = self.frames.number(at) else { return Ok(()) };
+        (first..first + self.frames.piece as usize).try_for_each(|page| {
+            self.frames.owned[page] = false;
+            if self.frames.is_held(page) {
+                return Ok(());
+            }
+            self.frames.recycle(page);
+            self.is_out_of_reach(page)
+        })
     }
 
     fn release(&mut self, page: usize) -> Result<(), Finding> {

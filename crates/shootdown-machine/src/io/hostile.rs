@@ -9,7 +9,7 @@
 use shootdown_dma::PhysAddr;
 
 use super::agent::Event;
-use super::{NIC, State, draw};
+use super::{DEVICE, State, draw};
 use crate::oracle::Invariant;
 use crate::oracle::devices::Finding;
 use crate::time::Time;
@@ -112,10 +112,10 @@ impl State {
         let chance = draw(!self.setup.seed, hostile.counts.tries);
         let page = hostile.seen[usize::try_from(chance >> 33).unwrap_or(0) % hostile.seen.len()];
         let write = chance & 1 != 0;
-        let found = self.iommu.translate(now, (NIC, page, write), &self.tables);
+        let found = self.iommu.translate(now, (DEVICE, page, write), &self.tables);
         let gone = self.gone.get(&page).copied();
         // What is being mapped just now, or unmapped, is so in the tables and not yet, or no more, in the notes.
-        let tables = self.iommu.look_up(NIC, page, &self.tables);
+        let tables = self.iommu.look_up(DEVICE, page, &self.tables);
         let live: [_; 2] = [self.live.get(&page).copied(), tables];
         let recycled = |to| self.frames.number(to).map(|page| self.frames.times_recycled(page));
         let again = gone.is_some_and(|gone| recycled(gone.to) != Some(gone.recycled));

@@ -36,6 +36,7 @@
 //! | `frames.rs` | memory that drivers own and the domain holds |
 //! | `agent.rs` | what happens when |
 //! | `nic.rs` | a network card |
+//! | `nvme.rs` | drives |
 //! | `hostile.rs` | a device that uses what it should not |
 
 mod agent;
@@ -44,6 +45,7 @@ mod frames;
 mod hostile;
 pub mod iommu;
 mod nic;
+pub mod nvme;
 mod port;
 pub mod queue;
 pub mod walk;
@@ -67,6 +69,7 @@ use agent::Events;
 use frames::Frames;
 use hostile::{Gone, Hostile};
 use nic::Nic;
+use nvme::{Nvme, NvmeCounts};
 use port::TablePages;
 use queue::Commands;
 use walk::Walker;
@@ -83,6 +86,8 @@ pub struct Setup {
     pub cpus: u32,
     /// Pages of memory for each of them to have buffers in.
     pub pages: u32,
+    /// Pages that are taken together: they divide `pages`, and lie in a row.
+    pub piece: u32,
     /// Requests go through the IOMMU.
     pub translated: bool,
     /// What is promised of a page that is recycled.
@@ -106,6 +111,7 @@ pub(crate) struct State {
     landing: u64,
     events: Events,
     nic: Nic,
+    nvme: Nvme,
     hostile: Option<Hostile>,
     /// Devices rest.
     stopped: bool,
@@ -148,6 +154,7 @@ impl Hardware {
             landing: 0,
             events: Events::default(),
             nic: Nic::new(&setup),
+            nvme: Nvme::new(&setup),
             hostile: None,
             stopped: false,
             left: 0,
@@ -168,6 +175,12 @@ impl Hardware {
     #[must_use]
     pub fn nic(&self) -> NicCounts {
         with(|s| s.nic.counts)
+    }
+
+    /// What the drives have done.
+    #[must_use]
+    pub fn nvme(&self) -> NvmeCounts {
+        with(|s| s.nvme.counts)
     }
 
     /// What the hostile device has got to.
@@ -274,20 +287,60 @@ pub fn relax() {
     engine::relax();
 }
 
-/// A page of memory for this CPU's buffers; `None`: there is none.
+/// A piece of memory for this CPU's buffers, of [`Setup::piece`] pages; `None`: there is none.
 #[must_use]
-pub fn take_page(cpu: u32) -> Option<PhysAddr> {
+pub fn take_memory(cpu: u32) -> Option<PhysAddr> {
     with(|s| s.frames.take(cpu))
 }
 
-/// Its owner has no use for it any more.
-pub fn give_page(page: PhysAddr) {
-    engine::step();
-    checked(with(|s| s.give(page)));
+/// Pages of a piece.
+#[must_use]
+pub fn piece() -> u32 {
+    with(|s| s.setup.piece)
 }
 
-/// The device that the network card is.
-pub const NIC: DeviceId = DeviceId(0x0300);
+/// Its owner has no use for this piece any more.
+pub fn give_memory(first: PhysAddr) {
+    engine::step();
+    checked(with(|s| s.give(first)));
+}
+
+/// Two MiB of memory, aligned to that, for what all CPUs' rings are in. They are never given back.
+#[must_use]
+pub fn ring_memory() -> PhysAddr {
+    with(|s| s.frames.rings())
+}
+
+impl State {
+    /// The device asks for a page: when it may use it. `None`: a fault.
+    fn translate(&mut self, now: u64, at: u64, write: bool) -> Option<u64> {
+        if !self.setup.translated {
+            return Some(now);
+        }
+        self.hostile_sees(at >> 12);
+        let found = self.iommu.translate(now, (DEVICE, at >> 12, write), &self.tables);
+        found.page.map(|_| found.ready)
+    }
+
+    /// An access lands at `at`.
+    fn lands(&mut self, at: u64) -> u64 {
+        self.landing = self.landing.max(at);
+        at
+    }
+}
+
+/// A driver looks for something that a device has written.
+fn look<T>(found: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
+    engine::step();
+    let (found, line) = with(|s| (found(s), s.setup.costs.line));
+    if found.is_some() {
+        engine::charge(line);
+    }
+    found
+}
+
+/// The device of a run: the card, or the drive.
+pub const DEVICE: DeviceId = DeviceId(0x0300);
 
 /// The `index`-th number of the stream named `seed` (splitmix64, Steele and others 2014).
 const fn draw(seed: u64, index: u64) -> u64 {

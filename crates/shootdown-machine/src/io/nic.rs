@@ -1,18 +1,20 @@
 //! A network card: a pair of queues for each CPU, descriptors and buffers behind the IOMMU, moderated interrupts.
 //!
-//! A connection's requests go to one queue (receive-side scaling). A request that comes takes the next buffer posted there:
-//! the card looks up the page of the descriptors and the buffer's, writes the packet, writes the completion, and
-//! interrupts if the driver waits and the last interrupt is long enough ago. An answer is read from memory after the driver has
-//! rung; when it has left, the other side's next request is on its way. Each direction does one packet after the other at
-//! the rate of the profile; what is under way overlaps. Completions of a queue come in order.
+//! A connection's requests go to one queue (receive-side scaling). The card fetches descriptors of receive buffers in advance, some at
+//! a time. A request that comes takes the next of them: the card writes the packet and, in the descriptor's place, the completion,
+//! and interrupts if the driver waits and the last interrupt is long enough ago. When the driver has rung to send, the card
+//! reads the descriptors, then each answer, writes the completion, and the other side's next request is on its way. Each direction
+//! does one packet after the other at the rate of the profile; what is under way overlaps. Completions of a queue come in order.
+//!
+//! Each of these accesses is translated when it is made: what one waits for is not asked for before. So a miss is
+//! later first, and dear only when the IOMMU has no walker left.
 
 use std::collections::VecDeque;
 
 use shootdown_dma::DmaAddr;
 
 use super::agent::Event as Any;
-use super::iommu::Translation;
-use super::{NIC, Setup, State, with};
+use super::{Setup, State, look, with};
 use crate::time::Time;
 use crate::{engine, kernel};
 
@@ -22,6 +24,10 @@ type At = u64;
 /// Something that the card does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
+    /// It looks if there are descriptors to be fetched.
+    Looks { queue: u32 },
+    /// So many have come.
+    Fetched { queue: u32, count: u32 },
     /// A request comes.
     Arrives { connection: u32 },
     /// It is written to a buffer.
@@ -30,9 +36,13 @@ pub(super) enum Event {
     Landed { connection: u32, at: At },
     /// The driver has rung.
     Rung { queue: u32 },
-    /// An answer is read.
+    /// The card knows of an answer.
+    Known { connection: u32, at: At },
+    /// It is read.
     Reads { connection: u32, at: At },
-    /// It has left, and its completion is written.
+    /// It has been read, and leaves.
+    Leaves { connection: u32, at: At },
+    /// Its completion is there.
     Left { connection: u32, at: At },
     /// An interrupt that was put off is due.
     Interrupt { queue: u32 },
@@ -68,6 +78,10 @@ struct Queue {
     /// Where its descriptors are, to receive and to send.
     rings: [At; 2],
     posted: VecDeque<At>,
+    /// Buffers whose descriptors the card has.
+    fetched: VecDeque<At>,
+    /// Descriptors are on their way.
+    fetching: bool,
     /// Requests that wait for a buffer.
     starved: VecDeque<u32>,
     received: VecDeque<Received>,
@@ -122,49 +136,70 @@ impl State {
         begins
     }
 
-    fn translate(&mut self, now: u64, at: At, write: bool) -> Translation {
-        if !self.setup.translated {
-            return Translation { page: Some(shootdown_dma::PhysAddr(at & !0xfff)), ready: now };
-        }
-        self.hostile_sees(at >> 12);
-        self.iommu.translate(now, (NIC, at >> 12, write), &self.tables)
+    /// An access of the card: when it can be made. `None`: a fault, and the packet is lost.
+    fn reach(&mut self, now: u64, at: At, write: bool) -> Option<u64> {
+        let found = self.translate(now, at, write);
+        self.nic.counts.lost += u64::from(found.is_none());
+        found
     }
 
-    /// Translates for a packet: its descriptor, and its buffer. When both are known; `None`: a fault.
-    fn reach(&mut self, now: u64, ring: At, at: At, write: bool) -> Option<u64> {
-        let descriptor = self.translate(now, ring, false);
-        let buffer = self.translate(now, at, write);
-        // The completion goes where the descriptor came from.
-        let completion = self.translate(now, ring, true);
-        let all = [descriptor, buffer, completion];
-        all.iter()
-            .all(|t| t.page.is_some())
-            .then(|| all.iter().map(|t| t.ready).max().unwrap_or(now))
+    /// The page of the descriptors of a connection's queue.
+    fn ring_of(&self, connection: u32, direction: usize) -> At {
+        self.nic.queues[self.nic.queue_of(connection)].rings[direction]
+    }
+
+    /// Fetches descriptors of receive buffers, if there are enough to be worth it, or none is left.
+    fn fetch_ahead(&mut self, now: u64, number: u32) {
+        let costs = self.setup.costs.nic;
+        let queue = &self.nic.queues[number as usize];
+        let room = (costs.ahead as usize).saturating_sub(queue.fetched.len());
+        let count = queue.posted.len().min(room);
+        let least = if queue.fetched.is_empty() { 1 } else { costs.least as usize };
+        if queue.fetching || count < least {
+            return;
+        }
+        let ring = queue.rings[RECEIVE];
+        let Some(ready) = self.reach(now, ring, false) else { return };
+        self.nic.queues[number as usize].fetching = true;
+        let comes = self.lands(ready + costs.read.ps());
+        #[allow(clippy::cast_possible_truncation)] // at most `ahead`
+        self.nic_at(comes, Event::Fetched { queue: number, count: count as u32 });
     }
 
     pub(super) fn nic_does(&mut self, now: u64, event: Event) {
         let costs = self.setup.costs.nic;
         match event {
-            Event::Arrives { connection } => {
-                let queue = self.nic.queue_of(connection);
-                match self.nic.queues[queue].posted.pop_front() {
-                    Some(at) => {
-                        let begins = self.turn(RECEIVE, now);
-                        self.nic_at(begins, Event::Writes { connection, at });
-                    }
-                    None => {
-                        self.nic.counts.starved += 1;
-                        self.nic.queues[queue].starved.push_back(connection);
-                    }
+            Event::Looks { queue } => self.fetch_ahead(now, queue),
+            Event::Fetched { queue: number, count } => {
+                let queue = &mut self.nic.queues[number as usize];
+                queue.fetching = false;
+                queue.fetched.extend(queue.posted.drain(..count as usize));
+                let waiting = queue.starved.len().min(count as usize);
+                for connection in queue.starved.drain(..waiting).collect::<Vec<_>>() {
+                    self.nic_at(now, Event::Arrives { connection });
                 }
+                self.fetch_ahead(now, number);
+            }
+            Event::Arrives { connection } => {
+                let number = self.nic.queue_of(connection);
+                let queue = &mut self.nic.queues[number];
+                if let Some(at) = queue.fetched.pop_front() {
+                    let begins = self.turn(RECEIVE, now);
+                    self.nic_at(begins, Event::Writes { connection, at });
+                } else {
+                    self.nic.counts.starved += u64::from(queue.posted.is_empty());
+                    queue.starved.push_back(connection);
+                }
+                #[allow(clippy::cast_possible_truncation)] // at most 4096 CPUs
+                self.fetch_ahead(now, number as u32);
             }
             Event::Writes { connection, at } => {
-                let ring = self.nic.queues[self.nic.queue_of(connection)].rings[RECEIVE];
-                let Some(ready) = self.reach(now, ring, at, true) else {
-                    self.nic.counts.lost += 1;
-                    return;
-                };
-                let landed = self.complete(RECEIVE, connection, ready + costs.write.ps());
+                // Writes follow each other without waiting, and land in order.
+                let Some(packet) = self.reach(now, at, true) else { return };
+                let ring = self.ring_of(connection, RECEIVE);
+                let Some(completion) = self.reach(now, ring, true) else { return };
+                let lands = packet.max(completion) + costs.write.ps();
+                let landed = self.complete(RECEIVE, connection, lands);
                 self.nic_at(landed, Event::Landed { connection, at });
             }
             Event::Landed { connection, at } => {
@@ -175,28 +210,40 @@ impl State {
                 self.interrupt(now, queue);
             }
             Event::Rung { queue } => {
-                while let Some((connection, at)) =
-                    self.nic.queues[queue as usize].to_send.pop_front()
-                {
-                    let begins = self.turn(SEND, now);
-                    self.nic_at(begins, Event::Reads { connection, at });
+                // The descriptors of all that are to be sent come together.
+                let number = queue as usize;
+                let rung = std::mem::take(&mut self.nic.queues[number].to_send);
+                if rung.is_empty() {
+                    return;
+                }
+                let ring = self.nic.queues[number].rings[SEND];
+                let Some(ready) = self.reach(now, ring, false) else { return };
+                let known = self.lands(ready + costs.read.ps());
+                for (connection, at) in rung {
+                    self.nic_at(known, Event::Known { connection, at });
                 }
             }
+            Event::Known { connection, at } => {
+                let begins = self.turn(SEND, now);
+                self.nic_at(begins, Event::Reads { connection, at });
+            }
             Event::Reads { connection, at } => {
-                let ring = self.nic.queues[self.nic.queue_of(connection)].rings[SEND];
-                let Some(ready) = self.reach(now, ring, at, false) else {
-                    self.nic.counts.lost += 1;
-                    return;
-                };
-                let left = self.complete(SEND, connection, ready + costs.read.ps());
+                let Some(ready) = self.reach(now, at, false) else { return };
+                let read = self.lands(ready + costs.read.ps());
+                self.nic_at(read, Event::Leaves { connection, at });
+            }
+            Event::Leaves { connection, at } => {
+                let next = now + self.remote();
+                self.nic_at(next, Event::Arrives { connection });
+                let ring = self.ring_of(connection, SEND);
+                let Some(ready) = self.reach(now, ring, true) else { return };
+                let left = self.complete(SEND, connection, ready + costs.write.ps());
                 self.nic_at(left, Event::Left { connection, at });
             }
             Event::Left { connection, at } => {
                 self.nic.counts.sent += 1;
                 let queue = self.nic.queue_of(connection);
                 self.nic.queues[queue].sent.push_back(at);
-                let next = now + self.remote();
-                self.nic_at(next, Event::Arrives { connection });
                 if self.nic.queues[queue].sent.len() >= costs.sent as usize {
                     self.interrupt(now, queue);
                 }
@@ -211,9 +258,9 @@ impl State {
         }
     }
 
-    /// An access that lands at `at`: completions of a queue come in order.
+    /// A completion lands at `at`: those of a queue come in order.
     fn complete(&mut self, direction: usize, connection: u32, at: u64) -> u64 {
-        self.landing = self.landing.max(at);
+        let at = self.lands(at);
         let queue = self.nic.queue_of(connection);
         let last = &mut self.nic.queues[queue].last[direction];
         *last = at.max(*last);
@@ -264,8 +311,10 @@ pub fn post(cpu: u32, at: DmaAddr) {
     let rouses = with(|s| {
         let queue = &mut s.nic.queues[cpu as usize];
         queue.posted.push_back(at.0);
-        let connection = queue.starved.pop_front()?;
-        Some(s.ring_nic(Event::Arrives { connection }, engine::now()))
+        if queue.starved.is_empty() {
+            return None;
+        }
+        Some(s.ring_nic(Event::Looks { queue: cpu }, engine::now()))
     });
     if let Some((agent, at)) = rouses {
         engine::agent::rouse(agent, at);
@@ -298,15 +347,6 @@ pub fn receive(cpu: u32) -> Option<Received> {
 #[must_use]
 pub fn reclaim(cpu: u32) -> Option<DmaAddr> {
     look(|s| s.nic.queues[cpu as usize].sent.pop_front().map(DmaAddr))
-}
-
-fn look<T>(found: impl FnOnce(&mut State) -> Option<T>) -> Option<T> {
-    engine::step();
-    let (found, line) = with(|s| (found(s), s.setup.costs.line));
-    if found.is_some() {
-        engine::charge(line);
-    }
-    found
 }
 
 /// The driver has an answer sent.

@@ -100,6 +100,10 @@ part! {
         ring,
         /// Packets sent after which an interrupt is due.
         sent,
+        /// Descriptors of receive buffers that a queue of the card has room for.
+        ahead,
+        /// Descriptors that are worth a fetch.
+        least,
     }
     times {
         /// The store to its register, on the CPU that makes it.
@@ -125,6 +129,39 @@ part! {
     }
 }
 
+part! {
+    /// Drives behind one IOMMU, taken together, and what the kernel does with a read.
+    NvmeSpec, NvmeCosts, "nvme";
+    counts {
+        /// Reads that each CPU has under way.
+        depth,
+        /// Reads of the medium at a time.
+        channels,
+    }
+    times {
+        /// The store to its register, on the CPU that makes it.
+        doorbell,
+        /// From that store until the device knows.
+        travel,
+        /// From one command to the next, all queues together.
+        command,
+        /// Reading the medium for one command.
+        medium,
+        /// From one page to the next over the link.
+        page,
+        /// Reading memory: to the memory and back, translation apart.
+        read,
+        /// Writing memory: until it is there, translation apart.
+        write,
+        /// From an interrupt message to the CPU's entry.
+        interrupt,
+        /// The kernel's and the program's work for a read that begins, mapping apart.
+        submit,
+        /// The same when it is complete.
+        complete,
+    }
+}
+
 /// What a profile says of devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceCosts {
@@ -132,6 +169,8 @@ pub struct DeviceCosts {
     pub iommu: IommuCosts,
     /// The network card.
     pub nic: NicCosts,
+    /// The drives.
+    pub nvme: NvmeCosts,
     /// A line that this CPU does not have and the last-level cache has: descriptors that a device wrote.
     pub line: Time,
 }
@@ -144,6 +183,7 @@ impl Profile {
         Some(DeviceCosts {
             iommu: self.iommu.as_ref()?.costs(ghz),
             nic: self.nic.as_ref()?.costs(ghz),
+            nvme: self.nvme.as_ref()?.costs(ghz),
             line: self.line.cache.time(ghz),
         })
     }
@@ -153,6 +193,7 @@ impl Profile {
         let mut all = Vec::new();
         all.extend(self.iommu.iter().flat_map(IommuSpec::figures));
         all.extend(self.nic.iter().flat_map(NicSpec::figures));
+        all.extend(self.nvme.iter().flat_map(NvmeSpec::figures));
         all
     }
 
@@ -160,6 +201,7 @@ impl Profile {
         let mut counts = Vec::new();
         counts.extend(self.iommu.iter().flat_map(IommuSpec::counts));
         counts.extend(self.nic.iter().flat_map(NicSpec::counts));
+        counts.extend(self.nvme.iter().flat_map(NvmeSpec::counts));
         if let Some((name, _)) = counts.iter().find(|(_, number)| number.count() == 0) {
             return Err((name, "must be at least 1"));
         }

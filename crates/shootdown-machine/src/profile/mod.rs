@@ -16,7 +16,7 @@ use std::path::Path;
 
 use crate::mmu::{Array, GeometryError, NEAR_LINES, TYPICAL_LINES, TlbGeometry, UpperLevels};
 pub use costs::{BroadcastCosts, Costs, HypervisorCosts, Topology};
-pub use devices::{DeviceCosts, IommuCosts, IommuSpec, NicCosts, NicSpec};
+pub use devices::{DeviceCosts, IommuCosts, IommuSpec, NicCosts, NicSpec, NvmeCosts, NvmeSpec};
 pub use number::{Number, Origin, Pair};
 use shootdown::ids::Stride;
 pub use spec::*;

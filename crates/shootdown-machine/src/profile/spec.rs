@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{IommuSpec, NicSpec, Number, Pair};
+use super::{IommuSpec, NicSpec, Number, NvmeSpec, Pair};
 
 /// A machine, as its file states it.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
@@ -44,6 +44,9 @@ pub struct Profile {
     pub iommu: Option<IommuSpec>,
     /// A network card behind it.
     pub nic: Option<NicSpec>,
+    /// Drives, together.
+    #[serde(default)]
+    pub nvme: Option<NvmeSpec>,
 }
 
 /// CPUs are numbered socket by socket; within a socket the first thread of every core comes first, then

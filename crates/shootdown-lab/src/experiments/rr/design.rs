@@ -50,15 +50,21 @@ pub enum Design {
 pub struct Contestant {
     pub design: Design,
     pub policy: Policy,
+    /// The rings of all CPUs lie in one page of 2 MiB, and not each in a page of its own.
+    pub together: bool,
 }
 
-/// Pages of a window: all memory that buffers lie in.
-pub const MEMORY: u64 = 1 << 18;
+/// Pages of a GiB: a window is of whole leaves.
+const GIB: u64 = 1 << 18;
 
 impl Contestant {
+    pub const fn new(design: Design, policy: Policy) -> Self {
+        Self { design, policy, together: false }
+    }
+
     pub fn name(self) -> String {
         let policy = self.policy;
-        match self.design {
+        let name = match self.design {
             Design::Off => "off".to_owned(),
             Design::OneLock => format!("one lock, {policy}"),
             Design::Magazines => format!("magazines, {policy}"),
@@ -66,7 +72,8 @@ impl Contestant {
             Design::Window(LeafSize::Page) => "static 1:1, 4K".to_owned(),
             Design::Window(LeafSize::Large) => "static 1:1, 2M".to_owned(),
             Design::Window(LeafSize::Huge) => "static 1:1, 1G".to_owned(),
-        }
+        };
+        if self.together { name + ", rings in 2M" } else { name }
     }
 
     /// What an unmapping promises.
@@ -81,8 +88,8 @@ impl Contestant {
         }
     }
 
-    /// Makes it, for so many CPUs and so many mappings at a time. On a CPU.
-    pub fn make(self, cpus: u32, most: u32) -> Box<dyn Mapper> {
+    /// Makes it, for so many CPUs, so many mappings at a time, and memory of so many pages. On a CPU.
+    pub fn make(self, cpus: u32, most: u32, pages: u64) -> Box<dyn Mapper> {
         let config = Config::new(cpus as usize).policy(self.policy);
         match self.design {
             Design::Off => Box::new(Off),
@@ -93,7 +100,7 @@ impl Contestant {
                 Box::new(InDomain::new(config, magazines(&SPACE, cpus), (true, true), None))
             }
             Design::Identity => {
-                let layout = Layout::new(36, 27, LeafSize::Page).expect("48 bits are enough");
+                let layout = Layout::new(36, 27, LeafSize::Large).expect("48 bits are enough");
                 let addresses = magazines(&layout.fallback(), cpus);
                 Box::new(InDomain::new(config.identity(layout), addresses, (true, true), None))
             }
@@ -101,7 +108,7 @@ impl Contestant {
                 let large = (leaves >= LeafSize::Large, leaves >= LeafSize::Huge);
                 let config = config.policy(Policy::Bypass).trusted();
                 let tree = Tree::new(&SPACE).expect("a space");
-                Box::new(InDomain::new(config, tree, large, Some(MEMORY)))
+                Box::new(InDomain::new(config, tree, large, Some(pages.next_multiple_of(GIB))))
             }
         }
     }
@@ -148,7 +155,7 @@ impl<A: Allocate> InDomain<A> {
         let mut domain = Some(domain.expect("memory for a domain"));
         let one = |_| domain.take().expect("one is asked for");
         let placed = Fixed::new(1, one).expect("memory for a domain");
-        let _seat = placed[0].attach(0, io::NIC, false).expect("room for a device");
+        let _seat = placed[0].attach(0, io::DEVICE, false).expect("room for a device");
         if let Some(pages) = window {
             let _ = placed[0].open_window(pages).expect("the device is trusted");
         }
@@ -175,4 +182,4 @@ impl<A: Allocate> Mapper for InDomain<A> {
 }
 
 /// The device of the experiments.
-pub const DEVICE: DeviceId = io::NIC;
+pub const DEVICE: DeviceId = io::DEVICE;

@@ -1,4 +1,4 @@
-//! Requests and responses over one network card behind an IOMMU, from 1 to 64 CPUs.
+//! Requests and responses over one network card behind an IOMMU, and reads from drives behind one, from 1 to 64 CPUs.
 //!
 //! 200 connections, each with one small request under way at a time. A request costs the driver a buffer unmapped and
 //! another one mapped and posted, the answer a page mapped and, when it has left, unmapped: two of each. So the
@@ -8,9 +8,13 @@
 //! - `one lock`: mapping as it was in 2015 ([`stock`]): a node for each mapping in one tree, one lock, held while the IOMMU
 //!   works.
 //! - `magazines`, `identity`: the library's domain, under *strict*, *strict-ish* and *lazy*.
+//! - `rings in 2M`: the same under *strict-ish*, with the rings of all CPUs in one large page.
 //! - `static 1:1`: all of memory is mapped once, in leaves of 4 KiB, 2 MiB or 1 GiB, and there is no protection.
 //!
-//! Two more tables: what an invalidation takes alone, and what the card gets to if it goes on using addresses that it was
+//! With one connection, where nothing overlaps, it is the length of a transaction that is compared. Drives are read at random
+//! places, 4 and 128 KiB at a time, by each CPU as many as its queue takes ([`reads`]); a read costs one mapping.
+//!
+//! Two more tables: what an invalidation takes alone, and what a device gets to if it goes on using addresses that it was
 //! given once, every 200 ns one of them (the oracle stops the run if that is more than the policy allows).
 //!
 //! The library's code runs on the machine's CPUs; page tables, queue and references are in its memory, and the IOMMU reads
@@ -18,9 +22,12 @@
 //! a figure (`iommu.pages`), which is the row of that name. All others are predictions.
 
 mod design;
+mod drive;
 mod net;
+mod reads;
 mod stock;
 mod tree;
+mod work;
 
 use shootdown_machine::profile::DeviceCosts;
 use shootdown_machine::shootdown_dma::Policy;
@@ -28,7 +35,7 @@ use shootdown_machine::shootdown_dma::iova::identity::LeafSize;
 use shootdown_machine::{Profile, Time};
 
 use self::design::{Contestant, Design};
-use self::net::{Ran, Run};
+use self::work::{Job, Ran, Run};
 use super::run::count;
 use super::{Experiment, Findings, Knob, Request, Target};
 use crate::output::{Document, Row};
@@ -43,15 +50,22 @@ const WORKLOAD: &str = "request and response";
 const CPUS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 const RATE: &str = "transactions";
 const SHARE: &str = "of off";
+const ONE: &str = "one connection";
 const ALONE: &str = "one page after the other";
-const HOSTILE: &str = "hostile device";
+const HOSTILE: &str = "hostile card";
+const HOSTILE_DRIVE: &str = "hostile drive";
 const UNMAPPED: &str = "to what was unmapped";
 const RECYCLED: &str = "to what was recycled";
 const LONGEST: &str = "longest after unmapping";
 /// Nanoseconds from one try of the hostile device to the next.
 const TRY_NS: u64 = 200;
-/// Transactions of each CPU before the clock starts.
-const WARM: u64 = 600;
+/// The busy card.
+const NET: Job = Job::Net { connections: 200 };
+/// Transactions of each CPU before the clock starts. Until magazines are full all CPUs take addresses from the tree one by one; with
+/// 64 of them that is most of what a quick run measures.
+const fn warm(quick: bool) -> u64 {
+    if quick { 600 } else { 2500 }
+}
 
 impl Experiment for Rr {
     fn name(&self) -> &'static str {
@@ -59,7 +73,7 @@ impl Experiment for Rr {
     }
 
     fn line(&self) -> &'static str {
-        "200 connections over one network card, 1 to 64 CPUs: mapping designs and policies against no IOMMU"
+        "200 connections over one network card, and reads from drives, 1 to 64 CPUs: mapping designs and policies against no IOMMU"
     }
 
     fn machine(&self) -> &'static str {
@@ -93,8 +107,12 @@ impl Experiment for Rr {
                 progress.step();
             }
         }
+        one_connection(&profile, costs, request, &mut document)?;
         alone(&profile, costs, request.seed, &mut document)?;
-        turned(&profile, costs, request, &mut document)?;
+        for (workload, job) in [(HOSTILE, NET), (HOSTILE_DRIVE, Job::Drive { pages: 1 })] {
+            turned(&profile, costs, request, (workload, job), &mut document)?;
+        }
+        reads::table(&profile, costs, request, &cpus, &mut document)?;
         let targets = if request.is_own() { targets(&document, &cpus) } else { Vec::new() };
         Ok(Findings { documents: vec![document], targets })
     }
@@ -102,19 +120,28 @@ impl Experiment for Rr {
 
 /// All that are compared; without an IOMMU first.
 fn contestants() -> Vec<Contestant> {
-    let mut all = vec![Contestant { design: Design::Off, policy: Policy::Lazy }];
+    let mut all = vec![Contestant::new(Design::Off, Policy::Lazy)];
     for policy in [Policy::Strict, Policy::Lazy] {
-        all.push(Contestant { design: Design::OneLock, policy });
+        all.push(Contestant::new(Design::OneLock, policy));
     }
-    for design in [Design::Magazines, Design::Identity] {
+    for design in GOOD {
         for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
-            all.push(Contestant { design, policy });
+            all.push(Contestant::new(design, policy));
         }
     }
+    all.extend(GOOD.map(together));
     for leaves in LeafSize::ALL {
-        all.push(Contestant { design: Design::Window(leaves), policy: Policy::Bypass });
+        all.push(Contestant::new(Design::Window(leaves), Policy::Bypass));
     }
     all
+}
+
+/// The library's designs.
+const GOOD: [Design; 2] = [Design::Magazines, Design::Identity];
+
+/// A design under strict-ish, with rings together.
+fn together(design: Design) -> Contestant {
+    Contestant { together: true, ..Contestant::new(design, Policy::Held) }
 }
 
 fn run(
@@ -124,12 +151,12 @@ fn run(
     cpus: u32,
     request: &Request,
 ) -> Result<Ran, LabError> {
-    // Long enough for each CPU to have owed, and got back, all that its queues hold.
-    let warm = u64::from(cpus) * WARM;
+    let warm = u64::from(cpus) * warm(request.quick);
     let counted = u64::from(cpus) * if request.quick { 100 } else { 500 };
     let transactions = [warm, counted.max(if request.quick { 500 } else { 4000 })];
     let hostile = None;
-    Run { profile, costs, contestant, cpus, transactions, hostile, seed: request.seed }.run()
+    let seed = request.seed;
+    Run { profile, costs, contestant, cpus, job: NET, transactions, hostile, seed }.run()
 }
 
 fn rows(document: &mut Document, contestant: Contestant, cpus: u32, ran: &Ran, off: f64) {
@@ -157,6 +184,33 @@ fn rows(document: &mut Document, contestant: Contestant, cpus: u32, ran: &Ran, o
     }
 }
 
+/// One CPU and one connection, where nothing overlaps: what each design makes a transaction longer by.
+fn one_connection(
+    profile: &Profile,
+    costs: DeviceCosts,
+    request: &Request,
+    document: &mut Document,
+) -> Result<(), LabError> {
+    let mut off = None;
+    for contestant in contestants() {
+        let transactions = [warm(request.quick), if request.quick { 500 } else { 4000 }];
+        let (cpus, job) = (1, Job::Net { connections: 1 });
+        let (hostile, seed) = (None, request.seed);
+        let run = Run { profile, costs, contestant, cpus, job, transactions, hostile, seed };
+        let ran = run.run()?;
+        let off = *off.get_or_insert(ran.rate);
+        let name = contestant.name();
+        let row = |metric, unit, value| Row::new(&name, ONE, 1, metric, unit, value);
+        document.push(row("transaction", "us", 1e6 / ran.rate));
+        if contestant.design != Design::Off {
+            document.push(row("longer than off", "%", 100.0 * (off / ran.rate - 1.0)));
+            let packets = count(ran.nic.received + ran.nic.sent);
+            document.push(row("IOTLB misses", "per packet", count(ran.iommu.misses) / packets));
+        }
+    }
+    Ok(())
+}
+
 /// One CPU unmaps page after page, each waited for: what an invalidation takes when nobody is in its way.
 fn alone(
     profile: &Profile,
@@ -170,22 +224,24 @@ fn alone(
     Ok(())
 }
 
-/// The card turned hostile: what it gets to under each policy.
+/// The device turned hostile: what it gets to under each policy.
 fn turned(
     profile: &Profile,
     costs: DeviceCosts,
     request: &Request,
+    (workload, job): (&'static str, Job),
     document: &mut Document,
 ) -> Result<(), LabError> {
     let cpus = 4;
     for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
-        for design in [Design::Magazines, Design::Identity] {
-            let contestant = Contestant { design, policy };
-            let transactions = [u64::from(cpus) * WARM, if request.quick { 1_000 } else { 20_000 }];
+        for design in GOOD {
+            let contestant = Contestant::new(design, policy);
+            let counted = if request.quick { 1_000 } else { 20_000 };
+            let transactions = [u64::from(cpus) * warm(request.quick), counted];
             let hostile = Some(Time::from_ns(TRY_NS));
             let seed = request.seed;
-            let ran =
-                Run { profile, costs, contestant, cpus, transactions, hostile, seed }.run()?;
+            let run = Run { profile, costs, contestant, cpus, job, transactions, hostile, seed };
+            let ran = run.run()?;
             let name = contestant.name();
             let all = count(ran.hostile.tries);
             let longest = ran.hostile.longest.map_or(0.0, Time::us);
@@ -197,7 +253,7 @@ fn turned(
                 (RECYCLED, "tries", count(ran.hostile.recycled)),
                 (LONGEST, "us", longest),
             ] {
-                document.push(Row::new(&name, HOSTILE, cpus, metric, unit, value));
+                document.push(Row::new(&name, workload, cpus, metric, unit, value));
             }
         }
     }
@@ -215,10 +271,11 @@ fn least(document: &Document, name: &str, cpus: &[u32]) -> (f64, u32) {
 }
 
 fn targets(document: &Document, cpus: &[u32]) -> Vec<Target> {
-    let name = |design, policy| Contestant { design, policy }.name();
+    let name = |design, policy| Contestant::new(design, policy).name();
     let mut all = Vec::new();
-    for design in [Design::Magazines, Design::Identity] {
-        let name = name(design, Policy::Held);
+    let held = GOOD.map(|design| Contestant::new(design, Policy::Held));
+    for contestant in held.into_iter().chain(GOOD.map(together)) {
+        let name = contestant.name();
         let (share, at) = least(document, &name, cpus);
         let what = format!("{name}: at least 95 % of off with any number of CPUs");
         all.push(target(&what, format!("{share:.1} % with {at}"), share >= 95.0));
@@ -247,9 +304,9 @@ fn targets(document: &Document, cpus: &[u32]) -> Vec<Target> {
             most <= few,
         ));
     }
-    let got = |policy, metric| {
-        let designs = [Design::Magazines, Design::Identity].map(|design| name(design, policy));
-        designs.iter().filter_map(|n| document.value(n, HOSTILE, 4, metric)).sum::<f64>()
+    let got = |policy, metric| -> f64 {
+        let all = GOOD.iter().flat_map(|d| [HOSTILE, HOSTILE_DRIVE].map(|w| (name(*d, policy), w)));
+        all.filter_map(|(name, workload)| document.value(&name, workload, 4, metric)).sum()
     };
     let strict = got(Policy::Strict, UNMAPPED) + got(Policy::Strict, RECYCLED);
     all.push(target(
