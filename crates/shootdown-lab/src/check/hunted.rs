@@ -6,7 +6,7 @@
 //! shows it again.
 
 use shootdown_machine::hunt::schedule::{Replay, draw_run, encode, same_promise, shrink};
-use shootdown_machine::hunt::{self, Bounds, Chooser, End, Outcome, Powers, World};
+use shootdown_machine::hunt::{self, Bounds, Chooser, End, Outcome, Powers, Sharing, World};
 
 use super::adversary;
 use super::code::ReplayCode;
@@ -41,6 +41,11 @@ pub trait Scene: Send + Sync {
         Bounds::default().steps
     }
 
+    /// May an exhaustive search leave out steps that nobody could notice ([`Sharing`])? Not where there are interrupts.
+    fn leaves_out_private_steps(&self) -> bool {
+        false
+    }
+
     /// What some schedule must reach, lest the hunt has not looked.
     fn witnesses(&self) -> &[&'static str] {
         &[]
@@ -71,6 +76,12 @@ impl<'a> Hunt<'a> {
     /// Runs one schedule.
     pub fn run(&self, chooser: &mut dyn Chooser) -> Outcome {
         self.execute(chooser, false)
+    }
+
+    /// Runs one schedule; accesses that nobody could notice are no steps.
+    pub fn run_sharing(&self, chooser: &mut dyn Chooser, sharing: &mut Sharing) -> Outcome {
+        let bounds = Bounds { steps: self.scene.steps(), record: false };
+        hunt::run_sharing(&*self.world, self.powers, bounds, chooser, sharing)
     }
 
     fn execute(&self, chooser: &mut dyn Chooser, record: bool) -> Outcome {

@@ -288,6 +288,7 @@ const GROUPS: &[fn() -> Checks] = &[
     mutants::checks,
     scenes::random,
     scenes::exhaustive,
+    scenes::exhaustive_devices,
     scenes::soak,
 ];
 

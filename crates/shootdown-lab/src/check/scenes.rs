@@ -7,6 +7,8 @@
 mod chance;
 mod devices;
 mod small;
+mod small_devices;
 
 pub use chance::{random, soak};
 pub use small::exhaustive;
+pub use small_devices::exhaustive_devices;

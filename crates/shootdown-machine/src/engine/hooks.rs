@@ -70,6 +70,8 @@ fn __shootdown_spin() {
 fn __shootdown_touch(addr: usize, bytes: usize, write: bool) {
     if current().is_some() {
         super::agent::touch(addr, bytes, write);
+    } else {
+        hunt::hooks::touch(addr, write);
     }
 }
 

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use shootdown::sync::Access;
 
 use super::choice::Point;
-use super::machine::{Hunt, is_hunting, step, stop, with};
+use super::machine::{Hunt, is_hunting, relax, step, stop, with};
 use super::memory::{FENCES, Location};
 use super::powers::Memory;
+use super::{End, sharing};
 
 /// What the announcement of an access needs to know.
 enum Plan {
@@ -24,6 +25,10 @@ enum Plan {
     Own,
     /// Shared.
     Shared(Location),
+    /// Of a table, and shared with devices only.
+    Quiet(Location),
+    /// Shared, and taken for private so far: the run is over.
+    Over,
 }
 
 /// An access is announced. `true`: ask for its value.
@@ -39,12 +44,25 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
             h.me().own_accesses += 1;
             return Plan::Own;
         }
+        let table = h.io_tables.is_some_and(|tables| tables.has(addr));
+        let cpu = h.current;
+        let write = access != Access::Load;
+        let seen = h.sharing.as_mut().map(|s| s.access(offset, cpu, write, table));
+        match seen {
+            Some(sharing::Access::Private) => return Plan::Native,
+            Some(sharing::Access::News) => {
+                h.end.get_or_insert(End::Abandoned);
+                return Plan::Over;
+            }
+            Some(sharing::Access::Shared | sharing::Access::Quiet) | None => {}
+        }
+        let quiet = seen == Some(sharing::Access::Quiet);
         let mut location = h.arena.location(offset);
         if location == 0 {
             location = h.memory.locate_unknown();
             h.arena.set_location(offset, location);
         }
-        Plan::Shared(location)
+        if quiet { Plan::Quiet(location) } else { Plan::Shared(location) }
     });
     let location = match plan {
         Plan::Native => return false,
@@ -55,6 +73,14 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
             return false;
         }
         Plan::Shared(location) => location,
+        Plan::Quiet(location) => {
+            with(|h| {
+                h.me().location = location;
+                h.me().order = order;
+            });
+            return true;
+        }
+        Plan::Over => stop(),
     };
     let (write, drains) = match access {
         Access::Load | Access::CountLoad => (false, false),
@@ -102,6 +128,18 @@ pub fn load(addr: usize, newest: u64) -> u64 {
 }
 
 impl Hunt {
+    /// A word is overwritten: if devices read it, and find something else from now on, they share it.
+    fn meant(&mut self, addr: usize, old: u64, new: u64) {
+        let Some(sharing) = self.sharing.as_mut() else { return };
+        let table = self.io_tables.is_some_and(|tables| tables.has(addr));
+        if let Some(offset) = self.arena.offset(addr).filter(|_| table)
+            && self.iommu.differ(old, new)
+            && sharing.meant(offset)
+        {
+            self.end.get_or_insert(End::Abandoned);
+        }
+    }
+
     /// How far back a load of this location goes; `None` when the run is over.
     pub(super) fn pick_value(&mut self, location: Location) -> Option<usize> {
         let cpu = self.current;
@@ -123,6 +161,7 @@ pub fn store(at: *mut (), width: u8, old: u64, new: u64) -> bool {
             let new = h.arena.value_of(at as usize, new);
             h.note(|| format!("writes {name} = {new}"));
         }
+        h.meant(at as usize, old, new);
         let buffered = h.memory.store(cpu, location, new, order, Some((at, width)));
         if !buffered {
             h.io_written(at as usize, new);
@@ -142,6 +181,7 @@ pub fn rmw(addr: usize, old: u64, new: Option<u64>) {
         h.memory.settle(location, old);
         h.memory.rmw(cpu, location, new, order);
         if let Some(new) = new {
+            h.meant(addr, old, new);
             h.io_written(addr, new);
         }
         h.saw(u64::from(location) ^ old.rotate_left(20) ^ 0x4a3);
@@ -186,16 +226,23 @@ pub fn fence(order: Ordering) {
     with(|h| h.note(|| format!("fence ({order:?})")));
 }
 
+/// What is in a cell is about to be used by whoever is alone with it. That is no step, since entering the cell was one; but what
+/// the cell holds follows from who was in it, in which order, and what this CPU does next follows from what it holds.
+pub fn touch(addr: usize, write: bool) {
+    if is_hunting() {
+        with(|h| h.touch(addr, write));
+    }
+}
+
 /// Room that CPUs share; `None`: nothing is hunted in this thread.
 pub fn place(layout: Layout) -> Option<NonNull<u8>> {
     is_hunting().then(|| with(|h| h.arena.alloc(layout)))
 }
 
-/// A turn of a loop that waits for another CPU: others go on, and this CPU may too. What it waits for is not always something
-/// that it has read (a swap that changes nothing, say), so it does not sleep.
+/// A turn of a loop that waits for another CPU: this CPU goes on when something that it has read has changed.
 pub fn spin() {
     if is_hunting() && with(|h| h.running) {
-        step(0, false, true);
+        relax();
     }
 }
 

@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 use shootdown::{CpuId, Reach, Tag};
 
+pub(super) use super::memory::mix;
+
 pub use super::guest::{Forget, enter_guest, forget_on, leave_guest, virtual_cpus};
 pub use super::promises::{
     breach, check_deferred, check_gone, deferred, kernel_code, latest, reused, revoked, seal,
@@ -20,6 +22,7 @@ pub use super::setup::{Architecture, Setup};
 use super::choice::Point;
 use super::machine::{self, step, stop, with};
 
+use super::memory::THINGS;
 use super::powers::{Memory, Power};
 use crate::hostile::{Descriptor, Frame, TableId, Word};
 
@@ -461,6 +464,17 @@ pub fn witness(name: &'static str) {
 /// Tells the timeline, if one is recorded.
 pub fn note(text: impl FnOnce() -> String) {
     with(|h| h.tell(text));
+}
+
+/// The executing CPU has read this of what CPUs share outside of atomics ([`World::state`](super::World::state)).
+pub fn saw(what: u64) {
+    with(|h| h.saw(what));
+}
+
+/// The executing CPU is about to use one of the things that CPUs share outside of atomics, by its number: a step, where others may go
+/// on.
+pub fn thing(number: u32) {
+    step(THINGS - number, true, false);
 }
 
 /// One of `count` possibilities, for programs that are not determined themselves; 0 is the plainest.

@@ -12,7 +12,8 @@ use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 pub use super::iommu::{Cached, Decoded, Half, Model, VALID, Walker};
 
 use super::hw::{check, choose, place};
-use super::machine::{Hunt, step, with};
+use super::machine::{self, Hunt, step, with};
+use super::memory::IOMMUS;
 use crate::oracle::Invariant;
 
 /// Where the I/O page tables are.
@@ -95,7 +96,10 @@ impl Hunt {
 
 /// IOMMUs of this model. Once, in `boot`.
 pub fn set_up(model: Model) {
-    with(|h| h.iommu.set_up(model));
+    with(|h| {
+        h.iommu.set_up(model);
+        h.memory.swaps_wait = true;
+    });
 }
 
 /// Walkers see what was stored to tables so far. At the end of `boot`, during which stores are nobody's steps.
@@ -113,6 +117,7 @@ pub fn tables_are_ready() {
             }
         }
     }
+    with(|h| h.iommu.know_all());
 }
 
 /// There is a device behind a unit, with a cache of its own or not. Nothing is mapped for it before its entry says so.
@@ -172,13 +177,18 @@ pub fn write_back(entries: &[shootdown_dma::sync::AtomicU64]) {
     });
 }
 
+/// A step that concerns IOMMUs only, and waits for this CPU's stores. (Stores to tables depend on everything.)
+fn io_step(changes: bool) {
+    step(IOMMUS, changes, with(|h| h.memory.buffered(h.current) != 0));
+}
+
 /// Commands for a unit. They take effect now, or when [`completed`] tells of them; the adversary decides.
 #[must_use]
 pub fn submit(unit: usize, commands: &[Command]) -> Ticket {
-    step(0, false, true);
+    io_step(true);
     // The doorbell is a store to a device, which waits for all stores before it.
     with(|h| h.drain(h.current));
-    let executed = !with(|h| h.iommu.may_delay()) || choose(2) == 0;
+    let executed = !with(|h| h.running && h.iommu.may_delay()) || choose(2) == 0;
     with(|h| {
         let ticket = h.iommu.submit(unit, commands, executed);
         h.saw(0x5b17 ^ ticket.0 << 16 ^ (unit as u64) << 8);
@@ -200,9 +210,9 @@ pub fn submitted(unit: usize) -> Ticket {
 /// The last submission that is complete; the adversary may deny for some time that any more is.
 #[must_use]
 pub fn completed(unit: usize) -> Ticket {
-    step(0, false, true);
+    io_step(true);
     while with(|h| h.iommu.open(unit) != 0) {
-        if with(|h| h.iommu.may_deny(unit)) && choose(2) == 1 {
+        if with(|h| h.running && h.iommu.may_deny(unit)) && choose(2) == 1 {
             with(|h| h.iommu.deny(unit));
             break;
         }
@@ -219,9 +229,14 @@ pub fn completed(unit: usize) -> Ticket {
     })
 }
 
-/// A turn of a loop that waits for the IOMMU, which is no CPU: others go on, and this CPU may too.
+/// A turn of a loop that waits for an IOMMU, which is no CPU, or for another CPU: others go on. As long as an IOMMU has something to
+/// do this CPU may go on too; else it does when something that it has read has changed.
 pub fn relax() {
-    step(0, false, true);
+    if with(|h| !h.running || h.iommu.is_busy()) {
+        step(0, false, false);
+    } else {
+        machine::relax();
+    }
 }
 
 /// A table page is taken, and cleared. It was given back under the allocator's lock, and the lock was taken since: this CPU knows
@@ -230,7 +245,8 @@ pub fn table_is_taken(page: PhysAddr) {
     step(0, false, true);
     let words = with(|h| {
         h.memory.acquire_page(h.current);
-        h.iommu.words_of(page)
+        // Before the CPUs run nobody walks, and nobody knows which words were stored.
+        if h.running { h.iommu.words_of(page) } else { (0..512).collect() }
     });
     for index in words {
         table(page)[usize::from(index)].store(0, shootdown_dma::sync::Ordering::Relaxed);
@@ -258,7 +274,7 @@ pub fn table_is_free(table: PhysAddr) {
 
 /// No device may reach this page of memory any more: `promise`.
 pub fn is_out_of_reach(page: PhysAddr, promise: Invariant) {
-    step(0, false, true);
+    io_step(false);
     check(|h| match h.iommu.usable().find(|cached| cached.reaches(page)) {
         Some(cached) => Err((
             promise,
@@ -285,7 +301,7 @@ impl Addresses<'_> {
 
 /// No device may reach this page of memory, nor those behind it, by these addresses any more.
 pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr) {
-    step(0, false, true);
+    io_step(false);
     let pages = addresses.range.pages();
     check(|h| {
         let old = |cached: &Cached| {
@@ -305,7 +321,7 @@ pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr) {
 /// A device is told to use these addresses: they lead to `first` and what follows it, with these rights and sizes of one kind, and
 /// nowhere else; and they do lead there. `reads_too`: what may be written may be read, as tables can't say otherwise.
 pub fn leads_to(addresses: Addresses<'_>, first: PhysAddr, rights: Rights, reads_too: bool) {
-    step(0, false, true);
+    io_step(false);
     let Addresses { range, tags } = addresses;
     check(|h| {
         // To tell a device is a store to it, which waits for all stores before it.

@@ -4,6 +4,7 @@ mod step;
 mod turn;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use super::iommu::Iommu;
 use super::memory::{FENCES, Location, MAX_CPUS, SharedMemory, mix};
 use super::mmu::Mmu;
 use super::powers::Powers;
-use super::{Bounds, End, Event, Outcome, World};
+use super::{Bounds, End, Event, Outcome, Sharing, World};
 use crate::hostile::{Descriptor, Word};
 use crate::oracle::{Breach, Invariant};
 
@@ -126,6 +127,10 @@ pub(super) struct Hunt {
     wants_state: bool,
     /// The CPUs run: before that, nothing is a step.
     pub running: bool,
+    /// What is known of words that only one CPU uses, or nobody writes; `None`: every access is a step.
+    pub sharing: Option<Sharing>,
+    /// Who was in each cell of shared memory, in which order, by the cell's offset: a hash.
+    touched: BTreeMap<usize, u64>,
 }
 
 thread_local! {
@@ -191,6 +196,31 @@ pub fn run(
     bounds: Bounds,
     chooser: &mut dyn Chooser,
 ) -> Outcome {
+    run_with(world, powers, bounds, chooser, None)
+}
+
+/// The same, where accesses that nobody could notice are no steps; which ones, it learns from run to run. For worlds without
+/// interrupts. A run that finds out that it has taken too much for private is abandoned.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_sharing(
+    world: &dyn World,
+    powers: Powers,
+    bounds: Bounds,
+    chooser: &mut dyn Chooser,
+    sharing: &mut Sharing,
+) -> Outcome {
+    run_with(world, powers, bounds, chooser, Some(sharing))
+}
+
+fn run_with(
+    world: &dyn World,
+    powers: Powers,
+    bounds: Bounds,
+    chooser: &mut dyn Chooser,
+    mut sharing: Option<&mut Sharing>,
+) -> Outcome {
     let cpus = world.cpus();
     assert!((1..=MAX_CPUS).contains(&(cpus as usize)), "a hunt has 1 to {MAX_CPUS} CPUs");
     silence_panics();
@@ -236,6 +266,8 @@ pub fn run(
         candidates: Vec::with_capacity(3 * MAX_CPUS),
         wants_state,
         running: false,
+        sharing: sharing.as_deref_mut().map(std::mem::take),
+        touched: BTreeMap::new(),
     };
     while stacks.len() < cpus as usize {
         stacks.push(DefaultStack::new(STACK).expect("the host has memory for another stack"));
@@ -254,6 +286,9 @@ pub fn run(
         }
     }
     let state = if wants_state { hunt.state() } else { 0 };
+    if let (Some(sharing), Some(learnt)) = (sharing, hunt.sharing.take()) {
+        *sharing = learnt;
+    }
     hunt.witnesses.sort_unstable();
     hunt.witnesses.dedup();
     KEPT.set(Some(Box::new(Kept {
@@ -376,6 +411,21 @@ impl Hunt {
         me.history = mix(me.history ^ what);
     }
 
+    /// This CPU uses what is in a cell at this address, where nobody else is.
+    pub fn touch(&mut self, addr: usize, write: bool) {
+        if !self.running || !self.wants_state {
+            return;
+        }
+        let Some(offset) = self.arena.offset(addr) else { return };
+        let who = u64::from(self.current) + 1;
+        let order = self.touched.entry(offset).or_default();
+        let before = *order;
+        if write {
+            *order = mix(before ^ who);
+        }
+        self.saw(before ^ (offset as u64) << 32);
+    }
+
     /// Tells the story, if it is recorded. What the hardware does while the world boots is no part of it.
     #[inline]
     pub fn note(&mut self, text: impl FnOnce() -> String) {
@@ -437,6 +487,11 @@ impl Hunt {
     /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware hold.
     pub fn state(&mut self) -> u64 {
         let mut hash = self.memory.hash() ^ self.mmu.hash() ^ self.iommu.hash();
+        for (&offset, &order) in &self.touched {
+            hash ^= mix(order ^ mix(offset as u64));
+        }
+        // SAFETY: the world outlives the run.
+        hash ^= unsafe { &*self.world }.state();
         for c in &self.cpus {
             let flags = u64::from(c.irqs_on)
                 | u64::from(c.in_interrupt) << 1

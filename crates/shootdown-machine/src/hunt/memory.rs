@@ -38,6 +38,11 @@ pub type Location = u32;
 /// The location that stands for the order of sequentially consistent fences.
 pub const FENCES: Location = u32::MAX;
 
+/// Locations that stand for what is no word of memory: what IOMMUs have, and things of the world ([`hw::thing`](super::hw::thing)).
+pub const IOMMUS: Location = FENCES - 64;
+/// See there; further ones are below.
+pub const THINGS: Location = IOMMUS - 1;
+
 /// How many CPUs a hunt can have.
 pub const MAX_CPUS: usize = 8;
 
@@ -103,6 +108,8 @@ pub struct SharedMemory {
     pool: Vec<u32>,
     /// Hash of the values that memory holds.
     content: u64,
+    /// A swap that changes nothing is something that is waited for.
+    pub swaps_wait: bool,
 }
 
 impl SharedMemory {
@@ -119,6 +126,7 @@ impl SharedMemory {
             frees: 0,
             pool: Vec::new(),
             content: 0,
+            swaps_wait: false,
         }
     }
 
@@ -147,6 +155,7 @@ impl SharedMemory {
         self.frees = 0;
         self.pool.clear();
         self.content = 0;
+        self.swaps_wait = false;
     }
 
     /// The model in force.
@@ -303,6 +312,7 @@ impl SharedMemory {
     /// A read-modify-write: the newest value, and what was written over it, if anything. The own buffer
     /// was drained before.
     pub fn rmw(&mut self, cpu: u8, location: Location, new: Option<u64>, order: Ordering) {
+        let same = self.swaps_wait && new == Some(self.value(location));
         if new.is_none() {
             // It failed, and was a load: of a lock, perhaps, that is waited for.
             self.watch(cpu, location, self.history(location).writes);
@@ -320,6 +330,9 @@ impl SharedMemory {
                     self.append(cpu, location, new, order, message.view);
                 }
             }
+        }
+        if same {
+            self.watch(cpu, location, self.history(location).writes);
         }
     }
 

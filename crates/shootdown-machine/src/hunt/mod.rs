@@ -18,8 +18,9 @@
 //!                                                 machine.rs: one step; who is next? --> Chooser
 //! ```
 //!
-//! What the adversary can't see: state that a world shares between CPUs outside of atomics and page tables.
-//! It takes part in no step, and two states that differ in it only count as one.
+//! What the adversary can't see: state that a world shares between CPUs outside of atomics and page tables. It takes
+//! part in no step. An exhaustive search takes two states for one that differ in it only, unless the world tells of it
+//! ([`World::state`]); what lies in cells of the library of devices, it knows by who was there, in which order.
 
 mod arena;
 mod choice;
@@ -37,13 +38,15 @@ mod powers;
 mod promises;
 pub mod schedule;
 mod setup;
+mod sharing;
 #[cfg(test)]
 mod tests;
 
 pub use choice::{Actor, Candidate, Chooser, Decision, Footprint, Point};
-pub use machine::run;
+pub use machine::{run, run_sharing};
 pub use memory::MAX_CPUS;
 pub use powers::{Memory, Power, Powers};
+pub use sharing::Sharing;
 
 use shootdown::CpuId;
 
@@ -66,6 +69,12 @@ pub trait World {
 
     /// The hypervisor takes the CPU away and brings it back ([`hw::virtual_cpus`]).
     fn absent(&self, _cpu: CpuId) {}
+
+    /// A hash of what the world's CPUs share outside of atomics, page tables and cells of the library. What a CPU reads of it is
+    /// to be [told](hw::saw).
+    fn state(&self) -> u64 {
+        0
+    }
 
     /// Looks at the state after all programs have ended. May use [`hw::breach`].
     fn finish(&self) {}

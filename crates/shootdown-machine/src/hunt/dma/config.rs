@@ -116,6 +116,8 @@ pub struct Config {
     pub window: bool,
     /// The kernel keeps a word for each page of tables, so that uses beyond an entry's count are counted: `side=on`.
     pub side: bool,
+    /// How often units may deny that commands are complete: `denials=`. Waiting comes to an end after so many.
+    pub denials: u8,
     /// A step of the kernel that is wrong: `mistake=`.
     pub mistake: Option<Mistake>,
 }
@@ -137,6 +139,7 @@ impl Default for Config {
             coherent: true,
             window: false,
             side: false,
+            denials: 2,
             mistake: None,
         }
     }
@@ -183,6 +186,7 @@ impl Config {
             }
             "units" => self.units = number()?.min(TWO),
             "domains" => self.domains = number()?.min(TWO),
+            "denials" => self.denials = u8::try_from(number()?).map_err(|_| bad())?,
             "absence" => self.absence = value == "on",
             "coherent" => self.coherent = value != "off",
             "window" => self.window = value == "on",
@@ -245,6 +249,7 @@ impl fmt::Display for Config {
             ("tables", self.tables as u64, usual.tables as u64),
             ("units", self.units as u64, usual.units as u64),
             ("domains", self.domains as u64, usual.domains as u64),
+            ("denials", u64::from(self.denials), u64::from(usual.denials)),
         ];
         for (key, value, _) in numbers.into_iter().filter(|(_, value, usual)| value != usual) {
             write!(f, " {key}={value}")?;

@@ -42,6 +42,9 @@ const RESERVED: u64 = 2;
 /// Nanoseconds after which something is owed for too long.
 const LATE: u64 = 10_000_000;
 
+/// As a [thing](hw::thing).
+const CLOCK: u32 = 2;
+
 /// The domain of a buffer, as drivers use it.
 #[derive(Clone, Copy)]
 struct Driver {
@@ -92,6 +95,8 @@ impl Kernel {
     }
 
     fn poll(&self, later: u64) {
+        hw::thing(CLOCK);
+        hw::saw(self.clock.get());
         self.clock.set(self.clock.get() + later);
         for domain in self.all_domains() {
             if let Err(error) = domain.poll(self.clock.get()) {
@@ -155,6 +160,9 @@ impl Driver {
 
     /// The device is told of these addresses.
     fn leads(self, at: DmaAddr, pages: u64, first: PhysAddr, rights: Rights) {
+        if self.kernel.booting.get() {
+            return; // nobody walks yet
+        }
         let addresses = self.kernel.addresses(self.number, self.range(at, pages));
         io::leads_to(addresses, first, rights, self.kernel.config.reads_too());
     }

@@ -23,6 +23,9 @@ pub(super) const BYPASSED: PhysAddr = PhysAddr(0x3_0000);
 const BIG_AT: usize = FRAMES;
 const COMMON_AT: usize = FRAMES + 1;
 
+/// As a [thing](hw::thing).
+const FRAME_LIST: u32 = 0;
+
 #[derive(Default)]
 struct Frame {
     owners: Cell<u8>,
@@ -63,17 +66,29 @@ impl Frames {
         owners.get() == 0 && refs.get() == 0 && !examined.get()
     }
 
+    /// All of it, as numbers.
+    pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        self.frames.iter().map(|Frame { owners, refs, examined }| {
+            u64::from(owners.get()) | u64::from(refs.get()) << 8 | u64::from(examined.get()) << 16
+        })
+    }
+
     /// Frames that follow each other, for a driver; `None`: there are none.
     pub fn take(&self, count: usize) -> Option<PhysAddr> {
+        hw::thing(FRAME_LIST);
         let free = |first: &usize| (*first..*first + count).all(|frame| self.is_free(frame));
-        let first = (0..=FRAMES - count).find(free)?;
+        let first = (0..=FRAMES - count).find(free);
+        hw::saw(first.map_or(u64::MAX, |first| first as u64));
+        let first = first?;
         (first..first + count).for_each(|frame| self.frames[frame].owners.set(1));
         Some(self.page(first))
     }
 
     /// The large page and one more.
     pub fn take_big(&self) -> bool {
+        hw::thing(FRAME_LIST);
         let free = self.is_free(BIG_AT);
+        hw::saw(u64::from(free));
         if free {
             self.frames[BIG_AT].owners.set(1);
         }
@@ -82,9 +97,14 @@ impl Frames {
 
     /// The page that several may own.
     pub fn take_common(&self) -> bool {
+        hw::thing(FRAME_LIST);
         let Frame { owners, examined, .. } = &self.frames[COMMON_AT];
+        hw::saw(u64::from(examined.get()));
         if !examined.get() {
             owners.set(owners.get() + 1);
+            if owners.get() > 1 {
+                hw::witness("page-shared");
+            }
         }
         !examined.get()
     }
@@ -103,6 +123,7 @@ impl Frames {
 
     /// Their owner frees them.
     pub fn give(&self, first: PhysAddr, pages: u64) {
+        hw::thing(FRAME_LIST);
         for frame in self.frames(first, pages) {
             let owners = &self.frames[frame].owners;
             owners.set(owners.get() - 1);
@@ -111,6 +132,7 @@ impl Frames {
     }
 
     pub fn hold(&self, first: PhysAddr, pages: u64) {
+        hw::thing(FRAME_LIST);
         for frame in self.frames(first, pages) {
             let refs = &self.frames[frame].refs;
             refs.set(refs.get() + 1);
@@ -118,6 +140,7 @@ impl Frames {
     }
 
     pub fn release(&self, first: PhysAddr, pages: u64) {
+        hw::thing(FRAME_LIST);
         for frame in self.frames(first, pages) {
             let refs = &self.frames[frame].refs;
             let Some(left) = refs.get().checked_sub(1) else {
@@ -133,6 +156,7 @@ impl Frames {
     }
 
     fn recycle(&self, frame: usize) {
+        hw::saw(u64::from(self.is_free(frame)));
         if self.promised && self.is_free(frame) {
             let examined = &self.frames[frame].examined;
             examined.set(true);

@@ -36,6 +36,9 @@ pub(super) fn place_tables(granule: u32) -> Vec<PhysAddr> {
     pages.into_iter().step_by(1 << (granule - 12)).collect()
 }
 
+/// As a [thing](hw::thing).
+const FREE_TABLES: u32 = 1;
+
 /// The kernel, to a domain with tables of this format.
 pub(super) struct Devices<F>(PhantomData<fn() -> F>);
 
@@ -98,12 +101,15 @@ unsafe impl TableMemory for Pages {
 
     fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         let kernel = Kernel::here();
+        hw::thing(FREE_TABLES);
         let Some(left) = kernel.free.get().checked_sub(1) else {
+            hw::saw(0);
             hw::witness("no-table-left");
             return None;
         };
         kernel.free.set(left);
         let table = kernel.tables[left].get();
+        hw::saw(table.0);
         sheets(table, pages).for_each(io::table_is_taken);
         Some(table)
     }
@@ -115,6 +121,7 @@ unsafe impl TableMemory for Pages {
 
     unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
         sheets(first, pages).for_each(io::table_is_free);
+        hw::thing(FREE_TABLES);
         hw::witness("io-table-freed");
         let kernel = Kernel::here();
         let free = kernel.free.get();

@@ -11,7 +11,8 @@ use crate::hunt::{MAX_CPUS, World};
 
 /// A world: what the domain is made for, and what its CPUs do.
 ///
-/// Its text is the configuration, then the operations of each CPU, separated by commas; all that separated by `;`.
+/// Its text is the configuration, then the operations of each CPU, separated by commas; all that separated by `;`. What a CPU has
+/// done before anything is hunted is before a `|`.
 ///
 /// ```
 /// # fn main() -> Result<(), String> {
@@ -27,16 +28,21 @@ use crate::hunt::{MAX_CPUS, World};
 pub struct DmaProgram {
     /// What the domain is made for.
     pub config: Config,
+    /// What CPUs have done before: of each from the first on, as many as have done something.
+    pub before: Vec<Vec<Op>>,
     /// What its CPUs do.
     pub cpus: Vec<Vec<Op>>,
 }
 
 impl fmt::Display for DmaProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |ops: &[Op]| ops.iter().map(Op::to_string).collect::<Vec<_>>().join(", ");
         write!(f, "{}", self.config)?;
-        for ops in &self.cpus {
-            let ops: Vec<String> = ops.iter().map(Op::to_string).collect();
-            write!(f, "; {}", ops.join(", "))?;
+        for (cpu, ops) in self.cpus.iter().enumerate() {
+            match self.before.get(cpu).filter(|before| !before.is_empty()) {
+                Some(before) => write!(f, "; {} | {}", list(before), list(ops))?,
+                None => write!(f, "; {}", list(ops))?,
+            }
         }
         Ok(())
     }
@@ -55,11 +61,19 @@ impl FromStr for DmaProgram {
         let list = |text: &str| -> Result<Vec<Op>, String> {
             text.split(',').map(str::trim).filter(|op| !op.is_empty()).map(str::parse).collect()
         };
-        let cpus = parts.map(list).collect::<Result<Vec<_>, _>>()?;
+        let (mut before, mut cpus) = (Vec::new(), Vec::new());
+        for part in parts {
+            let (done, to_do) = part.split_once('|').unwrap_or(("", part));
+            before.push(list(done)?);
+            cpus.push(list(to_do)?);
+        }
+        while before.last().is_some_and(Vec::is_empty) {
+            before.pop();
+        }
         if cpus.is_empty() || cpus.len() > MAX_CPUS {
             return Err(format!("a program has 1 to {MAX_CPUS} CPUs, each after a `;`"));
         }
-        Ok(Self { config, cpus })
+        Ok(Self { config, before, cpus })
     }
 }
 
@@ -70,7 +84,7 @@ impl World for DmaProgram {
     }
 
     fn boot(&self) {
-        Kernel::boot(self.config, self.cpus.len());
+        Kernel::boot(self.config, self.cpus.len(), &self.before);
     }
 
     fn program(&self, cpu: CpuId) {
@@ -78,6 +92,10 @@ impl World for DmaProgram {
     }
 
     fn interrupt(&self, _: CpuId) {}
+
+    fn state(&self) -> u64 {
+        Kernel::here().state()
+    }
 
     fn finish(&self) {
         let kernel = Kernel::here();

@@ -15,7 +15,7 @@ impl DmaProgram {
         let config = config(&mut numbers);
         let cpus = 2 + numbers.below(2);
         let mut script = || (0..size).map(|_| op(&mut numbers, config.from)).collect();
-        Self { config, cpus: (0..cpus).map(|_| script()).collect() }
+        Self { config, before: Vec::new(), cpus: (0..cpus).map(|_| script()).collect() }
     }
 }
 
@@ -56,6 +56,7 @@ fn config(n: &mut Rng) -> Config {
         window: from == Source::Tree && chance(n, 20),
         side: chance(n, 50),
         mistake: None,
+        ..Config::default()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
 
+use shootdown::CpuId;
 use shootdown_dma::domain::Domain;
 use shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering};
 use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
@@ -16,9 +17,9 @@ use super::driver::Content;
 use super::frames::Frames;
 use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
-use super::op::BUFFERS;
+use super::op::{BUFFERS, Op};
 use super::sources::Addresses;
-use crate::hunt::{hw, io};
+use crate::hunt::{hooks, hw, io};
 
 /// Something that drivers share. One at a time is at it.
 pub(super) struct Slot<T> {
@@ -35,6 +36,7 @@ impl<T: Default> Slot<T> {
     pub fn enter(&self, f: impl FnOnce(T) -> T) {
         // ORDERING: Acquire, with the Release below: drivers know what the last one at it did.
         if self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            hooks::touch(ptr::from_ref(&self.content) as usize, true);
             self.content.set(f(self.content.take()));
             self.busy.store(0, Ordering::Release);
         }
@@ -60,6 +62,8 @@ pub(super) struct Kernel {
     pub clock: Cell<u64>,
     /// Where the first domain's window begins.
     pub window: Cell<DmaAddr>,
+    /// The CPUs do what they have done before anything is hunted.
+    pub booting: Cell<bool>,
 }
 
 thread_local! {
@@ -78,8 +82,9 @@ impl Kernel {
         unsafe { KERNEL.get().as_ref() }.expect("the world has booted")
     }
 
-    /// Makes the domains, with a device behind each unit for the first, and one for the second.
-    pub fn boot(config: Config, cpus: usize) {
+    /// Makes the domains, with a device behind each unit for the first, and one for the second; and lets CPUs do what they have done
+    /// before.
+    pub fn boot(config: Config, cpus: usize, before: &[Vec<Op>]) {
         io::set_up(io::Model {
             walker: io::Walker {
                 levels: config.format.levels(),
@@ -90,6 +95,7 @@ impl Kernel {
             coherent: config.coherent,
             remembers_absence: config.absence,
             survives_once: false,
+            denials: config.denials,
         });
         let tables = host::place_tables(config.format.granule());
         let promised = config.policy != shootdown_dma::Policy::Lazy;
@@ -105,6 +111,7 @@ impl Kernel {
             sides: std::array::from_fn(|_| AtomicU64::new(0)),
             clock: Cell::new(0),
             window: Cell::new(DmaAddr(0)),
+            booting: Cell::new(true),
         });
         KERNEL.set(kernel.as_ptr());
         let kernel = Self::here();
@@ -123,6 +130,20 @@ impl Kernel {
         if config.domains > 1 {
             kernel.seat(1, 0, DeviceId(9));
         }
+        for (cpu, ops) in (0..).zip(before) {
+            hw::boot_as(CpuId(cpu), || ops.iter().for_each(|op| kernel.run(*op)));
+        }
+        if !before.is_empty() {
+            io::tables_are_ready();
+        }
+        kernel.booting.set(false);
+    }
+
+    /// All that CPUs share outside of atomics and of what one of them is alone with, as a hash.
+    pub fn state(&self) -> u64 {
+        let free = self.tables[..self.free.get()].iter().map(|page| page.get().0);
+        let words = free.chain([self.clock.get()]).chain(self.frames.words());
+        words.fold(0, |hash, word| hw::mix(hash ^ word))
     }
 
     /// A device that is there from the beginning, and stays.

@@ -47,7 +47,7 @@ use super::powers::{Power, Powers};
 use cached::Walk;
 use device::Device;
 use tables::{INDEX_BITS, Place, SHEET, Words};
-use unit::{DENIALS, Devices, Reach, Submitted, Unit, take};
+use unit::{Devices, Flying, Reach, Submitted, Unit, take};
 
 /// What IOMMUs there are, and what they are like.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +62,8 @@ pub struct Model {
     pub remembers_absence: bool,
     /// A translation may survive one command (an erratum).
     pub survives_once: bool,
+    /// How often it may be denied that commands are complete, before it has to be told.
+    pub denials: u8,
 }
 
 /// Adds a translation to a hash.
@@ -161,6 +163,14 @@ impl Iommu {
     }
 
     // ------------------------------------------------------------ tables
+
+    /// Could a walker tell these words of a table from each other, at any level?
+    pub fn differ(&self, before: u64, after: u64) -> bool {
+        self.model.is_none_or(|Model { walker, .. }| {
+            (1..=walker.levels)
+                .any(|level| (walker.decode)(level, before) != (walker.decode)(level, after))
+        })
+    }
 
     /// A word of a table is visible now.
     pub fn written(&mut self, table: u64, index: u16, value: u64) {
@@ -359,8 +369,9 @@ impl Iommu {
 
     /// May completion be denied once more?
     pub fn may_deny(&self, unit: usize) -> bool {
+        let most = self.model.map_or(0, |model| model.denials);
         self.has(Power::LateInvalidation)
-            && self.units[unit].queue.front().is_some_and(|s| s.denials < DENIALS)
+            && self.units[unit].queue.front().is_some_and(|s| s.denials < most)
     }
 
     /// Denies it.
@@ -380,8 +391,13 @@ impl Iommu {
             commands.iter().for_each(|c| self.execute(unit, *c, None));
         }
         let unit = &mut self.units[unit];
-        unit.flying.retain(|(until, _)| *until > ticket);
+        unit.flying.retain(|flying| flying.until > ticket);
         unit.completed = ticket;
+    }
+
+    /// Has a unit submissions that are not complete?
+    pub fn is_busy(&self) -> bool {
+        self.units.iter().any(|unit| !unit.queue.is_empty())
     }
 
     /// How many submissions are not complete.
@@ -397,50 +413,56 @@ impl Iommu {
         self.units[unit].last
     }
 
-    /// A command takes effect. Accesses that it makes stale go on until `flying` is complete.
+    /// A command takes effect. Accesses that it makes stale go on until `flying` is complete. `None`: it is complete, and all that it is
+    /// for are over, whichever command made the cache forget.
     pub fn execute(&mut self, unit: usize, command: Command, flying: Option<Ticket>) {
         let whole = !self.has(Power::Fracture);
         let survives = self.has(Power::SurvivesOnce);
-        let taken = match command {
-            Command::Pages { domain: DomainId(domain), range, leaf_only } => {
-                let reach = Reach { domain: Some(domain), range: Some(range) };
-                if !leaf_only {
-                    let walker = self.model.map(|model| model.walker);
-                    let pages =
-                        |walk: &Walk| walker.map_or(1, |w| w.span(walk.level)) << INDEX_BITS;
-                    self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
-                }
-                self.know(unit, reach);
-                self.units[unit].forget(reach, whole, survives)
+        let (device, reach) = match command {
+            Command::Pages { domain, range, .. } => {
+                (None, Reach { domain: Some(domain.0), range: Some(range) })
             }
-            Command::Domain(_) | Command::All => {
-                let domain = match command {
-                    Command::Domain(DomainId(domain)) => Some(domain),
-                    _ => None,
-                };
-                let reach = Reach { domain, range: None };
-                self.units[unit].walks.retain(|walk| !reach.walks(walk, 1));
-                self.know(unit, reach);
-                self.units[unit].forget(reach, whole, survives)
-            }
-            Command::Device { device, range } => {
-                let device = self.devices.get_mut(&device.0);
-                let reach = Reach { domain: None, range };
-                let cache = device.and_then(|device| device.atc.as_mut());
-                cache.map_or(Vec::new(), |cache| take(cache, reach, whole))
-            }
+            Command::Domain(domain) => (None, Reach { domain: Some(domain.0), range: None }),
+            Command::Device { device, range } => (Some(device), Reach { domain: None, range }),
             Command::Config { device, .. } => {
                 if let Some(device) = self.devices.get_mut(&device.0) {
                     device.forget();
                 }
-                Vec::new()
+                return self.fill();
             }
-            _ => Vec::new(),
+            _ => (None, Reach { domain: None, range: None }),
         };
-        if let Some(ticket) = flying.filter(|_| self.has(Power::InFlight)) {
-            self.units[unit].flying.extend(taken.into_iter().map(|leaf| (ticket, leaf)));
+        let leaf_only = matches!(command, Command::Pages { leaf_only: true, .. });
+        let taken = if let Some(device) = device {
+            let cache = self.devices.get_mut(&device.0).and_then(|device| device.atc.as_mut());
+            cache.map_or(Vec::new(), |cache| take(cache, reach, whole))
+        } else {
+            if !leaf_only {
+                let walker = self.model.map(|model| model.walker);
+                let pages = |walk: &Walk| walker.map_or(1, |w| w.span(walk.level)) << INDEX_BITS;
+                self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
+            }
+            self.know(unit, reach);
+            self.units[unit].forget(reach, whole, survives)
+        };
+        let device = device.map(|device| device.0);
+        let in_flight = &mut self.units[unit].flying;
+        match flying {
+            Some(until) if self.powers.has(Power::InFlight) => {
+                let all = taken.into_iter().map(|leaf| Flying { until, device, leaf });
+                in_flight.extend(all);
+            }
+            Some(_) => {}
+            None => in_flight.retain(|f| f.device != device || !reach.has(&f.leaf)),
         }
         self.fill();
+    }
+
+    /// Units remember nothing of what was there before.
+    pub fn know_all(&mut self) {
+        for unit in 0..self.units.len() {
+            self.know(unit, Reach { domain: None, range: None });
+        }
     }
 
     /// What is there now, and was reached by a command, is not remembered as absent any more.
@@ -494,7 +516,7 @@ impl Iommu {
     /// All that could be used.
     pub fn usable(&self) -> impl Iterator<Item = Cached> + '_ {
         let units = self.units.iter();
-        let own = units.flat_map(|u| u.leaves.iter().chain(u.flying.iter().map(|(_, leaf)| leaf)));
+        let own = units.flat_map(|u| u.leaves.iter().chain(u.flying.iter().map(|f| &f.leaf)));
         own.chain(self.devices.values().flat_map(|d| d.atc.iter().flatten())).copied()
     }
 

@@ -23,6 +23,7 @@ const MODEL: Model = Model {
     coherent: true,
     remembers_absence: false,
     survives_once: false,
+    denials: 2,
 };
 
 fn enter(iommu: &mut Iommu, device: DeviceId, root: u64, domain: DomainId) {
@@ -135,6 +136,19 @@ fn accesses_that_began_before_go_on_until_completion() {
     let mut iommu = with(MODEL, calm, false);
     iommu.written(TABLE, 5, 0);
     let _ = iommu.submit(0, &[pages(true)], true);
+    assert!(!reaches(&iommu));
+}
+
+/// Of two commands for one page the later took effect first. When the earlier is complete, nothing is left for it to forget, and
+/// still all accesses through the page that began before are over: that is what completion means.
+#[test]
+fn completion_ends_accesses_whoever_made_the_cache_forget() {
+    let mut iommu = iommu(false);
+    iommu.written(TABLE, 5, 0);
+    let _ = iommu.submit(0, &[pages(true)], false);
+    let _ = iommu.submit(0, &[pages(true)], true);
+    assert!(reaches(&iommu), "in flight until the second is complete, or the first");
+    iommu.complete_one(0);
     assert!(!reaches(&iommu));
 }
 

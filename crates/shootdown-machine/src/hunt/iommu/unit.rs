@@ -14,11 +14,19 @@ pub(super) struct Submitted {
     pub commands: Vec<Command>,
     /// They have taken effect.
     pub executed: bool,
+    /// How often it was denied that it is complete.
     pub denials: u8,
 }
 
-/// How often completion may be denied before it has to be told.
-pub(super) const DENIALS: u8 = 2;
+/// Accesses that have begun with a translation that was forgotten since.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flying {
+    /// They are over when this is complete: it made the cache forget.
+    pub until: Ticket,
+    /// The device whose cache had it; `None`: the unit's own.
+    pub device: Option<u32>,
+    pub leaf: Cached,
+}
 
 /// One unit.
 #[derive(Debug, Default)]
@@ -31,8 +39,8 @@ pub(super) struct Unit {
     pub spared: BTreeSet<Cached>,
     /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
     pub known: BTreeSet<Cached>,
-    /// What was forgotten and is in use by accesses that began before, until this is complete.
-    pub flying: Vec<(Ticket, Cached)>,
+    /// What was forgotten and is in use by accesses that began before.
+    pub flying: Vec<Flying>,
     pub queue: VecDeque<Submitted>,
     pub last: Ticket,
     pub completed: Ticket,
@@ -97,8 +105,9 @@ impl Unit {
         for (set, mark) in [(&self.leaves, 0x1eaf), (&self.spared, 0x57a4e), (&self.known, 0x104)] {
             set.iter().for_each(|leaf| super::add_leaf(leaf, mark, add));
         }
-        for (ticket, leaf) in &self.flying {
-            super::add_leaf(leaf, 0xf17 ^ ticket.0 << 16, add);
+        for Flying { until, device, leaf } in &self.flying {
+            let device = device.map_or(0, |device| u64::from(device) + 1);
+            super::add_leaf(leaf, 0xf17 ^ until.0 << 16 ^ device << 48, add);
         }
         for s in &self.queue {
             add(s.ticket.0 ^ u64::from(s.executed) << 62 ^ u64::from(s.denials) << 58);

@@ -1,0 +1,249 @@
+//! Small worlds of devices, all schedules of which are explored: every order of steps, every value that a load may return, and every
+//! choice of the IOMMU (when a command takes effect, and when that is heard of). What its caches have is no choice: all that they could.
+
+use shootdown_machine::hunt::dma::DmaProgram;
+use shootdown_machine::hunt::{Memory, Powers, World};
+
+use crate::check::exhaustive::Exhaustive;
+use crate::check::hunted::Scene;
+use crate::check::steps::Policies;
+use crate::check::{Check, Checks, adversary};
+
+/// A world.
+#[derive(Clone, Copy, Debug)]
+struct Small {
+    name: &'static str,
+    line: &'static str,
+    text: &'static str,
+    memory: Memory,
+    witnesses: &'static [&'static str],
+    /// Takes seconds: in the default set.
+    quick: bool,
+}
+
+const fn small(name: &'static str, line: &'static str, text: &'static str) -> Small {
+    Small { name, line, text, memory: Memory::Weak, witnesses: &[], quick: true }
+}
+
+impl Small {
+    const fn shows(self, witnesses: &'static [&'static str]) -> Self {
+        Self { witnesses, ..self }
+    }
+
+    const fn long(self) -> Self {
+        Self { quick: false, ..self }
+    }
+
+    const fn powers(&self) -> Powers {
+        Powers::HOSTILE_DEVICES.memory(self.memory)
+    }
+}
+
+const SMALL: &[Small] = &[
+    small(
+        "exhaustive/dma-strict",
+        "a page is unmapped strictly while another CPU wants its address",
+        "policy=strict pages=1 denials=1; map a | unmap a; | map b",
+    )
+    .shows(&["no-address-left", "stale-in-unit"]),
+    small(
+        "exhaustive/dma-unmaps",
+        "two CPUs unmap a page each of one table",
+        "policy=strict denials=1; map a | unmap a; map b | unmap b",
+    )
+    .shows(&["stale-in-unit"])
+    .long(),
+    small(
+        "exhaustive/dma-held",
+        "a page that is held is unmapped while another CPU looks what is complete",
+        "policy=strict-ish flush=1 denials=1; map a | unmap a; | poll",
+    )
+    .shows(&["stale-in-unit", "held-frame-recycled"])
+    .long(),
+    small(
+        "exhaustive/dma-bound",
+        "more is unmapped than may be owed",
+        "policy=strict-ish entries=1 denials=1; map a, map c | unmap a, unmap c; | use a",
+    )
+    .shows(&["stale-in-unit", "held-frame-recycled"]),
+    small(
+        "exhaustive/dma-shared",
+        "two CPUs map and unmap one page, whose entry counts its users",
+        "policy=strict denials=1 from=identity; share a | unmap a; | share b, unmap b",
+    )
+    .shows(&["page-shared"]),
+    small(
+        "exhaustive/dma-attach",
+        "a device with a cache comes while a page is unmapped",
+        "policy=strict atc=on denials=1; map a | unmap a; | attach",
+    )
+    .shows(&["stale-in-device", "device-attached"]),
+    small(
+        "exhaustive/dma-attach-apart",
+        "a device comes behind another IOMMU while a page is unmapped",
+        "policy=strict units=2 denials=1; map a | unmap a; | attach",
+    )
+    .shows(&["stale-in-unit", "device-attached"]),
+    small(
+        "exhaustive/dma-detach",
+        "a device leaves while a page is unmapped",
+        "policy=strict denials=1; map a | unmap a; attach | detach",
+    )
+    .shows(&["stale-in-unit", "device-detached"])
+    .long(),
+    small(
+        "exhaustive/dma-move",
+        "a device moves to a domain of which a page is unmapped",
+        "policy=strict domains=2 denials=1; attach | move; map b | unmap b",
+    )
+    .shows(&["stale-in-unit", "device-attached", "device-detached"]),
+    small(
+        "exhaustive/dma-absence",
+        "a page is mapped behind a unit that remembers absence while another is unmapped",
+        "policy=strict absence=on denials=1; map a | unmap a; | map b",
+    )
+    .shows(&["stale-in-unit", "absence-remembered"]),
+    small(
+        "exhaustive/dma-lines",
+        "two CPUs map in a table that is not there yet, and whose lines have to be written back",
+        "policy=strict coherent=off tables=5; | map a; | map b",
+    )
+    .long(),
+    small(
+        "exhaustive/dma-large",
+        "a large page and one more are mapped and unmapped",
+        "policy=strict pages=2048 tables=4; | big",
+    )
+    .shows(&["large-page", "stale-in-unit"]),
+    small(
+        "exhaustive/dma-undone",
+        "a large page is mapped and taken away again, as there is no table for the next",
+        "policy=strict-ish pages=2048 tables=2; | big",
+    )
+    .shows(&["mapping-undone", "stale-in-unit"]),
+];
+
+impl Small {
+    fn program(&self, policies: Policies) -> DmaProgram {
+        let mut program: DmaProgram =
+            self.text.parse().unwrap_or_else(|e| panic!("the program of {}: {e}", self.name));
+        program.config.policy = policies.dma.unwrap_or(program.config.policy);
+        program
+    }
+}
+
+impl Scene for Small {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn world(&self, _: u64, policies: Policies) -> Box<dyn World> {
+        Box::new(self.program(policies))
+    }
+
+    fn describe(&self, _: u64, policies: Policies) -> Option<String> {
+        Some(self.program(policies).to_string())
+    }
+
+    fn powers(&self) -> Powers {
+        Self::powers(self)
+    }
+
+    fn leaves_out_private_steps(&self) -> bool {
+        true
+    }
+
+    fn witnesses(&self) -> &[&'static str] {
+        self.witnesses
+    }
+}
+
+/// The exhaustive checks of devices.
+#[must_use]
+pub fn exhaustive_devices() -> Checks {
+    let check = |small: &Small| -> Box<dyn Check> {
+        let bounds = format!("{} ({})", small.text, adversary::write(small.powers()));
+        let line = small.line.to_owned();
+        Box::new(Exhaustive { scene: *small, line, bounds, small: small.quick })
+    };
+    SMALL.iter().map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use shootdown_machine::hunt::dma::{DmaMutant, Mistake};
+
+    use super::*;
+    use crate::check::steps::Planted;
+    use crate::check::{Settings, Verdict};
+    use crate::progress::Progress;
+
+    /// What is wrong in a world.
+    #[derive(Clone, Copy, Debug)]
+    enum Wrong {
+        /// A step of the library is missing.
+        Library(DmaMutant),
+        /// A step of the kernel is.
+        Kernel(Mistake),
+    }
+
+    /// What each world finds.
+    const FOUND: &[(&str, &[Wrong])] = {
+        use DmaMutant as M;
+        use Wrong::{Kernel, Library};
+        &[
+            ("dma-strict", &[Library(M::WaitSkipped), Library(M::StrictDoesNotWait)]),
+            ("dma-unmaps", &[Library(M::WaitSkipped)]),
+            ("dma-held", &[Library(M::GivenBackEarly)]),
+            ("dma-bound", &[Library(M::StrictDoesNotWait)]),
+            ("dma-shared", &[Kernel(Mistake::FreesFirst)]),
+            ("dma-attach", &[Library(M::DevicesNotTold), Library(M::StaleForNewcomers)]),
+            ("dma-attach-apart", &[Library(M::FirstUnitOnly)]),
+            ("dma-detach", &[Library(M::DomainMistaken)]),
+            ("dma-move", &[Library(M::DomainMistaken)]),
+            ("dma-absence", &[Library(M::PresenceNotTold), Kernel(Mistake::AbsenceDenied)]),
+            ("dma-lines", &[Kernel(Mistake::NotWrittenBack)]),
+            ("dma-large", &[Library(M::StrictDoesNotWait)]),
+            ("dma-undone", &[Library(M::UndoneNotNoted)]),
+        ]
+    };
+
+    /// The verdict on a world with something wrong in it.
+    fn explore(small: &Small, wrong: Option<Wrong>) -> Verdict {
+        let mut program = small.program(Policies::default());
+        let mut planted = None;
+        match wrong {
+            Some(Wrong::Library(mutant)) => planted = Some(Planted::new(Some(mutant.into()))),
+            Some(Wrong::Kernel(mistake)) => program.config.mistake = Some(mistake),
+            None => {}
+        }
+        let text: &'static str = program.to_string().leak();
+        let scene = Small { text, ..*small };
+        let check =
+            Exhaustive { scene, line: String::new(), bounds: String::new(), small: small.quick };
+        let result = check.run(&Settings::default(), &Progress::new("", 0));
+        drop(planted);
+        result.verdict
+    }
+
+    #[test]
+    fn every_world_finds_what_is_wrong_in_it() {
+        for small in SMALL {
+            let name = small.name.trim_start_matches("exhaustive/");
+            let wrongs = FOUND.iter().find(|(world, _)| *world == name).expect(name).1;
+            for wrong in wrongs {
+                assert_eq!(explore(small, Some(*wrong)), Verdict::Fail, "{name}: {wrong:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_worlds_are_clean() {
+        for small in SMALL
+            .iter()
+            .filter(|s| ["bound", "large", "undone", "shared"].iter().any(|n| s.name.ends_with(n)))
+        {
+            assert_eq!(explore(small, None), Verdict::Pass, "{}", small.name);
+        }
+    }
+}
