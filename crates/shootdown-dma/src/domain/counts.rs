@@ -44,8 +44,6 @@ counts! {
     swept_tables,
     /// Mappings whose address follows from the memory's.
     identities,
-    /// Of these, those of pages that this CPU had unmapped, and that nobody had been told to forget yet.
-    revived,
     /// Mappings whose address could not follow from the memory's.
     fallbacks,
 }

@@ -11,18 +11,11 @@
 //!
 //! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
 
-use core::mem::ManuallyDrop;
-
-use super::owed::{Frames, Page, Thing};
-use super::{Cell, Domain, Host, MapError, Policy, UnmapError};
+use super::owed::{Frames, Thing};
+use super::{Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::identity::{LeafSize, Place};
 use crate::table::{MapErrorKind, Released};
-
-/// Is it mapped at an address of the allocator, since its own can't have one user more?
-const fn is_elsewhere(kind: MapErrorKind) -> bool {
-    matches!(kind, MapErrorKind::CountFull | MapErrorKind::Kept)
-}
 
 impl<H: Host> Domain<H> {
     /// Maps pages where their own address says. `None`: they need addresses from the allocator.
@@ -38,68 +31,17 @@ impl<H: Host> Domain<H> {
             let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
         };
-        let cpu = self.host.cpu();
-        if frames.pages == 1 && self.table.is_idle(cpu, range.first()) {
-            if let Some(range) = self.map_kept(cpu, range, frames, rights) {
-                return Ok(Some(range));
-            }
-        }
         self.hold(frames)?;
-        let keep = self.may_owe(self.config.policy);
-        let entered = self.cells.enter_near(cpu, |seat, cell| {
-            let Some(near) = self.near(seat) else { return false };
-            let done = near.acquire_near(range, frames.first, rights, keep);
-            cell.quick.identities += u64::from(done.is_some());
-            cell.keeps |= done == Some(true);
-            done.is_some()
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let near = self.near(seat);
+            let done = near.is_some_and(|near| near.acquire_near(range, frames.first, rights));
+            cell.quick.identities += u64::from(done);
+            done
         });
         match entered {
             Ok(true) => Ok(Some(range)),
             _ => self.map_identity_anyhow(range, frames, rights),
         }
-    }
-
-    /// The same for a page that this CPU keeps: neither the entry is changed, nor the page held once more.
-    #[inline]
-    fn map_kept(
-        &self,
-        cpu: usize,
-        range: IovaRange,
-        frames: Frames,
-        rights: Rights,
-    ) -> Option<IovaRange> {
-        let pages = u64::from(self.config.holds);
-        let entered = self.cells.enter_near(cpu, |seat, cell| {
-            let mut near = self.near(seat)?;
-            // Once more, since this may be another cell, or not be kept any more.
-            if !near.is_idle(range.first()) {
-                return None;
-            }
-            if near.revive(range.first(), frames.first, rights) {
-                cell.unkeep(pages);
-                return Some(range);
-            }
-            // Somebody has unmapped what is not theirs, and owes what was owed here.
-            cell.owed.unkeep(pages);
-            None
-        });
-        entered.unwrap_or(None)
-    }
-
-    /// What this cell keeps and is unmapped is cleared, and owed as everything else; with `all`, what is mapped is not kept
-    /// any more.
-    #[cold]
-    pub(super) fn settle_kept(&self, seat: usize, cell: &mut Cell, all: bool) {
-        let Ok(mut walker) = self.walker(seat) else { return };
-        let holds = u64::from(self.config.holds);
-        walker.settle_kept(all, |page, ours| {
-            cell.owed.unkeep(holds);
-            if ours {
-                let frame = IovaRange::new(page, 1).and_then(|range| self.memory_of(range));
-                cell.owed.put_page(Page::new(page, false, frame.map(|frame| frame.first)));
-            }
-        });
-        cell.keeps &= !all;
     }
 
     /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The pages are held.
@@ -110,10 +52,6 @@ impl<H: Host> Domain<H> {
         rights: Rights,
     ) -> Result<Option<IovaRange>, MapError> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            if frames.pages > 1 && cell.keeps {
-                // Some of them, perhaps.
-                self.settle_kept(seat, cell, true);
-            }
             let walker = self.walker(seat);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
             match walker.acquire_all(range, frames.first, rights) {
@@ -124,7 +62,7 @@ impl<H: Host> Domain<H> {
                     Ok(())
                 }
                 Err(error) => {
-                    cell.counts.fallbacks += u64::from(is_elsewhere(error.kind));
+                    cell.counts.fallbacks += u64::from(error.kind == MapErrorKind::CountFull);
                     Err((error.kind, error.undone))
                 }
             }
@@ -140,10 +78,7 @@ impl<H: Host> Domain<H> {
         if self.config.holds {
             self.host.release(frames.first, frames.pages);
         }
-        match error {
-            MapError::Table(kind) if is_elsewhere(kind) => Ok(None),
-            error => Err(error),
-        }
+        if error == MapError::Table(MapErrorKind::CountFull) { Ok(None) } else { Err(error) }
     }
 
     /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere next, and whoever unmaps it
@@ -208,22 +143,12 @@ impl<H: Host> Domain<H> {
     fn release_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            let mut walker = ManuallyDrop::into_inner(self.near(seat).ok_or(UnmapError::Busy)?);
-            let keeps = cell.keeps && cell.quick.left != 0;
-            let may_keep = keeps && (self.may_owe(policy) || without!(KeptStrictly));
-            if may_keep && walker.idle(range.first()) {
-                cell.quick.left -= 1;
-                cell.owed.keep(u64::from(self.config.holds));
-                return Ok((Released::Last, None));
-            }
-            let how = if walker.release_near(range.first()) {
+            let near = self.near(seat);
+            let how = if near.is_some_and(|near| near.release_near(range.first())) {
                 Released::Last
             } else {
-                walker.release(range.first())?
+                self.walker(seat)?.release(range.first())?
             };
-            if how == Released::Last {
-                walker.expect(range.first());
-            }
             Ok(match how {
                 Released::Last => (how, self.owe_page(seat, cell, range, policy, false, frame)),
                 Released::Shared => {

@@ -66,13 +66,7 @@ impl<H: Host> Domain<H> {
         let warm = if frames.pages == 1 { self.map_warm(frames, rights)? } else { None };
         let range = match warm {
             Some(range) => range,
-            None => match self.map_fresh(frames, rights) {
-                // What others kept of its own address they do not any more: that was asked for, too.
-                Err(error @ MapError::Addresses(_)) => {
-                    self.map_identity(frames, rights)?.ok_or(error)?
-                }
-                fresh => fresh?,
-            },
+            None => self.map_fresh(frames, rights)?,
         };
         self.tell_of_presence(range)?;
         Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))))

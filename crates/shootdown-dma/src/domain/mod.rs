@@ -265,8 +265,6 @@ struct Cell {
     unswept: u64,
     counts: Counts,
     quick: Quick,
-    /// Some pages are kept, perhaps.
-    keeps: bool,
 }
 
 /// What goes the quickest way, and is added to the other counts later.
@@ -277,10 +275,8 @@ struct Quick {
     identities: u64,
     /// Single pages that may be unmapped and queued before anything else is to be looked at.
     left: usize,
-    /// So many there were at first, and for those that were mapped again before anything was queued for them.
+    /// So many there were at first.
     granted: usize,
-    /// Pages mapped again that were kept.
-    revived: u64,
 }
 
 impl Cell {
@@ -305,15 +301,6 @@ impl Cell {
         self.quick = Quick::default();
     }
 
-    /// It is mapped again, and there is room for one more.
-    #[inline]
-    fn unkeep(&mut self, pages: u64) {
-        self.owed.unkeep(pages);
-        self.quick.left += 1;
-        self.quick.granted += 1;
-        self.quick.revived += 1;
-    }
-
     /// It was looked at.
     fn go_on(&mut self, most: usize) {
         let quick = self.owed.quick(most);
@@ -322,13 +309,12 @@ impl Cell {
 
     /// All that it has done.
     fn tally(&self) -> Counts {
-        let Quick { mapped, identities, left, granted, revived } = self.quick;
-        let identities = identities + revived;
+        let Quick { mapped, identities, left, granted } = self.quick;
         let (maps, unmaps) = (mapped + identities, (granted - left) as u64);
         let mut all = self.counts;
         (all.maps, all.mapped_pages) = (all.maps + maps, all.mapped_pages + maps);
         (all.unmaps, all.unmapped_pages) = (all.unmaps + unmaps, all.unmapped_pages + unmaps);
-        (all.identities, all.revived) = (all.identities + identities, all.revived + revived);
+        all.identities += identities;
         all
     }
 }
@@ -384,14 +370,7 @@ impl<H: Host> Domain<H> {
             let owed = Queue::new(config.limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
-            Ok(Cell {
-                owed,
-                warm,
-                unswept: 0,
-                counts: Counts::default(),
-                quick: Quick::default(),
-                keeps: false,
-            })
+            Ok(Cell { owed, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
         })?;
         let cells = cells.pinned(config.pinned, own);
         let engine = Engine::new(cpus, units, config.ladder);
@@ -500,12 +479,9 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Seals what a CPU owes: it has a token from now on, and is to be submitted. With `all`, nothing is kept any more.
+    /// Seals what a CPU owes: it has a token from now on, and is to be submitted.
     #[inline]
-    fn seal(&self, seat: usize, cell: &mut Cell, all: bool) -> Option<Token> {
-        if cell.keeps && (all || cell.owed.kept() != 0) && !without!(KeptForgotten) {
-            self.settle_kept(seat, cell, all);
-        }
+    fn seal(&self, seat: usize, cell: &mut Cell) -> Option<Token> {
         cell.owed.seal(|covered| self.engine.note_all(seat, || covered.iter()))
     }
 

@@ -200,9 +200,6 @@ pub struct Queue {
     /// How many items are sealed, and how many bare addresses.
     sealed: (usize, usize),
     pages: u64,
-    /// Pages that are unmapped and not here yet: who keeps them may take them back ([`Walker::idle`](crate::table::Walker::idle)).
-    /// They count as if they were, among those that are not sealed.
-    kept: usize,
     limits: Limits,
 }
 
@@ -215,7 +212,7 @@ impl Queue {
         things.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         bare.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         batches.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
-        Ok(Self { items, things, bare, batches, sealed: (0, 0), pages: 0, kept: 0, limits })
+        Ok(Self { items, things, bare, batches, sealed: (0, 0), pages: 0, limits })
     }
 
     /// Is there room for so many more, with so many pages?
@@ -264,36 +261,16 @@ impl Queue {
         }
     }
 
-    /// A page that is unmapped is kept, for which so many pages are held. There is [room](Self::quick).
-    #[inline]
-    pub fn keep(&mut self, pages: u64) {
-        self.kept += 1;
-        self.pages += pages;
-    }
-
-    /// It is not any more: it is mapped again, or [put](Self::put_page) here next.
-    #[inline]
-    pub fn unkeep(&mut self, pages: u64) {
-        self.kept -= 1;
-        self.pages -= pages;
-    }
-
     /// How many there are.
     #[inline]
     pub fn len(&self) -> usize {
-        self.items.len() + self.bare.len() + self.sealed.1 + self.kept()
-    }
-
-    /// How many are kept.
-    #[inline]
-    pub fn kept(&self) -> usize {
-        if without!(KeptUncounted) { 0 } else { self.kept }
+        self.items.len() + self.bare.len() + self.sealed.1
     }
 
     /// How many of them are not sealed.
     #[inline]
     pub fn unsealed(&self) -> usize {
-        self.items.len() - self.sealed.0 + self.bare.len() + self.kept()
+        self.items.len() - self.sealed.0 + self.bare.len()
     }
 
     /// How many pages may be [put](Self::put_page) before something else is to be looked at: whether there is room,
@@ -305,12 +282,12 @@ impl Queue {
         most.min(room).min(seal).min(held.unwrap_or(usize::MAX))
     }
 
-    /// Seals what is not (and is here): `note` takes what has to be forgotten, and returns the token. `None`: there is nothing.
+    /// Seals what is not: `note` takes what has to be forgotten, and returns the token. `None`: there is nothing.
     pub fn seal(&mut self, note: impl FnOnce(Covered<'_>) -> Token) -> Option<Token> {
-        let (items, bare) = (self.items.len() - self.sealed.0, self.bare.len());
-        if items + bare == 0 {
+        if self.unsealed() == 0 {
             return None;
         }
+        let (items, bare) = (self.items.len() - self.sealed.0, self.bare.len());
         // Those that are sealed have their things in front.
         let elsewhere = match self.things.len() {
             0 => 0,

@@ -81,7 +81,7 @@ impl<H: Host> Domain<H> {
     /// What a CPU has owed for some time is told to the units. False: somebody was in its cell.
     fn flush_late(&self, cpu: usize) -> bool {
         let late = self.enter(cpu, |cell| {
-            let late = self.seal(cpu, cell, true);
+            let late = self.seal(cpu, cell);
             cell.counts.timed_flushes += u64::from(late.is_some());
             if cell.owed.len() == 0 {
                 // It maps no more: others may want the memory of tables that it remembers.
@@ -102,7 +102,7 @@ impl<H: Host> Domain<H> {
             let mut ranges = [None; BATCH + FEW];
             let warm = self.enter(cpu, |cell| {
                 cell.owed.take(&mut taken, |token| self.engine.is_complete(token));
-                if cell.owed.len() == 0 && !cell.keeps {
+                if cell.owed.len() == 0 {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
@@ -307,7 +307,7 @@ impl<H: Host> Domain<H> {
     pub fn flush(&self) -> Result<(), QueueError> {
         for cpu in 0..self.cells.cpus() {
             let last = self.enter(cpu, |cell| {
-                self.seal(cpu, cell, true);
+                self.seal(cpu, cell);
                 cell.owed.last()
             });
             if let Some(Some(token)) = last {

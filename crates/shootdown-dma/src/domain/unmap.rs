@@ -315,7 +315,7 @@ impl<H: Host> Domain<H> {
         let mut flush = None;
         if cell.owed.unsealed() >= self.config.limits.flush_at {
             cell.counts.flushes += 1;
-            flush = self.seal(seat, cell, false);
+            flush = self.seal(seat, cell);
         }
         let since = cell.owed.len() % SETTLE_EVERY;
         cell.go_on(SETTLE_EVERY - 1 - since);
@@ -336,7 +336,7 @@ impl<H: Host> Domain<H> {
         cell.counts.forced_waits += u64::from(may_owe);
         let token = self.engine.invalidate(seat, range, leaf_only);
         // Room is made for the next.
-        let flush = if may_owe { self.seal(seat, cell, false) } else { None };
+        let flush = if may_owe { self.seal(seat, cell) } else { None };
         Left { seat, wait: Some(token), flush, settle: may_owe, sweep }
     }
 

@@ -215,18 +215,6 @@ mutants! {
     /// A table is freed though a walker remembers it.
     HeldTableFreed "held-table-freed" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
-    /// A page that is kept is mapped again though its entry was changed by others (K3).
-    RevivedUnchecked "revived-unchecked" Table "table/keep.rs: revive"
-        by loom("loom_table.rs" "what_is_kept_is_mapped_or_not");
-    /// Who finds a page not noted as used does not look whether it is still kept (K2).
-    EntryNotAskedAgain "entry-not-asked-again" Table "table/keep.rs: release_kept"
-        by loom("loom_table.rs" "what_is_kept_is_mapped_or_not");
-    /// A note is read without Acquire (K2).
-    NoteReadRelaxed "note-read-relaxed" Table "table/keep.rs: says"
-        by loom("loom_table.rs" "what_is_kept_is_mapped_or_not");
-    /// A page that another CPU keeps is released though it is not mapped.
-    IdleReleased "idle-released" Table "table/keep.rs: release_kept"
-        by scene(crate::domain::tests::what_is_kept_is_not_mapped);
     /// Whoever frees tables looks at the first place of each seat only.
     PlacesOverlooked "places-overlooked" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
@@ -512,15 +500,6 @@ mutants! {
     /// The bounds of what a CPU may owe are not looked at.
     BoundIgnored "bound-ignored" Domain "domain/owed.rs: has_room"
         by scene(crate::domain::tests::what_is_owed_is_bounded);
-    /// What is kept does not count as owed.
-    KeptUncounted "kept-uncounted" Domain "domain/owed.rs: kept"
-        by scene(crate::domain::tests::what_is_kept_is_bounded);
-    /// What is kept is not paid for when its time has come.
-    KeptForgotten "kept-forgotten" Domain "domain/mod.rs: seal"
-        by scene(crate::domain::tests::what_is_kept_is_not_mapped);
-    /// A page that is unmapped strictly is kept.
-    KeptStrictly "kept-strictly" Domain "domain/identity.rs: release_page"
-        by scene(crate::domain::tests::what_is_kept_is_not_mapped);
     /// What is owed is given back though its invalidation is not complete.
     GivenBackEarly "given-back-early" Domain "domain/owed.rs: take"
         by scene(crate::domain::tests::nothing_is_given_back_early);

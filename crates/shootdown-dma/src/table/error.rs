@@ -17,8 +17,6 @@ pub enum MapErrorKind {
     /// The page is used as often as can be counted: in its entry, if there is nothing [beside](super::TableMemory::side) it,
     /// or no memory for that; a million times otherwise.
     CountFull,
-    /// Another CPU keeps the page for itself, for a while: it needs another address.
-    Kept,
     /// There is no memory for a table.
     NoMemory,
 }
@@ -48,9 +46,6 @@ impl fmt::Display for MapError {
             }
             MapErrorKind::CountFull => {
                 write!(f, "page {page:#x} is used too often to count; map it at another address")
-            }
-            MapErrorKind::Kept => {
-                write!(f, "page {page:#x} is kept by another CPU; map it at another address")
             }
             MapErrorKind::NoMemory => {
                 write!(f, "no memory for a table to map page {page:#x}; try again later")

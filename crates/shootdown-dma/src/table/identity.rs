@@ -24,7 +24,7 @@ use super::spill::{Counted, Joined, counted};
 use super::walk::Walker;
 use super::{MapError, MapErrorKind, UnmapError, index};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::Ordering;
 
 /// What it took to acquire a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,13 +87,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     return fail(MapErrorKind::AlreadyMapped);
                 }
                 Decoded::Leaf(..) => match counted::<F>(entry) {
-                    Counted::Kept(keeper) => {
-                        if keeper != self.number() || !self.count_kept(page, slot, entry) {
-                            return fail(MapErrorKind::Kept);
-                        }
-                        return Ok(Acquired::Shared);
-                    }
-                    Counted::Here(n) if n + 1 < F::most_uses() || without!(CountWraps) => {
+                    Counted::Here(n) if n + 1 < F::max_count() || without!(CountWraps) => {
                         let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
                         (entry & !F::COUNT | count, Acquired::Shared)
                     }
@@ -125,26 +119,15 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [`acquire`](Self::acquire) by the first user, if that is a matter of one entry of the table that is remembered. With
-    /// `keep` a page that has been unmapped here lately is kept (`keep`). Is it? `None`: nothing was
-    /// done.
+    /// [`acquire`](Self::acquire) by the first user, if that is a matter of one entry of the table that is remembered. False:
+    /// nothing was done.
     #[inline]
-    pub fn acquire_near(
-        &self,
-        range: IovaRange,
-        phys: PhysAddr,
-        rights: Rights,
-        keep: bool,
-    ) -> Option<bool> {
+    pub(crate) fn acquire_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
         if range.pages() != 1 || self.check(range, phys).is_err() {
-            return None;
+            return false;
         }
-        let slot = self.near(range.first())?;
-        let leaf = self.table.format.leaf(phys, rights, 0);
-        if keep && self.expects(range.first()) {
-            return self.keep_in(range.first(), slot, leaf).then_some(true);
-        }
-        let first = leaf | F::COUNTED | F::one();
+        let Some(slot) = self.near(range.first()) else { return false };
+        let first = self.table.format.leaf(phys, rights, 0) | F::COUNTED | F::one();
         // ORDERING: AcqRel, as in `acquire`.
         let acquired = slot.load(Ordering::Relaxed) == word::EMPTY
             && slot
@@ -153,7 +136,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if acquired {
             self.table.rely_on(slot, first, 0);
         }
-        acquired.then_some(false)
+        acquired
     }
 
     /// [`release`](Self::release) by the last user, if that is a matter of one entry of the table that is remembered.
@@ -204,10 +187,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             }
             let last = match counted::<F>(entry) {
                 Counted::Here(n) => n == 1,
-                Counted::Kept(keeper) => match self.release_kept(page, slot, (entry, keeper))? {
-                    true => return Ok(Released::Last),
-                    false => continue,
-                },
                 _ if self.part(page, slot) => return Ok(Released::Last),
                 _ => return Ok(Released::Shared),
             };
@@ -235,14 +214,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         rights: Rights,
     ) -> Result<(), MapError> {
         self.check(range, phys)?;
-        // Better now than with a part of it mapped.
-        let kept = |slot: &AtomicU64| {
-            matches!(counted::<F>(slot.load(Ordering::Relaxed)), Counted::Kept(_))
-        };
-        let mut pages = range.first()..=range.last();
-        if range.pages() > 1 && pages.any(|page| self.near(page).is_some_and(kept)) {
-            return Err(MapError { kind: MapErrorKind::Kept, page: range.first(), undone: None });
-        }
         for done in 0..range.pages() {
             let page = range.first() + done;
             let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << F::GRANULE)), rights)

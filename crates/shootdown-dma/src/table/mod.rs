@@ -56,7 +56,6 @@ mod error;
 pub(crate) mod format;
 mod free;
 mod identity;
-mod keep;
 pub mod memory;
 mod range;
 mod reclaim;
@@ -81,7 +80,6 @@ use crate::addr::{IovaRange, PhysAddr};
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 use free::Reclaim;
-use keep::{Note, Notes};
 use memory::{INDEX_BITS, SHEET, Table};
 use seat::Seat;
 
@@ -172,8 +170,6 @@ pub struct IoPageTable<F: Format, M: TableMemory> {
     seats: Fixed<Seat>,
     /// Those of `walker_at`.
     kept: Fixed<Seat>,
-    /// What those keep.
-    notes: Fixed<Notes>,
     reclaim: Reclaim,
     pages: AtomicUsize,
 }
@@ -186,12 +182,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     pub fn new(format: F, memory: M, cpus: usize) -> Result<Self, NoMemory> {
         let seats = Fixed::new(cpus.max(1), |_| Seat::new())?;
         let kept = Fixed::new(cpus.max(1), |_| Seat::new())?;
-        let notes = if F::KEEPERS == 0 { 0 } else { cpus.max(1) };
-        let notes = Fixed::new(notes, |_| Notes::new())?;
         let count = sheets::<F>() * format.root_tables() as usize;
         let root = memory.allocate_many(count).ok_or(NoMemory)?;
         let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(count));
-        let all = Self { format, memory, root, seats, kept, notes, reclaim, pages };
+        let all = Self { format, memory, root, seats, kept, reclaim, pages };
         if !all.memory.is_coherent() {
             // SAFETY: just allocated.
             unsafe { all.sheets_of(root, count) }.for_each(|sheet| all.memory.write_back(sheet));
@@ -233,12 +227,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let first = if cpu < seats { cpu } else { cpu % seats };
         if self.seats[first].take() {
             // SAFETY: just taken.
-            return Some(unsafe { Walker::sit(self, &self.seats[first], None) });
+            return Some(unsafe { Walker::sit(self, &self.seats[first], true) });
         }
         let others = (first + 1..seats).chain(0..first);
         let seat = others.map(|n| &self.seats[n]).find(|seat| seat.take())?;
         // SAFETY: just taken.
-        Some(unsafe { Walker::sit(self, seat, None) })
+        Some(unsafe { Walker::sit(self, seat, true) })
     }
 
     /// A seat that the caller keeps for one CPU at a time by itself, which saves an atomic swap. There are as many as CPUs,
@@ -249,19 +243,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     #[inline]
     pub unsafe fn walker_at(&self, number: usize) -> Option<Walker<'_, F, M>> {
         // SAFETY: as the caller promises.
-        self.kept.get(number).map(|seat| unsafe { Walker::sit(self, seat, Some(number)) })
-    }
-
-    /// Does the CPU at this seat keep a page that is not mapped? A hint, for those who are not at the seat.
-    #[inline]
-    pub(crate) fn is_idle(&self, number: usize, page: u64) -> bool {
-        self.notes(number).is_some_and(|notes| notes.says(page, Note::Idle))
-    }
-
-    /// What the CPU at this seat keeps.
-    #[inline]
-    fn notes(&self, number: usize) -> Option<&Notes> {
-        self.notes.get(number)
+        self.kept.get(number).map(|seat| unsafe { Walker::sit(self, seat, false) })
     }
 
     /// Every seat that there is.

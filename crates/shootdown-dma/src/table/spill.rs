@@ -1,7 +1,7 @@
 //! Uses beyond what an entry counts: a side table.
 //!
 //! # The problem
-//! A leaf has few bits that are ours: VT-d's count uses to 255, AMD's to 14, Arm's to 2. A page that more users share needs a
+//! A leaf has few bits that are ours: VT-d's count uses to 510, AMD's to 14, Arm's to 2. A page that more users share needs a
 //! counter elsewhere, and two words can't be changed at once. If they ever disagree in the wrong direction, the last use
 //! passes unnoticed and the page stays mapped for ever, or it is taken for the last while others live.
 //!
@@ -47,7 +47,6 @@
 //! | S5 | entry swapped to *spilled*, found to be so | AcqRel, Acquire | each other | the side table is linked, and the tokens are there |
 
 use super::format::{Format, word};
-use super::keep::Note;
 use super::memory::{INDEX_BITS, TableMemory};
 use super::walk::Walker;
 use super::{IoPageTable, MapErrorKind, index, sheet};
@@ -73,8 +72,6 @@ pub(super) enum Counted {
     Spilled,
     /// In the side word; the entry is marked as about to be emptied.
     Closing,
-    /// Once or not at all: this CPU knows (`keep`).
-    Kept(usize),
 }
 
 /// Reads a counted leaf.
@@ -83,7 +80,6 @@ pub(super) fn counted<F: Format>(entry: u64) -> Counted {
     match F::count(entry) {
         0 => Counted::Closing,
         n if n == F::max_count() => Counted::Spilled,
-        n if n >= F::most_uses() => Counted::Kept((n - F::most_uses()) as usize),
         n => Counted::Here(n),
     }
 }
@@ -137,7 +133,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn spilled(&self, entry: u64) -> Option<Counted> {
         let counts = self.format.is_present(entry) && F::is_counted(entry);
         let how = counted::<F>(entry);
-        (counts && matches!(how, Counted::Spilled | Counted::Closing)).then_some(how)
+        (counts && !matches!(how, Counted::Here(_))).then_some(how)
     }
 
     /// Takes away `mine` tokens. True: with them the last use went, and the entry is empty.
@@ -201,10 +197,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     pub(super) fn uses(&self, page: u64, entry: u64) -> u64 {
         match counted::<F>(entry) {
             Counted::Here(n) => n,
-            Counted::Kept(keeper) => {
-                let notes = self.table.notes(keeper);
-                u64::from(notes.is_some_and(|notes| notes.says(page, Note::Used)))
-            }
             _ => {
                 let side = self.side_word(page, false).map(|side| side.load(Ordering::Relaxed));
                 side.map_or(1, |side| tokens(side).max(1))

@@ -6,7 +6,6 @@
 use core::fmt;
 
 use super::format::{Decoded, Format};
-use super::keep::Notes;
 use super::memory::{ENTRIES, Table, TableMemory};
 use super::seat::Seat;
 use super::{IoPageTable, index, sheet, sheet_bits, span};
@@ -42,37 +41,21 @@ pub struct Translation {
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
     seat: &'t Seat,
-    /// The seat's number, if it is of those that callers keep; the others are left when this is dropped.
-    number: Option<usize>,
+    /// Leaves the seat when dropped.
+    leaves: bool,
 }
 
 impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// # Safety
     /// The seat is the caller's, and as long as this lives nobody else's.
     #[inline]
-    pub(super) unsafe fn sit(
-        table: &'t IoPageTable<F, M>,
-        seat: &'t Seat,
-        number: Option<usize>,
-    ) -> Self {
-        Self { table, seat, number }
+    pub(super) unsafe fn sit(table: &'t IoPageTable<F, M>, seat: &'t Seat, leaves: bool) -> Self {
+        Self { table, seat, leaves }
     }
 
     /// The table that it works at.
     pub fn table(&self) -> &IoPageTable<F, M> {
         self.table
-    }
-
-    /// What the CPU of this seat keeps; `None` if it keeps nothing.
-    #[inline]
-    pub(super) fn notes(&self) -> Option<&'t Notes> {
-        self.table.notes(self.number?)
-    }
-
-    /// The seat's number; no CPU's if it has none.
-    #[inline]
-    pub(super) fn number(&self) -> usize {
-        self.number.unwrap_or(usize::MAX)
     }
 
     /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device would fault.
@@ -159,19 +142,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// of this or [`reach`](Self::reach).
     #[inline]
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
-        if let Some(table) = self.leaf(page) {
-            // SAFETY: the seat holds it.
-            let table = unsafe { self.at(table) };
-            let entry = table[index::<F>(page, 0)].load(Ordering::Acquire);
-            // Anything else may be more than this table knows: it may be out of the tree.
-            if matches!(self.table.format.decode(entry, 0), Decoded::Leaf(..)) {
-                return (table, 0);
-            }
-        }
-        if let Some((table, level)) = self.above(page) {
+        let near = self.leaf(page).map(|table| (table, 0));
+        for (table, level) in near.into_iter().chain(self.above(page)) {
             // SAFETY: the seat holds it.
             let table = unsafe { self.at(table) };
             let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
+            // Anything else may be more than this table knows: it may be out of the tree.
             if matches!(self.table.format.decode(entry, level), Decoded::Leaf(..)) {
                 return (table, level);
             }
@@ -314,7 +290,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
     #[inline]
     fn drop(&mut self) {
-        if self.number.is_none() {
+        if self.leaves {
             self.seat.leave();
         }
     }

@@ -162,7 +162,7 @@ fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// A page that more share than an entry counts (VT-d's counts 255, AMD-Vi's 14, Arm's 2): it stays until the last of them is done.
+/// A page that more share than an entry counts (VT-d's counts 510, AMD-Vi's 14, Arm's 2): it stays until the last of them is done.
 fn identity_shared<I: Iommu>(stage: &Stage<I>) -> Outcome {
     const USERS: u32 = 600;
     let layout = layout(stage)?;

@@ -91,8 +91,6 @@ pub trait Format: Copy + Send + Sync + 'static {
     const BEGINS: u64 = 1 << Self::COUNT.trailing_zeros();
     /// Of an owned leaf: a mapping ends here.
     const ENDS: u64 = 2 << Self::COUNT.trailing_zeros();
-    /// So many CPUs can be named in place of a count, by its largest values (below that of all ones).
-    const KEEPERS: u64 = 0;
     /// A bit of leaves and of tables: the entry has been written back to where a non-coherent walker looks.
     const WRITTEN_BACK: u64;
     /// A bit of tables: an invalidation that was asked for when this table was detached is still owed; it was put back
@@ -203,21 +201,7 @@ pub trait Format: Copy + Send + Sync + 'static {
         }
     }
 
-    /// The first count that it does not count to.
-    #[inline]
-    fn most_uses() -> u64 {
-        Self::max_count() - Self::KEEPERS
-    }
-
-    /// What a leaf has in place of its count that this CPU keeps; `None` if there is no room for its number.
-    #[inline]
-    fn kept_by(number: usize) -> Option<u64> {
-        let number = number as u64;
-        (number < Self::KEEPERS)
-            .then(|| (Self::most_uses() + number) << Self::COUNT.trailing_zeros())
-    }
-
-    /// The largest value of the count: it is counted elsewhere.
+    /// The largest value of the count: one more than it counts.
     #[inline]
     fn max_count() -> u64 {
         Self::count(Self::COUNT | Self::COUNTED)

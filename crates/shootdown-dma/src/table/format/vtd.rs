@@ -78,7 +78,6 @@ impl VtdSecondLevel {
 impl Format for VtdSecondLevel {
     const COUNTED: u64 = 1 << 10;
     const COUNT: u64 = 0x1ff << 52;
-    const KEEPERS: u64 = 255;
     const WRITTEN_BACK: u64 = 1 << 63;
     const PENDING: u64 = 1 << 52;
     const BURYING: u64 = 1 << 53;

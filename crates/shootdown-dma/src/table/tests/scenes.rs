@@ -133,7 +133,7 @@ pub(crate) fn counts_do_not_wrap() {
         }
         assert_eq!(world.release(0x77), Err(UnmapError::NotMapped { page: 0x77 }));
     }
-    fill(vtd(), 255);
+    fill(vtd(), 510);
     fill(AmdV1::new(4, true).expect("four levels"), 14);
     fill(ArmStage1::new(4, 0).expect("four levels"), 2);
     fill(ArmStage2::new(3).expect("three levels"), 2);

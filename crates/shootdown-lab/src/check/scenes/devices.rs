@@ -50,7 +50,6 @@ impl Scene for Devices {
             "no-address-left",
             "large-page",
             "scattered",
-            "kept-page-revived",
             "bypassed",
             "device-attached",
             "device-detached",

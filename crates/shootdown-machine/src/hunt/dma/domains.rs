@@ -24,7 +24,6 @@ pub(super) trait AnyDomain {
     fn release(&self, r: Reservation) -> Result<(), (UnmapError, Option<Reservation>)>;
     fn poll(&self, now: u64) -> Result<(), QueueError>;
     fn flush(&self) -> Result<(), QueueError>;
-    fn revived(&self) -> u64;
     fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError>;
     fn announce(&self, seat: &Seat) -> Result<(), QueueError>;
     fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
@@ -84,10 +83,6 @@ impl<H: Host> AnyDomain for Domain<H> {
 
     fn poll(&self, now: u64) -> Result<(), QueueError> {
         self.poll(now)
-    }
-
-    fn revived(&self) -> u64 {
-        self.counts().revived
     }
 
     fn flush(&self) -> Result<(), QueueError> {

@@ -69,7 +69,6 @@ impl Kernel {
             Op::Map2(b) => slot(b).enter(|c| driver(b).map(c, 2, Rights::ReadWrite)),
             Op::Scatter(b) => slot(b).enter(|c| driver(b).scatter(c)),
             Op::Share(b) => slot(b).enter(|c| driver(b).share(c)),
-            Op::Again(b) => slot(b).enter(|c| driver(b).again(c)),
             Op::Use(b) => slot(b).enter(|content| {
                 if let Content::Mapped(mapping) = &content {
                     driver(b).used(mapping);
@@ -210,22 +209,6 @@ impl Driver {
             return Content::Nothing;
         }
         self.map_frames(COMMON, 1, Rights::ReadWrite)
-    }
-
-    /// A page that comes back twice, each time after it was unmapped.
-    fn again(self, content: Content) -> Content {
-        let Content::Nothing = content else { return content };
-        let before = self.domain().revived();
-        let mut content = self.map(content, 1, Rights::ReadWrite);
-        for _ in 0..2 {
-            let Content::Mapped(Mapping { at, first, rights, .. }) = content else { break };
-            insist(|| self.domain().unmap(self.kernel.config.policy, at, self.page()));
-            content = self.map_frames(first, 1, rights);
-        }
-        if self.domain().revived() > before {
-            hw::witness("kept-page-revived");
-        }
-        content
     }
 
     /// Two pages that do not follow each other.

@@ -25,8 +25,6 @@ pub enum Op {
     Scatter(Buffer),
     /// A frame that other buffers may lead to as well.
     Share(Buffer),
-    /// Takes a frame and maps it, and unmaps and maps it again twice: so it may be kept by its CPU.
-    Again(Buffer),
     /// The device uses it.
     Use(Buffer),
     /// Unmaps it, and frees the memory.
@@ -72,7 +70,6 @@ impl Op {
             Self::Map2(_) => "map2",
             Self::Scatter(_) => "scatter",
             Self::Share(_) => "share",
-            Self::Again(_) => "again",
             Self::Use(_) => "use",
             Self::Unmap(_) => "unmap",
             Self::UnmapStrict(_) => "unmap-strict",
@@ -102,7 +99,6 @@ impl Op {
             | Self::Map2(b)
             | Self::Scatter(b)
             | Self::Share(b)
-            | Self::Again(b)
             | Self::Use(b)
             | Self::Unmap(b)
             | Self::UnmapStrict(b)
@@ -155,14 +151,13 @@ impl FromStr for Op {
     /// Reads an operation. The error is a sentence.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let about: [fn(Buffer) -> Self; 14] = [
+        let about: [fn(Buffer) -> Self; 13] = [
             Self::Map,
             Self::MapRead,
             Self::MapWrite,
             Self::Map2,
             Self::Scatter,
             Self::Share,
-            Self::Again,
             Self::Use,
             Self::Unmap,
             Self::UnmapStrict,

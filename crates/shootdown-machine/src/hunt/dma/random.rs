@@ -72,7 +72,7 @@ fn op(n: &mut Rng, from: Source) -> Op {
         6 => Op::Map2(buffer),
         7..12 => Op::Unmap(buffer),
         12 => Op::UnmapStrict(buffer),
-        13 => [Op::Use(buffer), Op::Again(buffer)][n.below(2)],
+        13 => Op::Use(buffer),
         14 => Op::Reserve(buffer),
         15 | 16 => Op::Link(buffer),
         17 => Op::Unlink(buffer),

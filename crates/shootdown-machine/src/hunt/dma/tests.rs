@@ -63,16 +63,6 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
     ("policy=strict-ish pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
     ("policy=strict pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::FrameReuse),
     ("policy=strict pages=2048 tables=2; big", Mutant::StrictDoesNotWait, Invariant::FrameReuse),
-    (
-        "policy=lazy from=identity entries=4 flush=3; again a, unmap a, timer",
-        Mutant::KeptForgotten,
-        Invariant::LazyBound,
-    ),
-    (
-        "policy=strict-ish from=identity entries=4 flush=3; again a, unmap-strict a",
-        Mutant::KeptStrictly,
-        Invariant::Revocation,
-    ),
     ("policy=strict; map a, unmap a", Mutant::SubmittedTrusted, Invariant::Revocation),
     ("policy=strict; map a, unmap a", Mutant::WaitSkipped, Invariant::Revocation),
     ("policy=strict; map a, unmap a", Mutant::DomainMistaken, Invariant::Revocation),
