@@ -42,6 +42,11 @@ impl Scene for Devices {
         self.powers
     }
 
+    /// A timer looks through whole tables for empty ones.
+    fn steps(&self) -> u64 {
+        60_000
+    }
+
     fn witnesses(&self) -> &[&'static str] {
         &[
             "held-frame-recycled",

@@ -117,7 +117,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::HintAlways, &[Invariant::TableReuse]),
     (Mistake::FirstPageOnly, &[Invariant::Revocation]),
     (Mistake::EntryBackwards, &[Invariant::Revocation]),
-    (Mistake::EntryOverwritten, &[Invariant::Revocation]),
+    (Mistake::EntryOverwritten, &[Invariant::Revocation, Invariant::RangeReuse]),
     (Mistake::DetachUntold, &[Invariant::Revocation]),
     (Mistake::ListedLate, &[Invariant::LazyBound, Invariant::Revocation]),
     (Mistake::EntryUnannounced, &[Invariant::UpgradeSoundness]),

@@ -13,6 +13,8 @@
 //! - Whoever waits in a loop at a high priority would never see what it waits for. After [`Pct::patience`]
 //!   steps in a row while others could go, it falls below all others. The promise holds for runs in which
 //!   no one needs more steps in a row than that.
+//! - Several who wait take turns, none of them for long in a row. When somebody could have gone for [`STARVED`] steps,
+//!   all others fall below. The promise holds for runs in which nobody has to be kept waiting for longer.
 //! - Old values and faults are no matter of priority: odds decide.
 
 use super::random::Tuning;
@@ -21,6 +23,9 @@ use crate::hunt::{Actor, Candidate, Chooser, Decision, Point};
 
 /// Steps in a row before a CPU is taken to be waiting, unless said otherwise.
 pub const PATIENCE: u32 = 200;
+
+/// Steps at which somebody could have gone and did not, before that one goes.
+pub const STARVED: u64 = 10 * PATIENCE as u64;
 
 /// Decides by priorities that change d - 1 times.
 #[derive(Clone, Debug)]
@@ -38,6 +43,8 @@ pub struct Pct {
     row: (usize, u32),
     /// The next one that waits too long falls to this.
     lowest: i64,
+    /// By [`index`]: the step at which somebody could have gone first since it went last; 0: none.
+    kept: Vec<u64>,
 }
 
 /// The place of an actor's priority.
@@ -62,7 +69,8 @@ impl Pct {
         let (old, fault) = (tuning.old, tuning.fault);
         let priorities = Vec::new();
         let (patience, row, lowest) = (PATIENCE, (usize::MAX, 0), -1);
-        Self { rng, old, fault, changes, step: 0, priorities, patience, row, lowest }
+        let kept = Vec::new();
+        Self { rng, old, fault, changes, step: 0, priorities, patience, row, lowest, kept }
     }
 
     /// With other odds for old values and faults.
@@ -100,6 +108,32 @@ impl Pct {
         taken
     }
 
+    /// All but one fall below all others, in their order.
+    fn fall(&mut self, candidates: &[Candidate], but: usize) {
+        let others = candidates.iter().enumerate().filter(|(i, _)| *i != but);
+        let mut others: Vec<usize> = others.map(|(_, c)| index(c.actor)).collect();
+        others.sort_unstable_by_key(|other| core::cmp::Reverse(self.priorities[*other]));
+        for other in others {
+            self.priorities[other] = self.lowest;
+            self.lowest -= 1;
+        }
+    }
+
+    /// Who could have gone for too long.
+    fn starved(&mut self, candidates: &[Candidate]) -> Option<usize> {
+        self.kept.resize(self.priorities.len(), 0);
+        let mut starved = None;
+        for (i, c) in candidates.iter().enumerate() {
+            let kept = &mut self.kept[index(c.actor)];
+            if *kept == 0 {
+                *kept = self.step;
+            } else if self.step - *kept >= STARVED {
+                starved = Some(i);
+            }
+        }
+        starved
+    }
+
     fn next(&mut self, candidates: &[Candidate]) -> usize {
         let mut taken = self.highest(candidates);
         while let Some((at, fall)) = self.changes.last().copied() {
@@ -116,7 +150,12 @@ impl Pct {
             self.lowest -= 1;
             taken = self.highest(candidates);
         }
+        if let Some(starved) = self.starved(candidates) {
+            self.fall(candidates, starved);
+            taken = starved;
+        }
         let who = index(candidates[taken].actor);
+        self.kept[who] = 0;
         self.row = if self.row.0 == who { (who, self.row.1 + 1) } else { (who, 1) };
         taken
     }
@@ -222,6 +261,19 @@ mod tests {
             let limit = Toy { most_steps: 40, ..toy.clone() };
             let mut hurried = Pct::new(Rng::of_run(1, run), 3, 10).patience(5);
             assert_eq!(limit.run(&mut hurried).end, End::Finished);
+        }
+    }
+
+    /// Two that wait take turns, and none of them goes often in a row.
+    #[test]
+    fn several_who_wait_let_others_go() {
+        let waits = [Op::Load(0, 0), Op::While(0, 0, 0)];
+        let sets = [Op::Add(0, 1), Op::Set(0, 1)];
+        let toy = Toy::new(&[&waits, &waits, &sets]).buffers();
+        for run in 0..200 {
+            let toy = Toy { most_steps: 3 * STARVED, ..toy.clone() };
+            let outcome = toy.run(&mut Pct::new(Rng::of_run(1, run), 3, 10));
+            assert_eq!(outcome.end, End::Finished);
         }
     }
 
