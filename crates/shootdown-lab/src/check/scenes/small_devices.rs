@@ -77,7 +77,8 @@ const SMALL: &[Small] = &[
         "a device with a cache comes while a page is unmapped",
         "policy=strict atc=on denials=1; map a | unmap a; | attach",
     )
-    .shows(&["stale-in-device", "device-attached"]),
+    .shows(&["stale-in-device", "device-attached"])
+    .long(),
     small(
         "exhaustive/dma-attach-apart",
         "a device comes behind another IOMMU while a page is unmapped",
