@@ -118,7 +118,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::FirstPageOnly, &[Invariant::Revocation]),
     (Mistake::EntryBackwards, &[Invariant::Revocation]),
     (Mistake::EntryOverwritten, &[Invariant::Revocation, Invariant::RangeReuse]),
-    (Mistake::DetachUntold, &[Invariant::Revocation]),
+    (Mistake::DetachUntold, &[Invariant::Revocation, Invariant::RangeReuse]),
     (Mistake::ListedLate, &[Invariant::LazyBound, Invariant::Revocation]),
     (Mistake::EntryUnannounced, &[Invariant::UpgradeSoundness]),
 ];
