@@ -11,7 +11,7 @@ use std::hint::black_box;
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
 
-use shootdown_dma::domain::{Config, DmaAddr, Domain};
+use shootdown_dma::domain::{Config, DmaAddr, Domain, MapError, UnmapError};
 use shootdown_dma::iova::space::{INTERRUPTS, Space};
 use shootdown_dma::table::VtdSecondLevel;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr, Policy, Rights};
@@ -112,12 +112,22 @@ impl Bench {
     }
 
     fn map(&self, phys: PhysAddr, pages: u64) -> DmaAddr {
-        let at = self.domain.map(black_box(phys), pages << 12, Rights::Write);
-        at.expect("there are addresses for it")
+        loop {
+            match self.domain.map(black_box(phys), pages << 12, Rights::Write) {
+                // Who looks after the domain from a third thread may be in the way for a moment.
+                Err(MapError::Busy) => std::hint::spin_loop(),
+                at => return at.expect("there are addresses for it"),
+            }
+        }
     }
 
     fn unmap(&self, at: DmaAddr, pages: u64) {
-        self.domain.unmap(black_box(at), pages << 12).expect("it is mapped");
+        loop {
+            match self.domain.unmap(black_box(at), pages << 12) {
+                Err(UnmapError::Busy) => std::hint::spin_loop(),
+                done => return done.expect("it is mapped"),
+            }
+        }
     }
 
     /// Maps and unmaps so many times.
