@@ -1,5 +1,6 @@
 use super::*;
-use shootdown_dma::Rights;
+use shootdown_dma::invalidate::Command;
+use shootdown_dma::{DomainId, IovaRange, PhysAddr, Rights};
 
 /// Two levels; bit 0: present, bit 1: a table. The rest is the address.
 fn decode(level: u8, word: u64) -> Decoded {
