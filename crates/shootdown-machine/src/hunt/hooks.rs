@@ -229,8 +229,8 @@ pub fn fence(order: Ordering) {
 /// What is in a cell is about to be used by whoever is alone with it. That is no step, since entering the cell was one; but what
 /// the cell holds follows from who was in it, in which order, and what this CPU does next follows from what it holds.
 pub fn touch(addr: usize, write: bool) {
-    if is_hunting() {
-        with(|h| h.touch(addr, write));
+    if is_hunting() && !with(|h| h.touch(addr, write)) {
+        stop();
     }
 }
 

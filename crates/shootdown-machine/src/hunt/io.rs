@@ -197,6 +197,9 @@ pub fn submit(unit: usize, commands: &[Command]) -> Ticket {
             h.witness("command-taken-late");
         }
         h.note(|| format!("tells unit {unit} {commands:?}{when}"));
+        if let Some(name) = h.iommu.came_of_commands(unit) {
+            h.witness(name);
+        }
         ticket
     })
 }
@@ -240,11 +243,15 @@ pub fn relax() {
 }
 
 /// A table page is taken, and cleared. It was given back under the allocator's lock, and the lock was taken since: this CPU knows
-/// what those knew who gave pages back.
-pub fn table_is_taken(page: PhysAddr) {
+/// what those knew who gave pages back. A walker that does not look into CPUs' caches reads what it had `before`, until its lines
+/// are written back.
+pub fn table_is_taken(page: PhysAddr, before: u64) {
     step(0, false, true);
     let words = with(|h| {
         h.memory.acquire_page(h.current);
+        if h.running {
+            h.iommu.had(page, before);
+        }
         // Before the CPUs run nobody walks, and nobody knows which words were stored.
         if h.running { h.iommu.words_of(page) } else { (0..512).collect() }
     });

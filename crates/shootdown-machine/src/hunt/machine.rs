@@ -4,7 +4,6 @@ mod step;
 mod turn;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use corosensei::{Coroutine, CoroutineResult, Yielder};
 use shootdown::CpuId;
 
 use super::arena::Arena;
+use super::cells::Cells;
 use super::choice::{Candidate, Chooser, Footprint};
 use super::hw::Change;
 use super::io::TablePages;
@@ -124,13 +124,12 @@ pub(super) struct Hunt {
     chooser: *mut dyn Chooser,
     choices: Vec<u16>,
     candidates: Vec<Candidate>,
-    wants_state: bool,
+    pub wants_state: bool,
     /// The CPUs run: before that, nothing is a step.
     pub running: bool,
     /// What is known of words that only one CPU uses, or nobody writes; `None`: every access is a step.
     pub sharing: Option<Sharing>,
-    /// Who was in each cell of shared memory, in which order, by the cell's offset: a hash.
-    touched: BTreeMap<usize, u64>,
+    pub cells: Cells,
 }
 
 thread_local! {
@@ -267,7 +266,7 @@ fn run_with(
         wants_state,
         running: false,
         sharing: sharing.as_deref_mut().map(std::mem::take),
-        touched: BTreeMap::new(),
+        cells: Cells::default(),
     };
     while stacks.len() < cpus as usize {
         stacks.push(DefaultStack::new(STACK).expect("the host has memory for another stack"));
@@ -411,21 +410,6 @@ impl Hunt {
         me.history = mix(me.history ^ what);
     }
 
-    /// This CPU uses what is in a cell at this address, where nobody else is.
-    pub fn touch(&mut self, addr: usize, write: bool) {
-        if !self.running || !self.wants_state {
-            return;
-        }
-        let Some(offset) = self.arena.offset(addr) else { return };
-        let who = u64::from(self.current) + 1;
-        let order = self.touched.entry(offset).or_default();
-        let before = *order;
-        if write {
-            *order = mix(before ^ who);
-        }
-        self.saw(before ^ (offset as u64) << 32);
-    }
-
     /// Tells the story, if it is recorded. What the hardware does while the world boots is no part of it.
     #[inline]
     pub fn note(&mut self, text: impl FnOnce() -> String) {
@@ -487,9 +471,7 @@ impl Hunt {
     /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware hold.
     pub fn state(&mut self) -> u64 {
         let mut hash = self.memory.hash() ^ self.mmu.hash() ^ self.iommu.hash();
-        for (&offset, &order) in &self.touched {
-            hash ^= mix(order ^ mix(offset as u64));
-        }
+        hash ^= self.cells.hash();
         // SAFETY: the world outlives the run.
         hash ^= unsafe { &*self.world }.state();
         for c in &self.cpus {

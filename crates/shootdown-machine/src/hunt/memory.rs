@@ -21,6 +21,7 @@
 //! views say (Arm: a store is seen by walkers after `DSB ISHST`; RISC-V: after a fence). Under `Tso` they
 //! read memory, past all buffers.
 
+mod marks;
 mod news;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,8 @@
 //! ([`World::state`]); what lies in cells of the library of devices, it knows by who was there, in which order.
 
 mod arena;
+pub mod barrier;
+mod cells;
 mod choice;
 pub mod dma;
 pub mod guest;

@@ -66,6 +66,48 @@ pub const ALL: &[DeviceScene] = {
             "policy=strict-ish pages=2048 tables=2; big",
             &[M::UndoneNotNoted, M::UndoneNotReported, M::UndoSkipped],
         ),
+        scene(
+            "dma-comes",
+            "a device with a cache comes while a page is unmapped",
+            "policy=strict atc=on; map a, unmap a; attach",
+            &[M::AttachUnfenced, M::StaleForNewcomers],
+        ),
+        scene(
+            "dma-pulled",
+            "a device is pulled out of a domain that no other device is in behind its unit, and a page of that is unmapped",
+            "policy=strict units=2 domains=2; map b, attach, move, pull, unmap b",
+            &[M::EvictedUnitForgotten],
+        ),
+        scene(
+            "dma-lines",
+            "a page is mapped in a table that is new, by a walker that reads memory",
+            "policy=strict coherent=off; map a",
+            &[M::ParentBeforeChild, M::LeafNotWrittenBack],
+        ),
+        scene(
+            "dma-pinned",
+            "a CPU is in what is its own while another flushes for all",
+            "policy=strict-ish pinned=on; map a, unmap a; flush",
+            &[
+                M::ClaimUnfenced,
+                M::ClaimUnseen,
+                M::OwnerOverlooked,
+                M::ClaimReadRelaxed,
+                M::LeaveRelaxed,
+            ],
+        ),
+        scene(
+            "dma-cells",
+            "two CPUs unmap, and one of them flushes for both",
+            "policy=strict-ish; map a, unmap a; map b, flush",
+            &[M::CellNotTaken],
+        ),
+        scene(
+            "dma-bounced",
+            "bytes are mapped, unmapped, and others mapped in their place",
+            "policy=lazy bounce=on; bounce a, unmap a, bounce b, unmap b, bounce c",
+            &[M::BounceReusedEarly],
+        ),
     ]
 };
 

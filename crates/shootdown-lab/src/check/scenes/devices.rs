@@ -44,7 +44,7 @@ impl Scene for Devices {
 
     /// A timer looks through whole tables for empty ones.
     fn steps(&self) -> u64 {
-        60_000
+        120_000
     }
 
     fn witnesses(&self) -> &[&'static str] {
@@ -59,6 +59,14 @@ impl Scene for Devices {
             "device-attached",
             "device-detached",
             "device-pulled-out",
+            "device-announced",
+            "bound-reached",
+            "held-pages-bounded",
+            "bounced",
+            "bounce-page-reused",
+            "barrier-on-another",
+            "survived-a-command",
+            "timer-of-large-pages",
         ]
     }
 }

@@ -169,7 +169,12 @@ pub const ALL: &[Scenario] = &[
         kept_out: "contract: `TableMemory::is_coherent` and `write_back`; parents are linked after their tables were written back",
         step: Step::KernelOfDevices(Mistake::NotWrittenBack),
         program: "policy=strict coherent=off; map a, unmap a",
-        breaks: &[Invariant::Revocation, Invariant::FrameReuse, Invariant::UpgradeSoundness],
+        breaks: &[
+            Invariant::Revocation,
+            Invariant::FrameReuse,
+            Invariant::RangeReuse,
+            Invariant::UpgradeSoundness,
+        ],
         seen: &["line-was-stale"],
         ..USUAL
     },
@@ -216,6 +221,17 @@ pub const ALL: &[Scenario] = &[
         kept_out: "contract: a command is for all of its range; the encoders of the library cover it, and are tested for all small ranges",
         step: Step::KernelOfDevices(Mistake::FirstPageOnly),
         program: "policy=strict; map2 a, unmap a",
+        ..USUAL
+    },
+    Scenario {
+        name: "unit-forgets-the-second-time",
+        source: "NVIDIA Tegra264, erratum T264-SMMU-3",
+        year: 2026,
+        wrong: "a translation that traffic used at the same time survived an invalidation, unless that was told twice",
+        kept_out: "contract: a port with this defect tells twice what is for the unit, with a wait between; the queue for SMMUv3 does so where it is told of it",
+        step: Step::KernelOfDevices(Mistake::ToldOnce),
+        program: "policy=strict survives=on; map a, unmap a",
+        seen: &["stale-in-unit", "survived-a-command"],
         ..USUAL
     },
     Scenario {

@@ -2,11 +2,14 @@
 
 use std::fmt;
 
+use shootdown::CpuId;
 use shootdown_dma::domain::{Limits, Policy};
 use shootdown_dma::iova::identity::{Layout, LeafSize};
+use shootdown_dma::pinned::Pinned;
 
 use super::host::TABLES;
 use super::mistake::Mistake;
+use crate::hunt::barrier;
 
 /// How tables are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -116,6 +119,14 @@ pub struct Config {
     pub window: bool,
     /// The kernel keeps a word for each page of tables, so that uses beyond an entry's count are counted: `side=on`.
     pub side: bool,
+    /// Pages that a CPU may hold back: `held=`.
+    pub held: u64,
+    /// A translation survives the first command for it, and ports tell units everything twice: `survives=on`.
+    pub survives: bool,
+    /// CPUs enter what is theirs by plain stores, and others by a barrier on that CPU: `pinned=on`.
+    pub pinned: bool,
+    /// Buffers are bytes, and the edges of what is mapped come from a pool: `bounce=on`.
+    pub bounce: bool,
     /// How often units may deny that commands are complete: `denials=`. Waiting comes to an end after so many.
     pub denials: u8,
     /// A step of the kernel that is wrong: `mistake=`.
@@ -139,6 +150,10 @@ impl Default for Config {
             coherent: true,
             window: false,
             side: false,
+            held: Limits::DEFAULT.held_pages,
+            survives: false,
+            pinned: false,
+            bounce: false,
             denials: 2,
             mistake: None,
         }
@@ -191,6 +206,10 @@ impl Config {
             "coherent" => self.coherent = value != "off",
             "window" => self.window = value == "on",
             "side" => self.side = value == "on",
+            "held" => self.held = number()? as u64,
+            "survives" => self.survives = value == "on",
+            "pinned" => self.pinned = value == "on",
+            "bounce" => self.bounce = value == "on",
             "mistake" => self.mistake = Some(Mistake::from_name(value).ok_or_else(bad)?),
             _ => return Err(bad()),
         }
@@ -207,6 +226,12 @@ impl Config {
         matches!(self.format, Tables::Arm1 | Tables::Arm1Of16K)
     }
 
+    /// What the host promises of its CPUs, if anything.
+    pub(super) fn promise(&self) -> Option<Pinned> {
+        // SAFETY: a CPU of the machine is alone with its number, as there are no interrupts in these worlds.
+        self.pinned.then(|| unsafe { Pinned::new(heavy_barrier) })
+    }
+
     /// Bytes of a page.
     pub(super) const fn page(&self) -> u64 {
         1 << self.format.granule()
@@ -218,7 +243,12 @@ impl Config {
     }
 
     pub(super) fn domain(&self, cpus: usize) -> shootdown_dma::Config {
-        let limits = Limits { entries: self.entries, flush_at: self.flush, ..Limits::DEFAULT };
+        let limits = Limits {
+            entries: self.entries,
+            flush_at: self.flush,
+            held_pages: self.held,
+            ..Limits::DEFAULT
+        };
         let mut config = shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits);
         if self.from == Source::Identity {
             // An entry of the top table covers what the levels below it resolve.
@@ -234,8 +264,17 @@ impl Config {
         if self.absence && !self.errs(Mistake::AbsenceDenied) {
             config = config.caching_absence();
         }
+        if let Some(pinned) = self.promise() {
+            config = config.pinned(pinned);
+        }
         config
     }
+}
+
+/// Makes a CPU pass a full barrier.
+fn heavy_barrier(cpu: usize) -> bool {
+    barrier::on_cpu(CpuId(cpu as u32));
+    true
 }
 
 impl fmt::Display for Config {
@@ -249,6 +288,7 @@ impl fmt::Display for Config {
             ("tables", self.tables as u64, usual.tables as u64),
             ("units", self.units as u64, usual.units as u64),
             ("domains", self.domains as u64, usual.domains as u64),
+            ("held", self.held, usual.held),
             ("denials", u64::from(self.denials), u64::from(usual.denials)),
         ];
         for (key, value, _) in numbers.into_iter().filter(|(_, value, usual)| value != usual) {
@@ -266,6 +306,9 @@ impl fmt::Display for Config {
             (!self.coherent, "coherent=off"),
             (self.window, "window=on"),
             (self.side, "side=on"),
+            (self.survives, "survives=on"),
+            (self.pinned, "pinned=on"),
+            (self.bounce, "bounce=on"),
         ];
         for (_, word) in switches.into_iter().filter(|(on, _)| *on) {
             write!(f, " {word}")?;

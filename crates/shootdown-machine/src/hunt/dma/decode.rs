@@ -88,3 +88,13 @@ pub fn of(format: Tables) -> fn(u8, u64) -> Decoded {
         Tables::Arm2Of64K => arm2_of_64k,
     }
 }
+
+/// A leaf of the last level that leads there, in this format, as something that somebody has left in a page could be.
+pub fn leaf_by_chance(format: Tables, PhysAddr(to): PhysAddr) -> u64 {
+    to | match format {
+        Tables::Vtd => 3,
+        Tables::Amd => 3 << 61 | 1,
+        Tables::Arm1 | Tables::Arm1Of16K => 1 << 10 | 3,
+        Tables::Arm2 | Tables::Arm2Of64K => 1 << 10 | 3 << 6 | 3,
+    }
+}

@@ -51,6 +51,9 @@ impl Kernel {
         if announced && let Err(error) = self.domain(domain).announce(&seat) {
             hw::breach(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
         }
+        if announced && self.config.absence {
+            hw::witness("device-announced");
+        }
         io::is_served(ID);
         hw::witness("device-attached");
         Traveller::In(domain, Some(seat))

@@ -1,5 +1,8 @@
-//! Domains of any format, behind one face.
+//! Domains of any format, behind one face; and those whose devices see bytes.
 
+use std::ptr::NonNull;
+
+use shootdown_dma::bounce::{self, Access, Guarded, Mapped};
 use shootdown_dma::domain::{Domain, Host, Reservation, Segment};
 use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
 use shootdown_dma::{DeviceId, DmaAddr, MapError, PhysAddr, Policy, Rights, UnmapError};
@@ -30,6 +33,58 @@ pub(super) trait AnyDomain {
     fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
     /// Opens the window; where it begins.
     fn open_window(&self, pages: u64) -> Option<DmaAddr>;
+    /// How many unmappings have waited because a bound was reached.
+    fn forced_waits(&self) -> u64;
+}
+
+/// The same of a domain with a pool.
+pub(super) trait AnyGuarded {
+    fn domain(&self) -> &dyn AnyDomain;
+    fn map(&self, at: PhysAddr, bytes: u64, r: Rights) -> Result<Mapped, bounce::MapError>;
+    fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)>;
+}
+
+/// A domain in the run's memory.
+#[derive(Clone, Copy)]
+pub(super) enum Placed {
+    Plain(NonNull<dyn AnyDomain>),
+    Guarded(NonNull<dyn AnyGuarded>),
+}
+
+impl Placed {
+    /// # Safety
+    /// It was not dropped, and will not be while what is returned is used.
+    pub unsafe fn domain(&self) -> &'static dyn AnyDomain {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self {
+                Self::Plain(domain) => domain.as_ref(),
+                Self::Guarded(guarded) => guarded.as_ref().domain(),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`domain`](Self::domain).
+    pub unsafe fn guarded(&self) -> Option<&'static dyn AnyGuarded> {
+        match self {
+            Self::Plain(_) => None,
+            // SAFETY: as the caller promises.
+            Self::Guarded(guarded) => Some(unsafe { guarded.as_ref() }),
+        }
+    }
+
+    /// # Safety
+    /// Once, when nobody uses it any more.
+    pub unsafe fn end(self) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self {
+                Self::Plain(domain) => domain.drop_in_place(),
+                Self::Guarded(guarded) => guarded.drop_in_place(),
+            }
+        }
+    }
 }
 
 impl<H: Host> AnyDomain for Domain<H> {
@@ -107,5 +162,23 @@ impl<H: Host> AnyDomain for Domain<H> {
 
     fn open_window(&self, pages: u64) -> Option<DmaAddr> {
         self.open_window(pages).ok()
+    }
+
+    fn forced_waits(&self) -> u64 {
+        self.counts().forced_waits
+    }
+}
+
+impl<H: Access> AnyGuarded for Guarded<H> {
+    fn domain(&self) -> &dyn AnyDomain {
+        self.domain()
+    }
+
+    fn map(&self, at: PhysAddr, bytes: u64, r: Rights) -> Result<Mapped, bounce::MapError> {
+        self.map(at, bytes, r)
+    }
+
+    fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
+        self.unmap_under(policy, m)
     }
 }

@@ -1,5 +1,6 @@
 //! Operations, as a driver does them, and what it relies on.
 
+use shootdown_dma::bounce::Mapped;
 use shootdown_dma::domain::{Reservation, Segment};
 use shootdown_dma::iova::AllocError;
 use shootdown_dma::{DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
@@ -20,6 +21,8 @@ pub(super) enum Content {
     Nothing,
     /// Memory, mapped.
     Mapped(Mapping),
+    /// Bytes of a frame: how they are mapped, the page of the pool that the device sees, and the frame.
+    Bounced(Mapped, PhysAddr, PhysAddr),
     /// Addresses, with some frames behind them.
     Reserved(Reservation, Vec<PhysAddr>),
 }
@@ -47,9 +50,9 @@ const CLOCK: u32 = 2;
 
 /// The domain of a buffer, as drivers use it.
 #[derive(Clone, Copy)]
-struct Driver {
-    kernel: &'static Kernel,
-    number: usize,
+pub(super) struct Driver {
+    pub kernel: &'static Kernel,
+    pub number: usize,
 }
 
 impl Kernel {
@@ -69,9 +72,12 @@ impl Kernel {
             Op::Map2(b) => slot(b).enter(|c| driver(b).map(c, 2, Rights::ReadWrite)),
             Op::Scatter(b) => slot(b).enter(|c| driver(b).scatter(c)),
             Op::Share(b) => slot(b).enter(|c| driver(b).share(c)),
+            Op::Bounce(b) => slot(b).enter(|c| driver(b).bounce(c)),
             Op::Use(b) => slot(b).enter(|content| {
-                if let Content::Mapped(mapping) = &content {
-                    driver(b).used(mapping);
+                match &content {
+                    Content::Mapped(mapping) => driver(b).used(mapping),
+                    Content::Bounced(mapped, page, _) => driver(b).used_bounced(mapped, *page),
+                    Content::Nothing | Content::Reserved(..) => {}
                 }
                 content
             }),
@@ -97,10 +103,28 @@ impl Kernel {
         hw::thing(CLOCK);
         hw::saw(self.clock.get());
         self.clock.set(self.clock.get() + later);
+        if later != 0 && self.config.page() > SMALL {
+            hw::witness("timer-of-large-pages");
+        }
         for domain in self.all_domains() {
             if let Err(error) = domain.poll(self.clock.get()) {
                 hw::breach(Invariant::ErrorsTotal, format!("polling fails: {error}"));
             }
+        }
+    }
+
+    /// What the counters of the domains tell of.
+    pub fn count(&self) {
+        let forced = self.all_domains().any(|domain| domain.forced_waits() != 0);
+        if forced {
+            hw::witness("bound-reached");
+        }
+        // Each thing that is owed is a page that is held, or more.
+        if forced
+            && self.config.policy == Policy::Held
+            && self.config.held < self.config.entries as u64
+        {
+            hw::witness("held-pages-bounded");
         }
     }
 
@@ -115,7 +139,7 @@ impl Kernel {
 }
 
 /// Mapping may fail for want of addresses or tables, and when others are at all cells.
-fn excuse(error: MapError) {
+pub(super) fn excuse(error: MapError) {
     match error {
         MapError::Addresses(AllocError::Exhausted) => hw::witness("no-address-left"),
         MapError::Table(_) | MapError::Busy => {}
@@ -137,6 +161,21 @@ fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
     }
 }
 
+/// The same for what comes back when it fails.
+pub(super) fn insist_with<T, R>(
+    thing: T,
+    mut f: impl FnMut(T) -> Result<R, (UnmapError, Option<T>)>,
+) -> R {
+    let mut kept = Some(thing);
+    insist(|| match kept.take() {
+        Some(thing) => f(thing).map_err(|(error, back)| {
+            kept = back;
+            error
+        }),
+        None => Err(UnmapError::NotMapped),
+    })
+}
+
 impl Driver {
     fn domain(self) -> &'static dyn AnyDomain {
         self.kernel.domain(self.number)
@@ -147,7 +186,7 @@ impl Driver {
     }
 
     /// Bytes of a page.
-    const fn page(self) -> u64 {
+    pub(super) const fn page(self) -> u64 {
         self.kernel.config.page()
     }
 
@@ -158,7 +197,7 @@ impl Driver {
     }
 
     /// The device is told of these addresses.
-    fn leads(self, at: DmaAddr, pages: u64, first: PhysAddr, rights: Rights) {
+    pub(super) fn leads(self, at: DmaAddr, pages: u64, first: PhysAddr, rights: Rights) {
         if self.kernel.booting.get() {
             return; // nobody walks yet
         }
@@ -177,7 +216,7 @@ impl Driver {
         }
     }
 
-    fn is_revoked(self, at: DmaAddr, pages: u64, first: PhysAddr) {
+    pub(super) fn is_revoked(self, at: DmaAddr, pages: u64, first: PhysAddr) {
         io::is_revoked(self.kernel.addresses(self.number, self.range(at, pages)), first);
     }
 
@@ -259,7 +298,13 @@ impl Driver {
     }
 
     fn unmap(self, content: Content, policy: Policy) -> Content {
-        let Content::Mapped(mapping) = content else { return content };
+        let mapping = match content {
+            Content::Mapped(mapping) => mapping,
+            Content::Bounced(mapped, page, first) => {
+                return self.unbounce(mapped, page, first, policy);
+            }
+            content => return content,
+        };
         let Mapping { at, first, second, pages, .. } = mapping;
         self.used(&mapping);
         let give = || match second {
@@ -335,14 +380,7 @@ impl Driver {
     fn release(self, content: Content) -> Content {
         let Content::Reserved(reservation, frames) = content else { return content };
         let at = reservation.addr();
-        let mut kept = Some(reservation);
-        insist(|| match kept.take() {
-            Some(reservation) => self.domain().release(reservation).map_err(|(error, back)| {
-                kept = back;
-                error
-            }),
-            None => Ok(()),
-        });
+        insist_with(reservation, |reservation| self.domain().release(reservation));
         self.frames_are_gone(at, frames, self.kernel.config.policy);
         Content::Nothing
     }

@@ -9,6 +9,7 @@ use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{Format, TableMemory};
 use shootdown_dma::{IovaRange, PhysAddr};
 
+use super::decode;
 use super::mistake::Mistake;
 use super::sources::Addresses;
 use super::world::Kernel;
@@ -35,6 +36,9 @@ pub(super) fn place_tables(granule: u32) -> Vec<PhysAddr> {
     };
     pages.into_iter().step_by(1 << (granule - 12)).collect()
 }
+
+/// What a page led to before it was a table, if somebody reads it as one.
+const SOMEBODYS: PhysAddr = PhysAddr(0x6000_0000);
 
 /// As a [thing](hw::thing).
 const FREE_TABLES: u32 = 1;
@@ -110,7 +114,8 @@ unsafe impl TableMemory for Pages {
         kernel.free.set(left);
         let table = kernel.tables[left].get();
         hw::saw(table.0);
-        sheets(table, pages).for_each(io::table_is_taken);
+        let before = decode::leaf_by_chance(kernel.config.format, SOMEBODYS);
+        sheets(table, pages).for_each(|page| io::table_is_taken(page, before));
         Some(table)
     }
 
@@ -172,8 +177,15 @@ unsafe impl Unit for Wire {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut commands: Vec<Command> = commands.iter().copied().map(mistaken).collect();
         // Within a submission the library leaves the order to the port.
-        let first = Kernel::here().config.errs(Mistake::DevicesFirst);
+        let config = &Kernel::here().config;
+        let first = config.errs(Mistake::DevicesFirst);
         commands.sort_by_key(|c| c.is_for_device() != first);
+        if config.survives && !config.errs(Mistake::ToldOnce) {
+            // What survives one command is told twice, before devices are.
+            let again: Vec<Command> =
+                commands.iter().copied().filter(|c| !c.is_for_device()).collect();
+            commands.splice(0..0, again);
+        }
         Ok(io::submit(self.0, &commands))
     }
 

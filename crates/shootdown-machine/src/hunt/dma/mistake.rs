@@ -26,6 +26,8 @@ pub enum Mistake {
     HintAlways,
     /// A command for pages is for the first of them.
     FirstPageOnly,
+    /// What may survive one command is told once.
+    ToldOnce,
     /// The valid word of a device's entry is written before the other.
     EntryBackwards,
     /// A device is given to another domain by overwriting its entry.
@@ -40,7 +42,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::FreesFirst,
         Self::LazyTrusted,
         Self::HoldsNothing,
@@ -52,6 +54,7 @@ impl Mistake {
         Self::DevicesFirst,
         Self::HintAlways,
         Self::FirstPageOnly,
+        Self::ToldOnce,
         Self::EntryBackwards,
         Self::EntryOverwritten,
         Self::DetachUntold,
@@ -74,6 +77,7 @@ impl Mistake {
             Self::DevicesFirst => "devices-first",
             Self::HintAlways => "hint-always",
             Self::FirstPageOnly => "first-page-only",
+            Self::ToldOnce => "told-once",
             Self::EntryBackwards => "entry-backwards",
             Self::EntryOverwritten => "entry-overwritten",
             Self::DetachUntold => "detach-untold",

@@ -29,13 +29,16 @@
 //! | `program.rs` | the world |
 //! | `world.rs` | what CPUs share, and how it begins |
 //! | `driver.rs` | operations, as a driver does them |
+//! | `bouncer.rs` | buffers of bytes, with pages of the pool |
 //! | `devices.rs` | a device that comes and goes |
 //! | `frames.rs` | memory that drivers own and the domain holds |
 //! | `host.rs` | the kernel's half of the domain: references, table pages, the unit |
+//! | `pools.rs` | pages for the edges of buffers |
 //! | `domains.rs`, `sources.rs`, `decode.rs` | formats and allocators, behind one face each; formats as hardware reads them |
 //! | `mistake.rs` | steps of the kernel that can be wrong |
 //! | `random.rs` | programs by chance |
 
+mod bouncer;
 mod config;
 mod decode;
 mod devices;
@@ -45,6 +48,7 @@ mod frames;
 mod host;
 mod mistake;
 mod op;
+mod pools;
 mod program;
 mod random;
 mod sources;

@@ -25,6 +25,8 @@ pub enum Op {
     Scatter(Buffer),
     /// A frame that other buffers may lead to as well.
     Share(Buffer),
+    /// Some bytes of a frame, beside which the device sees nothing. Without a pool nothing happens.
+    Bounce(Buffer),
     /// The device uses it.
     Use(Buffer),
     /// Unmaps it, and frees the memory.
@@ -70,6 +72,7 @@ impl Op {
             Self::Map2(_) => "map2",
             Self::Scatter(_) => "scatter",
             Self::Share(_) => "share",
+            Self::Bounce(_) => "bounce",
             Self::Use(_) => "use",
             Self::Unmap(_) => "unmap",
             Self::UnmapStrict(_) => "unmap-strict",
@@ -99,6 +102,7 @@ impl Op {
             | Self::Map2(b)
             | Self::Scatter(b)
             | Self::Share(b)
+            | Self::Bounce(b)
             | Self::Use(b)
             | Self::Unmap(b)
             | Self::UnmapStrict(b)
@@ -151,13 +155,14 @@ impl FromStr for Op {
     /// Reads an operation. The error is a sentence.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let about: [fn(Buffer) -> Self; 13] = [
+        let about: [fn(Buffer) -> Self; 14] = [
             Self::Map,
             Self::MapRead,
             Self::MapWrite,
             Self::Map2,
             Self::Scatter,
             Self::Share,
+            Self::Bounce,
             Self::Use,
             Self::Unmap,
             Self::UnmapStrict,

@@ -99,6 +99,7 @@ impl World for DmaProgram {
 
     fn finish(&self) {
         let kernel = Kernel::here();
+        kernel.count();
         kernel.flush();
         kernel.frames.check_settled();
         // SAFETY: all programs have ended.

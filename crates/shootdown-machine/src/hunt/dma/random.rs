@@ -55,6 +55,10 @@ fn config(n: &mut Rng) -> Config {
         coherent: !chance(n, 25),
         window: from == Source::Tree && chance(n, 20),
         side: chance(n, 50),
+        held: if chance(n, 25) { 1 } else { Config::default().held },
+        survives: chance(n, 10),
+        pinned: chance(n, 25),
+        bounce: chance(n, 20),
         mistake: None,
         ..Config::default()
     }
@@ -66,6 +70,9 @@ fn op(n: &mut Rng, config: &Config) -> Op {
     // One page with several users is counted only where its address follows from its own.
     if config.from == Source::Identity && chance(n, 25) {
         return Op::Share(buffer);
+    }
+    if config.bounce && chance(n, 25) {
+        return Op::Bounce(buffer);
     }
     match n.below(32) {
         0..6 => Op::Map(buffer),
@@ -79,8 +86,8 @@ fn op(n: &mut Rng, config: &Config) -> Op {
         18 => Op::Release(buffer),
         19 => Op::Big,
         20 => Op::Poll,
-        // A timer has empty tables looked for, entry by entry: too many steps where a table has thousands.
-        21 | 22 if config.page() > 4096 => Op::Flush,
+        // A timer has empty tables looked for, entry by entry: thousands of steps where a table has as many.
+        21 | 22 if config.page() > 4096 && !chance(n, 10) => Op::Flush,
         21 | 22 => Op::Timer,
         23 => Op::Flush,
         24 => Op::MapRead(buffer),

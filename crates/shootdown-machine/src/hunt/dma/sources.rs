@@ -46,6 +46,10 @@ impl Addresses {
             Source::Tree | Source::Identity => Self::Tree(tree()),
             Source::Magazines => {
                 let limits = magazine::Config::for_cpus(cpus).depot(1);
+                let limits = match config.promise() {
+                    Some(pinned) => limits.pinned(pinned),
+                    None => limits,
+                };
                 Self::Magazines(Magazines::new(tree(), &limits).expect("memory"))
             }
             Source::Arena => {

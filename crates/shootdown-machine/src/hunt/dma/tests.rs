@@ -106,7 +106,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::LazyTrusted, &[Invariant::Revocation]),
     (Mistake::HoldsNothing, &[]),
     (Mistake::AbsenceDenied, &[Invariant::UpgradeSoundness]),
-    (Mistake::NotWrittenBack, &[Invariant::UpgradeSoundness]),
+    (Mistake::NotWrittenBack, &[Invariant::UpgradeSoundness, Invariant::RangeReuse]),
     (Mistake::CachesDenied, &[Invariant::Revocation]),
     (
         Mistake::OneUnitNamed,
@@ -116,6 +116,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::DevicesFirst, &[Invariant::Revocation]),
     (Mistake::HintAlways, &[Invariant::TableReuse]),
     (Mistake::FirstPageOnly, &[Invariant::Revocation]),
+    (Mistake::ToldOnce, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::TableReuse]),
     (Mistake::EntryBackwards, &[Invariant::Revocation]),
     (Mistake::EntryOverwritten, &[Invariant::Revocation, Invariant::RangeReuse]),
     (Mistake::DetachUntold, &[Invariant::Revocation, Invariant::RangeReuse]),

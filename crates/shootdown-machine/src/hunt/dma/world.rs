@@ -1,9 +1,10 @@
 //! What the CPUs of the model kernel share, and how it begins.
 
 use std::cell::Cell;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
 use shootdown::CpuId;
+use shootdown_dma::bounce::Guarded;
 use shootdown_dma::domain::Domain;
 use shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering};
 use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
@@ -12,12 +13,13 @@ use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
 use super::config::{Config, TWO, Tables};
 use super::decode;
 use super::devices::Traveller;
-use super::domains::AnyDomain;
+use super::domains::{AnyDomain, AnyGuarded, Placed};
 use super::driver::Content;
 use super::frames::Frames;
 use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
 use super::op::{BUFFERS, Op};
+use super::pools::{self, Pools};
 use super::sources::Addresses;
 use crate::hunt::{hooks, hw, io};
 
@@ -46,7 +48,7 @@ impl<T: Default> Slot<T> {
 /// What the CPUs share.
 pub(super) struct Kernel {
     pub config: Config,
-    domains: [Cell<Option<NonNull<dyn AnyDomain>>>; TWO],
+    domains: [Cell<Option<Placed>>; TWO],
     /// The tags of each domain, by the unit's number.
     tags: [[DomainId; TWO]; TWO],
     pub slots: [Slot<Content>; BUFFERS as usize],
@@ -58,6 +60,7 @@ pub(super) struct Kernel {
     /// A word for each page of tables, by its number.
     pub sides: Sides,
     pub free: Cell<usize>,
+    pub pools: Pools,
     /// Nanoseconds.
     pub clock: Cell<u64>,
     /// Where the first domain's window begins.
@@ -94,7 +97,7 @@ impl Kernel {
             units: config.units,
             coherent: config.coherent,
             remembers_absence: config.absence,
-            survives_once: false,
+            survives_once: config.survives,
             denials: config.denials,
         });
         let tables = host::place_tables(config.format.granule());
@@ -109,6 +112,7 @@ impl Kernel {
             free: Cell::new(config.tables.min(tables.len())),
             tables: std::array::from_fn(|n| Cell::new(*tables.get(n).unwrap_or(&PhysAddr(0)))),
             sides: std::array::from_fn(|_| AtomicU64::new(0)),
+            pools: Pools::default(),
             clock: Cell::new(0),
             window: Cell::new(DmaAddr(0)),
             booting: Cell::new(true),
@@ -142,7 +146,8 @@ impl Kernel {
     /// All that CPUs share outside of atomics and of what one of them is alone with, as a hash.
     pub fn state(&self) -> u64 {
         let free = self.tables[..self.free.get()].iter().map(|page| page.get().0);
-        let words = free.chain([self.clock.get()]).chain(self.frames.words());
+        let words =
+            free.chain([self.clock.get()]).chain(self.frames.words()).chain(self.pools.words());
         words.fold(0, |hash, word| hw::mix(hash ^ word))
     }
 
@@ -174,7 +179,7 @@ impl Kernel {
         }
     }
 
-    fn make(&self, number: usize, cpus: usize) -> NonNull<dyn AnyDomain> {
+    fn make(&self, number: usize, cpus: usize) -> Placed {
         match self.config.format {
             Tables::Vtd => self.make_with(number, cpus, VtdSecondLevel::new(3, true, false)),
             Tables::Amd => self.make_with(number, cpus, AmdV1::new(3, true)),
@@ -185,27 +190,34 @@ impl Kernel {
         }
     }
 
-    fn make_with<F: Format>(
-        &self,
-        number: usize,
-        cpus: usize,
-        format: Option<F>,
-    ) -> NonNull<dyn AnyDomain> {
+    fn make_with<F: Format>(&self, number: usize, cpus: usize, format: Option<F>) -> Placed {
         let config = &self.config;
         let named = if config.errs(Mistake::OneUnitNamed) { 1 } else { config.units };
         let units = (0..named).map(|unit| (Wire(unit), tag(number, unit)));
         let addresses = Addresses::new(config, cpus);
         let format = format.expect("three levels, or two");
-        let domain =
-            Domain::new(Devices::<F>::new(), config.domain(cpus), addresses, format, Pages, units);
-        hw::place(domain.expect("memory for a domain"))
+        let (host, made_for) = (Devices::<F>::new(), config.domain(cpus));
+        if config.bounce {
+            let pool = pools::of(number, F::GRANULE);
+            let domain = Guarded::new(host, made_for, addresses, format, Pages, units, pool);
+            return Placed::Guarded(hw::place(domain.expect("memory for a domain")));
+        }
+        let domain = Domain::new(host, made_for, addresses, format, Pages, units);
+        Placed::Plain(hw::place(domain.expect("memory for a domain")))
     }
 
     /// A domain.
     pub fn domain(&self, number: usize) -> &'static dyn AnyDomain {
         let domain = self.domains[number].get().expect("there is such a domain");
         // SAFETY: in the run's memory, which outlives all that its CPUs do.
-        unsafe { domain.as_ref() }
+        unsafe { domain.domain() }
+    }
+
+    /// The same with its pool, if it has one.
+    pub fn guarded(&self, number: usize) -> Option<&'static dyn AnyGuarded> {
+        let domain = self.domains[number].get().expect("there is such a domain");
+        // SAFETY: as above.
+        unsafe { domain.guarded() }
     }
 
     /// All of them.
@@ -225,7 +237,7 @@ impl Kernel {
     pub unsafe fn end(&self) {
         for domain in self.domains.iter().filter_map(Cell::take) {
             // SAFETY: placed at boot, and dropped once.
-            unsafe { domain.drop_in_place() }
+            unsafe { domain.end() }
         }
     }
 }

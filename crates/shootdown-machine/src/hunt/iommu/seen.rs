@@ -15,7 +15,15 @@ const PATH: &str = "path-kept";
 /// A unit may remember that there was nothing, where something is put.
 const ABSENCE: &str = "absence-remembered";
 
+/// A unit has kept what it was told to forget.
+const SURVIVED: &str = "survived-a-command";
+
 impl Iommu {
+    /// What has come of commands so far.
+    pub fn came_of_commands(&self, unit: usize) -> Option<&'static str> {
+        self.units[unit].has_spared.then_some(SURVIVED)
+    }
+
     /// What caches have of a word that is about to become `value`.
     pub fn outlived_by(&self, place: Place, value: u64) -> Vec<&'static str> {
         let mut seen = Vec::new();

@@ -41,6 +41,11 @@ impl Words {
         }
     }
 
+    /// Before it was part of a table, the word was this in memory.
+    pub fn had(&mut self, place: Place, before: u64) {
+        self.stale.entry(place).or_default().push(before);
+    }
+
     /// The line of a word is written back: what it was is gone. Was there anything?
     pub fn write_back(&mut self, place: Place) -> bool {
         self.stale.remove(&place).is_some()

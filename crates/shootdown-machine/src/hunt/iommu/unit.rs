@@ -37,6 +37,8 @@ pub(super) struct Unit {
     pub leaves: BTreeSet<Cached>,
     /// Translations that a command came by, and that survived it.
     pub spared: BTreeSet<Cached>,
+    /// There was one.
+    pub has_spared: bool,
     /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
     pub known: BTreeSet<Cached>,
     /// What was forgotten and is in use by accesses that began before.
@@ -90,6 +92,7 @@ impl Unit {
             self.leaves.iter().copied().filter(|leaf| reach.has(leaf)).collect();
         let (gone, spared): (Vec<_>, Vec<_>) =
             meant.into_iter().partition(|leaf| self.spared.remove(leaf));
+        self.has_spared |= !spared.is_empty();
         self.spared.extend(spared);
         for leaf in &gone {
             self.leaves.remove(leaf);

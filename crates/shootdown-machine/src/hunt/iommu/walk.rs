@@ -73,6 +73,15 @@ impl Iommu {
         self.words.write_back((table, index))
     }
 
+    /// A page is to be a table. What a walker reads there, until it is written back, may be what was there `before`.
+    pub fn had(&mut self, page: PhysAddr, before: u64) {
+        if self.has(Power::StaleLines) {
+            // Programs use the first and the last pages of tables.
+            let ends = (0..8).chain((1 << INDEX_BITS) - 16..1 << INDEX_BITS);
+            ends.for_each(|index| self.words.had((page.0, index), before));
+        }
+    }
+
     /// The words of a table that are not 0.
     pub fn words_of(&self, table: PhysAddr) -> Vec<u16> {
         self.words.of(table.0).map(|(index, _)| index).collect()

@@ -1,0 +1,65 @@
+//! Buffers of bytes, as a driver maps them: what the device sees is a page of the pool.
+
+use shootdown_dma::bounce::{MapError, Mapped};
+use shootdown_dma::{DmaAddr, PhysAddr, Policy, Rights};
+
+use super::driver::{Content, Driver, excuse, insist_with};
+use crate::hunt::hw;
+use crate::oracle::Invariant;
+
+/// Where in its frame a buffer lies, and how long it is.
+const OFFSET: u64 = 0x40;
+const BYTES: u64 = 0x200;
+
+impl Driver {
+    pub(super) fn bounce(self, content: Content) -> Content {
+        let (Content::Nothing, Some(guarded)) = (&content, self.kernel.guarded(self.number)) else {
+            return content;
+        };
+        let Some(first) = self.kernel.frames.take(1) else { return Content::Nothing };
+        match guarded.map(PhysAddr(first.0 + OFFSET), BYTES, Rights::ReadWrite) {
+            Ok(mapped) => {
+                let page = self.kernel.pools.last();
+                self.used_bounced(&mapped, page);
+                hw::witness("bounced");
+                return Content::Bounced(mapped, page, first);
+            }
+            Err(MapError::Exhausted) => hw::witness("pool-exhausted"),
+            Err(MapError::Domain(error)) => excuse(error),
+            Err(other) => {
+                hw::breach(Invariant::ErrorsTotal, format!("bouncing fails: {other}"));
+            }
+        }
+        self.kernel.frames.give(first, 1);
+        Content::Nothing
+    }
+
+    /// The address of its page.
+    fn page_of(self, mapped: &Mapped) -> DmaAddr {
+        let DmaAddr(at) = mapped.addr();
+        DmaAddr(at & !(self.page() - 1))
+    }
+
+    pub(super) fn used_bounced(self, mapped: &Mapped, page: PhysAddr) {
+        self.leads(self.page_of(mapped), 1, page, Rights::ReadWrite);
+    }
+
+    pub(super) fn unbounce(
+        self,
+        mapped: Mapped,
+        page: PhysAddr,
+        first: PhysAddr,
+        policy: Policy,
+    ) -> Content {
+        self.used_bounced(&mapped, page);
+        let at = self.page_of(&mapped);
+        if let Some(guarded) = self.kernel.guarded(self.number) {
+            insist_with(mapped, |mapped| guarded.unmap(policy, mapped));
+        }
+        if policy == Policy::Strict {
+            self.is_revoked(at, 1, page);
+        }
+        self.kernel.frames.give(first, 1);
+        Content::Nothing
+    }
+}
