@@ -37,7 +37,7 @@ impl<U: Unit> Engine<U> {
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), QueueError> {
         let member = self.member(seat)?;
-        Self::tell_and_wait(member, || member.tell_arrived(seat), relax)
+        self.tell_and_wait(member, || member.tell_arrived(seat), relax)
     }
 
     /// A device with a cache of its own was listed: makes its unit forget what it has of the domain, and waits until it has.
@@ -54,7 +54,7 @@ impl<U: Unit> Engine<U> {
             return Ok(());
         }
         let member = self.member(seat)?;
-        Self::tell_and_wait(member, || member.tell_domain(), relax)
+        self.tell_and_wait(member, || member.tell_domain(), relax)
     }
 
     /// The unit that a device is behind, if it is listed here.
@@ -66,6 +66,7 @@ impl<U: Unit> Engine<U> {
     }
 
     fn tell_and_wait(
+        &self,
         member: &Member<U>,
         tell: impl Fn() -> Result<Ticket, QueueError>,
         relax: &mut impl FnMut() -> bool,
@@ -85,8 +86,11 @@ impl<U: Unit> Engine<U> {
             match step {
                 Ok(true) => return Ok(()),
                 Err(error) if error.is_final() => return Err(error),
-                _ if !relax() => return Err(QueueError::GaveUp),
-                _ => {}
+                Err(error) => self.put_down(error),
+                Ok(false) => {}
+            }
+            if !relax() {
+                return Err(QueueError::GaveUp);
             }
         }
     }
@@ -162,6 +166,9 @@ impl<U: Unit> Engine<U> {
                 },
                 Some(ticket) => member.completed(ticket, Asks::Once),
             };
+            if let Err(error) = step {
+                self.put_down(error);
+            }
             // Asked after the ticket: it may be complete without the device.
             let answers = seat.caching.is_none() || member.answers(seat.device);
             match step {

@@ -59,6 +59,7 @@ use super::ladder::Ladder;
 use super::lane::{FLIGHTS, Lane, Slot};
 use super::members::{Asks, Member, Patience};
 use super::pending::{SPANS, Span};
+use super::unheard::Unheard;
 use super::{QueueError, Unit};
 
 /// Batches of the whole domain under way, beyond which who joins them waits: one that the units do, and the next. All who come
@@ -91,6 +92,7 @@ pub struct Engine<U> {
     /// The newest batch of the whole lane that has started.
     started: AtomicU64,
     ladder: Ladder,
+    unheard: Unheard,
 }
 
 impl<U: Unit> Engine<U> {
@@ -104,7 +106,7 @@ impl<U: Unit> Engine<U> {
     ) -> Self {
         let members: Fixed<_> = units.into_iter().map(|(u, d)| Member::new(u, d)).collect();
         let lanes = (0..=cpus.max(1)).map(|_| Lane::new(members.len())).collect();
-        Self { members, lanes, started: AtomicU64::new(0), ladder }
+        Self { members, lanes, started: AtomicU64::new(0), ladder, unheard: Unheard::new() }
     }
 
     /// Something that no other engine has as long as this one lives.
@@ -247,25 +249,43 @@ impl<U: Unit> Engine<U> {
     /// has interrupted, when nothing else is to do. Never waits.
     ///
     /// # Errors
-    /// The first that a unit tells of. All lanes were served nevertheless.
+    /// What a unit has told anybody who asked for this domain since the last call: each kind of error once, however often it was told
+    /// (if there are several kinds, one now and the others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All
+    /// lanes were served nevertheless.
     pub fn poll(&self) -> Result<(), QueueError> {
-        let mut outcome = Ok(());
+        let mut lasting = Ok(());
         for (index, lane) in self.lanes.iter().enumerate().rev() {
-            outcome = outcome.and(self.advance(index, Asks::Once));
+            match self.advance(index, Asks::Once) {
+                Err(error) if error.is_final() => lasting = Err(error),
+                Err(error) => self.unheard.put(error),
+                Ok(()) => {}
+            }
             if lane.is_wanted() {
                 self.flush_lane(index, true);
             }
         }
-        outcome
+        self.unheard.take().map_or(lasting, Err)
     }
 
-    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts.
+    /// An error that was told to somebody who goes on: the next [`poll`](Self::poll) tells it.
+    pub(super) fn put_down(&self, error: QueueError) {
+        if !without!(ErrorForgotten) {
+            self.unheard.put(error);
+        }
+    }
+
+    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts. What a unit
+    /// complains of meanwhile, the next [`poll`](Self::poll) tells.
     #[must_use]
     pub fn is_complete(&self, token: Token) -> bool {
-        let index = token.lane as usize;
-        // An error is told by the next `poll` or `wait`, if it lasts.
-        self.lanes[index].done() >= token.batch
-            || (self.advance(index, Asks::Once).is_ok() && self.lanes[index].done() >= token.batch)
+        let lane = &self.lanes[token.lane as usize];
+        if lane.done() >= token.batch {
+            return true;
+        }
+        if let Err(error) = self.advance(token.lane as usize, Asks::Once) {
+            self.put_down(error);
+        }
+        lane.done() >= token.batch
     }
 
     /// Is the token's batch submitted? If not, it is complete only after a flush.
@@ -279,7 +299,8 @@ impl<U: Unit> Engine<U> {
     ///
     /// # Errors
     /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
-    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused.
+    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused. Other errors go by; the next
+    /// [`poll`](Self::poll) tells them.
     pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
         let index = token.lane as usize;
         let lane = &self.lanes[index];
@@ -293,9 +314,14 @@ impl<U: Unit> Engine<U> {
             if whole.is_wanted() && whole.has_room(WHOLE_FLIGHTS) {
                 self.flush_lane(self.whole(), true);
             }
-            match self.advance(index, Asks::Again(&patience)) {
-                Err(error) if error.is_final() => return Err(error),
+            let step = self.advance(index, Asks::Again(&patience));
+            if let Err(error) = step {
+                self.put_down(error);
+            }
+            match step {
+                // Whatever is wrong, it was wrong with what came later.
                 _ if lane.done() >= token.batch => break,
+                Err(error) if error.is_final() => return Err(error),
                 _ if self.members.iter().any(|m| m.silent().is_some()) => {
                     return Err(QueueError::DeviceTimeout);
                 }

@@ -48,6 +48,7 @@ pub mod queue;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod scenes;
 pub mod smmu;
+mod unheard;
 pub mod vtd;
 
 pub use engine::{Engine, Token};
@@ -171,7 +172,7 @@ pub unsafe trait Unit: Sync {
     /// finds.
     ///
     /// # Errors
-    /// See [`QueueError`]. Each is told once, but [`QueueError::Stuck`], which lasts; the next call tells of progress.
+    /// See [`QueueError`]. Each is told once, to whoever asks first, but [`QueueError::Stuck`], which lasts; the next call tells of progress.
     fn completed(&self) -> Result<Ticket, QueueError>;
 
     /// The same for who asks in a loop, and has got the same answer so many `turns` in a row. Where many wait, what one of them

@@ -383,6 +383,9 @@ mutants! {
     /// A batch that there was no room for is not submitted again.
     FullForgotten "full-forgotten" Invalidate "invalidate/engine.rs: flush_held"
         by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
+    /// An error that a unit has told somebody who goes on is told nobody else.
+    ErrorForgotten "error-forgotten" Invalidate "invalidate/engine.rs: put_down"
+        by scene(crate::invalidate::scenes::errors_are_told_once_by_poll);
     /// What a device may have kept that does not answer counts as forgotten.
     SilenceIgnored "silence-ignored" Invalidate "invalidate/members.rs: reached"
         by scene(crate::invalidate::scenes::a_silent_device_holds_its_domain_back);

@@ -14,7 +14,7 @@ use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu, Refuses};
 use crate::dma::marred::{Rule, mar};
 use crate::dma::registers::{SLOTS, word};
-use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage};
+use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage, refusals};
 use crate::memory::{self, FRAME};
 
 pub const CASES: &[Case<Smmu>] = &[
@@ -149,9 +149,9 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
         if !host::is_held(buffer.frame) || !stage.lands(buffer.at, buffer.frame) {
             return Err(Broken::Wrong("the page was let go while the queue stands still"));
         }
-        let told = (2..200).filter(|turn| behind.domain.poll(turn << 40).is_err()).count();
-        if told > 1 || behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
-            return Err(Broken::Wrong("the queue does not go on, or the error was told twice"));
+        let told = refusals(behind)?;
+        if told != 1 || behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
         }
         Ok(u32::from(behind.reaches(buffer)?))
     })
@@ -183,9 +183,9 @@ fn two_errors(stage: &Stage<Smmu>) -> Outcome {
         if !stage.iommu.stands_still() {
             return Err(Broken::Premise("the unit has taken a command that is none"));
         }
-        let told = (2..200).filter(|turn| behind.domain.poll(turn << 40).is_err()).count();
-        if told > 1 || stage.iommu.stands_still() || host::is_held(buffer.frame) {
-            return Err(Broken::Wrong("the queue does not go on, or the error was told twice"));
+        let told = refusals(behind)?;
+        if told != 1 || stage.iommu.stands_still() || host::is_held(buffer.frame) {
+            return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
         }
         if !lost() {
             return Err(Broken::Wrong("the library has acknowledged an error that is the host's"));

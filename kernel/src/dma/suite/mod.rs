@@ -27,6 +27,7 @@ use crate::cmdline::{Options, Sabotage};
 use crate::say;
 use crate::verdict::Verdict;
 
+pub use refusals::refusals;
 pub use stage::{Behind, Buffer, Stage};
 
 /// Why a case can't say what it was asked.

@@ -7,7 +7,7 @@ use shootdown_dma::{DeviceId, Policy};
 use super::{Behind, Broken, Buffer, Case, Outcome, Stage};
 use crate::arch;
 use crate::dma::host;
-use crate::dma::iommu::Refuses;
+use crate::dma::iommu::{Iommu, Refuses};
 use crate::dma::marred::{Mar, Rule, mar};
 use crate::memory::FRAME;
 
@@ -62,21 +62,25 @@ fn stop<I: Refuses>(
     Ok((buffer, marred))
 }
 
-/// Whoever polls makes the queue go on: the error is told once (or never, if it was found while the domain looked what is complete), the
-/// page is given back, and is out of reach.
+/// Polls a domain whose unit has refused something: how often was that told? To the end, though what it owes is back before:
+/// nobody is to hear of it again.
+pub fn refusals<I: Iommu>(behind: &Behind<'_, I>) -> Result<u32, Broken> {
+    (2..POLLS).try_fold(0, |told, turn| match behind.domain.poll(time(turn)) {
+        Ok(()) => Ok(told),
+        Err(QueueError::Refused) => Ok(told + 1),
+        Err(error) => Err(Broken::Queue(error)),
+    })
+}
+
+/// Whoever polls makes the queue go on: the error is told once, whoever in the domain has found it, the page is given back, and is out
+/// of reach.
 fn goes_on<I: Refuses>(behind: &Behind<'_, I>, buffer: Buffer) -> Outcome {
-    let mut told = 0;
-    for turn in 2..POLLS {
-        told += u32::from(behind.domain.poll(time(turn)).is_err());
-        if behind.domain.owes() == (0, 0) {
-            break;
-        }
-    }
+    let told = refusals(behind)?;
     if behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
         return Err(Broken::Wrong("the queue does not go on"));
     }
-    if told > 1 || behind.stage.iommu.stands_still() {
-        return Err(Broken::Wrong("the error was told twice, or stays"));
+    if told != 1 || behind.stage.iommu.stands_still() {
+        return Err(Broken::Wrong("the error was not told once, or stays"));
     }
     Ok(u32::from(behind.reaches(buffer)?))
 }
