@@ -28,15 +28,18 @@ impl fmt::Display for DomainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoMemory => NoMemory.fmt(f),
-            Self::Granule { unit } => {
-                write!(f, "unit {unit} counts in pages of another size than the table has")
-            }
+            Self::Granule { unit } => write!(
+                f,
+                "unit {unit} counts in pages of another size than the table has; \
+                 set it up for the table's granule, or make the table of the unit's"
+            ),
             Self::IdentityTooWide => f.write_str(
                 "identity zones end beyond what the table resolves; use more levels, or narrower zones",
             ),
-            Self::PoolGranule => {
-                f.write_str("the pool's pages are of another size than the table's")
-            }
+            Self::PoolGranule => f.write_str(
+                "the bounce pool's pages are of another size than the table's; \
+                 make the pool with the table's granule (`Pool::with_granule`)",
+            ),
         }
     }
 }
@@ -88,7 +91,7 @@ impl fmt::Display for MapError {
             Self::Unaligned => f.write_str(
                 "whole pages are asked for; align the memory to the granule, or map segments one by one",
             ),
-            Self::NotReserved => f.write_str("the addresses are another domain's"),
+            Self::NotReserved => f.write_str("the addresses are another domain's; ask that one"),
             Self::Addresses(error) => error.fmt(f),
             Self::Table(error) => write!(f, "the page table can't hold it: {error:?}"),
             Self::NotHeld => f.write_str("the kernel does not let this memory be held"),

@@ -124,7 +124,8 @@ impl<H: Host> Domain<H> {
     /// The device may use what was linked. This costs something only where a unit remembers what was not mapped.
     ///
     /// # Errors
-    /// [`MapError::NotTold`]; try again.
+    /// [`MapError::NotTold`]; try again. [`MapError::NotReserved`] if the addresses are another domain's: nothing has changed, ask that
+    /// one.
     pub fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
         if !self.has_reserved(reservation) {
             return Err(MapError::NotReserved);
