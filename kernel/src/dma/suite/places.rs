@@ -5,7 +5,7 @@ use shootdown_dma::iova::identity::{Layout, LeafSize};
 use shootdown_dma::table::Format;
 use shootdown_dma::{PhysAddr, Policy, Rights};
 
-use super::{Behind, Broken, Case, Outcome, Stage};
+use super::{Behind, Broken, Buffer, Case, Outcome, Stage};
 use crate::dma::host::Muffle;
 use crate::dma::iommu::{FaultKind, Iommu};
 use crate::memory::{self, FRAME};
@@ -136,6 +136,21 @@ fn layout<I: Iommu>(stage: &Stage<I>) -> Result<Layout<'static>, Broken> {
         .map_err(|_| Broken::Premise("the unit translates too few bits for zones"))
 }
 
+/// Unmaps a page that so many users have mapped: it stays until the last of them is done.
+fn until_the_last<I: Iommu>(behind: &Behind<'_, I>, buffer: Buffer, users: u32) -> Outcome {
+    let stage = behind.stage;
+    stage.change(Muffle::Everything);
+    for _ in 1..users {
+        behind.domain.unmap(buffer.at, FRAME)?;
+    }
+    if !stage.lands(buffer.at, buffer.frame) {
+        return Err(Broken::Wrong("a page in use was unmapped"));
+    }
+    behind.domain.unmap(buffer.at, FRAME)?;
+    memory::fill(buffer.frame, 0);
+    Ok(u32::from(behind.reaches(buffer)?))
+}
+
 /// Addresses that follow from the memory's.
 fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
     let layout = layout(stage)?;
@@ -151,14 +166,7 @@ fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
         if twice != buffer.at {
             return Err(Broken::Wrong("the same page has two addresses"));
         }
-        stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
-        if !stage.lands(buffer.at, buffer.frame) {
-            return Err(Broken::Wrong("a page in use was unmapped"));
-        }
-        behind.domain.unmap(buffer.at, FRAME)?;
-        memory::fill(buffer.frame, 0);
-        Ok(u32::from(behind.reaches(buffer)?))
+        until_the_last(behind, buffer, 2)
     })
 }
 
@@ -179,15 +187,6 @@ fn identity_shared<I: Iommu>(stage: &Stage<I>) -> Outcome {
         if behind.domain.table().pages() == tables {
             return Err(Broken::Premise("no side table was made"));
         }
-        stage.change(Muffle::Everything);
-        for _ in 1..USERS {
-            behind.domain.unmap(buffer.at, FRAME)?;
-        }
-        if !stage.lands(buffer.at, buffer.frame) {
-            return Err(Broken::Wrong("a page in use was unmapped"));
-        }
-        behind.domain.unmap(buffer.at, FRAME)?;
-        memory::fill(buffer.frame, 0);
-        Ok(u32::from(behind.reaches(buffer)?))
+        until_the_last(behind, buffer, USERS)
     })
 }

@@ -55,14 +55,24 @@ impl Scene for Fixed {
 }
 
 /// A world, all schedules of which are explored.
-struct Small {
-    name: &'static str,
-    line: &'static str,
-    text: &'static str,
-    memory: Memory,
-    witnesses: &'static [&'static str],
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Small {
+    pub name: &'static str,
+    pub line: &'static str,
+    /// The program.
+    pub text: &'static str,
+    pub memory: Memory,
+    pub witnesses: &'static [&'static str],
     /// Takes seconds: in the default set.
-    quick: bool,
+    pub quick: bool,
+}
+
+impl Small {
+    /// The check of this world, as a scene with these powers.
+    pub(super) fn check(&self, scene: impl Scene + 'static, powers: Powers) -> Box<dyn Check> {
+        let bounds = format!("{} ({})", self.text, adversary::write(powers));
+        Box::new(Exhaustive { scene, line: self.line.to_owned(), bounds, small: self.quick })
+    }
 }
 
 /// What a CPU that meets a space on its way to a tag for all CPUs must have seen.
@@ -257,12 +267,10 @@ const SMALL: &[Small] = &[
 pub fn exhaustive() -> Checks {
     SMALL
         .iter()
-        .map(|small| -> Box<dyn Check> {
-            let Small { name, line, text, memory, witnesses, quick } = *small;
+        .map(|small| {
+            let Small { name, text, memory, witnesses, .. } = *small;
             let powers = Powers::HOSTILE.memory(memory);
-            let bounds = format!("{text} ({})", adversary::write(powers));
-            let scene = Fixed { name, text, powers, witnesses };
-            Box::new(Exhaustive { scene, line: line.to_owned(), bounds, small: quick })
+            small.check(Fixed { name, text, powers, witnesses }, powers)
         })
         .collect()
 }

@@ -4,42 +4,31 @@
 use shootdown_machine::hunt::dma::DmaProgram;
 use shootdown_machine::hunt::{Memory, Powers, World};
 
-use crate::check::exhaustive::Exhaustive;
+use super::small::Small;
+use crate::check::Checks;
 use crate::check::hunted::Scene;
 use crate::check::steps::Policies;
-use crate::check::{Check, Checks, adversary};
 
-/// A world.
+/// A world of devices.
 #[derive(Clone, Copy, Debug)]
-struct Small {
-    name: &'static str,
-    line: &'static str,
-    text: &'static str,
-    memory: Memory,
-    witnesses: &'static [&'static str],
-    /// Takes seconds: in the default set.
-    quick: bool,
+struct Played(Small);
+
+const fn small(name: &'static str, line: &'static str, text: &'static str) -> Played {
+    let (memory, witnesses) = (Memory::Weak, &[]);
+    Played(Small { name, line, text, memory, witnesses, quick: true })
 }
 
-const fn small(name: &'static str, line: &'static str, text: &'static str) -> Small {
-    Small { name, line, text, memory: Memory::Weak, witnesses: &[], quick: true }
-}
-
-impl Small {
+impl Played {
     const fn shows(self, witnesses: &'static [&'static str]) -> Self {
-        Self { witnesses, ..self }
+        Self(Small { witnesses, ..self.0 })
     }
 
     const fn long(self) -> Self {
-        Self { quick: false, ..self }
-    }
-
-    const fn powers(&self) -> Powers {
-        Powers::HOSTILE_DEVICES.memory(self.memory)
+        Self(Small { quick: false, ..self.0 })
     }
 }
 
-const SMALL: &[Small] = &[
+const SMALL: &[Played] = &[
     small(
         "exhaustive/dma-strict",
         "a page is unmapped strictly while another CPU wants its address",
@@ -124,18 +113,19 @@ const SMALL: &[Small] = &[
     .shows(&["mapping-undone", "stale-in-unit"]),
 ];
 
-impl Small {
+impl Played {
     fn program(&self, policies: Policies) -> DmaProgram {
+        let Small { name, text, .. } = self.0;
         let mut program: DmaProgram =
-            self.text.parse().unwrap_or_else(|e| panic!("the program of {}: {e}", self.name));
+            text.parse().unwrap_or_else(|e| panic!("the program of {name}: {e}"));
         program.config.policy = policies.dma.unwrap_or(program.config.policy);
         program
     }
 }
 
-impl Scene for Small {
+impl Scene for Played {
     fn name(&self) -> &str {
-        self.name
+        self.0.name
     }
 
     fn world(&self, _: u64, policies: Policies) -> Box<dyn World> {
@@ -147,7 +137,7 @@ impl Scene for Small {
     }
 
     fn powers(&self) -> Powers {
-        Self::powers(self)
+        Powers::HOSTILE_DEVICES.memory(self.0.memory)
     }
 
     fn leaves_out_private_steps(&self) -> bool {
@@ -155,19 +145,14 @@ impl Scene for Small {
     }
 
     fn witnesses(&self) -> &[&'static str] {
-        self.witnesses
+        self.0.witnesses
     }
 }
 
 /// The exhaustive checks of devices.
 #[must_use]
 pub fn exhaustive_devices() -> Checks {
-    let check = |small: &Small| -> Box<dyn Check> {
-        let bounds = format!("{} ({})", small.text, adversary::write(small.powers()));
-        let line = small.line.to_owned();
-        Box::new(Exhaustive { scene: *small, line, bounds, small: small.quick })
-    };
-    SMALL.iter().map(check).collect()
+    SMALL.iter().map(|played| played.0.check(*played, played.powers())).collect()
 }
 
 #[cfg(test)]
@@ -210,8 +195,8 @@ mod tests {
     };
 
     /// The verdict on a world with something wrong in it.
-    fn explore(small: &Small, wrong: Option<Wrong>) -> Verdict {
-        let mut program = small.program(Policies::default());
+    fn explore(played: &Played, wrong: Option<Wrong>) -> Verdict {
+        let mut program = played.program(Policies::default());
         let mut planted = None;
         match wrong {
             Some(Wrong::Library(mutant)) => planted = Some(Planted::new(Some(mutant.into()))),
@@ -219,9 +204,8 @@ mod tests {
             None => {}
         }
         let text: &'static str = program.to_string().leak();
-        let scene = Small { text, ..*small };
-        let check =
-            Exhaustive { scene, line: String::new(), bounds: String::new(), small: small.quick };
+        let changed = Played(Small { text, ..played.0 });
+        let check = changed.0.check(changed, changed.powers());
         let result = check.run(&Settings::default(), &Progress::new("", 0));
         drop(planted);
         result.verdict
@@ -229,22 +213,22 @@ mod tests {
 
     #[test]
     fn every_world_finds_what_is_wrong_in_it() {
-        for small in SMALL {
-            let name = small.name.trim_start_matches("exhaustive/");
+        for played in SMALL {
+            let name = played.0.name.trim_start_matches("exhaustive/");
             let wrongs = FOUND.iter().find(|(world, _)| *world == name).expect(name).1;
             for wrong in wrongs {
-                assert_eq!(explore(small, Some(*wrong)), Verdict::Fail, "{name}: {wrong:?}");
+                assert_eq!(explore(played, Some(*wrong)), Verdict::Fail, "{name}: {wrong:?}");
             }
         }
     }
 
     #[test]
     fn the_smallest_worlds_are_clean() {
-        for small in SMALL
-            .iter()
-            .filter(|s| ["bound", "large", "undone", "shared"].iter().any(|n| s.name.ends_with(n)))
-        {
-            assert_eq!(explore(small, None), Verdict::Pass, "{}", small.name);
+        let smallest = ["bound", "large", "undone", "shared"];
+        for played in SMALL {
+            if smallest.iter().any(|end| played.0.name.ends_with(end)) {
+                assert_eq!(explore(played, None), Verdict::Pass, "{}", played.0.name);
+            }
         }
     }
 }
