@@ -170,11 +170,13 @@ fn completion_is_seen_by_others() {
     });
 }
 
-/// VT-d, which executes what it is told within the write of the tail, as QEMU does. Head, tail and flags are touched with the
-/// publisher's lock only, and so are no atomics of the checker.
+/// VT-d, which executes what it is told within the write of the tail, as QEMU does, or when a test lets it. Head and flags are
+/// touched with the publisher's lock only, or by the test, and so are no atomics of the checker.
 struct Inline {
     ring: Vec<AtomicU64>,
     status: AtomicU64,
+    /// Of a unit that is let by the test.
+    tail: Option<AtomicU64>,
     forgotten: [AtomicU64; 3],
     registers: std::sync::Mutex<Registers>,
 }
@@ -188,13 +190,20 @@ struct Registers {
 }
 
 impl Inline {
-    fn new(slots: usize) -> Self {
+    fn new(slots: usize, apart: bool) -> Self {
         Self {
             ring: (0..2 * slots).map(|_| AtomicU64::new(0)).collect(),
             status: AtomicU64::new(0),
+            tail: apart.then(|| AtomicU64::new(0)),
             forgotten: core::array::from_fn(|_| AtomicU64::new(0)),
             registers: Default::default(),
         }
+    }
+
+    /// The unit apart: reads what it was told of.
+    fn step(&self) {
+        // ORDERING: Acquire and Release: what is in memory when a register is written, the unit sees.
+        self.run(self.tail.as_ref().unwrap().load(Ordering::Acquire));
     }
 
     fn run(&self, tail: u64) {
@@ -206,7 +215,8 @@ impl Inline {
             }
             let at = registers.head as usize * 2;
             registers.head = (registers.head + 1) % slots;
-            let [low, high] = [0, 1].map(|w| self.ring[at + w].load(Ordering::Relaxed));
+            // SAFETY: nobody writes what the unit reads: with such a load the checker sees to that, now and later (Q9 to Q11).
+            let [low, high] = [0, 1].map(|w| unsafe { self.ring[at + w].unsync_load() });
             // The guard is not held while the checker may switch.
             let lost = low & 0xf == 3 && core::mem::take(&mut registers.silent);
             registers.timed_out = lost;
@@ -237,7 +247,10 @@ unsafe impl Port for Shared {
         if offset == 0x80 { self.0.registers.lock().unwrap().head << 4 } else { 0 }
     }
     fn write64(&self, _: usize, value: u64) {
-        self.0.run(value >> 4);
+        match &self.0.tail {
+            Some(tail) => tail.store(value >> 4, Ordering::Release),
+            None => self.0.run(value >> 4),
+        }
     }
     fn ring(&self) -> &[AtomicU64] {
         &self.0.ring
@@ -252,7 +265,11 @@ unsafe impl Port for Shared {
 }
 
 fn queue(slots: usize) -> (Arc<Inline>, Arc<Queue<Shared, Vtd>>) {
-    let unit = Arc::new(Inline::new(slots));
+    queue_to(Inline::new(slots, false))
+}
+
+fn queue_to(unit: Inline) -> (Arc<Inline>, Arc<Queue<Shared, Vtd>>) {
+    let (slots, unit) = (unit.ring.len() / 2, Arc::new(unit));
     let facts = vtd::Facts::from_cap(0);
     let format = Vtd { facts, slots: slots as u64 };
     let queue = Queue::small(Shared(Arc::clone(&unit)), format, 0);
@@ -280,6 +297,47 @@ fn the_tail_passes_only_what_is_written() {
         for n in 0..2 {
             assert_eq!(unit.forgotten[n].load(Ordering::Relaxed), 1, "I1");
         }
+    });
+}
+
+/// A wait alone: one slot.
+fn submit_wait(queue: &Queue<Shared, Vtd>) {
+    let _ = queue.submit(&[]);
+}
+
+#[test]
+fn room_is_taken_when_slots_were_read() {
+    // I8, Q9, Q10. Mutants: RoomGivenRelaxed, RoomTakenRelaxed.
+    let mutants = [Mutant::RoomGivenRelaxed, Mutant::RoomTakenRelaxed];
+    holds("room", Some(3), &mutants, || {
+        // One of two slots is handed out. The other goes around in room that this one has given back and not got: it never looks how
+        // far the unit is.
+        let (unit, queue) = queue_to(Inline::new(2, true));
+        submit_wait(&queue);
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || (0..2).for_each(|_| submit_wait(&queue)))
+        };
+        for _ in 0..2 {
+            unit.step();
+            submit_wait(&queue);
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn slots_are_reserved_when_they_were_read() {
+    // I8, Q11. Mutant: ReservedRelaxed.
+    holds("reserved", Some(2), &[Mutant::ReservedRelaxed], || {
+        // Two of four slots are handed out. This one has taken room, and the other comes around before it reserves.
+        let (_, queue) = queue(4);
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || (0..4).for_each(|_| submit_wait(&queue)))
+        };
+        submit_wait(&queue);
+        other.join().unwrap();
     });
 }
 

@@ -476,6 +476,15 @@ mutants! {
     /// How far the unit is, is read without Acquire (Q6).
     QueueDoneReadRelaxed "queue-done-read-relaxed" Invalidate "invalidate/queue/mod.rs: refresh"
         by loom("loom_invalidate.rs" "who_asks_relies_on_the_answer");
+    /// Room in a ring is given back without Release (Q9).
+    RoomGivenRelaxed "room-given-relaxed" Invalidate "invalidate/queue/mod.rs: give_room"
+        by loom("loom_invalidate.rs" "room_is_taken_when_slots_were_read");
+    /// Room in a ring is taken without Acquire (Q10).
+    RoomTakenRelaxed "room-taken-relaxed" Invalidate "invalidate/queue/mod.rs: reserve"
+        by loom("loom_invalidate.rs" "room_is_taken_when_slots_were_read");
+    /// Slots are reserved without Acquire and Release (Q11).
+    ReservedRelaxed "reserved-relaxed" Invalidate "invalidate/queue/mod.rs: reserve"
+        by loom("loom_invalidate.rs" "slots_are_reserved_when_they_were_read");
 
     // ---- what each CPU has
 

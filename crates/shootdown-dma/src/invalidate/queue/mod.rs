@@ -43,6 +43,7 @@
 //! | Q8 status read, then the gate | Acquire | Q7 | who reads such a status sees the gate |
 //! | Q9 `taken` lowered | Release | Q10 | behind Q6: the unit has read the slots |
 //! | Q10 `taken` raised | Acquire | Q9, also through others' raising | slots are written again |
+//! | Q11 `reserved` raised | AcqRel | itself, by others before | the same: what was taken is no slot yet, and the slots that one gets may be those that others have found room for since |
 
 use crate::addr::DeviceId;
 use crate::fixed::Fixed;
@@ -181,8 +182,10 @@ impl<P: Port, F: Format> Queue<P, F> {
             // A look first: a full queue is not worth a line of one's own.
             let has_room = |taken: u64| taken + count <= self.share() || without!(RoomUnchecked);
             if has_room(self.taken.load(Ordering::Relaxed)) {
-                if has_room(self.taken.fetch_add(count, Ordering::Acquire)) {
-                    return Some(self.reserved.fetch_add(count, Ordering::Relaxed)); // [Q10]
+                // [Q10]
+                if has_room(self.taken.fetch_add(count, order!(RoomTakenRelaxed, Acquire))) {
+                    // [Q11]
+                    return Some(self.reserved.fetch_add(count, order!(ReservedRelaxed, AcqRel)));
                 }
                 self.taken.fetch_sub(count, Ordering::Relaxed);
             }
@@ -198,7 +201,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         // ORDERING: AcqRel, with itself: each slot is given by one, who has seen that it was read.
         let before = self.given.fetch_max(base, Ordering::AcqRel);
         if base > before {
-            self.taken.fetch_sub(base - before, Ordering::Release); // [Q9]
+            self.taken.fetch_sub(base - before, order!(RoomGivenRelaxed, Release)); // [Q9]
         }
     }
 

@@ -136,7 +136,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         let count = copied().count() as u64 + 1;
         // This room is there for recovery: it is taken whatever submitters have.
         self.taken.fetch_add(count, Ordering::Relaxed);
-        let from = self.reserved.fetch_add(count, Ordering::Relaxed);
+        let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: who reserves next knows what `base` stands for
         let end = from + count;
         if end - base >= self.slots {
             return None; // Nothing is published behind a hole, and nothing completes any more.
