@@ -53,18 +53,18 @@
 
 use crate::addr::{DomainId, IovaRange};
 use crate::fixed::Fixed;
-use crate::sync::{AtomicU64, Ordering, fence, spin_loop};
+use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
 use super::lane::{FLIGHTS, Lane, Slot};
-use super::members::{Asks, Member, Patience};
+use super::members::Member;
 use super::pending::{SPANS, Span};
 use super::unheard::Unheard;
 use super::{QueueError, Unit};
 
 /// Batches of the whole domain under way, beyond which who joins them waits: one that the units do, and the next. All who come
 /// meanwhile are in the one after that.
-const WHOLE_FLIGHTS: usize = 2;
+pub(super) const WHOLE_FLIGHTS: usize = 2;
 
 /// Lanes that a note tries before it takes the whole domain.
 const TRIES: usize = 4;
@@ -74,8 +74,8 @@ const TRIES: usize = 4;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "what was unmapped may be reused only when its token is complete"]
 pub struct Token {
-    lane: u32,
-    batch: u64,
+    pub(super) lane: u32,
+    pub(super) batch: u64,
 }
 
 impl Token {
@@ -88,11 +88,11 @@ impl Token {
 pub struct Engine<U> {
     pub(super) members: Fixed<Member<U>>,
     /// One for each CPU number, and behind them the whole.
-    lanes: Fixed<Lane>,
+    pub(super) lanes: Fixed<Lane>,
     /// The newest batch of the whole lane that has started.
     started: AtomicU64,
     ladder: Ladder,
-    unheard: Unheard,
+    pub(super) unheard: Unheard,
 }
 
 impl<U: Unit> Engine<U> {
@@ -119,12 +119,12 @@ impl<U: Unit> Engine<U> {
         self.members.iter().map(|member| &member.unit)
     }
 
-    fn whole(&self) -> usize {
+    pub(super) fn whole(&self) -> usize {
         self.lanes.len() - 1
     }
 
     /// Batches that a lane may have under way when somebody waits for one more.
-    fn flights(&self, index: usize) -> usize {
+    pub(super) fn flights(&self, index: usize) -> usize {
         if index == self.whole() { WHOLE_FLIGHTS } else { FLIGHTS }
     }
 
@@ -181,7 +181,9 @@ impl<U: Unit> Engine<U> {
                 push(lane);
                 let token = self.token(index);
                 if submit {
-                    self.flush_held(index, false);
+                    if let Err(error) = self.flush_held(index, false) {
+                        self.put_down(error);
+                    }
                 } else if lane.unlock() {
                     self.flush_lane(index, true);
                 }
@@ -245,105 +247,27 @@ impl<U: Unit> Engine<U> {
         self.note_whole()
     }
 
-    /// Tries again what units had no room for, and moves completions on. To be called now and then: from a timer, when an IOMMU
-    /// has interrupted, when nothing else is to do. Never waits.
-    ///
-    /// # Errors
-    /// What a unit has told anybody who asked for this domain since the last call: each kind of error once, however often it was told
-    /// (if there are several kinds, one now and the others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All
-    /// lanes were served nevertheless.
-    pub fn poll(&self) -> Result<(), QueueError> {
-        let mut lasting = Ok(());
-        for (index, lane) in self.lanes.iter().enumerate().rev() {
-            match self.advance(index, Asks::Once) {
-                Err(error) if error.is_final() => lasting = Err(error),
-                Err(error) => self.unheard.put(error),
-                Ok(()) => {}
-            }
-            if lane.is_wanted() {
-                self.flush_lane(index, true);
-            }
-        }
-        self.unheard.take().map_or(lasting, Err)
-    }
-
-    /// An error that was told to somebody who goes on: the next [`poll`](Self::poll) tells it.
-    pub(super) fn put_down(&self, error: QueueError) {
-        if !without!(ErrorForgotten) {
-            self.unheard.put(error);
-        }
-    }
-
-    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts. What a unit
-    /// complains of meanwhile, the next [`poll`](Self::poll) tells.
-    #[must_use]
-    pub fn is_complete(&self, token: Token) -> bool {
-        let lane = &self.lanes[token.lane as usize];
-        if lane.done() >= token.batch {
-            return true;
-        }
-        if let Err(error) = self.advance(token.lane as usize, Asks::Once) {
-            self.put_down(error);
-        }
-        lane.done() >= token.batch
-    }
-
     /// Is the token's batch submitted? If not, it is complete only after a flush.
     #[must_use]
     pub fn is_submitted(&self, token: Token) -> bool {
         self.lanes[token.lane as usize].closed() >= token.batch
     }
 
-    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile; not to be called with
-    /// interrupts off. `relax` is a turn of the waiting; it returns false to give up.
-    ///
-    /// # Errors
-    /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
-    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused. Other errors go by; the next
-    /// [`poll`](Self::poll) tells them.
-    pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
-        let index = token.lane as usize;
-        let lane = &self.lanes[index];
-        let patience = Patience::default();
-        while lane.done() < token.batch {
-            if lane.closed() < token.batch && lane.has_room(self.flights(index)) {
-                self.flush_lane(index, true);
-            }
-            // The lane's batch may be part of one of the whole lane that there was no room for.
-            let whole = &self.lanes[self.whole()];
-            if whole.is_wanted() && whole.has_room(WHOLE_FLIGHTS) {
-                self.flush_lane(self.whole(), true);
-            }
-            let step = self.advance(index, Asks::Again(&patience));
-            if let Err(error) = step {
-                self.put_down(error);
-            }
-            match step {
-                // Whatever is wrong, it was wrong with what came later.
-                _ if lane.done() >= token.batch => break,
-                Err(error) if error.is_final() => return Err(error),
-                _ if self.members.iter().any(|m| m.silent().is_some()) => {
-                    return Err(QueueError::DeviceTimeout);
-                }
-                _ => {}
-            }
-            if !relax() {
-                return Err(QueueError::GaveUp);
-            }
-            (0..patience.rest()).for_each(|_| spin_loop());
+    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it. What is wrong, if it
+    /// lasts, `poll` or whoever waits is told when it is tried again.
+    fn flush_lane(&self, index: usize, force: bool) {
+        if let Err(error) = self.try_flush(index, force) {
+            self.put_down(error);
         }
-        Ok(())
     }
 
-    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it.
-    fn flush_lane(&self, index: usize, force: bool) {
-        if self.lanes[index].try_lock_or_wish() {
-            self.flush_held(index, force);
-        }
+    /// The same, and says if it was not submitted; not if somebody else is at it.
+    pub(super) fn try_flush(&self, index: usize, force: bool) -> Result<(), QueueError> {
+        if self.lanes[index].try_lock_or_wish() { self.flush_held(index, force) } else { Ok(()) }
     }
 
     /// The same with the lane's lock, which it leaves.
-    fn flush_held(&self, index: usize, mut force: bool) {
+    fn flush_held(&self, index: usize, mut force: bool) -> Result<(), QueueError> {
         let lane = &self.lanes[index];
         loop {
             force |= lane.take_wish();
@@ -352,22 +276,22 @@ impl<U: Unit> Engine<U> {
             } else {
                 self.submit_lane(lane, force)
             };
-            if submitted.is_none() && !without!(FullForgotten) {
+            if submitted.is_err() && !without!(FullForgotten) {
                 lane.wish(); // for `poll`
             }
-            if !lane.unlock() || submitted.is_none() || !lane.try_lock_or_wish() {
-                return;
+            if !lane.unlock() || submitted.is_err() || !lane.try_lock_or_wish() {
+                return submitted;
             }
             force = true;
         }
     }
 
-    /// With the lane's lock. `None`: there was no room somewhere; the batch stays open.
-    fn submit_lane(&self, lane: &Lane, force: bool) -> Option<()> {
+    /// With the lane's lock. Not all units were told if it fails; the batch stays open.
+    fn submit_lane(&self, lane: &Lane, force: bool) -> Result<(), QueueError> {
         if lane.pending.is_empty() && !force {
-            return Some(());
+            return Ok(());
         }
-        let slot = lane.open_slot()?;
+        let slot = lane.open_slot().ok_or(QueueError::Full)?;
         let mut spans = [Span::EMPTY; SPANS];
         match lane.pending.read(&mut spans) {
             Some(0) => slot.clear(),
@@ -375,13 +299,13 @@ impl<U: Unit> Engine<U> {
             None => self.tell(&slot, None)?,
         }
         lane.close();
-        Some(())
+        Ok(())
     }
 
-    /// With the whole lane's lock. `None`: there was no room somewhere; the batch has started and is not closed.
-    fn submit_whole(&self) -> Option<()> {
+    /// With the whole lane's lock. Not all units were told if it fails; the batch has started and is not closed.
+    fn submit_whole(&self) -> Result<(), QueueError> {
         let lane = &self.lanes[self.whole()];
-        let slot = lane.open_slot()?;
+        let slot = lane.open_slot().ok_or(QueueError::Full)?;
         let batch = lane.closed() + 1;
         let again = self.started.load(Ordering::Relaxed) == batch;
         self.started.store(batch, Ordering::Relaxed);
@@ -395,7 +319,7 @@ impl<U: Unit> Engine<U> {
             // Who came between the attempts has a token of the next batch.
             lane.wish();
         }
-        Some(())
+        Ok(())
     }
 
     /// Makes what is pending in a lane part of a batch of the whole lane that has started, and is not submitted yet.
@@ -419,51 +343,18 @@ impl<U: Unit> Engine<U> {
     }
 
     /// Tells all units of the domain.
-    fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Option<()> {
+    fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Result<(), QueueError> {
         if !without!(TellUnfenced) {
             fence(Ordering::SeqCst); // [M2] [E2]
         }
         slot.clear();
         let count = if without!(FirstUnitOnly) { 1 } else { self.members.len() };
         for (unit, member) in self.members[..count].iter().enumerate() {
-            match member.tell(spans, &self.ladder) {
-                Ok(Some(ticket)) => slot.set(unit, ticket.0),
-                Ok(None) => {}
-                // Units that were told already are told again: too much is harmless.
-                Err(_) => return None,
+            // If it fails, units that were told already are told again: too much is harmless.
+            if let Some(ticket) = member.tell(spans, &self.ladder)? {
+                slot.set(unit, ticket.0);
             }
         }
-        Some(())
-    }
-
-    /// Moves the lane's completions on as far as they go.
-    fn advance(&self, index: usize, asks: Asks<'_>) -> Result<(), QueueError> {
-        let lane = &self.lanes[index];
-        loop {
-            let batch = lane.done() + 1;
-            if batch > lane.closed() || !self.is_slot_complete(&lane.slot(batch), asks)? {
-                return Ok(());
-            }
-            lane.finish(batch);
-        }
-    }
-
-    fn is_slot_complete(&self, slot: &Slot<'_>, asks: Asks<'_>) -> Result<bool, QueueError> {
-        let whole = slot.followed();
-        if whole > self.lanes[self.whole()].done() {
-            self.advance(self.whole(), asks)?;
-            if whole > self.lanes[self.whole()].done() {
-                return Ok(false);
-            }
-        }
-        for (unit, member) in self.members.iter().enumerate() {
-            match slot.get(unit) {
-                0 => {}
-                _ if without!(WaitSkipped) => {}
-                ticket if !member.reached(ticket, asks)? => return Ok(false),
-                _ => {}
-            }
-        }
-        Ok(true)
+        Ok(())
     }
 }

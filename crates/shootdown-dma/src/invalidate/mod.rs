@@ -37,6 +37,7 @@ use crate::addr::{DeviceId, DomainId, IovaRange};
 
 pub mod amd;
 mod attach;
+mod complete;
 pub mod cover;
 pub mod engine;
 pub mod ladder;

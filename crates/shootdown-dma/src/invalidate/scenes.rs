@@ -10,6 +10,8 @@ use super::model::{Model, Powers, TABLE};
 use super::pending::{Span, merge};
 use super::{Command, Engine, Ladder, QueueError, Seat, Ticket, Token, Unit};
 
+pub(crate) mod errors;
+
 const DOMAIN: [DomainId; 2] = [DomainId(7), DomainId(9)];
 const DEVICE: DeviceId = DeviceId(3);
 const PAGES: u64 = 48;
@@ -356,66 +358,6 @@ fn evict(engine: &Engine<&Model>, seat: Seat, unit: &Model) {
         true
     };
     engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
-}
-
-/// A unit that has something to complain of: each error once, to whoever asks.
-struct Complaining<'a> {
-    unit: &'a Model,
-    errors: std::sync::Mutex<Vec<QueueError>>,
-}
-
-// SAFETY: the promises are the model's.
-unsafe impl Unit for &Complaining<'_> {
-    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
-        self.unit.submit(commands)
-    }
-
-    fn completed(&self) -> Result<Ticket, QueueError> {
-        let error = self.errors.lock().unwrap().pop();
-        error.map_or_else(|| self.unit.completed(), Err)
-    }
-}
-
-/// Whoever finds an error and goes on, `poll` tells it: once, though it may have happened twice meanwhile.
-#[test]
-pub(crate) fn errors_are_told_once_by_poll() {
-    use QueueError::{DeviceTimeout, Refused};
-    let model = Model::new(1);
-    let unit = Complaining { unit: &model, errors: std::sync::Mutex::default() };
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
-    let step = &mut || {
-        model.step();
-        true
-    };
-    let complain = |errors: &[QueueError]| *unit.errors.lock().unwrap() = errors.to_vec();
-    let heard = |who: &str, errors: &[QueueError]| {
-        assert!(unit.errors.lock().unwrap().is_empty(), "{who} has not asked");
-        let told: Vec<_> = (0..4).map_while(|_| engine.poll().err()).collect();
-        assert_eq!(told, errors, "found by {who}");
-    };
-    complain(&[Refused]);
-    let seat = engine.attach(0, DEVICE, true).unwrap();
-    engine.welcome(&seat, step).unwrap();
-    heard("who comes", &[Refused]);
-
-    complain(&[DeviceTimeout]);
-    let token = engine.invalidate(0, range(5, 1), true);
-    assert!(!engine.is_complete(token));
-    heard("who asks", &[DeviceTimeout]);
-
-    complain(&[Refused, DeviceTimeout, Refused]);
-    engine.wait(token, step).unwrap();
-    heard("who waits", &[Refused, DeviceTimeout]);
-
-    complain(&[Refused]);
-    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
-    heard("who leaves", &[Refused]);
-
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
-    let _ = engine.flush_all();
-    complain(&[DeviceTimeout, Refused]);
-    assert_eq!([engine.poll(), engine.poll()], [Err(Refused), Err(DeviceTimeout)]);
-    heard("poll", &[]);
 }
 
 /// A unit whose submissions are interrupted by unmappings for the same CPU.

@@ -369,7 +369,7 @@ mutants! {
     DevicesNotTold "devices-not-told" Invalidate "invalidate/members.rs: tell"
         by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
     /// A batch counts as complete when it is submitted.
-    WaitSkipped "wait-skipped" Invalidate "invalidate/engine.rs: is_slot_complete"
+    WaitSkipped "wait-skipped" Invalidate "invalidate/complete.rs: is_slot_complete"
         by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
     /// What was cleared now is taken for covered by the batch that was submitted last.
     SubmittedTrusted "submitted-trusted" Invalidate "invalidate/engine.rs: token"
@@ -384,8 +384,14 @@ mutants! {
     FullForgotten "full-forgotten" Invalidate "invalidate/engine.rs: flush_held"
         by scene(crate::invalidate::scenes::nothing_is_reached_after_completion);
     /// An error that a unit has told somebody who goes on is told nobody else.
-    ErrorForgotten "error-forgotten" Invalidate "invalidate/engine.rs: put_down"
-        by scene(crate::invalidate::scenes::errors_are_told_once_by_poll);
+    ErrorForgotten "error-forgotten" Invalidate "invalidate/complete.rs: put_down"
+        by scene(crate::invalidate::scenes::errors::errors_are_told_once_by_poll);
+    /// A unit that takes nothing any more is not told of as long as nothing is under way.
+    StuckUntold "stuck-untold" Invalidate "invalidate/complete.rs: tell_again"
+        by scene(crate::invalidate::scenes::errors::a_unit_that_takes_nothing_is_told_of);
+    /// Who waits is told what is wrong with a later batch, though its own is complete.
+    LaterErrorReturned "later-error-returned" Invalidate "invalidate/complete.rs: wait"
+        by scene(crate::invalidate::scenes::errors::what_is_complete_stays_so_when_the_unit_ends);
     /// What a device may have kept that does not answer counts as forgotten.
     SilenceIgnored "silence-ignored" Invalidate "invalidate/members.rs: reached"
         by scene(crate::invalidate::scenes::a_silent_device_holds_its_domain_back);

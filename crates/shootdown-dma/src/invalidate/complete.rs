@@ -1,0 +1,132 @@
+//! What of a domain is complete, and what became of the rest: who asks, who waits, and who is told what units complain of.
+
+use crate::sync::spin_loop;
+
+use super::engine::WHOLE_FLIGHTS;
+use super::lane::Slot;
+use super::members::{Asks, Patience};
+use super::{Engine, QueueError, Token, Unit};
+
+impl<U: Unit> Engine<U> {
+    /// Tries again what units had no room for, and moves completions on. To be called now and then: from a timer, when an IOMMU
+    /// has interrupted, when nothing else is to do. Never waits.
+    ///
+    /// # Errors
+    /// What a unit has told anybody who asked for this domain since the last call: each kind of error once, however often it was told
+    /// (if there are several kinds, one now and the others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All
+    /// lanes were served nevertheless.
+    pub fn poll(&self) -> Result<(), QueueError> {
+        let mut lasting = Ok(());
+        for (index, lane) in self.lanes.iter().enumerate().rev() {
+            let moved = self.advance(index, Asks::Once);
+            let told = if lane.is_wanted() { self.tell_again(index) } else { Ok(()) };
+            for error in [moved, told].into_iter().filter_map(Result::err) {
+                match error.is_final() {
+                    true => lasting = Err(error),
+                    false => self.unheard.put(error),
+                }
+            }
+        }
+        self.unheard.take().map_or(lasting, Err)
+    }
+
+    /// Submits what could not be, or was not yet: with a unit that takes nothing any more there is nothing under way that would tell of it.
+    fn tell_again(&self, index: usize) -> Result<(), QueueError> {
+        let told = self.try_flush(index, true);
+        if without!(StuckUntold) { Ok(()) } else { told }
+    }
+
+    /// An error that was told to somebody who goes on: the next [`poll`](Self::poll) tells it.
+    pub(super) fn put_down(&self, error: QueueError) {
+        if !without!(ErrorForgotten) {
+            self.unheard.put(error);
+        }
+    }
+
+    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts. What a unit
+    /// complains of meanwhile, the next [`poll`](Self::poll) tells.
+    #[must_use]
+    pub fn is_complete(&self, token: Token) -> bool {
+        let lane = &self.lanes[token.lane as usize];
+        if lane.done() >= token.batch {
+            return true;
+        }
+        if let Err(error) = self.advance(token.lane as usize, Asks::Once) {
+            self.put_down(error);
+        }
+        lane.done() >= token.batch
+    }
+
+    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile; not to be called with
+    /// interrupts off. `relax` is a turn of the waiting; it returns false to give up.
+    ///
+    /// # Errors
+    /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
+    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused. Other errors go by; the next
+    /// [`poll`](Self::poll) tells them.
+    pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
+        let index = token.lane as usize;
+        let lane = &self.lanes[index];
+        let patience = Patience::default();
+        while lane.done() < token.batch {
+            let mut told = Ok(());
+            if lane.closed() < token.batch && lane.has_room(self.flights(index)) {
+                told = self.tell_again(index);
+            }
+            // The lane's batch may be part of one of the whole lane that there was no room for.
+            let whole = &self.lanes[self.whole()];
+            if whole.is_wanted() && whole.has_room(WHOLE_FLIGHTS) {
+                told = told.and(self.tell_again(self.whole()));
+            }
+            let moved = self.advance(index, Asks::Again(&patience));
+            for error in [told, moved].into_iter().filter_map(Result::err) {
+                self.put_down(error);
+            }
+            match moved.and(told) {
+                // Whatever is wrong is wrong with what came later.
+                _ if lane.done() >= token.batch && !without!(LaterErrorReturned) => break,
+                Err(error) if error.is_final() => return Err(error),
+                _ if self.members.iter().any(|m| m.silent().is_some()) => {
+                    return Err(QueueError::DeviceTimeout);
+                }
+                _ => {}
+            }
+            if !relax() {
+                return Err(QueueError::GaveUp);
+            }
+            (0..patience.rest()).for_each(|_| spin_loop());
+        }
+        Ok(())
+    }
+
+    /// Moves the lane's completions on as far as they go.
+    fn advance(&self, index: usize, asks: Asks<'_>) -> Result<(), QueueError> {
+        let lane = &self.lanes[index];
+        loop {
+            let batch = lane.done() + 1;
+            if batch > lane.closed() || !self.is_slot_complete(&lane.slot(batch), asks)? {
+                return Ok(());
+            }
+            lane.finish(batch);
+        }
+    }
+
+    fn is_slot_complete(&self, slot: &Slot<'_>, asks: Asks<'_>) -> Result<bool, QueueError> {
+        let whole = slot.followed();
+        if whole > self.lanes[self.whole()].done() {
+            self.advance(self.whole(), asks)?;
+            if whole > self.lanes[self.whole()].done() {
+                return Ok(false);
+            }
+        }
+        for (unit, member) in self.members.iter().enumerate() {
+            match slot.get(unit) {
+                0 => {}
+                _ if without!(WaitSkipped) => {}
+                ticket if !member.reached(ticket, asks)? => return Ok(false),
+                _ => {}
+            }
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,119 @@
+//! Scenes about what units complain of, and who hears of it.
+
+use std::sync::Mutex;
+use std::vec::Vec;
+
+use super::{DEVICE, DOMAIN, TURNS, range};
+use crate::invalidate::model::Model;
+use crate::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit};
+
+/// A unit that has something to complain of: each error once, to whoever asks.
+struct Complaining<'a> {
+    unit: &'a Model,
+    errors: Mutex<Vec<QueueError>>,
+}
+
+// SAFETY: the promises are the model's.
+unsafe impl Unit for &Complaining<'_> {
+    fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
+        self.unit.submit(commands)
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        let error = self.errors.lock().unwrap().pop();
+        error.map_or_else(|| self.unit.completed(), Err)
+    }
+}
+
+/// Whoever finds an error and goes on, `poll` tells it: once, though it may have happened twice meanwhile.
+#[test]
+pub(crate) fn errors_are_told_once_by_poll() {
+    use QueueError::{DeviceTimeout, Refused};
+    let model = Model::new(1);
+    let unit = Complaining { unit: &model, errors: Mutex::default() };
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let step = &mut || {
+        model.step();
+        true
+    };
+    let complain = |errors: &[QueueError]| *unit.errors.lock().unwrap() = errors.to_vec();
+    let heard = |who: &str, errors: &[QueueError]| {
+        assert!(unit.errors.lock().unwrap().is_empty(), "{who} has not asked");
+        let told: Vec<_> = (0..4).map_while(|_| engine.poll().err()).collect();
+        assert_eq!(told, errors, "found by {who}");
+    };
+    complain(&[Refused]);
+    let seat = engine.attach(0, DEVICE, true).unwrap();
+    engine.welcome(&seat, step).unwrap();
+    heard("who comes", &[Refused]);
+
+    complain(&[DeviceTimeout]);
+    let token = engine.invalidate(0, range(5, 1), true);
+    assert!(!engine.is_complete(token));
+    heard("who asks", &[DeviceTimeout]);
+
+    complain(&[Refused, DeviceTimeout, Refused]);
+    engine.wait(token, step).unwrap();
+    heard("who waits", &[Refused, DeviceTimeout]);
+
+    complain(&[Refused]);
+    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+    heard("who leaves", &[Refused]);
+
+    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let _ = engine.flush_all();
+    complain(&[DeviceTimeout, Refused]);
+    assert_eq!([engine.poll(), engine.poll()], [Err(Refused), Err(DeviceTimeout)]);
+    heard("poll", &[]);
+}
+
+/// A unit that completes one submission, and is stuck then.
+struct Ending(Mutex<u64>);
+
+// SAFETY: it caches nothing.
+unsafe impl Unit for &Ending {
+    fn submit(&self, _: &[Command]) -> Result<Ticket, QueueError> {
+        let mut submitted = self.0.lock().unwrap();
+        *submitted += 1;
+        if *submitted > 2 { Err(QueueError::Stuck) } else { Ok(Ticket(*submitted)) }
+    }
+
+    fn completed(&self) -> Result<Ticket, QueueError> {
+        let told = core::mem::replace(&mut *self.0.lock().unwrap(), 9);
+        if told > 2 { Err(QueueError::Stuck) } else { Ok(Ticket(1)) }
+    }
+}
+
+/// What was complete before is complete, for whoever waited for it too.
+#[test]
+pub(crate) fn what_is_complete_stays_so_when_the_unit_ends() {
+    let unit = Ending(Mutex::new(0));
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let [first, second] = [5, 9].map(|page| engine.invalidate(0, range(page, 1), true));
+    let relax = &mut || false;
+    assert_eq!(engine.wait(first, relax), Ok(()));
+    assert_eq!(engine.wait(second, relax), Err(QueueError::Stuck));
+    assert!(engine.is_complete(first) && !engine.is_complete(second));
+}
+
+/// A unit that is stuck takes nothing, so that nothing is under way that could fail.
+#[test]
+pub(crate) fn a_unit_that_takes_nothing_is_told_of() {
+    let unit = Ending(Mutex::new(2));
+    for whole in [false, true] {
+        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+        let _seat = engine.attach(0, DEVICE, false).unwrap();
+        let token =
+            if whole { engine.flush_all() } else { engine.invalidate(0, range(5, 1), true) };
+        assert!(!engine.is_submitted(token));
+        assert_eq!([engine.poll(), engine.poll()], [Err(QueueError::Stuck); 2], "it lasts");
+        let mut turns = 0;
+        let outcome = engine.wait(token, &mut || {
+            turns += 1;
+            turns < TURNS
+        });
+        assert_eq!(outcome, Err(QueueError::Stuck), "there is no use in waiting");
+        assert!(!engine.is_complete(token));
+    }
+}
