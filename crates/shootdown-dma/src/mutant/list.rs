@@ -452,6 +452,12 @@ mutants! {
     /// A device that does not answer is relied on.
     SilentRelied "silent-relied" Invalidate "invalidate/queue/mod.rs: answers"
         by test("queues.rs" "every_step_of_the_queue_is_missed");
+    /// A device is struck for each command that it had to answer when the queue stood still.
+    StruckByCommand "struck-by-command" Invalidate "invalidate/queue/silence.rs: struck"
+        by test("errors.rs" "one_time_out_silences_nobody");
+    /// When more devices are struck than there is room for, none is relied on.
+    OthersAllSilent "others-all-silent" Invalidate "invalidate/queue/silence.rs: mark"
+        by test("errors.rs" "one_time_out_silences_nobody");
     /// What was refused is replaced by something that makes nobody forget.
     RefusedDropped "refused-dropped" Invalidate "invalidate/queue/recover.rs: patch"
         by test("queues.rs" "every_step_of_the_queue_is_missed");

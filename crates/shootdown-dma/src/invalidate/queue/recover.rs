@@ -5,7 +5,6 @@ use crate::invalidate::QueueError;
 use crate::sync::Ordering;
 
 use super::format::{Format, Instead, Trouble};
-use super::silence::STRIKES;
 use super::{LOCKED, Port, Queue};
 
 impl<P: Port, F: Format> Queue<P, F> {
@@ -96,7 +95,7 @@ impl<P: Port, F: Format> Queue<P, F> {
             Instead::Coarser(coarser) if !again => coarser,
             Instead::Coarser(_) => {
                 // The unit can't tell this device anything: it is not to be relied on.
-                self.silence.strike(self.format.device(slot)?, STRIKES);
+                self.silence.silence(self.format.device(slot)?);
                 self.format.harmless()
             }
             _ => return None,
@@ -118,11 +117,9 @@ impl<P: Port, F: Format> Queue<P, F> {
         let status = self.port.status_address();
         let lost = || (base..head.max(base)).map(|at| self.read(at));
         match silent {
-            Some(device) => self.silence.strike(device, 1),
+            Some(device) => self.silence.strike(core::iter::once(device)),
             // Any of them.
-            None => {
-                lost().filter_map(|s| self.format.device(s)).for_each(|d| self.silence.strike(d, 1))
-            }
+            None => self.silence.strike(lost().filter_map(|slot| self.format.device(slot))),
         }
         let own =
             || lost().filter(|s| self.format.is_command(*s) && self.format.device(*s).is_none());
