@@ -5,13 +5,15 @@
 
 use std::ptr::NonNull;
 
-use shootdown_dma::invalidate::{Command, Ticket};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 
+mod told;
+
+pub use self::told::{answers, completed, submit, submitted};
 pub use super::iommu::{Cached, Decoded, Half, Model, VALID, Walker};
 
-use super::hw::{check, choose, place};
+use super::hw::{check, place};
 use super::machine::{self, Hunt, step, with};
 use super::memory::IOMMUS;
 use crate::oracle::Invariant;
@@ -178,64 +180,14 @@ pub fn write_back(entries: &[shootdown_dma::sync::AtomicU64]) {
 }
 
 /// A step that concerns IOMMUs only, and waits for this CPU's stores. (Stores to tables depend on everything.)
-fn io_step(changes: bool) {
+pub(super) fn io_step(changes: bool) {
     step(IOMMUS, changes, with(|h| h.memory.buffered(h.current) != 0));
-}
-
-/// Commands for a unit. They take effect now, or when [`completed`] tells of them; the adversary decides.
-#[must_use]
-pub fn submit(unit: usize, commands: &[Command]) -> Ticket {
-    io_step(true);
-    // The doorbell is a store to a device, which waits for all stores before it.
-    with(|h| h.drain(h.current));
-    let executed = !with(|h| h.running && h.iommu.may_delay()) || choose(2) == 0;
-    with(|h| {
-        let ticket = h.iommu.submit(unit, commands, executed);
-        h.saw(0x5b17 ^ ticket.0 << 16 ^ (unit as u64) << 8);
-        let when = if executed { "" } else { ", which it takes late" };
-        if !executed {
-            h.witness("command-taken-late");
-        }
-        h.note(|| format!("tells unit {unit} {commands:?}{when}"));
-        if let Some(name) = h.iommu.came_of_commands(unit) {
-            h.witness(name);
-        }
-        ticket
-    })
-}
-
-/// The last submission to a unit.
-#[must_use]
-pub fn submitted(unit: usize) -> Ticket {
-    with(|h| h.iommu.last(unit))
-}
-
-/// The last submission that is complete; the adversary may deny for some time that any more is.
-#[must_use]
-pub fn completed(unit: usize) -> Ticket {
-    io_step(true);
-    while with(|h| h.iommu.open(unit) != 0) {
-        if with(|h| h.running && h.iommu.may_deny(unit)) && choose(2) == 1 {
-            with(|h| h.iommu.deny(unit));
-            break;
-        }
-        with(|h| {
-            h.iommu.complete_one(unit);
-            let completed = h.iommu.completed(unit);
-            h.note(|| format!("hears from unit {unit} that {completed:?} is complete"));
-        });
-    }
-    with(|h| {
-        let completed = h.iommu.completed(unit);
-        h.saw(0xc0b1 ^ completed.0 << 16 ^ (unit as u64) << 8);
-        completed
-    })
 }
 
 /// A turn of a loop that waits for an IOMMU, which is no CPU, or for another CPU: others go on. As long as an IOMMU has something to
 /// do this CPU may go on too; else it does when something that it has read has changed.
 pub fn relax() {
-    if with(|h| !h.running || h.iommu.is_busy()) {
+    if with(|h| h.iommu.was_full() || !h.running || h.iommu.is_busy()) {
         step(0, false, false);
     } else {
         machine::relax();

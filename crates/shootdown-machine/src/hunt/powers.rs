@@ -62,6 +62,9 @@ pub enum Power {
     CachedEntries,
     /// A large page is cached in pieces, and a piece may be forgotten alone.
     Fracture,
+    /// An IOMMU that can't be told something now says so; what it refused is told again; and a device with a cache of its own may stop
+    /// answering.
+    QueueErrors,
     /// Defect: a leaf may survive one invalidation of its page.
     SurvivesOnce,
     /// Defect: a wait for an invalidation may end before the invalidation is complete.
@@ -72,7 +75,7 @@ pub enum Power {
 
 impl Power {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Speculation,
         Self::WalkCaches,
         Self::LateInterrupts,
@@ -85,6 +88,7 @@ impl Power {
         Self::TornEntries,
         Self::CachedEntries,
         Self::Fracture,
+        Self::QueueErrors,
         Self::SurvivesOnce,
         Self::EarlySync,
         Self::PageSparesGlobals,
@@ -106,6 +110,7 @@ impl Power {
             Self::TornEntries => "torn-entries",
             Self::CachedEntries => "cached-entries",
             Self::Fracture => "fracture",
+            Self::QueueErrors => "queue-errors",
             Self::SurvivesOnce => "survives-once",
             Self::EarlySync => "early-sync",
             Self::PageSparesGlobals => "page-spares-globals",
@@ -160,6 +165,7 @@ impl Powers {
         .with(Power::TornEntries)
         .with(Power::CachedEntries)
         .with(Power::Fracture)
+        .with(Power::QueueErrors)
         .with(Power::SurvivesOnce);
 
     /// With another memory model.

@@ -73,6 +73,12 @@ pub const ALL: &[DeviceScene] = {
             &[M::AttachUnfenced, M::StaleForNewcomers],
         ),
         scene(
+            "dma-silent",
+            "two pages are unmapped that a device has which may stop answering",
+            "policy=strict atc=on faults=2; attach, map a, map b, unmap a, unmap b",
+            &[M::SilenceIgnored],
+        ),
+        scene(
             "dma-pulled",
             "a device is pulled out of a domain that no other device is in behind its unit, and a page of that is unmapped",
             "policy=strict units=2 domains=2; map b, attach, move, pull, unmap b",

@@ -67,6 +67,11 @@ impl Scene for Devices {
             "barrier-on-another",
             "survived-a-command",
             "timer-of-large-pages",
+            "queue-full",
+            "command-refused",
+            "device-silent",
+            "error-told",
+            "unmapped-incompletely",
         ]
     }
 }

@@ -123,6 +123,9 @@ pub struct Config {
     pub held: u64,
     /// A translation survives the first command for it, and ports tell units everything twice: `survives=on`.
     pub survives: bool,
+    /// How often each unit fails to be told something, or finds that a device does not answer: `faults=`. (The device that comes and
+    /// goes; drivers map and unmap then, and do nothing in several steps.)
+    pub faults: u8,
     /// CPUs enter what is theirs by plain stores, and others by a barrier on that CPU: `pinned=on`.
     pub pinned: bool,
     /// Buffers are bytes, and the edges of what is mapped come from a pool: `bounce=on`.
@@ -152,6 +155,7 @@ impl Default for Config {
             side: false,
             held: Limits::DEFAULT.held_pages,
             survives: false,
+            faults: 0,
             pinned: false,
             bounce: false,
             denials: 2,
@@ -206,6 +210,7 @@ impl Config {
             "coherent" => self.coherent = value != "off",
             "window" => self.window = value == "on",
             "side" => self.side = value == "on",
+            "faults" => self.faults = u8::try_from(number()?).map_err(|_| bad())?,
             "held" => self.held = number()? as u64,
             "survives" => self.survives = value == "on",
             "pinned" => self.pinned = value == "on",
@@ -289,6 +294,7 @@ impl fmt::Display for Config {
             ("units", self.units as u64, usual.units as u64),
             ("domains", self.domains as u64, usual.domains as u64),
             ("held", self.held, usual.held),
+            ("faults", u64::from(self.faults), u64::from(usual.faults)),
             ("denials", u64::from(self.denials), u64::from(usual.denials)),
         ];
         for (key, value, _) in numbers.into_iter().filter(|(_, value, usual)| value != usual) {

@@ -18,7 +18,7 @@ pub(super) enum Traveller {
     In(usize, Option<Seat>),
 }
 
-const ID: DeviceId = DeviceId(5);
+pub(super) const ID: DeviceId = DeviceId(5);
 
 impl Kernel {
     /// The unit that it is behind: the last.
@@ -67,8 +67,14 @@ impl Kernel {
             if self.config.errs(Mistake::DetachUntold) {
                 return Traveller::Away;
             }
-            if let Err((error, _)) = self.domain(domain).detach(seat) {
-                hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
+            match self.domain(domain).detach(seat) {
+                Ok(()) => {}
+                Err((error, seat)) if self.config.may_fail(error) => {
+                    return self.pull(Traveller::In(domain, Some(seat)));
+                }
+                Err((error, _)) => {
+                    hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
+                }
             }
         }
         io::write_entry(ID, io::Half::High, 0);
@@ -90,6 +96,11 @@ impl Kernel {
         }
         let away = self.leave(Traveller::In(domain, seat));
         self.come(away, next)
+    }
+
+    /// It is pulled out if it does not answer.
+    pub fn pull_if_silent(&self, at: Traveller) -> Traveller {
+        if io::answers(ID) { at } else { self.pull(at) }
     }
 
     /// It is pulled out, whatever it is doing.

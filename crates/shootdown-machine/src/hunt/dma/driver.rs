@@ -107,9 +107,7 @@ impl Kernel {
             hw::witness("timer-of-large-pages");
         }
         for domain in self.all_domains() {
-            if let Err(error) = domain.poll(self.clock.get()) {
-                hw::breach(Invariant::ErrorsTotal, format!("polling fails: {error}"));
-            }
+            self.hear("polling", domain.poll(self.clock.get()));
         }
     }
 
@@ -131,9 +129,7 @@ impl Kernel {
     /// Waits until nothing is owed.
     pub fn flush(&self) {
         for domain in self.all_domains() {
-            if let Err(error) = domain.flush() {
-                hw::breach(Invariant::ErrorsTotal, format!("flushing fails: {error}"));
-            }
+            self.hear("flushing", domain.flush());
         }
     }
 }
@@ -317,7 +313,19 @@ impl Driver {
         if self.errs(Mistake::FreesFirst) {
             give();
         }
-        insist(|| self.domain().unmap(policy, at, pages * self.page()));
+        let mut incomplete = false;
+        insist(|| match self.domain().unmap(policy, at, pages * self.page()) {
+            Err(error) if self.kernel.is_incomplete(error) => {
+                incomplete = true;
+                Ok(())
+            }
+            outcome => outcome,
+        });
+        if incomplete {
+            self.kernel.keep(first, if second.is_none() { pages } else { 1 });
+            second.into_iter().for_each(|second| self.kernel.keep(second, 1));
+            return Content::Nothing;
+        }
         let strict = policy == Policy::Strict || self.errs(Mistake::LazyTrusted);
         // A page that others have mapped too may be in reach by the same address.
         if strict && first != COMMON {

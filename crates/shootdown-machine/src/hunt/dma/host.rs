@@ -7,7 +7,7 @@ use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use shootdown_dma::sync::AtomicU64;
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{Format, TableMemory};
-use shootdown_dma::{IovaRange, PhysAddr};
+use shootdown_dma::{DeviceId, IovaRange, PhysAddr};
 
 use super::decode;
 use super::mistake::Mistake;
@@ -186,7 +186,7 @@ unsafe impl Unit for Wire {
                 commands.iter().copied().filter(|c| !c.is_for_device()).collect();
             commands.splice(0..0, again);
         }
-        Ok(io::submit(self.0, &commands))
+        io::submit(self.0, &commands)
     }
 
     fn granule(&self) -> u32 {
@@ -197,6 +197,10 @@ unsafe impl Unit for Wire {
         if Kernel::here().config.errs(Mistake::QueuedIsComplete) {
             return Ok(io::submitted(self.0));
         }
-        Ok(io::completed(self.0))
+        io::completed(self.0)
+    }
+
+    fn answers(&self, device: DeviceId) -> bool {
+        Kernel::here().config.faults == 0 || io::answers(device)
     }
 }

@@ -31,6 +31,7 @@
 //! | `driver.rs` | operations, as a driver does them |
 //! | `bouncer.rs` | buffers of bytes, with pages of the pool |
 //! | `devices.rs` | a device that comes and goes |
+//! | `failures.rs` | what they do when hardware fails |
 //! | `frames.rs` | memory that drivers own and the domain holds |
 //! | `host.rs` | the kernel's half of the domain: references, table pages, the unit |
 //! | `pools.rs` | pages for the edges of buffers |
@@ -44,6 +45,7 @@ mod decode;
 mod devices;
 mod domains;
 mod driver;
+mod failures;
 mod frames;
 mod host;
 mod mistake;

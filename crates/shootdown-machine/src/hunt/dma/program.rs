@@ -100,7 +100,7 @@ impl World for DmaProgram {
     fn finish(&self) {
         let kernel = Kernel::here();
         kernel.count();
-        kernel.flush();
+        kernel.recover();
         kernel.frames.check_settled();
         // SAFETY: all programs have ended.
         unsafe { kernel.end() }

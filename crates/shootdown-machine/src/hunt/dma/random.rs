@@ -35,7 +35,7 @@ fn config(n: &mut Rng) -> Config {
         Source::Identity,
         Source::Identity,
     ][n.below(7)];
-    Config {
+    let drawn = Config {
         policy: policies[n.below(policies.len())],
         entries: [1, 2, 4][n.below(3)],
         flush: 1 + n.below(3),
@@ -61,6 +61,19 @@ fn config(n: &mut Rng) -> Config {
         bounce: chance(n, 20),
         mistake: None,
         ..Config::default()
+    };
+    if !chance(n, 12) {
+        return drawn;
+    }
+    // What fails here is the hardware, and not a mapping that is to be taken back.
+    Config {
+        faults: 1 + n.below(3) as u8,
+        atc: true,
+        pages: drawn.pages.min(4),
+        tables: 8,
+        absence: false,
+        bounce: false,
+        ..drawn
     }
 }
 
@@ -80,6 +93,9 @@ fn op(n: &mut Rng, config: &Config) -> Op {
         7..12 => Op::Unmap(buffer),
         12 => Op::UnmapStrict(buffer),
         13 => Op::Use(buffer),
+        14..20 if config.faults != 0 => {
+            [Op::Attach, Op::Unmap(buffer), Op::Map(buffer)][n.below(3)]
+        }
         14 => Op::Reserve(buffer),
         15 | 16 => Op::Link(buffer),
         17 => Op::Unlink(buffer),
@@ -92,8 +108,8 @@ fn op(n: &mut Rng, config: &Config) -> Op {
         23 => Op::Flush,
         24 => Op::MapRead(buffer),
         25 => Op::MapWrite(buffer),
-        26 => Op::Scatter(buffer),
-        27 => Op::Share(buffer),
+        26 if config.faults == 0 => Op::Scatter(buffer),
+        26 | 27 => Op::Share(buffer),
         28 => Op::Bypass,
         29 => Op::Attach,
         30 => [Op::Detach, Op::Pull][n.below(2)],

@@ -12,9 +12,10 @@ use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
 
 use super::config::{Config, TWO, Tables};
 use super::decode;
-use super::devices::Traveller;
+use super::devices::{self, Traveller};
 use super::domains::{AnyDomain, AnyGuarded, Placed};
 use super::driver::Content;
+use super::failures::Limbo;
 use super::frames::Frames;
 use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
@@ -61,6 +62,7 @@ pub(super) struct Kernel {
     pub sides: Sides,
     pub free: Cell<usize>,
     pub pools: Pools,
+    pub limbo: Limbo,
     /// Nanoseconds.
     pub clock: Cell<u64>,
     /// Where the first domain's window begins.
@@ -98,6 +100,8 @@ impl Kernel {
             coherent: config.coherent,
             remembers_absence: config.absence,
             survives_once: config.survives,
+            faults: config.faults,
+            moody: Some(devices::ID),
             denials: config.denials,
         });
         let tables = host::place_tables(config.format.granule());
@@ -113,6 +117,7 @@ impl Kernel {
             tables: std::array::from_fn(|n| Cell::new(*tables.get(n).unwrap_or(&PhysAddr(0)))),
             sides: std::array::from_fn(|_| AtomicU64::new(0)),
             pools: Pools::default(),
+            limbo: Limbo::default(),
             clock: Cell::new(0),
             window: Cell::new(DmaAddr(0)),
             booting: Cell::new(true),

@@ -111,6 +111,9 @@ impl Iommu {
             _ => (None, Reach { domain: None, range: None }),
         };
         let leaf_only = matches!(command, Command::Pages { leaf_only: true, .. });
+        if device.is_some_and(|device| self.is_silent(device)) {
+            return;
+        }
         let taken = if let Some(device) = device {
             let cache = self.devices.get_mut(&device.0).and_then(|device| device.atc.as_mut());
             cache.map_or(Vec::new(), |cache| take(cache, reach, whole))

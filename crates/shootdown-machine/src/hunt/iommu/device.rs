@@ -58,6 +58,8 @@ pub(super) struct Device {
     pub known: bool,
     /// The kernel has begun to use it.
     pub served: bool,
+    /// It does not answer any more: it keeps what it has, whatever it is told.
+    pub silent: bool,
     /// What the device has cached, if it has a cache.
     pub atc: Option<BTreeSet<Cached>>,
 }
@@ -74,6 +76,7 @@ impl Device {
             cached,
             known: false,
             served: false,
+            silent: false,
             atc: None,
         }
     }
@@ -115,7 +118,10 @@ impl Device {
 
     pub fn hash(&self, add: &mut impl FnMut(u64)) {
         add(self.words[0] ^ self.words[1].rotate_left(40) ^ u64::from(self.plugged) << 63);
-        add(u64::from(self.known) ^ u64::from(self.served) << 1 ^ u64::from(self.id) << 8);
+        add(u64::from(self.known)
+            ^ u64::from(self.served) << 1
+            ^ u64::from(self.id) << 8
+            ^ u64::from(self.silent) << 2);
         self.begun.iter().for_each(|low| add(low ^ 0xbe9));
         self.cached.iter().for_each(|e| add(e.root ^ u64::from(e.domain) << 44));
         self.atc.iter().flatten().for_each(|leaf| super::add_leaf(leaf, 0xa7c, add));

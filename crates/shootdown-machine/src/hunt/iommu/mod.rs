@@ -19,6 +19,7 @@
 //! | reads an entry of several words at several times | `device.rs` | [`Power::TornEntries`] |
 //! | keeps what it has read of a device's entry | `device.rs` | [`Power::CachedEntries`] |
 //! | a translation survives one command | `spared` | [`Power::SurvivesOnce`] |
+//! | can't be told, refuses, finds that a device does not answer | `faults.rs` | [`Power::QueueErrors`] |
 //! | caches a large page in pieces, and forgets a piece | [`Cached::without`] | [`Power::Fracture`] |
 //!
 //! | file | has |
@@ -29,12 +30,13 @@
 //! | `usable.rs`, `seen.rs` | what the oracle asks, and what is worth having seen |
 //!
 //! What depends on the model of the hardware (remembering absence, reading memory, surviving) happens only if the world says that it has
-//! such a model ([`Model`]), since its kernel must be told. Queues in memory, and their errors, are not here: units are told by
-//! commands, as the library's engine makes them; its queues have tests of their own.
+//! such a model ([`Model`]), since its kernel must be told. Queues in memory are not here: units are told by
+//! commands, as the library's engine makes them, and fail as its queues do; these have tests of their own.
 
 mod cached;
 mod command;
 mod device;
+mod faults;
 mod seen;
 mod tables;
 #[cfg(test)]
@@ -70,6 +72,10 @@ pub struct Model {
     pub remembers_absence: bool,
     /// A translation may survive one command (an erratum).
     pub survives_once: bool,
+    /// How often each may fail to be told something, or find that a device does not answer.
+    pub faults: u8,
+    /// The device that may stop answering.
+    pub moody: Option<DeviceId>,
     /// How often it may be denied that commands are complete, before it has to be told.
     pub denials: u8,
 }
@@ -108,6 +114,7 @@ impl Iommu {
                 Power::StaleLines => model(|m| !m.coherent),
                 Power::RemembersAbsence => model(|m| m.remembers_absence),
                 Power::SurvivesOnce => model(|m| m.survives_once),
+                Power::QueueErrors => model(|m| m.faults != 0),
                 _ => true,
             }
     }
@@ -115,7 +122,7 @@ impl Iommu {
     /// There is a device behind a unit; it has a cache of its own, or not. It is served when its entry says so.
     pub fn plug(&mut self, device: DeviceId, unit: usize, caches: bool) {
         let device = self.devices.entry(device.0).or_insert_with(|| Device::new(device.0, unit));
-        device.plugged = true;
+        (device.plugged, device.silent) = (true, false);
         device.atc = caches.then(BTreeSet::new);
         self.fill();
     }
@@ -123,7 +130,7 @@ impl Iommu {
     /// The device is gone, with all that it had cached.
     pub fn unplug(&mut self, device: DeviceId) {
         if let Some(device) = self.devices.get_mut(&device.0) {
-            (device.plugged, device.atc) = (false, None);
+            (device.plugged, device.silent, device.atc) = (false, false, None);
         }
     }
 

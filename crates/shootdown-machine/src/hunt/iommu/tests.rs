@@ -24,6 +24,8 @@ const MODEL: Model = Model {
     coherent: true,
     remembers_absence: false,
     survives_once: false,
+    faults: 0,
+    moody: None,
     denials: 2,
 };
 
@@ -263,4 +265,34 @@ fn units_and_domains_are_told_apart() {
     assert!(reaches(&iommu), "the other domain's");
     tell(&mut iommu, &[Command::Domain(DomainId(8))]);
     assert!(!reaches(&iommu));
+}
+
+#[test]
+fn what_was_refused_takes_effect_when_it_is_told_again() {
+    let model = Model { faults: 1, moody: Some(DEVICE), ..MODEL };
+    let mut iommu = with(model, Powers::HOSTILE_DEVICES.without(Power::InFlight), false);
+    assert!(iommu.may_fail(0) && iommu.may_be_silent(0).is_none());
+    let _ = iommu.submit(0, &[pages(true)], true);
+    iommu.again(0);
+    assert!(!iommu.may_fail(0));
+    iommu.written(TABLE, 5, 0);
+    assert!(reaches(&iommu), "the first time was before");
+    iommu.complete_one(0);
+    assert!(!reaches(&iommu));
+}
+
+#[test]
+fn a_device_that_does_not_answer_keeps_what_it_has_until_it_is_gone() {
+    let model = Model { faults: 1, moody: Some(DEVICE), ..MODEL };
+    let mut iommu = with(model, Powers::HOSTILE_DEVICES, true);
+    iommu.written(TABLE, 5, 0);
+    let told = [pages(true), Command::Device { device: DEVICE, range: None }];
+    let _ = iommu.submit(0, &told, false);
+    assert_eq!(iommu.may_be_silent(0), Some(DEVICE));
+    iommu.again(0);
+    iommu.is_silent_now(DEVICE);
+    iommu.complete_one(0);
+    assert!(reaches(&iommu) && iommu.is_silent(DEVICE));
+    iommu.unplug(DEVICE);
+    assert!(!reaches(&iommu) && !iommu.is_silent(DEVICE));
 }

@@ -43,6 +43,10 @@ pub(super) struct Unit {
     pub known: BTreeSet<Cached>,
     /// What was forgotten and is in use by accesses that began before.
     pub flying: Vec<Flying>,
+    /// How often it has failed.
+    pub faults: u8,
+    /// It could not be told something, and nobody has waited since.
+    pub was_full: bool,
     pub queue: VecDeque<Submitted>,
     pub last: Ticket,
     pub completed: Ticket,
@@ -115,7 +119,7 @@ impl Unit {
         for s in &self.queue {
             add(s.ticket.0 ^ u64::from(s.executed) << 62 ^ u64::from(s.denials) << 58);
         }
-        add(self.completed.0 ^ self.last.0 << 32);
+        add(self.completed.0 ^ self.last.0 << 32 ^ u64::from(self.faults) << 60);
     }
 }
 
