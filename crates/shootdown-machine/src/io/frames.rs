@@ -2,6 +2,10 @@
 //!
 //! Which page is whose is the oracle's knowledge; references are words in the machine's memory, one line for each page, as
 //! kernels have them. A page is recycled when its owner has given it and nobody holds it.
+//!
+//! Pages are handed out as kernels do it: from a list of the CPU, what was freed last first; lists that are empty are filled from
+//! what all share, some pages in a row. So what is in use lies together, and how many large pages or tables it is spread over is
+//! as it would be.
 
 use shootdown_dma::PhysAddr;
 use shootdown_dma::fixed::Fixed;
@@ -25,32 +29,57 @@ pub(super) struct Frames {
     held: Vec<u32>,
     /// How often each was.
     recycled: Vec<u32>,
-    /// Pieces, by CPU: the first page of each.
+    /// Pieces that a CPU has and does not use: the first page of each.
     free: Vec<Vec<u32>>,
+    /// The first page that no CPU has had, and where they end.
+    fresh: u32,
+    end: u32,
+    /// Which CPU's each piece is.
+    home: Vec<u32>,
     /// Pages of each piece that were recycled since it was taken.
     back: Vec<u32>,
-    each: u32,
     piece: u32,
 }
+
+/// Pages that a CPU takes from those that all share (as Linux does: 63).
+const BATCH: u32 = 64;
 
 /// Pages of the memory that rings lie in: 2 MiB.
 const RINGS: u32 = 512;
 
+/// The same, of whole pieces.
+const fn batch(piece: u32) -> u32 {
+    if piece > BATCH { piece } else { BATCH - BATCH % piece }
+}
+
 impl Frames {
     pub fn new(setup: &Setup) -> Self {
-        let (cpus, each, piece) = (setup.cpus, setup.pages, setup.piece);
-        assert_eq!(each % piece, 0, "pieces divide the memory of a CPU");
-        let pieces = |cpu| (0..each / piece).rev().map(move |n| cpu * each + n * piece);
-        let all = ((cpus * each).next_multiple_of(RINGS) + RINGS) as usize;
+        let (cpus, piece) = (setup.cpus, setup.piece);
+        assert_eq!(setup.pages % piece, 0, "pieces divide the memory of a CPU");
+        let end = cpus * setup.pages.next_multiple_of(batch(piece));
+        let all = (end.next_multiple_of(RINGS) + RINGS) as usize;
         Self {
             pages: None,
             owned: vec![false; all],
             held: vec![0; all],
             recycled: vec![0; all],
-            free: (0..cpus).map(|cpu| pieces(cpu).collect()).collect(),
-            back: vec![0; (cpus * each / piece) as usize],
-            each,
+            free: vec![Vec::new(); cpus as usize],
+            fresh: 0,
+            end,
+            home: vec![0; (end / piece) as usize],
+            back: vec![0; (end / piece) as usize],
             piece,
+        }
+    }
+
+    /// Gives a CPU some that nobody has had.
+    fn fill(&mut self, cpu: u32) {
+        let pages = batch(self.piece).min(self.end - self.fresh);
+        let (first, pieces) = (self.fresh, pages / self.piece);
+        self.fresh += pages;
+        for piece in (0..pieces).rev().map(|n| first + n * self.piece) {
+            self.home[(piece / self.piece) as usize] = cpu;
+            self.free[cpu as usize].push(piece);
         }
     }
 
@@ -61,6 +90,9 @@ impl Frames {
     }
 
     pub fn take(&mut self, cpu: u32) -> Option<PhysAddr> {
+        if self.free[cpu as usize].is_empty() {
+            self.fill(cpu);
+        }
         let first = self.free[cpu as usize].pop()?;
         self.owned[first as usize..][..self.piece as usize].fill(true);
         Some(PhysAddr(u64::from(first) << 12))
@@ -88,8 +120,7 @@ impl Frames {
         self.back[piece] += 1;
         if self.back[piece] == self.piece {
             self.back[piece] = 0;
-            let first = piece as u32 * self.piece;
-            self.free[(first / self.each) as usize].push(first);
+            self.free[self.home[piece] as usize].push(piece as u32 * self.piece);
         }
     }
 }

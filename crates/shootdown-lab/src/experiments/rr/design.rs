@@ -50,16 +50,22 @@ pub enum Design {
 pub struct Contestant {
     pub design: Design,
     pub policy: Policy,
-    /// The rings of all CPUs lie in one page of 2 MiB, and not each in a page of its own.
-    pub together: bool,
+    /// Each ring lies in a page of its own, and not those of all CPUs in one of 2 MiB.
+    pub apart: bool,
 }
 
 /// Pages of a GiB: a window is of whole leaves.
 const GIB: u64 = 1 << 18;
 
 impl Contestant {
+    /// Rings lie together, if the design is the library's.
     pub const fn new(design: Design, policy: Policy) -> Self {
-        Self { design, policy, together: false }
+        Self { design, policy, apart: false }
+    }
+
+    /// Are all rings mapped as one large page?
+    pub const fn has_large_rings(self) -> bool {
+        !self.apart && matches!(self.design, Design::Magazines | Design::Identity)
     }
 
     pub fn name(self) -> String {
@@ -73,7 +79,7 @@ impl Contestant {
             Design::Window(LeafSize::Large) => "static 1:1, 2M".to_owned(),
             Design::Window(LeafSize::Huge) => "static 1:1, 1G".to_owned(),
         };
-        if self.together { name + ", rings in 2M" } else { name }
+        if self.apart { name + ", rings apart" } else { name }
     }
 
     /// What an unmapping promises.

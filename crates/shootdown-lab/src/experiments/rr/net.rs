@@ -20,7 +20,7 @@ const BUDGET: u32 = 64;
 
 /// The driver's start: rings, and buffers in all of them.
 pub fn boot(work: &Work) {
-    let together = work.contestant.together.then(|| {
+    let together = work.contestant.has_large_rings().then(|| {
         let memory = io::ring_memory();
         work.map(memory, RINGS, Rights::ReadWrite)
     });

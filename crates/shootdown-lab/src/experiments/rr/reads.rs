@@ -23,9 +23,9 @@ const LARGE: u32 = 32;
 const PUBLISHED: &str = "NVIDIA Grace, two sockets, eight drives, reads of 4 KiB: 16.5 million a second passed \
     through, 16.4 lazy, 2.8 strict (NV-Kernels, pull request 182)";
 
-/// Those of the network card without rings together: here they are a small part.
+/// Those of the network card, whose queues are a small part here and have pages of their own.
 fn readers() -> impl Iterator<Item = Contestant> {
-    let is_in = |c: &Contestant| !c.together && c.design != Design::Window(LeafSize::Huge);
+    let is_in = |c: &Contestant| !c.apart && c.design != Design::Window(LeafSize::Huge);
     contestants().into_iter().filter(is_in)
 }
 
