@@ -3,7 +3,7 @@
 //! A page has one address for each right ([`Layout`](crate::iova::identity::Layout)); its entry counts who uses it
 //! ([`Walker::acquire`](crate::table::Walker::acquire)). What does not fit (memory beyond a zone, a narrow device, an entry whose
 //! count is full) gets an address from the allocator, whose range is a zone of its own: the address alone says which
-//! of the two it was.
+//! of the two it was. Memory of whole superpages (rings, pools) is mapped as such, if layout and table have them.
 //!
 //! What it gives up: a device reaches a page until the *last* user has unmapped it, and learns physical addresses. What
 //! it need not care about: an address means the same page always, so that it may be used again before it is forgotten.
@@ -14,7 +14,7 @@
 use super::owed::{Frames, Thing};
 use super::{Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::iova::identity::{LeafSize, Place};
+use crate::iova::identity::{Layout, LeafSize, Place};
 use crate::table::{MapErrorKind, Released};
 
 impl<H: Host> Domain<H> {
@@ -27,7 +27,8 @@ impl<H: Host> Domain<H> {
     ) -> Result<Option<IovaRange>, MapError> {
         let Some(layout) = &self.config.identity else { return Ok(None) };
         let first = frames.first.0 >> Self::SHIFT;
-        let Ok(range) = layout.encode(first, frames.pages, rights, LeafSize::Page) else {
+        let size = self.size_of(layout, frames);
+        let Ok(range) = layout.encode(first, frames.pages, rights, size) else {
             let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
         };
@@ -40,8 +41,23 @@ impl<H: Host> Domain<H> {
         });
         match entered {
             Ok(true) => Ok(Some(range)),
-            _ => self.map_identity_anyhow(range, frames, rights),
+            _ => self.map_identity_anyhow(range, frames, (rights, size)),
         }
+    }
+
+    /// The largest leaves that memory is made of, and that the layout and the table have.
+    #[inline]
+    fn size_of(&self, layout: &Layout<'_>, frames: Frames) -> LeafSize {
+        let all = frames.first.0 >> Self::SHIFT | frames.pages;
+        if all & (LeafSize::Large.pages() - 1) != 0 || without!(IdentityInSmallLeaves) {
+            return LeafSize::Page;
+        }
+        let fits = |size: &LeafSize| {
+            all & (size.pages() - 1) == 0
+                && *size <= layout.largest()
+                && self.table.has_leaves_of(size.pages(), *size as u32)
+        };
+        LeafSize::ALL.into_iter().rev().find(fits).unwrap_or(LeafSize::Page)
     }
 
     /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The pages are held.
@@ -49,12 +65,12 @@ impl<H: Host> Domain<H> {
         &self,
         range: IovaRange,
         frames: Frames,
-        rights: Rights,
+        (rights, size): (Rights, LeafSize),
     ) -> Result<Option<IovaRange>, MapError> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
             let walker = self.walker(seat);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
-            match walker.acquire_all(range, frames.first, rights) {
+            match walker.acquire_all(range, frames.first, rights, size as u32) {
                 Ok(()) => {
                     cell.counts.maps += 1;
                     cell.counts.mapped_pages += frames.pages;
@@ -110,6 +126,14 @@ impl<H: Host> Domain<H> {
         matches!(place, Some(Place::Identity { .. }))
     }
 
+    /// Pages of the leaves that such addresses are mapped in.
+    fn leaf_of(&self, range: IovaRange) -> u64 {
+        match self.config.identity.as_ref().and_then(|layout| layout.decode(range)) {
+            Some(Place::Identity { size, .. }) => size.pages(),
+            _ => 1,
+        }
+    }
+
     /// Unmaps such addresses, under a policy.
     #[inline]
     pub(super) fn unmap_identity(
@@ -120,11 +144,12 @@ impl<H: Host> Domain<H> {
         if range.pages() == 1 {
             return self.release_page(range, policy);
         }
-        self.check_used(range)?;
+        let step = self.leaf_of(range);
+        self.check_used(range, step)?;
         let mut outcome = Ok(());
         let mut first = range.first();
         while let Some(rest) = IovaRange::new(first, (range.last() + 1).saturating_sub(first)) {
-            match self.release_run(rest, policy) {
+            match self.release_run(rest, step, policy) {
                 Ok((pages, settled)) => {
                     first += pages;
                     outcome = outcome.and(settled);
@@ -165,23 +190,24 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Is every page used?
-    fn check_used(&self, range: IovaRange) -> Result<(), UnmapError> {
+    /// Is every leaf used?
+    fn check_used(&self, range: IovaRange, step: u64) -> Result<(), UnmapError> {
         let known = self.cells.enter_near(self.host.cpu(), |seat, _| {
             let mut walker = self.walker(seat)?;
-            let mut pages = range.first()..=range.last();
-            let used = pages.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
+            let mut leaves = (0..range.pages() / step).map(|n| range.first() + n * step);
+            let used = leaves.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
             if used { Ok(()) } else { Err(UnmapError::NotMapped) }
         });
         known.unwrap_or(Err(UnmapError::Busy))
     }
 
-    /// Releases the first pages of a range: up to and with the last of those that nobody else uses, or all. How many they
-    /// were, and what came of invalidating them.
+    /// Releases the first leaves of a range, each of `step` pages: up to and with the last of those that nobody else uses, or all.
+    /// How many pages they were, and what came of invalidating them.
     #[inline]
     fn release_run(
         &self,
         range: IovaRange,
+        step: u64,
         policy: Policy,
     ) -> Result<(u64, Result<(), UnmapError>), UnmapError> {
         let mut pages = 0;
@@ -199,19 +225,19 @@ impl<H: Host> Domain<H> {
                     Err(_) => break,
                 };
                 match (how, last) {
-                    (Released::Last, None) => last = IovaRange::new(page, 1),
+                    (Released::Last, None) => last = IovaRange::new(page, step),
                     (Released::Last, Some(run)) => {
-                        last = IovaRange::new(run.first(), run.pages() + 1)
+                        last = IovaRange::new(run.first(), run.pages() + step)
                     }
                     (Released::Shared, None) => {}
                     (Released::Shared, Some(_)) => {
                         // Behind them: invalidating one page too many is cheaper than another step.
                         last = last.and_then(|run: IovaRange| {
-                            IovaRange::new(run.first(), run.pages() + 1)
+                            IovaRange::new(run.first(), run.pages() + step)
                         });
                     }
                 }
-                pages += 1;
+                pages += step;
             }
             cell.counts.unmaps += u64::from(pages == range.pages());
             let Some(run) = last else { return Ok(None) };

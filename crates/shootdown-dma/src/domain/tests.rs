@@ -1,6 +1,7 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
 pub(crate) mod granules;
+pub(crate) mod identity;
 mod lengths;
 
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
@@ -570,103 +571,5 @@ fn every_count_is_shown() {
     let value = |name| rows.iter().find(|row| row.0 == name).map(|row| row.1);
     assert_eq!((value("maps"), value("unmapped_pages")), (Some(1), Some(1)));
     assert!(rows.iter().all(|row| row.2.ends_with('.')));
-    finish(domain);
-}
-
-/// 39 bits of address: zones of 2^25 pages.
-fn by_identity(world: &World, policy: Policy) -> Domain<&World> {
-    let layout = Layout::new(27, 18, LeafSize::Page).unwrap();
-    let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
-    let config = Config::new(1).policy(policy).identity(layout);
-    Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap()
-}
-
-#[test]
-pub(crate) fn identity_zones_beyond_the_table_are_refused() {
-    let world = World::default();
-    let new = |width, top| {
-        let config = Config::new(1).identity(Layout::new(width, top, LeafSize::Page).unwrap());
-        let tree = Tight::from(Tree::new(&Space::below(1 << 20)).unwrap());
-        let format = VtdSecondLevel::new(3, true, true).unwrap();
-        Domain::new(&world, config, tree, format, &world, [(&world, ID)]).err()
-    };
-    assert_eq!(new(27, 18), None, "39 bits");
-    let before = world.tables.load(Ordering::Relaxed);
-    assert_eq!(new(28, 18), Some(DomainError::IdentityTooWide));
-    assert_eq!(world.tables.load(Ordering::Relaxed), before, "its table is freed");
-}
-
-#[test]
-fn identity_addresses_are_shared_and_go_with_the_last_user() {
-    let world = World::default();
-    let domain = by_identity(&world, Policy::Held);
-    let _ = domain.attach(0, DeviceId(1), false).unwrap();
-    let page = buffer(0).0 >> PAGE_SHIFT;
-    let one = domain.map(PhysAddr(buffer(0).0 + 0x10), 0x100, Rights::Read).unwrap();
-    let two = domain.map(PhysAddr(buffer(0).0 + 0x800), 0x100, Rights::Read).unwrap();
-    assert_eq!(two.0 - one.0, 0x7f0, "one page, one address");
-    let other = domain.map(buffer(0), 4096, Rights::Write).unwrap();
-    assert_ne!(other.0 >> PAGE_SHIFT, one.0 >> PAGE_SHIFT, "another right, another address");
-    assert_eq!(world.refs(page), 3);
-    domain.unmap(one, 0x100).unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (2, (0, 0)), "others hold it");
-    domain.unmap(two, 0x100).unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (2, (1, 1)), "the last one: not forgotten yet");
-    assert_eq!(domain.unmap(one, 0x100), Err(UnmapError::NotMapped));
-    domain.flush().unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (1, (0, 0)));
-    domain.unmap(other, 4096).unwrap();
-    assert_eq!((domain.counts().identities, domain.counts().fallbacks), (3, 0));
-    assert_eq!(domain.addresses().free_pages(), domain.addresses().pages(), "nothing allocated");
-    finish(domain);
-    assert_eq!(world.refs(page), 0);
-}
-
-#[test]
-fn a_page_that_is_used_too_often_gets_another_address() {
-    let world = World::default();
-    let domain = by_identity(&world, Policy::Held);
-    let _ = domain.attach(0, DeviceId(1), false).unwrap();
-    // Three pages, the middle one of which is full.
-    let (first, middle) = (PhysAddr(0x4000_0000), PhysAddr(0x4000_1000));
-    let users: Vec<DmaAddr> =
-        (0..510).map(|_| domain.map(middle, 4096, Rights::Read).unwrap()).collect();
-    let at = domain.map(first, 3 * 4096, Rights::Read).unwrap();
-    assert!(!users.contains(&DmaAddr(at.0 + 4096)), "elsewhere");
-    assert_eq!((domain.counts().identities, domain.counts().fallbacks), (510, 1));
-    assert_eq!(world.refs(0x40000), 1, "held by the mapping alone");
-    let range = IovaRange::new((users[0].0 >> PAGE_SHIFT) - 1, 1).unwrap();
-    let told = world.commands();
-    assert_eq!(told, [Command::Pages { domain: ID, range, leaf_only: true }], "a device saw it");
-    assert_eq!(world.unit().completed, 1, "and has forgotten it");
-    domain.unmap(users[0], 4096).unwrap();
-    let again = domain.map(first, 3 * 4096, Rights::Read).unwrap();
-    assert_eq!(again.0 + 4096, users[0].0);
-    domain.unmap(again, 3 * 4096).unwrap();
-    users[1..].iter().for_each(|user| domain.unmap(*user, 4096).unwrap());
-    domain.unmap(at, 3 * 4096).unwrap();
-    finish(domain);
-    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
-}
-
-#[test]
-fn pages_released_together_are_invalidated_together() {
-    let world = World::default();
-    let domain = by_identity(&world, Policy::Strict);
-    let _ = domain.attach(0, DeviceId(1), false).unwrap();
-    let first = PhysAddr(0x4000_0000);
-    let shared = domain.map(PhysAddr(0x4000_1000), 4096, Rights::Read).unwrap();
-    let at = domain.map(first, 4 * 4096, Rights::Read).unwrap();
-    assert_eq!(domain.unmap(at, 5 * 4096), Err(UnmapError::NotMapped), "one too many");
-    domain.unmap(at, 4 * 4096).unwrap();
-    let range = IovaRange::new(at.0 >> PAGE_SHIFT, 4).unwrap();
-    assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only: true }]);
-    let mut walker = domain.table().walker(0).unwrap();
-    let uses = |page| walker.translate(page).map(|t| t.uses);
-    let left: Vec<_> = (range.first()..=range.last()).map(uses).collect();
-    assert_eq!(left, [None, Some(1), None, None], "another uses it");
-    drop(walker);
-    domain.unmap(shared, 4096).unwrap();
     finish(domain);
 }

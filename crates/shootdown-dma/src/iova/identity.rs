@@ -187,6 +187,12 @@ impl<'a> Layout<'a> {
         Self { write_only: false, ..self }
     }
 
+    /// The largest leaves that there are zones for.
+    #[must_use]
+    pub const fn largest(&self) -> LeafSize {
+        self.largest
+    }
+
     /// Pages of a zone: memory above that many pages has no identity addresses.
     #[must_use]
     pub const fn zone_pages(&self) -> u64 {

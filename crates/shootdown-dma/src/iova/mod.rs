@@ -183,6 +183,24 @@ pub unsafe trait Allocate: Sync {
     /// See [`AllocError`]. [`AllocError::Exhausted`] only after everything that is cached was looked at.
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError>;
 
+    /// Several ranges at once that each meet `want`, at most `most` (not 0): they are the range that is returned, one behind the other, and each is
+    /// freed by itself. As many as the allocator finds at no further cost, and perhaps no more than one.
+    ///
+    /// ```
+    /// use shootdown_dma::iova::{Allocate, Space, Tree, Want};
+    /// let tree = Tree::new(&Space::below(1 << 20))?;
+    /// let run = tree.alloc_run(0, &Want::pages(4).expect("not zero"), 16)?;
+    /// assert_eq!(run.pages(), 16 * 4);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`alloc`](Self::alloc).
+    fn alloc_run(&self, cpu: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
+        let _ = most;
+        self.alloc(cpu, want)
+    }
+
     /// Takes a range back that [`alloc`](Self::alloc) returned, of that length. No device reaches memory by it any
     /// more: the invalidation is complete.
     ///
@@ -218,6 +236,10 @@ unsafe impl<A: Allocate + ?Sized> Allocate for &A {
     #[inline]
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         (**self).alloc(cpu, want)
+    }
+
+    fn alloc_run(&self, cpu: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
+        (**self).alloc_run(cpu, want, most)
     }
 
     #[inline]

@@ -137,6 +137,12 @@ mutants! {
     /// Requests that are aligned in an unusual way are given up when no gap is generous.
     TreeScanSkipped "tree-scan-skipped" Iova "iova/tree/mod.rs: find"
         by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
+    /// A run of ranges goes on below its gap.
+    RunBeyondGap "run-beyond-gap" Iova "iova/tree/mod.rs: alloc_run"
+        by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
+    /// The ranges of a run abut though there are to be guard pages.
+    RunUnguarded "run-unguarded" Iova "iova/tree/mod.rs: alloc_run"
+        by scene(crate::iova::tree::tests::agrees_with_a_bitmap);
     /// Nobody reserves the holes of the space.
     HolesForgotten "holes-forgotten" Iova "iova/space.rs: holes"
         by scene(crate::iova::tree::tests::holes_stay_free);
@@ -146,8 +152,11 @@ mutants! {
     /// A block is put into a magazine twice.
     MagazinePushesTwice "magazine-pushes-twice" Iova "iova/magazine/mod.rs: exchange"
         by scene(crate::iova::magazine::tests::agrees_with_intervals);
+    /// A block that is handed out when magazines are filled is put into them too.
+    MagazineSuppliedTwice "magazine-supplied-twice" Iova "iova/magazine/inner.rs: supply"
+        by scene(crate::iova::magazine::tests::agrees_with_intervals);
     /// What is exhausted is not looked for in the caches of other CPUs.
-    MagazinesNotFlushed "magazines-not-flushed" Iova "iova/magazine/mod.rs: uncached"
+    MagazinesNotFlushed "magazines-not-flushed" Iova "iova/magazine/inner.rs: uncached"
         by scene(crate::iova::magazine::tests::what_others_have_cached_is_found);
     /// A range that the CPU holds in its magazines is taken back again.
     DoubleFreeUnseen "double-free-unseen" Iova "iova/magazine/mod.rs: put"
@@ -562,7 +571,10 @@ mutants! {
         by test("bad_input.rs" "what_is_another_domains_is_refused");
     /// Zones of identity addresses are taken that end beyond the table.
     IdentityUnchecked "identity-unchecked" Domain "domain/mod.rs: new"
-        by scene(crate::domain::tests::identity_zones_beyond_the_table_are_refused);
+        by scene(crate::domain::tests::identity::identity_zones_beyond_the_table_are_refused);
+    /// Identity addresses of superpages are mapped page by page.
+    IdentityInSmallLeaves "identity-in-small-leaves" Domain "domain/identity.rs: size_of"
+        by scene(crate::domain::tests::identity::superpages_are_identity_too);
     /// Memory that begins within a page is taken for the page.
     UnalignedTaken "unaligned-taken" Domain "domain/map.rs: whole_pages"
         by scene(crate::domain::tests::granules::given_addresses_windows_and_identity_count_in_the_granule);

@@ -12,7 +12,8 @@
 //! | leaf, spilled | one more beside it | one less beside it; the last: empty; **to be invalidated** |
 //! | tombstone | look again from the root | error: not mapped |
 //!
-//! A leaf that is not marked as counted is owned ([`Walker::map`]).
+//! A leaf that is not marked as counted is owned ([`Walker::map`]). Superpages are counted as pages are, but for what an entry does not
+//! count: they are few and live long, so that they have no side words.
 //!
 //! Until the last user releases the page a device can reach it, also for those who have released it: rights are those of a page,
 //! not of a buffer. And *each* last release is invalidated on its own behalf, by a command submitted after it: one that is
@@ -22,7 +23,7 @@ use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
 use super::spill::{Counted, Joined, counted};
 use super::walk::Walker;
-use super::{MapError, MapErrorKind, UnmapError, index};
+use super::{MapError, MapErrorKind, UnmapError, index, span};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::Ordering;
 
@@ -57,24 +58,45 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         phys: PhysAddr,
         rights: Rights,
     ) -> Result<Acquired, MapError> {
-        let Some(range) = IovaRange::new(page, 1) else {
+        self.acquire_leaf(page, phys, rights, 0)
+    }
+
+    /// The same for all pages of a leaf at `level`, the first of which is `page`. Superpages are counted in their entry only.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire). [`MapErrorKind::BadAddress`] if there is no such leaf; [`MapErrorKind::CountFull`]
+    /// beyond what the entry of a superpage counts.
+    #[inline]
+    pub fn acquire_leaf(
+        &mut self,
+        page: u64,
+        phys: PhysAddr,
+        rights: Rights,
+        level: u32,
+    ) -> Result<Acquired, MapError> {
+        let pages = 1u64.checked_shl(F::INDEX * level).unwrap_or(0);
+        let Some(range) = IovaRange::new(page, pages) else {
             return Err(MapError { kind: MapErrorKind::OutOfRange, page, undone: None });
         };
         self.check(range, phys)?;
-        let leaf = self.table.format.leaf(phys, rights, 0);
+        let aligned = (page | phys.0 >> F::GRANULE) & (pages - 1) == 0;
+        if level != 0 && !(aligned && self.table.has_leaves_of(pages, level)) {
+            return Err(MapError { kind: MapErrorKind::BadAddress, page, undone: None });
+        }
+        let leaf = self.table.format.leaf(phys, rights, level);
         let first = leaf | F::COUNTED | F::one();
         let mut stale = word::EMPTY;
         // A token that was dropped was the last.
         let mut emptied = false;
         loop {
             let fail = |kind| Err(MapError { kind, page, undone: emptied.then_some(range) });
-            let slot = match self.reach(page, 0) {
-                Ok(table) => &table[index::<F>(page, 0)],
+            let slot = match self.reach(page, level) {
+                Ok(table) => &table[index::<F>(page, level)],
                 Err(obstacle) => return fail(obstacle.into()),
             };
             // ORDERING: Acquire, as in `down`.
             let entry = slot.load(Ordering::Acquire);
-            let (next, acquired) = match self.table.format.decode(entry, 0) {
+            let (next, acquired) = match self.table.format.decode(entry, level) {
                 Decoded::Empty => (first, Acquired::First),
                 // Seen before the last walk: it means nothing any more (see `down`).
                 Decoded::Tombstone if entry == stale || without!(TombTaken) => {
@@ -91,6 +113,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                         let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
                         (entry & !F::COUNT | count, Acquired::Shared)
                     }
+                    _ if level != 0 => return fail(MapErrorKind::CountFull),
                     _ => match self.join(page, slot, entry) {
                         Ok(Joined::Shared) => {
                             self.table.rely_on(slot, entry, 0);
@@ -103,16 +126,20 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                         Err(kind) => return fail(kind),
                     },
                 },
+                // Smaller pages were mapped here, or are.
+                Decoded::Table(_) | Decoded::Detached(_) if level != 0 => {
+                    return fail(MapErrorKind::AlreadyMapped);
+                }
                 Decoded::Tombstone | Decoded::Table(_) | Decoded::Detached(_) => {
                     stale = entry;
-                    self.forget(page, 0);
+                    self.forget(page, level);
                     continue;
                 }
             };
             // ORDERING: AcqRel: what earlier users did comes before, and this before what later ones do.
             if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 if !without!(SharedLeafTrusted) || acquired == Acquired::First {
-                    self.table.rely_on(slot, next, 0);
+                    self.table.rely_on(slot, next, level);
                 }
                 return Ok(acquired);
             }
@@ -158,7 +185,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         last
     }
 
-    /// One user of the page less; the last one unmaps it.
+    /// One user of the page less; the last one unmaps it. Of a superpage, all pages: whichever is named.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed.
@@ -202,28 +229,36 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [Acquires](Self::acquire) each page of a range, which is mapped to the memory from `phys` on.
+    /// [Acquires](Self::acquire_leaf) each leaf of a range, which is mapped to the memory from `phys` on, in leaves at `level`.
     ///
     /// # Errors
     /// The first that one of them meets. The others have been released again; where that was the last use,
-    /// [`MapError::undone`] covers it.
+    /// [`MapError::undone`] covers it. [`MapErrorKind::BadAddress`] if the range is not of whole leaves.
     pub fn acquire_all(
         &mut self,
         range: IovaRange,
         phys: PhysAddr,
         rights: Rights,
+        level: u32,
     ) -> Result<(), MapError> {
         self.check(range, phys)?;
-        for done in 0..range.pages() {
+        let step = span::<F>(level);
+        if range.pages() & (step - 1) != 0 {
+            let page = range.first();
+            return Err(MapError { kind: MapErrorKind::BadAddress, page, undone: None });
+        }
+        let leaves = range.pages() / step;
+        for done in (0..leaves).map(|n| n * step) {
             let page = range.first() + done;
-            let Err(error) = self.acquire(page, PhysAddr(phys.0 + (done << F::GRANULE)), rights)
-            else {
+            let there = PhysAddr(phys.0 + (done << F::GRANULE));
+            let Err(error) = self.acquire_leaf(page, there, rights, level) else {
                 continue;
             };
             let mut last = error.undone.map(|undone| (undone.first(), undone.last()));
-            for page in (range.first()..page).rev() {
-                if self.release(page) == Ok(Released::Last) {
-                    last = Some((page, last.map_or(page, |(_, last)| last)));
+            for before in (0..done / step).rev().map(|n| range.first() + n * step) {
+                if self.release(before) == Ok(Released::Last) {
+                    let end = before + (step - 1);
+                    last = Some((before, last.map_or(end, |(_, last)| last)));
                 }
             }
             let undone = last.and_then(|(first, last)| IovaRange::new(first, last - first + 1));

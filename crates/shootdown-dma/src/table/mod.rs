@@ -208,6 +208,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         self.root
     }
 
+    /// May one entry at this level map so many pages?
+    #[inline]
+    pub fn has_leaves_of(&self, pages: u64, level: u32) -> bool {
+        level < self.format.levels() && self.format.may_be_leaf(level) && span::<F>(level) == pages
+    }
+
     /// The last page that the table resolves.
     #[inline]
     pub fn last_page(&self) -> u64 {

@@ -24,8 +24,10 @@
 //!   for several operations at the price of one.
 //! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by itself. So neither
 //!   memory nor cost drifts with the number of operations.
-//! - **Memory.** Magazines are allocated when a free finds no empty one; if there is no memory, the range goes to the
-//!   inner allocator.
+//! - **Filling.** What no magazine has is asked for several at a time ([`Allocate::alloc_run`]): CPUs that begin together
+//!   would otherwise queue for the tree's lock, once for every address until enough have come back.
+//! - **Memory.** Magazines are allocated when an operation finds no empty one; if there is no memory, the range comes from the
+//!   inner allocator, or goes there.
 //!
 //! **What is checked.** A range that is freed must begin at a multiple of its class's size. With [`Config::check`]
 //! (by default in builds with debug assertions) it must not be in the magazines of this CPU and class, which finds what is freed
@@ -34,11 +36,17 @@
 //!
 //! **Interrupts.** As for the [tree](super::tree): if handlers allocate or free, everybody disables interrupts.
 
+mod batch;
+mod class;
 mod depot;
+mod inner;
 mod round;
 
-use self::depot::{Depot, PORTION};
-use self::round::{Magazine, ROUNDS};
+pub use self::batch::Batch;
+pub use self::class::MOST_PAGES;
+use self::class::{CLASSES, Class, first_of};
+use self::depot::Depot;
+use self::round::Magazine;
 use super::spin::Spin;
 use super::{AllocError, Allocate, FreeError, SpaceError, Want};
 use crate::addr::IovaRange;
@@ -46,68 +54,8 @@ use crate::fixed::{Fixed, NoMemory};
 use crate::local::Local;
 use crate::pinned::Pinned;
 
-/// Size classes: 2^0 to 2^10 pages.
-const CLASSES: usize = 11;
-
-/// Pages in one magazine, of the classes whose 127 blocks would be more: 16 MiB, what 127 blocks of 128 KiB are.
-pub const MOST_PAGES: usize = 4096;
-
 /// Turns that a flush waits for a CPU that is using its magazines. An operation takes tens of them.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 12 };
-
-/// A size class: the binary logarithm of its blocks' pages.
-#[derive(Clone, Copy)]
-struct Class(usize);
-
-impl Class {
-    #[inline]
-    fn of(pages: u64) -> Option<Self> {
-        let class = (u64::BITS - pages.wrapping_sub(1).leading_zeros()) as usize;
-        (class < CLASSES).then_some(Self(class))
-    }
-
-    const fn pages(self) -> u64 {
-        1 << self.0
-    }
-
-    /// Blocks in a magazine.
-    const fn most(self) -> usize {
-        let most = MOST_PAGES >> self.0;
-        if most < ROUNDS { most } else { ROUNDS }
-    }
-}
-
-impl Class {
-    /// The range for a request, from a block that is cached and not above the highest that the limit allows; or what to ask the
-    /// inner allocator for. That is a block of the class's size in any case: it will be freed into its magazines.
-    #[inline]
-    fn request(
-        self,
-        want: &Want,
-        cached: impl FnOnce(u64) -> Option<u64>,
-    ) -> Result<IovaRange, Want> {
-        if want.align <= self.pages() {
-            let block = want.limit.checked_sub(want.pages - 1).and_then(cached);
-            if let Some(range) = block.and_then(|block| IovaRange::new(block, want.pages)) {
-                return Ok(range);
-            }
-        }
-        Err(Want { pages: self.pages(), align: want.align.max(self.pages()), ..*want })
-    }
-
-    /// The block that a range is the beginning of.
-    #[inline]
-    fn block(self, range: IovaRange) -> Result<IovaRange, FreeError> {
-        if range.first() & (self.pages() - 1) != 0 {
-            return Err(FreeError::NotAllocated);
-        }
-        IovaRange::new(range.first(), self.pages()).ok_or(FreeError::NotAllocated)
-    }
-}
-
-fn first_of(block: IovaRange, pages: u64) -> Result<IovaRange, AllocError> {
-    IovaRange::new(block.first(), pages).ok_or(AllocError::Invalid)
-}
 
 /// A CPU's magazines of one class.
 struct Pair {
@@ -263,22 +211,6 @@ impl<A: Allocate> Magazines<A> {
         &self.inner
     }
 
-    /// Gives everything that is cached back to the inner allocator, for all CPUs.
-    pub fn flush(&self) {
-        for cpu in 0..self.cpus.cpus() {
-            self.empty(cpu);
-        }
-        for class in (0..CLASSES).map(Class) {
-            while let Some(mut magazine) = self.depots[class.0].with(Depot::lend) {
-                let all = self.give_back(0, class, &mut magazine, usize::MAX);
-                self.depots[class.0].with(|depot| depot.back(magazine));
-                if !all {
-                    break;
-                }
-            }
-        }
-    }
-
     /// Pages in magazines and depots. CPUs that are busy with theirs for long are left out.
     pub fn cached_pages(&self) -> u64 {
         let mut pages = 0;
@@ -294,68 +226,6 @@ impl<A: Allocate> Magazines<A> {
             pages += class.pages() * blocks as u64;
         }
         pages
-    }
-
-    /// Returns up to `most` blocks of a magazine to the inner allocator. Are all of those gone?
-    fn give_back(&self, cpu: usize, class: Class, from: &mut Magazine, most: usize) -> bool {
-        for _ in 0..most {
-            let Some(block) = from.pop(u64::MAX) else { return true };
-            let Some(range) = IovaRange::new(block, class.pages()) else { continue };
-            if self.inner.free(cpu, range).is_err() {
-                // No memory: another time.
-                from.push(block, ROUNDS);
-                return false;
-            }
-        }
-        true
-    }
-
-    /// Returns a CPU's blocks to the inner allocator. The magazines stay. Waits a little for who is using them, not for
-    /// whoever holds them in a [batch](Self::batch).
-    fn empty(&self, cpu: usize) {
-        // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
-        self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(cpu, pairs));
-    }
-
-    fn empty_pairs(&self, cpu: usize, pairs: &mut Pairs) {
-        for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
-            for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
-                self.give_back(cpu, class, magazine, usize::MAX);
-            }
-        }
-    }
-
-    /// Lends the magazines of `cpu` to `f`, for several operations that pay for one exclusion together: what is mapped for
-    /// a list of buffers, or unmapped after an interrupt for many. Meanwhile others with the number of this CPU go to the inner
-    /// allocator, as `f` does if somebody else is using the magazines.
-    ///
-    /// ```
-    /// # use shootdown_dma::iova::magazine::{Config, Magazines};
-    /// # use shootdown_dma::iova::{Allocate, Space, Tree, Want};
-    /// # let magazines = Magazines::new(Tree::new(&Space::below(1 << 20))?, &Config::for_cpus(4))?;
-    /// let page = Want::pages(1).expect("not zero");
-    /// let buffers = magazines.batch(2, |batch| [(); 16].map(|()| batch.alloc(&page)));
-    /// magazines.batch(2, |batch| buffers.into_iter().flatten().try_for_each(|b| batch.free(b)))?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn batch<R>(&self, cpu: usize, f: impl FnOnce(&mut Batch<'_, A>) -> R) -> R {
-        let mut work = Some(f);
-        let done = self.cpus.enter_own(cpu, |pairs| {
-            work.take().map(|f| f(&mut Batch { outer: self, cpu, pairs: Some(pairs) }))
-        });
-        match (done.flatten(), work) {
-            (Some(done), _) => done,
-            (None, Some(f)) => f(&mut Batch { outer: self, cpu, pairs: None }),
-            (None, None) => unreachable!("the work was done, or is still there"),
-        }
-    }
-
-    /// What a visitor does for the depot, when it holds no lock.
-    fn tidy(&self, cpu: usize, class: Class, surplus: Option<Magazine>) {
-        if let Some(mut magazine) = surplus {
-            self.give_back(cpu, class, &mut magazine, PORTION);
-            self.depots[class.0].with(|depot| depot.back(magazine));
-        }
     }
 
     /// A block from the CPU's magazines or the depot.
@@ -402,18 +272,6 @@ impl<A: Allocate> Magazines<A> {
             depot.lend_surplus()
         });
         (pair.pop(highest), surplus)
-    }
-
-    /// What the caches don't have: from the inner allocator; and if it has none, after everything cached has gone back.
-    #[cold]
-    fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
-        match self.inner.alloc(cpu, want) {
-            Err(AllocError::Exhausted) if !without!(MagazinesNotFlushed) => {
-                self.flush();
-                self.inner.alloc(cpu, want)
-            }
-            outcome => outcome,
-        }
     }
 
     /// Puts a block into the CPU's magazines, perhaps by taking a full one to the depot.
@@ -523,7 +381,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         let Some(class) = Class::of(want.pages) else { return self.uncached(cpu, want) };
         match class.request(want, |highest| self.cached(cpu, class, highest)) {
             Ok(range) => Ok(range),
-            Err(block) => first_of(self.uncached(cpu, &block)?, want.pages),
+            Err(block) => first_of(self.supplied(cpu, class, &block)?, want.pages),
         }
     }
 
@@ -572,80 +430,6 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
         });
         drop(magazines);
         self.inner.drain(cpu);
-    }
-}
-
-/// The magazines of a CPU, lent for several operations ([`Magazines::batch`]).
-pub struct Batch<'a, A> {
-    outer: &'a Magazines<A>,
-    cpu: usize,
-    /// `None`: somebody else is using them.
-    pairs: Option<&'a mut Pairs>,
-}
-
-impl<A: Allocate> Batch<'_, A> {
-    /// As [`Allocate::alloc`].
-    ///
-    /// # Errors
-    /// See [`AllocError`].
-    #[inline]
-    pub fn alloc(&mut self, want: &Want) -> Result<IovaRange, AllocError> {
-        want.check()?;
-        let Some(class) = Class::of(want.pages) else { return self.uncached(want) };
-        let (outer, cpu) = (self.outer, self.cpu);
-        let range = class.request(want, |highest| {
-            let pairs = self.pairs.as_mut()?;
-            if let Some(block) = pairs[class.0].top(highest) {
-                return Some(block);
-            }
-            let (block, surplus) = outer.get(pairs, class, highest);
-            if surplus.is_some() {
-                outer.tidy(cpu, class, surplus);
-            }
-            block
-        });
-        match range {
-            Ok(range) => Ok(range),
-            Err(block) => first_of(self.uncached(&block)?, want.pages),
-        }
-    }
-
-    /// As [`Allocate::free`].
-    ///
-    /// # Errors
-    /// See [`FreeError`].
-    #[inline]
-    pub fn free(&mut self, range: IovaRange) -> Result<(), FreeError> {
-        let (outer, cpu) = (self.outer, self.cpu);
-        let Some(class) = Class::of(range.pages()) else { return outer.inner.free(cpu, range) };
-        let (block, mut fresh) = (class.block(range)?, None);
-        if let Some(pairs) = &mut self.pairs {
-            if !outer.check && pairs[class.0].put(range.first(), class.most()) {
-                return Ok(());
-            }
-            loop {
-                let outcome = outer.put(pairs, class, range.first(), &mut fresh)?;
-                match outer.settle(cpu, class, outcome, &mut fresh) {
-                    Some(true) => return Ok(()),
-                    Some(false) => break,
-                    None => {}
-                }
-            }
-        }
-        outer.inner.free(cpu, block)
-    }
-
-    #[cold]
-    fn uncached(&mut self, want: &Want) -> Result<IovaRange, AllocError> {
-        match (self.outer.inner.alloc(self.cpu, want), &mut self.pairs) {
-            // What is lent goes back here; what others have, there.
-            (Err(AllocError::Exhausted), Some(pairs)) => {
-                self.outer.empty_pairs(self.cpu, pairs);
-                self.outer.uncached(self.cpu, want)
-            }
-            (Err(AllocError::Exhausted), None) => self.outer.uncached(self.cpu, want),
-            (outcome, _) => outcome,
-        }
     }
 }
 

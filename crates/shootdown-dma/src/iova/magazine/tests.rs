@@ -179,6 +179,7 @@ fn a_depot_keeps_its_bound() {
             all.push(magazines.alloc(0, &want(class.pages())).unwrap());
         }
     }
+    magazines.flush();
     for range in all {
         magazines.free(0, range).unwrap();
     }
@@ -253,6 +254,28 @@ fn without_memory_for_nodes_blocks_stay_cached() {
     assert_eq!(magazines.cached_pages() + magazines.inner().free_pages(), before, "A3");
     no_memory(false);
     for range in kept {
+        magazines.free(0, range).unwrap();
+    }
+    magazines.flush();
+    assert_eq!((magazines.cached_pages(), magazines.inner().nodes()), (0, 1), "A3");
+}
+
+/// CPUs that begin ask the allocator behind seldom.
+#[test]
+fn magazines_are_filled_by_the_run() {
+    let magazines = magazines(1 << 12, Config::for_cpus(2));
+    let first = magazines.alloc(0, &want(1)).unwrap();
+    assert_eq!(magazines.cached_pages(), Class(0).ahead() as u64);
+    let second = magazines.alloc(0, &want(1)).unwrap();
+    assert_eq!(second.first() + 1, first.first(), "from the top, as one by one");
+    assert_eq!(magazines.cached_pages(), Class(0).ahead() as u64 - 1);
+    let large = magazines.alloc(1, &want(1024)).unwrap();
+    magazines.batch(1, |batch| {
+        let block = batch.alloc(&want(8)).unwrap();
+        batch.free(block).unwrap();
+    });
+    assert_eq!(magazines.cached_pages(), (Class(0).ahead() + 8 * Class(3).ahead()) as u64 + 7);
+    for range in [first, second, large] {
         magazines.free(0, range).unwrap();
     }
     magazines.flush();

@@ -158,24 +158,48 @@ impl Tree {
     }
 }
 
-fn find(runs: &Runs, plan: Plan, want: &Want) -> Option<u64> {
+/// Where a request fits.
+struct Place {
+    first: u64,
+    /// Free pages right below, as far as they are known.
+    below: u64,
+}
+
+fn find(runs: &Runs, plan: Plan, want: &Want) -> Option<Place> {
     let gap = runs.highest(plan.key, plan.at_least, want.limit);
-    match gap.and_then(|gap| gap.place(want)) {
-        None if !plan.exact && !without!(TreeScanSkipped) => runs.scan(want),
-        first => first,
+    let place = gap.and_then(|gap| {
+        let first = gap.place(want)?;
+        Some(Place { first, below: first - gap.first })
+    });
+    match place {
+        None if !plan.exact && !without!(TreeScanSkipped) => {
+            runs.scan(want).map(|first| Place { first, below: 0 })
+        }
+        found => found,
     }
 }
 
 // SAFETY: what is handed out was in no run and is in one afterwards, under one lock; runs hold all that is live or reserved
 // (I1). It is placed by `Gap::place`, within alignment, limit and boundary; spaces begin at page 1 or above.
 unsafe impl Allocate for Tree {
-    fn alloc(&self, _: usize, want: &Want) -> Result<IovaRange, AllocError> {
+    fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        self.alloc_run(cpu, want, 1)
+    }
+
+    /// As many as lie in one gap, and no others than would come one by one. With guard pages, and where the alignment is not that
+    /// of the pages, one.
+    fn alloc_run(&self, _: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
         want.check()?;
         let plan = Plan::of(want).ok_or(AllocError::Exhausted)?;
         self.change(LEFT + 1, |runs| {
-            let Some(range) =
-                find(runs, plan, want).and_then(|first| IovaRange::new(first, want.pages))
-            else {
+            let Some(place) = find(runs, plan, want) else {
+                return Ok(Err(AllocError::Exhausted));
+            };
+            let abut = want.align == want.pages && (!runs.is_guarded() || without!(RunUnguarded));
+            let fit = if without!(RunBeyondGap) { u64::MAX } else { place.below / want.pages };
+            let more = if abut { fit.min(most.saturating_sub(1)) } else { 0 };
+            let pages = (more + 1) * want.pages;
+            let Some(range) = IovaRange::new(place.first - more * want.pages, pages) else {
                 return Ok(Err(AllocError::Exhausted));
             };
             runs.occupy(range.first(), range.last()).map(|()| Ok(range))

@@ -92,6 +92,11 @@ impl Runs {
         self.count
     }
 
+    /// Do runs keep a distance?
+    pub(super) const fn is_guarded(&self) -> bool {
+        self.guard != 0
+    }
+
     /// Pages in no run, guard pages among them.
     pub(super) const fn free_pages(&self) -> u64 {
         self.free

@@ -110,6 +110,8 @@ fn agree(tree: &Tree, shadow: &Shadow) {
 #[derive(Clone, Debug)]
 enum Step {
     Alloc(Want),
+    /// So many at once, at most.
+    AllocRun(Want, u64),
     /// What was handed out, or a part of it: which, how many pages of its beginning and end stay.
     Free(usize, u64, u64),
     /// Anything at all.
@@ -128,7 +130,8 @@ fn step(last: u64) -> impl Strategy<Value = Step> {
     );
     let ranges = (1..=last, 1..30u64).prop_map(|(first, pages)| range(first, pages));
     prop_oneof![
-        6 => wants.prop_map(Step::Alloc),
+        6 => wants.clone().prop_map(Step::Alloc),
+        2 => (wants, 1..6u64).prop_map(|(want, most)| Step::AllocRun(want, most)),
         4 => (any::<usize>(), 0..2u64, 0..2u64).prop_map(|(n, f, l)| Step::Free(n, f, l)),
         1 => ranges.clone().prop_map(Step::FreeAny),
         1 => ranges.prop_map(Step::Claim),
@@ -152,6 +155,25 @@ fn run(space: &Space<'_>, steps: &[Step]) {
                     assert_eq!(shadow.highest(want), None, "A4: there is room for {want:?}");
                 }
             },
+            Step::AllocRun(want, most) => {
+                let Ok(run) = tree.alloc_run(0, want, *most) else {
+                    assert_eq!(shadow.highest(want), None, "A4: there is room for {want:?}");
+                    continue;
+                };
+                let count = run.pages() / want.pages;
+                assert!(run.pages() % want.pages == 0 && (1..=*most).contains(&count));
+                // From the highest on.
+                for n in (0..count).rev() {
+                    let one = range(run.first() + n * want.pages, want.pages);
+                    assert!(want.is_met_by(one), "A2: {one:?} for {want:?}");
+                    assert!(shadow.fits(one), "A1: {one:?} is taken, or too near");
+                    if count > 1 {
+                        assert_eq!(shadow.highest(want), Some(one), "as one by one");
+                    }
+                    shadow.set(one, true);
+                    live.push(one);
+                }
+            }
             Step::Free(n, before, after) if !live.is_empty() => {
                 let whole = live.swap_remove(n % live.len());
                 let (first, last) = (whole.first() + before, whole.last() - after);

@@ -6,6 +6,7 @@ mod formats;
 mod manual;
 pub(crate) mod scenes;
 mod shadow;
+pub(crate) mod superpages;
 mod threads;
 pub(crate) mod units;
 

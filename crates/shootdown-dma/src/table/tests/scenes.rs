@@ -314,7 +314,7 @@ fn pages_are_acquired_together_or_not_at_all() {
         .table
         .walker(0)
         .unwrap()
-        .acquire_all(range(0x1ff, 6), PhysAddr(PHYS), Rights::Read)
+        .acquire_all(range(0x1ff, 6), PhysAddr(PHYS), Rights::Read, 0)
         .unwrap_err();
     assert_eq!((error.kind, error.page), (MapErrorKind::AlreadyMapped, 0x203));
     world.pages.invalidate(error.undone.expect("some were the last"), true);

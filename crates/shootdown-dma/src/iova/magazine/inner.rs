@@ -1,0 +1,142 @@
+//! Between the magazines and the allocator behind them: what they don't have, and what they have too much.
+
+use super::super::{AllocError, Allocate, Want};
+use super::class::{CLASSES, Class};
+use super::depot::{Depot, PORTION};
+use super::round::{Magazine, ROUNDS};
+use super::{Magazines, PATIENCE, Pair, Pairs};
+use crate::addr::IovaRange;
+
+impl<A: Allocate> Magazines<A> {
+    /// Gives everything that is cached back to the inner allocator, for all CPUs.
+    pub fn flush(&self) {
+        for cpu in 0..self.cpus.cpus() {
+            self.empty(cpu);
+        }
+        for class in (0..CLASSES).map(Class) {
+            while let Some(mut magazine) = self.depots[class.0].with(Depot::lend) {
+                let all = self.give_back(0, class, &mut magazine, usize::MAX);
+                self.depots[class.0].with(|depot| depot.back(magazine));
+                if !all {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Returns up to `most` blocks of a magazine to the inner allocator. Are all of those gone?
+    pub(super) fn give_back(
+        &self,
+        cpu: usize,
+        class: Class,
+        from: &mut Magazine,
+        most: usize,
+    ) -> bool {
+        for _ in 0..most {
+            let Some(block) = from.pop(u64::MAX) else { return true };
+            let Some(range) = IovaRange::new(block, class.pages()) else { continue };
+            if self.inner.free(cpu, range).is_err() {
+                // No memory: another time.
+                from.push(block, ROUNDS);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Returns a CPU's blocks to the inner allocator. The magazines stay. Waits a little for who is using them, not for
+    /// whoever holds them in a [batch](Self::batch).
+    pub(super) fn empty(&self, cpu: usize) {
+        // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
+        self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(cpu, pairs));
+    }
+
+    pub(super) fn empty_pairs(&self, cpu: usize, pairs: &mut Pairs) {
+        for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
+            for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
+                self.give_back(cpu, class, magazine, usize::MAX);
+            }
+        }
+    }
+
+    /// What a visitor does for the depot, when it holds no lock.
+    pub(super) fn tidy(&self, cpu: usize, class: Class, surplus: Option<Magazine>) {
+        if let Some(mut magazine) = surplus {
+            self.give_back(cpu, class, &mut magazine, PORTION);
+            self.depots[class.0].with(|depot| depot.back(magazine));
+        }
+    }
+
+    /// What the caches don't have: from the inner allocator; and if it has none, after everything cached has gone back.
+    #[cold]
+    pub(super) fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        match self.inner.alloc(cpu, want) {
+            Err(AllocError::Exhausted) if !without!(MagazinesNotFlushed) => {
+                self.flush();
+                self.inner.alloc(cpu, want)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// A block that the caches don't have, and, if there are, some more for the CPU's magazines.
+    #[cold]
+    pub(super) fn supplied(
+        &self,
+        cpu: usize,
+        class: Class,
+        want: &Want,
+    ) -> Result<IovaRange, AllocError> {
+        let mut fresh = None;
+        loop {
+            let supplied = self.cpus.enter_own(cpu, |pairs| {
+                self.supply(cpu, class, want, &mut pairs[class.0], &mut fresh)
+            });
+            match supplied {
+                Some(Ok(block)) => return Ok(block),
+                Some(Err(NotSupplied::NeedsMagazine)) => match Magazine::new() {
+                    Some(magazine) => fresh = Some(magazine),
+                    None => return self.uncached(cpu, want),
+                },
+                Some(Err(NotSupplied::NotSo)) | None => return self.uncached(cpu, want),
+            }
+        }
+    }
+
+    /// The same, for whoever has the CPU's magazines.
+    pub(super) fn supply(
+        &self,
+        cpu: usize,
+        class: Class,
+        want: &Want,
+        pair: &mut Pair,
+        fresh: &mut Option<Magazine>,
+    ) -> Result<IovaRange, NotSupplied> {
+        if class.ahead() == 0 || want.align != class.pages() {
+            return Err(NotSupplied::NotSo);
+        }
+        if pair.loaded.is_none() {
+            pair.loaded = fresh.take().or_else(|| self.depots[class.0].with(Depot::empty));
+        }
+        let loaded = pair.loaded.as_mut().ok_or(NotSupplied::NeedsMagazine)?;
+        let ahead = class.ahead().min(class.most().saturating_sub(loaded.rounds().len()));
+        let run = self.inner.alloc_run(cpu, want, 1 + ahead as u64);
+        let run = run.map_err(|_| NotSupplied::NotSo)?;
+        // The highest is handed out, as if it had been asked for alone; the next one lies on top.
+        let highest = run.last() - (class.pages() - 1);
+        let mut block = run.first();
+        while block < highest || (block == highest && without!(MagazineSuppliedTwice)) {
+            loaded.push(block, ROUNDS);
+            block += class.pages();
+        }
+        IovaRange::new(highest, class.pages()).ok_or(NotSupplied::NotSo)
+    }
+}
+
+/// Why no block came with more for the magazines.
+pub(super) enum NotSupplied {
+    /// There is none to put them into.
+    NeedsMagazine,
+    /// The class, the request or the space is not such; one block may be had.
+    NotSo,
+}
