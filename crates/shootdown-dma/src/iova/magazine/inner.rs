@@ -115,6 +115,11 @@ impl<A: Allocate> Magazines<A> {
         if class.ahead() == 0 || want.align != class.pages() {
             return Err(NotSupplied::NotSo);
         }
+        // Whoever found the magazines in use comes here though they have one.
+        let highest = want.limit.checked_sub(class.pages() - 1);
+        if let Some(block) = highest.and_then(|highest| pair.pop(highest)) {
+            return IovaRange::new(block, class.pages()).ok_or(NotSupplied::NotSo);
+        }
         if pair.loaded.is_none() {
             pair.loaded = fresh.take().or_else(|| self.depots[class.0].with(Depot::empty));
         }
@@ -123,13 +128,13 @@ impl<A: Allocate> Magazines<A> {
         let run = self.inner.alloc_run(cpu, want, 1 + ahead as u64);
         let run = run.map_err(|_| NotSupplied::NotSo)?;
         // The highest is handed out, as if it had been asked for alone; the next one lies on top.
-        let highest = run.last() - (class.pages() - 1);
+        let handed = run.last() - (class.pages() - 1);
         let mut block = run.first();
-        while block < highest || (block == highest && without!(MagazineSuppliedTwice)) {
+        while block < handed || (block == handed && without!(MagazineSuppliedTwice)) {
             loaded.push(block, ROUNDS);
             block += class.pages();
         }
-        IovaRange::new(highest, class.pages()).ok_or(NotSupplied::NotSo)
+        IovaRange::new(handed, class.pages()).ok_or(NotSupplied::NotSo)
     }
 }
 
