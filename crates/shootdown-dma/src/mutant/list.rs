@@ -227,6 +227,9 @@ mutants! {
     /// Whoever frees tables looks at the first place of each seat only.
     PlacesOverlooked "places-overlooked" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// The second place for the same leaf tables is filled, and not looked into.
+    OneWayRemembered "one-way-remembered" Table "table/seat.rs: place"
+        by scene(crate::table::tests::scenes::nobody_walks_who_comes_back);
     /// That a seat has let go of a table is stored without Release (S5).
     HeldRelaxed "held-relaxed" Table "table/seat.rs: keep"
         by loom("loom_table.rs" "what_a_seat_lets_go_of_is_freed_after");

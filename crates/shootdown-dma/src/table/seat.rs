@@ -9,8 +9,9 @@
 //! can be reached from the root. Only a walk from the root announces itself; whoever finds a page in a table that it holds
 //! posts nothing at all. That is the hot path, and it costs no atomic operation.
 //!
-//! There are some places for leaf tables, each for those of every so many-th 2 MiB (a ring of buffers whose addresses follow from
-//! the memory's has its oldest and its newest buffer in different ones), and one for a table above.
+//! There are some places for leaf tables, two each for those of every so many-th 2 MiB (a ring of buffers whose addresses follow from
+//! the memory's has its oldest and its newest buffer in different ones; and the same memory has a table for each right, far apart
+//! and the same number of times so many), and one for a table above.
 //!
 //! Whoever frees pages takes them out of the tree first (I1), then looks at all seats: it waits until each that was walking
 //! has walked to its end, and frees what nobody holds. A page that is out of the tree can't come to be held by anyone who was not
@@ -39,6 +40,11 @@ const WALKING: u64 = 1;
 /// Places for leaf tables. Eight are 16 MiB of addresses; what is kept from being freed are so many pages for each CPU.
 const LEAVES: usize = if cfg!(loom) { 2 } else { 8 };
 
+/// Places that are for the same tables. They are filled in turn.
+const WAYS: usize = 2;
+
+const SETS: usize = LEAVES / WAYS;
+
 /// The place for a table that has no leaves of the smallest size.
 const ABOVE: usize = LEAVES;
 
@@ -46,6 +52,8 @@ const ABOVE: usize = LEAVES;
 struct Memo {
     /// Which part of all addresses each leaf table covers, by their order. No table has [`NOWHERE`].
     leaves: [u64; LEAVES],
+    /// Which of the places for the same tables is filled next.
+    turns: [u8; SETS],
     /// The first page that the table in [`ABOVE`] covers, or [`NOWHERE`]; and its level.
     above: (u64, u32),
     /// Walks so far.
@@ -54,6 +62,32 @@ struct Memo {
 
 /// No page's number.
 const NOWHERE: u64 = u64::MAX;
+
+impl Memo {
+    /// The place of a leaf table, if it has one.
+    #[inline]
+    fn place(&self, part: u64) -> Option<usize> {
+        let first = part as usize % SETS * WAYS;
+        let ways = if without!(OneWayRemembered) { 1 } else { WAYS };
+        (first..first + ways).find(|place| self.leaves[*place] == part)
+    }
+
+    /// The place that it is to have.
+    fn place_for(&mut self, part: u64) -> usize {
+        if let Some(place) = self.place(part).or_else(|| self.vacant(part)) {
+            return place;
+        }
+        let set = part as usize % SETS;
+        let way = self.turns[set];
+        self.turns[set] = (way + 1) % WAYS as u8;
+        set * WAYS + usize::from(way)
+    }
+
+    fn vacant(&self, part: u64) -> Option<usize> {
+        let first = part as usize % SETS * WAYS;
+        (first..first + WAYS).find(|place| self.leaves[*place] == NOWHERE)
+    }
+}
 
 /// One CPU's.
 #[repr(align(128))]
@@ -72,7 +106,8 @@ unsafe impl Sync for Seat {}
 
 impl Seat {
     pub fn new() -> Self {
-        let memo = Memo { leaves: [NOWHERE; LEAVES], above: (NOWHERE, 0), walks: 0 };
+        let (leaves, turns) = ([NOWHERE; LEAVES], [0; SETS]);
+        let memo = Memo { leaves, turns, above: (NOWHERE, 0), walks: 0 };
         Self {
             busy: AtomicBool::new(false),
             post: AtomicU64::new(0),
@@ -102,12 +137,10 @@ impl Seat {
     /// The caller has the seat.
     #[inline]
     pub unsafe fn leaf(&self, page: u64, bits: u32) -> Option<PhysAddr> {
-        let part = page >> bits;
-        let place = part as usize % LEAVES;
         // SAFETY: nobody else enters a seat that is taken.
-        let known = self.memo.with(|memo| unsafe { (*memo).leaves[place] } == part);
+        let place = self.memo.with(|memo| unsafe { (*memo).place(page >> bits) })?;
         // Only who has the seat writes it.
-        known.then(|| PhysAddr(self.held[place].load(Ordering::Relaxed)))
+        Some(PhysAddr(self.held[place].load(Ordering::Relaxed)))
     }
 
     /// The first page that the other table covers that is held, its level, and where it is. No page's number: there is none.
@@ -130,7 +163,9 @@ impl Seat {
             // SAFETY: nobody else enters a seat that is taken.
             let memo = unsafe { &mut *memo };
             if level == 0 {
-                memo.leaves[(page >> bits) as usize % LEAVES] = NOWHERE;
+                if let Some(place) = memo.place(page >> bits) {
+                    memo.leaves[place] = NOWHERE;
+                }
             } else {
                 memo.above.0 = NOWHERE;
             }
@@ -168,22 +203,23 @@ impl Seat {
     /// The caller has the seat, and no use of what was in that place, nor of a leaf table that covers the page.
     pub unsafe fn end_at(&self, page: u64, bits: u32, (table, level, at): (PhysAddr, u32, u32)) {
         let part = page >> bits;
-        let leaf = part as usize % LEAVES;
-        self.memo.with_mut(|memo| {
+        let place = self.memo.with_mut(|memo| {
             // SAFETY: nobody else enters a seat that is taken.
             let memo = unsafe { &mut *memo };
             if level == 0 {
-                memo.leaves[leaf] = part;
-                return;
+                let place = memo.place_for(part);
+                memo.leaves[place] = part;
+                return place;
             }
             memo.above = (page >> at << at, level);
-            if memo.leaves[leaf] == part {
+            if let Some(place) = memo.place(part) {
                 // That one is out of the tree.
-                memo.leaves[leaf] = NOWHERE;
-                self.keep(leaf, PhysAddr(0));
+                memo.leaves[place] = NOWHERE;
+                self.keep(place, PhysAddr(0));
             }
+            ABOVE
         });
-        self.keep(if level == 0 { leaf } else { ABOVE }, table);
+        self.keep(place, table);
         self.end();
     }
 

@@ -75,6 +75,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Some(Translation { phys, rights, level, uses })
     }
 
+    /// Walks from the root that there were so far.
+    pub(super) fn walks(&self) -> u64 {
+        // SAFETY: the seat is ours.
+        unsafe { self.seat.walks() }
+    }
+
     /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has not come by for some time.
     pub fn let_go(&mut self) {
         // SAFETY: the seat is ours, and what `reach` and `locate` have returned has gone with their borrows.
@@ -298,9 +304,7 @@ impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
 
 impl<F: Format, M: TableMemory> fmt::Debug for Walker<'_, F, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: the seat is ours.
-        let walks = unsafe { self.seat.walks() };
-        f.debug_struct("Walker").field("walks", &walks).finish_non_exhaustive()
+        f.debug_struct("Walker").field("walks", &self.walks()).finish_non_exhaustive()
     }
 }
 

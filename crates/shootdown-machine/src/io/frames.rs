@@ -16,7 +16,7 @@ use crate::engine;
 use crate::oracle::Invariant;
 use crate::oracle::devices::{self, Finding};
 
-/// What a kernel knows of a page of memory: a line.
+/// What a kernel knows of a page of memory, or of pages that are taken together (a folio): a line.
 #[repr(align(64))]
 struct Page(AtomicU32);
 
@@ -159,8 +159,8 @@ impl State {
     }
 }
 
-/// Does something with the counter of each page; `None`: there is no such page.
-fn each(first: PhysAddr, pages: u64, f: impl Fn(&AtomicU32, usize)) -> Option<()> {
+/// Does something for each page, with the counter of its piece where that begins, and where the pages do; `None`: there is no such page.
+fn each(first: PhysAddr, pages: u64, f: impl Fn(Option<&AtomicU32>, usize)) -> Option<()> {
     let missing = with(|s| s.frames.pages.is_none().then_some(s.frames.owned.len()));
     if let Some(count) = missing {
         let made = Fixed::new(count, |_| Page(AtomicU32::new(0)));
@@ -169,18 +169,21 @@ fn each(first: PhysAddr, pages: u64, f: impl Fn(&AtomicU32, usize)) -> Option<()
     for n in 0..pages {
         let (counter, page) = with(|s| {
             let page = s.frames.number(PhysAddr(first.0 + (n << 12)))?;
-            Some((&raw const s.frames.pages.as_ref()?[page].0, page))
+            let begins = n == 0 || page % s.frames.piece as usize == 0;
+            Some((begins.then_some(&raw const s.frames.pages.as_ref()?[page].0), page))
         })?;
         // SAFETY: pages are never moved nor freed as long as the hardware is there.
-        f(unsafe { &*counter }, page);
+        f(counter.map(|counter| unsafe { &*counter }), page);
     }
     Some(())
 }
 
-/// One reference more to each page. False: there is no such page.
+/// One reference more to each page, by one of their piece. False: there is no such page.
 pub(super) fn hold(first: PhysAddr, pages: u64) -> bool {
     each(first, pages, |counter, page| {
-        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
         with(|s| s.frames.held[page] += 1);
     })
     .is_some()
@@ -189,8 +192,10 @@ pub(super) fn hold(first: PhysAddr, pages: u64) -> bool {
 /// One reference less to each.
 pub(super) fn release(first: PhysAddr, pages: u64) {
     each(first, pages, |counter, page| {
-        counter.fetch_sub(1, Ordering::Release);
-        engine::step();
+        if let Some(counter) = counter {
+            counter.fetch_sub(1, Ordering::Release);
+            engine::step();
+        }
         checked(with(|s| s.release(page)));
     });
 }

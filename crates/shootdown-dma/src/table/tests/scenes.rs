@@ -45,6 +45,26 @@ pub(crate) fn tables_of_which_a_page_is_remembered_are_kept() {
     remembered(ArmStage1::<16>::with_granule(3, 0).expect("three levels"), 0x4405);
 }
 
+/// What a CPU remembers is enough for a ring, and for the same memory in two zones far apart.
+#[test]
+pub(crate) fn nobody_walks_who_comes_back() {
+    let world = World::new(vtd(), true, &[]);
+    let mut walker = world.table.walker(0).expect("a seat");
+    let ring = (0..8).map(|n| 0x40_0000 + n * 512).collect::<Vec<_>>();
+    let zones = [1u64 << 34, 2 << 34].iter().flat_map(|zone| (0..4).map(move |n| zone + n * 512));
+    for pages in [ring, zones.collect()] {
+        let mut walks = Vec::new();
+        for _ in 0..3 {
+            for page in &pages {
+                walker.acquire(*page, PhysAddr(PHYS), Rights::Read).expect("free");
+                let _ = walker.release(*page).expect("used");
+            }
+            walks.push(walker.walks());
+        }
+        assert_eq!(walks[0], walks[2], "{walks:?}");
+    }
+}
+
 #[test]
 pub(crate) fn entries_are_in_memory_when_map_returns() {
     let mut world = World::new(vtd(), false, &ACROSS);
