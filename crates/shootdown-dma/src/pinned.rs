@@ -50,7 +50,7 @@ pub struct Pinned {
 impl Pinned {
     /// The promise, and the barrier.
     ///
-    /// `barrier` is called by whoever comes from elsewhere, with no cell entered and no lock held: from
+    /// `barrier` is called by whoever comes from elsewhere, with no lock held and no cell entered but, perhaps, its own: from
     /// [`poll`](crate::domain::Domain::poll), [`flush`](crate::domain::Domain::flush) and counters, and from a request for addresses when
     /// there are none left but in caches.
     ///

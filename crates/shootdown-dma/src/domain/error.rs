@@ -81,6 +81,10 @@ pub enum MapError {
     Busy,
     /// The IOMMU, which remembers what was not mapped, has not been told of the change.
     NotTold(QueueError),
+    /// Nothing is mapped, but a device may have seen some of it, and the invalidation of that is not complete: it may still
+    /// reach the memory. As after [`UnmapError::NotComplete`], neither that nor addresses of the caller's own must be used for
+    /// anything else before [`flush`](super::Domain::flush) has succeeded.
+    NotComplete(QueueError),
 }
 
 impl fmt::Display for MapError {
@@ -99,6 +103,9 @@ impl fmt::Display for MapError {
             Self::OutsideWindow => f.write_str("the memory lies outside of the window"),
             Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
             Self::NotTold(error) => write!(f, "the IOMMU was not told: {error}"),
+            Self::NotComplete(error) => {
+                write!(f, "not mapped, but perhaps still in reach of devices: {error}")
+            }
         }
     }
 }

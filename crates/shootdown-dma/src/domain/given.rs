@@ -20,21 +20,14 @@ impl<H: Host> Domain<H> {
     /// [`MapError::Unaligned`] if `phys` is not the start of a page; [`MapError::NotHeld`] if the host refuses the memory and the domain
     /// [holds](super::Config::holds) pages; [`MapError::Refused`] for addresses that follow from the memory's.
     pub fn map_at(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> Result<(), MapError> {
-        if self.is_identity(range) {
+        if self.is_in_zones(range) {
             return Err(MapError::Refused);
         }
         let frames = Self::whole_pages(phys, range.pages())?;
         self.hold(frames)?;
-        self.put_kept(range, frames, rights, Part::Middle).map_err(|(error, _)| error)?;
-        if !self.config.caches_absence {
-            return Ok(());
-        }
-        let token = self.engine.invalidate(self.host.cpu(), range, true);
-        self.wait(token).map_err(|error| {
-            // Mapped by us, just now.
-            let _ = self.unmap_pages(range, None, Policy::Strict, false);
-            MapError::NotTold(error)
-        })
+        self.put_kept(range, frames, rights, Part::Middle)
+            .map_err(|(error, late)| late.map_or(error, MapError::NotComplete))?;
+        self.tell_of(range, None)
     }
 
     /// Unmaps the pages of `range`, which [`map_at`](Self::map_at) has mapped, and waits until no device reaches the memory by

@@ -26,7 +26,7 @@ pub unsafe trait Host: Sync {
 
     /// One turn of a loop that waits for the hardware; false to give up. No lock is held.
     fn relax(&self) -> bool {
-        core::hint::spin_loop();
+        crate::sync::spin_loop();
         true
     }
 

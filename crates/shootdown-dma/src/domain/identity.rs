@@ -14,7 +14,9 @@
 use super::owed::{Frames, Thing};
 use super::{Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::invalidate::QueueError;
 use crate::iova::identity::{Layout, LeafSize, Place};
+use crate::sync::spin_loop;
 use crate::table::{MapErrorKind, Released};
 
 impl<H: Host> Domain<H> {
@@ -27,8 +29,8 @@ impl<H: Host> Domain<H> {
     ) -> Result<Option<IovaRange>, MapError> {
         let Some(layout) = &self.config.identity else { return Ok(None) };
         let first = frames.first.0 >> Self::SHIFT;
-        let size = self.size_of(layout, frames);
-        let Ok(range) = layout.encode(first, frames.pages, rights, size) else {
+        let place = |size| Some((layout.encode(first, frames.pages, rights, size).ok()?, size));
+        let Some((range, size)) = self.sizes_of(layout, frames).find_map(place) else {
             let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
         };
@@ -45,19 +47,19 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// The largest leaves that memory is made of, and that the layout and the table have.
+    /// Leaves that memory is made of, and that the layout and the table have, the largest first.
     #[inline]
-    fn size_of(&self, layout: &Layout<'_>, frames: Frames) -> LeafSize {
+    fn sizes_of(&self, layout: &Layout<'_>, frames: Frames) -> impl Iterator<Item = LeafSize> {
         let all = frames.first.0 >> Self::SHIFT | frames.pages;
-        if all & (LeafSize::Large.pages() - 1) != 0 || without!(IdentityInSmallLeaves) {
-            return LeafSize::Page;
-        }
-        let fits = |size: &LeafSize| {
-            all & (size.pages() - 1) == 0
-                && *size <= layout.largest()
-                && self.table.has_leaves_of(size.pages(), *size as u32)
+        let largest =
+            if without!(IdentityInSmallLeaves) { LeafSize::Page } else { layout.largest() };
+        let fits = move |size: &LeafSize| {
+            *size == LeafSize::Page
+                || (all & (size.pages() - 1) == 0
+                    && *size <= largest
+                    && self.table.has_leaves_of(size.pages(), *size as u32))
         };
-        LeafSize::ALL.into_iter().rev().find(fits).unwrap_or(LeafSize::Page)
+        LeafSize::ALL.into_iter().rev().filter(fits)
     }
 
     /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The pages are held.
@@ -88,24 +90,26 @@ impl<H: Host> Domain<H> {
             Ok(Err((kind, seen))) => (MapError::Table(kind), seen),
             Err(_) => (MapError::Busy, None),
         };
-        if let Some(seen) = seen {
-            self.forget_seen(seen);
-        }
+        let forgotten = seen.map_or(Ok(()), |seen| self.forget_seen(seen));
         if self.config.holds {
             self.host.release(frames.first, frames.pages);
         }
-        if error == MapError::Table(MapErrorKind::CountFull) { Ok(None) } else { Err(error) }
+        forgotten.map_err(MapError::NotComplete)?;
+        // A superpage is counted in its entry alone, and is not worth an error.
+        let elsewhere = error == MapError::Table(MapErrorKind::CountFull)
+            || (size != LeafSize::Page && error == MapError::Table(MapErrorKind::AlreadyMapped));
+        if elsewhere { Ok(None) } else { Err(error) }
     }
 
     /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere next, and whoever unmaps it
     /// there is not to be told that it is out of reach while it is not here: so this is waited for.
     #[cold]
-    fn forget_seen(&self, cleared: IovaRange) {
+    fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
         let token = self.engine.note(self.host.cpu(), cleared, true);
         let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
         let thing = Thing::Mapping { cleared, gives: None, frames };
         // What does not complete is kept, and held.
-        let _ = self.wait_for(token, core::iter::once(thing));
+        self.wait_for_all(token, core::iter::once(thing))
     }
 
     /// The memory that identity addresses stand for, if the domain holds it.
@@ -124,6 +128,14 @@ impl<H: Host> Domain<H> {
     pub(super) fn is_identity(&self, range: IovaRange) -> bool {
         let place = self.config.identity.as_ref().and_then(|layout| layout.decode(range));
         matches!(place, Some(Place::Identity { .. }))
+    }
+
+    /// Are some of these addresses not the allocator's to hand out, as they follow from the memory's, or may?
+    pub(super) fn is_in_zones(&self, range: IovaRange) -> bool {
+        if without!(ZonesMappedAt) {
+            return self.is_identity(range);
+        }
+        self.config.identity.is_some_and(|layout| range.last() >= layout.zone_pages())
     }
 
     /// Pages of the leaves that such addresses are mapped in.
@@ -155,7 +167,7 @@ impl<H: Host> Domain<H> {
                     outcome = outcome.and(settled);
                 }
                 // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) => core::hint::spin_loop(),
+                Err(UnmapError::Busy) => spin_loop(),
                 // Somebody has released what is not theirs.
                 Err(error) => return Err(error),
             }

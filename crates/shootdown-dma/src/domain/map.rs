@@ -1,9 +1,11 @@
 //! Mapping: hold the pages, take addresses, put entries.
 
 use super::owed::{Frames, Thing};
-use super::{Cell, DmaAddr, Domain, Host, MapError, Policy};
+use super::{Cell, DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
+use crate::invalidate::QueueError;
 use crate::iova::{Allocate, Want};
+use crate::sync::spin_loop;
 use crate::table::{self, Part};
 
 /// A piece of memory.
@@ -148,11 +150,13 @@ impl<H: Host> Domain<H> {
             let part =
                 IovaRange::new(range.first() + done, frames.pages).ok_or(MapError::Overflow)?;
             let which = Part::new(done == 0, done + frames.pages == pages);
-            let held = self.hold(frames).map_err(|error| (error, false));
+            let held = self.hold(frames).map_err(|error| (error, None));
             let put = held.and_then(|()| self.put_kept(part, frames, rights, which));
             if let Err((error, stale)) = put {
-                self.take_back(range, done, stale);
-                return Err(error);
+                return match (stale, self.take_back(range, done, stale.is_some())) {
+                    (Some(late), _) | (None, Err(late)) => Err(MapError::NotComplete(late)),
+                    (None, Ok(())) => Err(error),
+                };
             }
             done += frames.pages;
         }
@@ -197,8 +201,13 @@ impl<H: Host> Domain<H> {
 
     /// The last page that may be used.
     #[inline]
-    fn limit(&self) -> u64 {
-        self.config.limit.min(self.table.last_page())
+    pub(super) fn limit(&self) -> u64 {
+        // Above the first zone addresses mean something else.
+        let zone = match self.config.identity {
+            Some(layout) if !without!(ZonesHandedOut) => layout.zone_pages() - 1,
+            _ => u64::MAX,
+        };
+        self.config.limit.min(self.table.last_page()).min(zone)
     }
 
     /// Holds pages, if the domain does that.
@@ -241,14 +250,14 @@ impl<H: Host> Domain<H> {
     }
 
     /// Puts the entries of a range that stays the caller's if that fails. The second of the error: a device may still reach
-    /// what was put for a moment.
+    /// what was put for a moment, as the units have not answered.
     pub(super) fn put_kept(
         &self,
         range: IovaRange,
         frames: Frames,
         rights: Rights,
         part: Part,
-    ) -> Result<(), (MapError, bool)> {
+    ) -> Result<(), (MapError, Option<QueueError>)> {
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
             self.put_in(seat, cell, range, frames, (rights, part))
         });
@@ -264,9 +273,9 @@ impl<H: Host> Domain<H> {
         &self,
         (error, seen): (MapError, Option<IovaRange>),
         frames: Frames,
-    ) -> Result<(), (MapError, bool)> {
+    ) -> Result<(), (MapError, Option<QueueError>)> {
         let frames = self.held(frames);
-        let mut stale = false;
+        let mut stale = None;
         match seen {
             Some(cleared) if !without!(UndoneNotNoted) => {
                 let token = self.engine.note(self.host.cpu(), cleared, true);
@@ -274,7 +283,7 @@ impl<H: Host> Domain<H> {
                 if without!(UndoneNotAwaited) && self.may_owe(self.config.policy) {
                     self.strand(token, thing);
                 } else {
-                    stale = self.wait_for(token, core::iter::once(thing)).is_err();
+                    stale = self.wait_for_all(token, core::iter::once(thing)).err();
                 }
             }
             _ => {
@@ -309,8 +318,9 @@ impl<H: Host> Domain<H> {
                 if self.may_owe(self.config.policy) {
                     self.strand(token, thing);
                 } else {
-                    // What does not complete is kept, and the caller hears of the first error.
-                    let _ = self.wait_for(token, core::iter::once(thing));
+                    // What does not complete is kept.
+                    self.wait_for_all(token, core::iter::once(thing))
+                        .map_err(MapError::NotComplete)?;
                 }
             }
             _ => {
@@ -326,32 +336,60 @@ impl<H: Host> Domain<H> {
     /// Takes back the first `done` pages of a range that is not used after all. `stale`: a device may reach something by the
     /// others.
     #[cold]
-    fn take_back(&self, range: IovaRange, done: u64, stale: bool) {
-        if let Some(part) = IovaRange::new(range.first(), done) {
-            // Mapped by us, just now.
-            let gives = if stale { None } else { Some(range) };
-            let _ = self.unmap_pages(part, gives, Policy::Strict, false);
-        }
+    fn take_back(&self, range: IovaRange, done: u64, stale: bool) -> Result<(), QueueError> {
+        let outcome = match IovaRange::new(range.first(), done) {
+            Some(part) => self.unmap_ours(part, if stale { None } else { Some(range) }),
+            None => Ok(()),
+        };
         match (stale, done) {
             (true, _) => self.strand(self.engine.flush_all(), Self::addresses_of(range)),
             (false, 0) => self.give_back_one(Self::addresses_of(range)),
             _ => {}
+        }
+        outcome
+    }
+
+    /// Unmaps what we have mapped just now, of which nobody has heard: that others are in all cells passes.
+    #[cold]
+    pub(super) fn unmap_ours(
+        &self,
+        range: IovaRange,
+        gives: Option<IovaRange>,
+    ) -> Result<(), QueueError> {
+        loop {
+            let outcome = match self.is_identity(range) {
+                true => self.unmap_identity(range, Policy::Strict),
+                false => self.unmap_pages(range, gives, Policy::Strict, false),
+            };
+            match outcome {
+                Err(UnmapError::Busy) if !without!(BusyGivesUp) => spin_loop(),
+                Err(UnmapError::NotComplete(error)) => return Err(error),
+                _ => return Ok(()),
+            }
         }
     }
 
     /// Units that remember what was not mapped are told that it is.
     #[inline]
     pub(super) fn tell_of_presence(&self, range: IovaRange) -> Result<(), MapError> {
+        self.tell_of(range, Some(range))
+    }
+
+    /// The same. `gives`: the addresses that go back to the allocator if that fails.
+    #[inline]
+    pub(super) fn tell_of(
+        &self,
+        range: IovaRange,
+        gives: Option<IovaRange>,
+    ) -> Result<(), MapError> {
         if !self.config.caches_absence || without!(PresenceNotTold) {
             return Ok(());
         }
         let token = self.engine.invalidate(self.host.cpu(), range, true);
         let told = self.wait(token);
-        told.map_err(|error| {
-            // Mapped by us, just now.
-            let at = DmaAddr(range.first() << Self::SHIFT);
-            let _ = self.unmap_under(Policy::Strict, at, range.pages() << Self::SHIFT);
-            MapError::NotTold(error)
+        told.map_err(|error| match self.unmap_ours(range, gives) {
+            Ok(()) => MapError::NotTold(error),
+            Err(error) => MapError::NotComplete(error),
         })
     }
 }

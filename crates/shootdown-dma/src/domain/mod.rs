@@ -25,6 +25,22 @@
 //! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
 //! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
 //!
+//! # From where
+//! Nobody waits in a cell or with a lock, but some calls wait for the hardware:
+//!
+//! | call | waits |
+//! |---|---|
+//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; where a unit remembers absence; if it fails halfway and the policy is strict |
+//! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
+//! | `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
+//! | `attach`, `announce` | for devices with a cache; where a unit remembers absence |
+//! | `poll`, and what looks only | never |
+//!
+//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
+//! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
+//! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
+//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them.
+//!
 //! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's larger granules. Whatever counts pages
 //! counts these; a unit that [counts in others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
 //!
@@ -101,6 +117,7 @@
 //! | file | does |
 //! |---|---|
 //! | `host.rs` | the kernel's half: CPUs, waiting, references to pages |
+//! | `config.rs` | what a domain is made for |
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
@@ -110,6 +127,7 @@
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
 
+mod config;
 mod counts;
 mod error;
 mod given;
@@ -125,6 +143,7 @@ mod two_step;
 mod unmap;
 mod window;
 
+pub use config::Config;
 pub use counts::Counts;
 pub use error::{DomainError, MapError, UnmapError};
 pub use host::Host;
@@ -140,10 +159,8 @@ use core::mem::ManuallyDrop;
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Engine, Ladder, QueueError, Seat, Token, Unit};
-use crate::iova::identity::Layout;
+use crate::invalidate::{AttachError, Engine, QueueError, Seat, Token, Unit};
 use crate::local::Local;
-use crate::pinned::Pinned;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
 use owed::{Queue, Thing};
@@ -155,103 +172,6 @@ pub struct DmaAddr(pub u64);
 impl fmt::Debug for DmaAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
-    }
-}
-
-/// What a domain is made for.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Config {
-    /// CPUs that map and unmap at the same time.
-    pub cpus: usize,
-    /// What [`unmap`](Domain::unmap) promises.
-    pub policy: Policy,
-    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Held`], and
-    /// harmless with the others.
-    pub holds: bool,
-    /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
-    pub trusted: bool,
-    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is told after mapping too.
-    pub caches_absence: bool,
-    /// The last page that the devices can address, as a number of pages of the table's [granule](Format::GRANULE).
-    pub limit: u64,
-    /// Bounds of what is put off.
-    pub limits: Limits,
-    /// What to tell units when.
-    pub ladder: Ladder,
-    /// Pages have addresses that follow from the memory's where this has room for them. The allocator is to hand out what
-    /// its [zone](Layout::fallback) holds, and nothing else.
-    pub identity: Option<Layout<'static>>,
-    /// What the host promises of [`Host::cpu`].
-    pub pinned: Option<Pinned>,
-}
-
-impl Config {
-    /// For so many CPUs: strict, untrusted, addresses from the allocator.
-    #[must_use]
-    pub const fn new(cpus: usize) -> Self {
-        Self {
-            cpus,
-            policy: Policy::Strict,
-            holds: false,
-            trusted: false,
-            caches_absence: false,
-            limit: u64::MAX,
-            limits: Limits::DEFAULT,
-            ladder: Ladder::DEFAULT,
-            identity: None,
-            pinned: None,
-        }
-    }
-
-    /// The same with this policy. [`Policy::Held`] makes the domain hold its pages.
-    #[must_use]
-    pub const fn policy(self, policy: Policy) -> Self {
-        let holds = self.holds || matches!(policy, Policy::Held);
-        Self { policy, holds, ..self }
-    }
-
-    /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what is its own without a
-    /// locked operation.
-    #[must_use]
-    pub const fn pinned(self, pinned: Pinned) -> Self {
-        Self { pinned: Some(pinned), ..self }
-    }
-
-    /// The same for devices that are trusted as much as the kernel.
-    #[must_use]
-    pub const fn trusted(self) -> Self {
-        Self { trusted: true, ..self }
-    }
-
-    /// The same, with addresses that follow from the memory's where they can.
-    #[must_use]
-    pub const fn identity(self, layout: Layout<'static>) -> Self {
-        Self { identity: Some(layout), ..self }
-    }
-
-    /// The same, for devices that address no page above this.
-    #[must_use]
-    pub const fn limit(self, limit: u64) -> Self {
-        Self { limit, ..self }
-    }
-
-    /// The same with other bounds.
-    #[must_use]
-    pub const fn limits(self, limits: Limits) -> Self {
-        Self { limits, ..self }
-    }
-
-    /// The same, with other costs of telling units.
-    #[must_use]
-    pub const fn ladder(self, ladder: Ladder) -> Self {
-        Self { ladder, ..self }
-    }
-
-    /// The same, with a unit that remembers what was not mapped.
-    #[must_use]
-    pub const fn caching_absence(self) -> Self {
-        Self { caches_absence: true, ..self }
     }
 }
 
@@ -364,6 +284,12 @@ impl<H: Host> Domain<H> {
         tables: H::Tables,
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
     ) -> Result<Self, DomainError> {
+        // Devices that address no page above a limit don't reach zones above it.
+        let identity = config.identity.map(|layout| match without!(IdentityUnlimited) {
+            true => layout,
+            false => layout.at_most(config.limit),
+        });
+        let config = Config { identity, ..config };
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |_| {
@@ -379,6 +305,7 @@ impl<H: Host> Domain<H> {
         if let Some(unit) = other.filter(|_| !without!(GranuleUnchecked)) {
             return Err(DomainError::Granule { unit });
         }
+        let stranded = Local::new(1, |_| Vec::new())?;
         let table = IoPageTable::new(format, tables, cpus)?;
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide && !without!(IdentityUnchecked) {
@@ -389,7 +316,7 @@ impl<H: Host> Domain<H> {
         Ok(Self {
             table,
             engine,
-            stranded: Local::new(1, |_| Vec::new())?,
+            stranded,
             host,
             config,
             addresses,

@@ -1,7 +1,7 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
 use super::owed::{BATCH, FEW, Taken, Thing};
-use super::{Cell, Counts, Domain, Host, WARM};
+use super::{Cell, Counts, Domain, Host, PATIENCE, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
 use crate::iova::{Allocate, FreeError};
@@ -81,8 +81,10 @@ impl<H: Host> Domain<H> {
     /// What a CPU has owed for some time is told to the units. False: somebody was in its cell.
     fn flush_late(&self, cpu: usize) -> bool {
         let late = self.enter(cpu, |cell| {
-            let late = self.seal(cpu, cell);
-            cell.counts.timed_flushes += u64::from(late.is_some());
+            let sealed = self.seal(cpu, cell);
+            cell.counts.timed_flushes += u64::from(sealed.is_some());
+            // Whoever has sealed what is there may not have come to telling it.
+            let late = sealed.or_else(|| cell.owed.last());
             if cell.owed.len() == 0 {
                 // It maps no more: others may want the memory of tables that it remembers.
                 let _ = self.walker(cpu).map(|mut walker| walker.let_go());
@@ -177,9 +179,11 @@ impl<H: Host> Domain<H> {
     /// The allocator has not taken addresses back.
     #[cold]
     fn refused(&self, range: IovaRange, why: FreeError) {
-        // Complete, but it has no memory for its records: try again later.
         debug_assert_eq!(why, FreeError::NoMemory, "{range:?} was mapped");
-        self.strand(Token::DONE, Self::addresses_of(range));
+        if why == FreeError::NoMemory {
+            // Complete, but it has no memory for its records: try again later.
+            self.strand(Token::DONE, Self::addresses_of(range));
+        }
     }
 
     /// Gives back something whose token is complete.
@@ -300,31 +304,52 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// Has the units told of all that is owed, waits until it is complete, and gives it back.
+    /// Has the units told of all that was owed when it began, waits until it is complete, and gives it back.
     ///
     /// # Errors
-    /// See [`QueueError`]: something is still owed.
+    /// See [`QueueError`]: something is still owed. [`QueueError::GaveUp`] also if somebody was in a CPU's part all the time (the
+    /// code that this has interrupted, for instance), or if that can't be entered from here ([`Pinned`](crate::pinned::Pinned)); what the
+    /// others owed was given back.
     pub fn flush(&self) -> Result<(), QueueError> {
+        let mut outcome = Ok(());
         for cpu in 0..self.cells.cpus() {
             let last = self.enter(cpu, |cell| {
                 self.seal(cpu, cell);
                 cell.owed.last()
             });
-            if let Some(Some(token)) = last {
-                self.engine.wait(token, &mut || self.host.relax())?;
+            match last {
+                Some(Some(token)) => self.engine.wait(token, &mut || self.host.relax())?,
+                // One that owes nothing since it was looked at is not missed.
+                None if self.cells.is_stirred(cpu) && !without!(FlushPassesBy) => {
+                    outcome = Err(QueueError::GaveUp);
+                }
+                _ => {}
             }
             self.settle(cpu);
             self.cool(cpu);
         }
-        for at in 0..self.stranded() {
-            let token = self.stranded.enter(0, |list| list.get(at).map(|(token, _)| *token));
-            if let Some(Some(token)) = token {
-                self.engine.wait(token, &mut || self.host.relax())?;
-            }
+        while let Some(token) = self.incomplete()? {
+            self.engine.wait(token, &mut || self.host.relax())?;
         }
         self.settle_stranded();
         self.table.collect();
-        Ok(())
+        outcome
+    }
+
+    /// The token of something that is stranded and not complete.
+    fn incomplete(&self) -> Result<Option<Token>, QueueError> {
+        for _ in 0..PATIENCE {
+            let found = self.stranded.enter(0, |list| {
+                list.iter().map(|(token, _)| *token).find(|token| !self.engine.is_complete(*token))
+            });
+            if let Some(found) = found {
+                return Ok(found);
+            }
+            if !self.host.relax() {
+                break;
+            }
+        }
+        Err(QueueError::GaveUp)
     }
 
     /// Ends the domain: makes everybody forget everything, gives back what is owed, and frees the page table. What is

@@ -1,5 +1,6 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
+pub(crate) mod failures;
 pub(crate) mod granules;
 pub(crate) mod identity;
 mod lengths;

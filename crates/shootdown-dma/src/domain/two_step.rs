@@ -113,9 +113,9 @@ impl<H: Host> Domain<H> {
             reservation.stale = false;
         }
         self.hold(frames)?;
-        self.put_kept(part, frames, rights, Part::Middle).map_err(|(error, stale)| {
-            reservation.stale |= stale;
-            error
+        self.put_kept(part, frames, rights, Part::Middle).map_err(|(error, late)| {
+            reservation.stale |= late.is_some();
+            late.map_or(error, MapError::NotComplete)
         })?;
         reservation.linked += pages;
         Ok(DmaAddr(first << Self::SHIFT))

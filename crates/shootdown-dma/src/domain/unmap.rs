@@ -14,7 +14,7 @@
 use super::owed::{Frames, Page, Thing};
 use super::{Cell, DmaAddr, Domain, Host, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
-use crate::invalidate::Token;
+use crate::invalidate::{QueueError, Token};
 use crate::sync::{Ordering, spin_loop};
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
@@ -93,7 +93,8 @@ impl<H: Host> Domain<H> {
     /// none more. What it promises is the domain's [`Policy`].
     ///
     /// Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
-    /// addresses follow from the memory's are each a mapping of their own (they only know how often they are used).
+    /// addresses follow from the memory's (and superpages where they are mapped so) are each a mapping of their own, which only knows
+    /// how often it is used.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
@@ -384,6 +385,15 @@ impl<H: Host> Domain<H> {
         token: Token,
         things: impl Iterator<Item = Thing>,
     ) -> Result<(), UnmapError> {
+        self.wait_for_all(token, things).map_err(UnmapError::NotComplete)
+    }
+
+    /// The same, with what the units say.
+    pub(super) fn wait_for_all(
+        &self,
+        token: Token,
+        things: impl Iterator<Item = Thing>,
+    ) -> Result<(), QueueError> {
         let outcome = self.wait(token);
         for thing in things {
             match outcome {
@@ -391,7 +401,7 @@ impl<H: Host> Domain<H> {
                 Err(_) => self.strand(token, thing),
             }
         }
-        outcome.map_err(UnmapError::NotComplete)
+        outcome
     }
 }
 

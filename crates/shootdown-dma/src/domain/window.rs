@@ -7,10 +7,10 @@ use core::fmt;
 
 use super::map::Segment;
 use super::{DmaAddr, Domain, Host, MapError, UnmapError};
-use crate::addr::{PhysAddr, Rights};
+use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::iova::{AllocError, Allocate, Want};
-use crate::sync::Ordering;
-use crate::table::Format;
+use crate::sync::{Ordering, spin_loop};
+use crate::table::{Detachments, Format};
 
 /// Why there is no window. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,6 +39,9 @@ impl fmt::Display for WindowError {
 
 impl core::error::Error for WindowError {}
 
+/// In place of its first page: somebody is about to map it. No window has that page.
+pub(super) const OPENING: u64 = u64::MAX;
+
 impl<H: Host> Domain<H> {
     /// Maps the first `pages` pages of memory, to be read and written, for good. Returns where they begin for the devices.
     ///
@@ -48,28 +51,65 @@ impl<H: Host> Domain<H> {
         if !self.config.trusted {
             return Err(WindowError::NotTrusted);
         }
-        if self.window.load(Ordering::Acquire) != 0 {
+        // One at a time.
+        let begun = self.window.compare_exchange(0, OPENING, Ordering::Acquire, Ordering::Relaxed);
+        if begun.is_err() && !without!(WindowOpenedTwice) {
             return Err(WindowError::Exists);
         }
-        let limit = self.config.limit.min(self.table.last_page());
-        let want = Want::pages(pages).map(|want| want.below(limit).aligned(self.largest_leaf()));
+        let opened = self.map_window(pages);
+        let first = opened.as_ref().map_or(0, |range| range.first());
+        self.window_pages.store(pages, Ordering::Relaxed);
+        // ORDERING: Release, with the Acquire of who finds it: it is mapped, and its size is known.
+        self.window.store(first, Ordering::Release);
+        opened.map(|range| DmaAddr(range.first() << Self::SHIFT))
+    }
+
+    /// Maps it at addresses of the allocator. No page of it is held: it is not the domain's to say who uses it.
+    fn map_window(&self, pages: u64) -> Result<IovaRange, WindowError> {
+        let aligned = |want: Want| want.below(self.limit()).aligned(self.largest_leaf());
+        let want = Want::pages(pages).map(aligned);
         let want = want.ok_or(WindowError::Addresses(AllocError::Invalid))?;
         let cpu = self.host.cpu();
         let range = self.addresses.alloc(cpu, &want).map_err(WindowError::Addresses)?;
-        let walker = self.table.walker(cpu).ok_or(MapError::Busy);
+        let walker = self.table.walker(cpu).ok_or((MapError::Busy, None));
         let mapped = walker.and_then(|mut walker| {
-            walker.map(range, PhysAddr(0), Rights::ReadWrite).map_err(|e| Self::why(e).0)
+            walker.map(range, PhysAddr(0), Rights::ReadWrite).map_err(Self::why)
         });
-        let mapped = mapped.and_then(|()| self.tell_of_presence(range));
-        if let Err(error) = mapped {
-            // Nobody was told of it, and no device is trusted less for having seen a part of it.
-            let _ = self.addresses.free(cpu, range);
+        let (error, seen) = match mapped.and_then(|()| self.tell_of_window(range)) {
+            Ok(()) => return Ok(range),
+            Err(failed) => failed,
+        };
+        // The addresses are somebody else's when what a device may have seen of them is forgotten.
+        let Some(seen) = seen.filter(|_| !without!(WindowSeenForgotten)) else {
+            self.give_back_one(Self::addresses_of(range));
             return Err(WindowError::Map(error));
+        };
+        let token = self.engine.note(cpu, seen, false);
+        let forgotten = self.wait_for_all(token, core::iter::once(Self::addresses_of(range)));
+        Err(WindowError::Map(forgotten.map_or_else(MapError::NotComplete, |()| error)))
+    }
+
+    /// Units that remember what was not mapped are told of the window; if that fails it is unmapped.
+    fn tell_of_window(&self, range: IovaRange) -> Result<(), (MapError, Option<IovaRange>)> {
+        if !self.config.caches_absence {
+            return Ok(());
         }
-        self.window_pages.store(pages, Ordering::Relaxed);
-        // ORDERING: Release, with the Acquire of who finds it: it is mapped, and its size is known.
-        self.window.store(range.first(), Ordering::Release);
-        Ok(DmaAddr(range.first() << Self::SHIFT))
+        let cpu = self.host.cpu();
+        let token = self.engine.invalidate(cpu, range, true);
+        let Err(error) = self.wait(token) else { return Ok(()) };
+        let mut detached = Detachments::new();
+        // All seats are taken for the time of a walk at most.
+        let mut walker = loop {
+            match self.table.walker(cpu) {
+                Some(walker) => break walker,
+                None => spin_loop(),
+            }
+        };
+        // Mapped by us, just now.
+        let _ = walker.unmap_part(range, &mut detached);
+        drop(walker);
+        self.owe_tables(cpu, &mut detached);
+        Err((MapError::NotTold(error), Some(range)))
     }
 
     /// Pages of the largest leaf that the table has: a window that is aligned to it is mapped by such leaves.
@@ -82,7 +122,7 @@ impl<H: Host> Domain<H> {
     /// The address of a piece of memory in the window.
     pub(super) fn map_in_window(&self, segment: Segment) -> Result<DmaAddr, MapError> {
         let window = self.window.load(Ordering::Acquire);
-        if window == 0 {
+        if window == 0 || window == OPENING {
             return Err(MapError::Refused);
         }
         if segment.bytes == 0 {

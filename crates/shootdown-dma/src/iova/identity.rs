@@ -175,6 +175,11 @@ impl<'a> Layout<'a> {
         Self { limit, ..self }
     }
 
+    /// The same, if its limit is not lower already.
+    pub(crate) const fn at_most(self, limit: u64) -> Self {
+        if limit < self.limit { self.below(limit) } else { self }
+    }
+
     /// The same with addresses that are not translated.
     #[must_use]
     pub const fn without(self, reserved: &'a [IovaRange]) -> Self {

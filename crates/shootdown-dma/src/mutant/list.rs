@@ -227,6 +227,9 @@ mutants! {
     /// Whoever frees tables looks at the first place of each seat only.
     PlacesOverlooked "places-overlooked" Table "table/seat.rs: holds"
         by scene(crate::table::tests::scenes::tables_that_are_remembered_are_kept);
+    /// A sweep that has looked at all below a table begins there again.
+    SweepBeginsAnew "sweep-begins-anew" Table "table/reclaim.rs: sweep_below"
+        by scene(crate::table::tests::scenes::sweeps_come_everywhere);
     /// The second place for the same leaf tables is filled, and not looked into.
     OneWayRemembered "one-way-remembered" Table "table/seat.rs: place"
         by scene(crate::table::tests::scenes::nobody_walks_who_comes_back);
@@ -575,8 +578,29 @@ mutants! {
     /// Zones of identity addresses are taken that end beyond the table.
     IdentityUnchecked "identity-unchecked" Domain "domain/mod.rs: new"
         by scene(crate::domain::tests::identity::identity_zones_beyond_the_table_are_refused);
+    /// Zones that devices don't reach are mapped in.
+    IdentityUnlimited "identity-unlimited" Domain "domain/mod.rs: new"
+        by scene(crate::domain::tests::failures::identity_keeps_the_limit);
+    /// The allocator is asked for addresses that follow from memory's.
+    ZonesHandedOut "zones-handed-out" Domain "domain/map.rs: limit"
+        by scene(crate::domain::tests::failures::the_allocator_keeps_to_its_zone);
+    /// The caller maps in zones, where it is no whole leaf.
+    ZonesMappedAt "zones-mapped-at" Domain "domain/identity.rs: is_in_zones"
+        by scene(crate::domain::tests::failures::zones_are_not_the_callers);
+    /// What was mapped for a moment stays so if all cells are taken.
+    BusyGivesUp "busy-gives-up" Domain "domain/map.rs: unmap_ours"
+        by scene(crate::domain::tests::failures::what_is_taken_back_waits_for_a_cell);
+    /// A flush says that nothing is owed though it was not everywhere.
+    FlushPassesBy "flush-passes-by" Domain "domain/settle.rs: flush"
+        by scene(crate::domain::tests::failures::a_flush_says_where_it_was_not);
+    /// Two windows are opened at the same time.
+    WindowOpenedTwice "window-opened-twice" Domain "domain/window.rs: open_window"
+        by scene(crate::domain::tests::failures::a_window_is_opened_once);
+    /// Addresses of a window that failed are free at once.
+    WindowSeenForgotten "window-seen-forgotten" Domain "domain/window.rs: map_window"
+        by scene(crate::domain::tests::failures::a_window_that_fails_is_taken_back);
     /// Identity addresses of superpages are mapped page by page.
-    IdentityInSmallLeaves "identity-in-small-leaves" Domain "domain/identity.rs: size_of"
+    IdentityInSmallLeaves "identity-in-small-leaves" Domain "domain/identity.rs: sizes_of"
         by scene(crate::domain::tests::identity::superpages_are_identity_too);
     /// Memory that begins within a page is taken for the page.
     UnalignedTaken "unaligned-taken" Domain "domain/map.rs: whole_pages"

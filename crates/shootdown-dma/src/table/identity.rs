@@ -23,7 +23,7 @@ use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
 use super::spill::{Counted, Joined, counted};
 use super::walk::Walker;
-use super::{MapError, MapErrorKind, UnmapError, index, span};
+use super::{MapError, MapErrorKind, UnmapError, index};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::sync::Ordering;
 
@@ -76,7 +76,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     ) -> Result<Acquired, MapError> {
         let pages = 1u64.checked_shl(F::INDEX * level).unwrap_or(0);
         let Some(range) = IovaRange::new(page, pages) else {
-            return Err(MapError { kind: MapErrorKind::OutOfRange, page, undone: None });
+            let kind = if pages == 0 { MapErrorKind::BadAddress } else { MapErrorKind::OutOfRange };
+            return Err(MapError { kind, page, undone: None });
         };
         self.check(range, phys)?;
         let aligned = (page | phys.0 >> F::GRANULE) & (pages - 1) == 0;
@@ -242,8 +243,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         level: u32,
     ) -> Result<(), MapError> {
         self.check(range, phys)?;
-        let step = span::<F>(level);
-        if range.pages() & (step - 1) != 0 {
+        let step = 1u64.checked_shl(F::INDEX * level).unwrap_or(0);
+        if step == 0 || range.pages() & (step - 1) != 0 {
             let page = range.first();
             return Err(MapError { kind: MapErrorKind::BadAddress, page, undone: None });
         }

@@ -67,7 +67,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 return false;
             }
             if sweep.budget == 0 || sweep.detached.is_full() {
-                sweep.from = first;
+                // What is below this one was looked at: its end leads here again, and not to all of that.
+                let below =
+                    if level > 1 && !without!(SweepBeginsAnew) { span::<F>(level) - 1 } else { 0 };
+                sweep.from = first + below;
                 return false;
             }
             sweep.budget -= 1;

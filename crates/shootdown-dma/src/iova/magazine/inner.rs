@@ -10,8 +10,17 @@ use crate::addr::IovaRange;
 impl<A: Allocate> Magazines<A> {
     /// Gives everything that is cached back to the inner allocator, for all CPUs.
     pub fn flush(&self) {
+        self.flush_from(None);
+    }
+
+    /// The same, by one who asks for this CPU: its magazines are entered as their owner does it.
+    fn flush_from(&self, own: Option<usize>) {
         for cpu in 0..self.cpus.cpus() {
-            self.empty(cpu);
+            if own == Some(cpu) {
+                self.cpus.enter_own(cpu, |pairs| self.empty_pairs(cpu, pairs));
+            } else {
+                self.empty(cpu);
+            }
         }
         for class in (0..CLASSES).map(Class) {
             while let Some(mut magazine) = self.depots[class.0].with(Depot::lend) {
@@ -72,7 +81,7 @@ impl<A: Allocate> Magazines<A> {
     pub(super) fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         match self.inner.alloc(cpu, want) {
             Err(AllocError::Exhausted) if !without!(MagazinesNotFlushed) => {
-                self.flush();
+                self.flush_from(Some(cpu));
                 self.inner.alloc(cpu, want)
             }
             outcome => outcome,
@@ -127,6 +136,7 @@ impl<A: Allocate> Magazines<A> {
         let ahead = class.ahead().min(class.most().saturating_sub(loaded.rounds().len()));
         let run = self.inner.alloc_run(cpu, want, 1 + ahead as u64);
         let run = run.map_err(|_| NotSupplied::NotSo)?;
+        debug_assert!(run.pages() <= (1 + ahead as u64) * class.pages(), "more than was asked for");
         // The highest is handed out, as if it had been asked for alone; the next one lies on top.
         let handed = run.last() - (class.pages() - 1);
         let mut block = run.first();

@@ -45,6 +45,9 @@ use crate::addr::IovaRange;
 /// Nodes at the beginning: 4 KiB of them.
 const NODES: usize = 64;
 
+/// A run takes no more than this part of its gap.
+const SHARE: u64 = 4;
+
 /// Nodes that allocations leave to frees: when there is no memory any more, so many frees still can split a run.
 const LEFT: usize = 16;
 
@@ -186,8 +189,8 @@ unsafe impl Allocate for Tree {
         self.alloc_run(cpu, want, 1)
     }
 
-    /// As many as lie in one gap, and no others than would come one by one. With guard pages, and where the alignment is not that
-    /// of the pages, one.
+    /// As many as are asked for, if four times as many lie in the gap, and no others than would come one by one; or one. One
+    /// also with guard pages, and where the alignment is not that of the pages.
     fn alloc_run(&self, _: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
         want.check()?;
         let plan = Plan::of(want).ok_or(AllocError::Exhausted)?;
@@ -197,7 +200,9 @@ unsafe impl Allocate for Tree {
             };
             let abut = want.align == want.pages && (!runs.is_guarded() || without!(RunUnguarded));
             let fit = if without!(RunBeyondGap) { u64::MAX } else { place.below / want.pages };
-            let more = if abut { fit.min(most.saturating_sub(1)) } else { 0 };
+            // Where little is left, others want it too.
+            let plenty = fit >= SHARE.saturating_mul(most);
+            let more = if abut && plenty { most.saturating_sub(1) } else { 0 };
             let pages = (more + 1) * want.pages;
             let Some(range) = IovaRange::new(place.first - more * want.pages, pages) else {
                 return Ok(Err(AllocError::Exhausted));

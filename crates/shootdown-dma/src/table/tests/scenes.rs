@@ -45,6 +45,32 @@ pub(crate) fn tables_of_which_a_page_is_remembered_are_kept() {
     remembered(ArmStage1::<16>::with_granule(3, 0).expect("three levels"), 0x4405);
 }
 
+/// With whatever budget, and however many tables are in the way.
+pub(crate) fn sweeps_come_everywhere() {
+    const BUDGET: usize = 64;
+    for tables in [63, 64, 65, 128, 512] {
+        let mut world = World::new(vtd(), true, &[]);
+        for table in 0..tables {
+            assert!(world.map((table << 9) + 1, 1, PHYS, Rights::Read), "in use");
+        }
+        // An empty one behind them.
+        assert!(world.map(1 << 18, 1, PHYS, Rights::Read));
+        world.unmap(1 << 18, 1).expect("mapped");
+        let mut out = Detachments::new();
+        let turns = tables as usize / BUDGET + 3;
+        let found = (0..turns).any(|_| world.table.sweep(BUDGET, &mut out) == Some(1));
+        assert!(found, "{tables} tables");
+        while let Some(gone) = out.pop() {
+            world.owed.push((gone, true));
+        }
+    }
+}
+
+#[test]
+fn sweeps_find_what_is_empty() {
+    sweeps_come_everywhere();
+}
+
 /// What a CPU remembers is enough for a ring, and for the same memory in two zones far apart.
 #[test]
 pub(crate) fn nobody_walks_who_comes_back() {

@@ -27,7 +27,7 @@ fn shared<F: Manual>(format: F) {
         assert_eq!(acquire(&mut walker, page, phys), Err(MapErrorKind::BadAddress), "not aligned");
     }
     let beyond = walker.acquire_leaf(0, PhysAddr(0), Rights::Read, 9);
-    assert_eq!(beyond.map_err(|error| error.kind), Err(MapErrorKind::OutOfRange), "no such leaf");
+    assert_eq!(beyond.map_err(|error| error.kind), Err(MapErrorKind::BadAddress), "no such leaf");
     // Where pages are is no superpage.
     walker.acquire(PAGE + PAGES + 5, PhysAddr(0x5000), Rights::Read).expect("free");
     assert_eq!(acquire(&mut walker, PAGE + PAGES, PHYS), taken);

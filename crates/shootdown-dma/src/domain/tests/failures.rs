@@ -1,0 +1,169 @@
+//! What is left when something fails halfway: the unit does not answer, cells are taken, addresses mean something else.
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use super::*;
+use crate::domain::window::OPENING;
+
+/// A trusted domain under a unit that remembers what was not there.
+fn absent(world: &World) -> Domain<&World> {
+    domain(world, Config::new(1).policy(Policy::Held).trusted().caching_absence())
+}
+
+/// A window that nobody could be told of is unmapped; its addresses are free when that is complete, and no page was held.
+pub(crate) fn a_window_that_fails_is_taken_back() {
+    let world = World::default();
+    let domain = absent(&world);
+    let free = || domain.addresses().free_pages();
+    let before = free();
+    world.unit().dead = true;
+    let error = domain.open_window(1 << 10).unwrap_err();
+    assert_eq!(error, WindowError::Map(MapError::NotComplete(QueueError::GaveUp)));
+    assert!(free() < before, "a device may have seen it");
+    assert_eq!(domain.flush(), Err(QueueError::GaveUp));
+    world.unit().dead = false;
+    domain.flush().unwrap();
+    assert_eq!((free(), domain.owes()), (before, (0, 0)));
+    assert!(world.refs.lock().unwrap().is_empty(), "no page of it was anybody's");
+    let at = domain.open_window(1 << 10).unwrap();
+    assert_eq!(domain.lookup(DmaAddr(at.0 + 0x5123)).unwrap().0, PhysAddr(0x5123));
+    finish(domain);
+}
+
+/// Two open it at the same time.
+pub(crate) fn a_window_is_opened_once() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).trusted());
+    domain.window.store(OPENING, Ordering::Relaxed);
+    assert_eq!(domain.open_window(16), Err(WindowError::Exists));
+    let early = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
+    assert_eq!(early, Err(MapError::Refused), "not there yet");
+    domain.window.store(0, Ordering::Relaxed);
+    assert!(
+        domain.open_window(0).is_err() && domain.open_window(16).is_ok(),
+        "a failure leaves none"
+    );
+    finish(domain);
+}
+
+/// What was mapped for a moment is unmapped, though all cells are taken just now.
+pub(crate) fn what_is_taken_back_waits_for_a_cell() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
+    let range = IovaRange::new(at.0 >> PAGE_SHIFT, 1).unwrap();
+    let all_taken = Barrier::new(2);
+    let mutant = crate::mutant::current();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let taken = domain.cells.enter(0, |_| {
+                domain.cells.enter(1, |_| {
+                    domain.cells.enter(2, |_| {
+                        all_taken.wait();
+                        std::thread::sleep(Duration::from_millis(20));
+                    })
+                })
+            });
+            assert!(taken.flatten().flatten().is_some());
+        });
+        all_taken.wait();
+        crate::mutant::set(mutant);
+        domain.unmap_ours(range, Some(range)).unwrap();
+    });
+    assert_eq!(domain.lookup(at), None);
+    finish(domain);
+}
+
+/// A flush that could not look everywhere does not say that nothing is owed.
+pub(crate) fn a_flush_says_where_it_was_not() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
+    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
+    domain.unmap(at, PAGE).unwrap();
+    // As code that has interrupted who is in the cell.
+    let below = domain.cells.enter(0, |_| domain.flush());
+    assert_eq!(below, Some(Err(QueueError::GaveUp)));
+    assert_eq!(domain.owes().0, 1);
+    domain.flush().unwrap();
+    assert_eq!(domain.owes().0, 0);
+    finish(domain);
+}
+
+/// The memory of a mapping that failed, strictly, is not the caller's before a device has forgotten it.
+#[test]
+fn a_mapping_that_fails_says_if_a_device_may_still_reach_it() {
+    let world = World::default();
+    let domain = absent(&world);
+    world.unit().dead = true;
+    let error = domain.map(buffer(0), PAGE, Rights::Read).unwrap_err();
+    assert_eq!(error, MapError::NotComplete(QueueError::GaveUp));
+    assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1, "it is held");
+    world.unit().dead = false;
+    domain.flush().unwrap();
+    assert_eq!((world.refs(buffer(0).0 >> PAGE_SHIFT), domain.owes()), (0, (0, 0)));
+    finish(domain);
+}
+
+fn identity<'w>(world: &'w World, limit: u64, layout: Layout<'static>) -> Domain<&'w World> {
+    let format = VtdSecondLevel::new(4, true, true).unwrap();
+    // Not the zone alone: all that there is.
+    let tree = Tight::from(Tree::new(&Space::below(1 << 36)).unwrap());
+    let config = Config::new(1).limit(limit).identity(layout);
+    let domain = Domain::new(world, config, tree, format, world, [(world, ID)]).unwrap();
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    domain
+}
+
+/// Devices that address 32 bits have no identity addresses.
+pub(crate) fn identity_keeps_the_limit() {
+    let world = World::default();
+    let layout = Layout::new(36, 27, LeafSize::Page).unwrap();
+    let domain = identity(&world, 0xf_ffff, layout);
+    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
+    assert!(at.0 < 1 << 32, "{at:?}");
+    domain.unmap(at, PAGE).unwrap();
+    finish(domain);
+}
+
+/// What has no identity address gets none that would mean another page.
+pub(crate) fn the_allocator_keeps_to_its_zone() {
+    let world = World::default();
+    let layout = Layout::new(36, 27, LeafSize::Page).unwrap();
+    let domain = identity(&world, u64::MAX, layout);
+    let memory = PhysAddr(layout.zone_pages() << PAGE_SHIFT);
+    let at = domain.map(memory, PAGE, Rights::Read).unwrap();
+    assert!(at.0 >> PAGE_SHIFT < layout.zone_pages(), "{at:?}");
+    assert_eq!(domain.unmap(at, PAGE), Ok(()));
+    finish(domain);
+}
+
+/// Nor does the caller map where identity addresses are, or might be.
+pub(crate) fn zones_are_not_the_callers() {
+    let world = World::default();
+    let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
+    let domain = identity(&world, u64::MAX, layout);
+    let zone = layout.zone_pages();
+    for (first, pages) in [(zone + 5, 1), (5 * zone + 7, 1), (zone - 1, 2), (4 * zone, 1)] {
+        let range = IovaRange::new(first, pages).unwrap();
+        let mapped = domain.map_at(range, buffer(0), Rights::Read);
+        assert_eq!(mapped, Err(MapError::Refused), "{range:?}");
+    }
+    let last = IovaRange::new(zone - 1, 1).unwrap();
+    domain.map_at(last, buffer(0), Rights::Read).unwrap();
+    domain.unmap_at(last).unwrap();
+    finish(domain);
+}
+
+mod as_it_is {
+    macro_rules! scenes {
+        ($($scene:ident)*) => {
+            $(#[test] fn $scene() { super::$scene(); })*
+        };
+    }
+    scenes! {
+        a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
+        a_flush_says_where_it_was_not identity_keeps_the_limit the_allocator_keeps_to_its_zone
+        zones_are_not_the_callers
+    }
+}
