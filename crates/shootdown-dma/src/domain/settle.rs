@@ -304,43 +304,42 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// Has the units told of all that was owed when it began, waits until it is complete, and gives it back.
+    /// Has the units told of all that is owed, waits until it is complete, and gives it back. What a CPU owes that is in its part
+    /// just now (or that this has interrupted there) is left to that CPU and to [`poll`](Self::poll); what was reported as
+    /// [not complete](super::UnmapError::NotComplete) is not among that.
     ///
     /// # Errors
-    /// See [`QueueError`]: something is still owed. [`QueueError::GaveUp`] also if somebody was in a CPU's part all the time (the
-    /// code that this has interrupted, for instance), or if that can't be entered from here ([`Pinned`](crate::pinned::Pinned)); what the
-    /// others owed was given back.
+    /// See [`QueueError`]: something is still owed.
     pub fn flush(&self) -> Result<(), QueueError> {
-        let mut outcome = Ok(());
         for cpu in 0..self.cells.cpus() {
             let last = self.enter(cpu, |cell| {
                 self.seal(cpu, cell);
                 cell.owed.last()
             });
-            match last {
-                Some(Some(token)) => self.engine.wait(token, &mut || self.host.relax())?,
-                // One that owes nothing since it was looked at is not missed.
-                None if self.cells.is_stirred(cpu) && !without!(FlushPassesBy) => {
-                    outcome = Err(QueueError::GaveUp);
-                }
-                _ => {}
+            if let Some(Some(token)) = last {
+                self.engine.wait(token, &mut || self.host.relax())?;
             }
             self.settle(cpu);
             self.cool(cpu);
         }
-        while let Some(token) = self.incomplete()? {
+        // What is stranded meanwhile was not owed when this began.
+        let (mut first, mut left) =
+            if without!(StrandedPassedBy) { (None, 0) } else { self.incomplete()? };
+        while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
             self.engine.wait(token, &mut || self.host.relax())?;
+            (first, left) = (self.incomplete()?.0, rest);
         }
         self.settle_stranded();
         self.table.collect();
-        outcome
+        Ok(())
     }
 
-    /// The token of something that is stranded and not complete.
-    fn incomplete(&self) -> Result<Option<Token>, QueueError> {
+    /// The token of something that is stranded and not complete; and how many things are stranded.
+    fn incomplete(&self) -> Result<(Option<Token>, usize), QueueError> {
         for _ in 0..PATIENCE {
             let found = self.stranded.enter(0, |list| {
-                list.iter().map(|(token, _)| *token).find(|token| !self.engine.is_complete(*token))
+                let mut tokens = list.iter().map(|(token, _)| *token);
+                (tokens.find(|token| !self.engine.is_complete(*token)), list.len())
             });
             if let Some(found) = found {
                 return Ok(found);

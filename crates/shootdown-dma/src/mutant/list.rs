@@ -590,9 +590,9 @@ mutants! {
     /// What was mapped for a moment stays so if all cells are taken.
     BusyGivesUp "busy-gives-up" Domain "domain/map.rs: unmap_ours"
         by scene(crate::domain::tests::failures::what_is_taken_back_waits_for_a_cell);
-    /// A flush says that nothing is owed though it was not everywhere.
-    FlushPassesBy "flush-passes-by" Domain "domain/settle.rs: flush"
-        by scene(crate::domain::tests::failures::a_flush_says_where_it_was_not);
+    /// A flush does not wait for what was stranded.
+    StrandedPassedBy "stranded-passed-by" Domain "domain/settle.rs: flush"
+        by scene(crate::domain::tests::failures::a_flush_waits_for_what_was_stranded);
     /// Two windows are opened at the same time.
     WindowOpenedTwice "window-opened-twice" Domain "domain/window.rs: open_window"
         by scene(crate::domain::tests::failures::a_window_is_opened_once);

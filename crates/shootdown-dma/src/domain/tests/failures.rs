@@ -75,16 +75,18 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     finish(domain);
 }
 
-/// A flush that could not look everywhere does not say that nothing is owed.
-pub(crate) fn a_flush_says_where_it_was_not() {
+/// What was reported as not complete is complete when a flush says so.
+pub(crate) fn a_flush_waits_for_what_was_stranded() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
-    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
-    domain.unmap(at, PAGE).unwrap();
-    // As code that has interrupted who is in the cell.
-    let below = domain.cells.enter(0, |_| domain.flush());
-    assert_eq!(below, Some(Err(QueueError::GaveUp)));
-    assert_eq!(domain.owes().0, 1);
+    let domain = domain(&world, Config::new(1));
+    let mapped = [0, 1].map(|n| domain.map(buffer(n), PAGE, Rights::Read).unwrap());
+    world.unit().dead = true;
+    for at in mapped {
+        assert_eq!(domain.unmap(at, PAGE), Err(UnmapError::NotComplete(QueueError::GaveUp)));
+    }
+    assert_eq!(domain.owes().0, 2);
+    assert_eq!(domain.flush(), Err(QueueError::GaveUp), "nothing is complete");
+    world.unit().dead = false;
     domain.flush().unwrap();
     assert_eq!(domain.owes().0, 0);
     finish(domain);
@@ -163,7 +165,7 @@ mod as_it_is {
     }
     scenes! {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
-        a_flush_says_where_it_was_not identity_keeps_the_limit the_allocator_keeps_to_its_zone
+        a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
         zones_are_not_the_callers
     }
 }
