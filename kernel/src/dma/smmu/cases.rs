@@ -14,7 +14,8 @@ use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu, Refuses};
 use crate::dma::marred::{Rule, mar};
 use crate::dma::registers::{SLOTS, word};
-use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage, refusals};
+use crate::dma::suite::refusals::refusals;
+use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage};
 use crate::memory::{self, FRAME};
 
 pub const CASES: &[Case<Smmu>] = &[

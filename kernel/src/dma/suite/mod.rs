@@ -15,7 +15,7 @@
 mod pages;
 mod places;
 mod policies;
-mod refusals;
+pub mod refusals;
 mod stage;
 
 use shootdown_dma::domain::{MapError, UnmapError};
@@ -27,7 +27,6 @@ use crate::cmdline::{Options, Sabotage};
 use crate::say;
 use crate::verdict::Verdict;
 
-pub use refusals::refusals;
 pub use stage::{Behind, Buffer, Stage};
 
 /// Why a case can't say what it was asked.
