@@ -258,9 +258,13 @@ impl Addresses<'_> {
     }
 }
 
-/// No device may reach this page of memory, nor those behind it, by these addresses any more.
-pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr) {
+/// No device may reach this page of memory, nor those behind it, by these addresses any more; as long as nobody has mapped it
+/// there again, which only the caller knows.
+pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr, is_again: impl FnOnce() -> bool) {
     io_step(false);
+    if is_again() {
+        return;
+    }
     let pages = addresses.range.pages();
     check(|h| {
         let old = |cached: &Cached| {

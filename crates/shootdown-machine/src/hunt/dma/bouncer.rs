@@ -4,7 +4,7 @@ use shootdown_dma::bounce::{MapError, Mapped};
 use shootdown_dma::{DmaAddr, PhysAddr, Policy, Rights};
 
 use super::driver::{Content, Driver, excuse, insist_with};
-use crate::hunt::hw;
+use crate::hunt::{hw, io};
 use crate::oracle::Invariant;
 
 /// Where in its frame a buffer lies, and how long it is.
@@ -52,12 +52,22 @@ impl Driver {
         policy: Policy,
     ) -> Content {
         self.used_bounced(&mapped, page);
-        let at = self.page_of(&mapped);
+        let range = self.range(self.page_of(&mapped), 1);
+        let pools = &self.kernel.pools;
+        let times = pools.times_taken(page);
         if let Some(guarded) = self.kernel.guarded(self.number) {
             insist_with(mapped, |mapped| guarded.unmap(policy, mapped));
         }
         if policy == Policy::Strict {
-            self.is_revoked(at, 1, page);
+            // Another CPU may have it by now, at the same address where that follows from the page.
+            let addresses = self.kernel.addresses(self.number, range);
+            io::is_revoked(addresses, page, || {
+                let again = pools.times_taken(page) != times;
+                if again {
+                    hw::witness("bounce-page-taken-again");
+                }
+                again
+            });
         }
         self.kernel.frames.give(first, 1);
         Content::Nothing

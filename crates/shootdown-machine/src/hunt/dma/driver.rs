@@ -187,7 +187,7 @@ impl Driver {
     }
 
     /// The addresses of so many pages, as the machine counts.
-    fn range(self, at: DmaAddr, pages: u64) -> IovaRange {
+    pub(super) fn range(self, at: DmaAddr, pages: u64) -> IovaRange {
         let pages = pages * (self.page() / SMALL);
         IovaRange::new(at.0 / SMALL, pages).expect("mapped pages are a range")
     }
@@ -213,7 +213,8 @@ impl Driver {
     }
 
     pub(super) fn is_revoked(self, at: DmaAddr, pages: u64, first: PhysAddr) {
-        io::is_revoked(self.kernel.addresses(self.number, self.range(at, pages)), first);
+        let addresses = self.kernel.addresses(self.number, self.range(at, pages));
+        io::is_revoked(addresses, first, || false);
     }
 
     fn map(self, content: Content, pages: u64, rights: Rights) -> Content {

@@ -18,11 +18,12 @@ use crate::oracle::Invariant;
 const PAGES: usize = 2;
 const FIRST: u64 = 0x5000_0000;
 
-/// Which page each CPU has cleared last, and which were cleared ever.
-#[derive(Default)]
+/// Which page each CPU has cleared last, and how often each was.
 pub(super) struct Pools {
     last: [Cell<u64>; MAX_CPUS],
-    used: [Cell<bool>; TWO * PAGES],
+    times: [Cell<u32>; TWO * PAGES],
+    /// The logarithm of the bytes of a page.
+    granule: u32,
 }
 
 /// The pool of a domain.
@@ -33,14 +34,29 @@ pub(super) fn of(domain: usize, granule: u32) -> Pool {
 }
 
 impl Pools {
+    pub fn new(granule: u32) -> Self {
+        let last = std::array::from_fn(|_| Cell::default());
+        Self { last, times: std::array::from_fn(|_| Cell::default()), granule }
+    }
+
     /// The page that this CPU has been given last.
     pub fn last(&self) -> PhysAddr {
         PhysAddr(self.last[hw::this_cpu().index()].get())
     }
 
+    fn times(&self, page: PhysAddr) -> &Cell<u32> {
+        &self.times[((page.0 - FIRST) >> self.granule) as usize]
+    }
+
+    /// How often it was taken from the pool.
+    pub fn times_taken(&self, page: PhysAddr) -> u32 {
+        self.times(page).get()
+    }
+
     /// What is kept, as numbers.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        self.last.iter().map(|page| page.get())
+        let times = self.times.iter().map(|times| u64::from(times.get()));
+        self.last.iter().map(|page| page.get()).chain(times)
     }
 }
 
@@ -54,8 +70,8 @@ impl<F: Format> Access for Devices<F> {
         io::is_out_of_reach(first, Invariant::FrameReuse);
         let pools = &Kernel::here().pools;
         pools.last[hw::this_cpu().index()].set(first.0);
-        let used = &pools.used[((first.0 - FIRST) >> F::GRANULE) as usize];
-        if used.replace(true) {
+        let times = pools.times(first);
+        if times.replace(times.get() + 1) != 0 {
             hw::witness("bounce-page-reused");
         }
     }

@@ -67,6 +67,11 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
     ("policy=strict; map a, unmap a", Mutant::WaitSkipped, Invariant::Revocation),
     ("policy=strict; map a, unmap a", Mutant::DomainMistaken, Invariant::Revocation),
     ("policy=strict atc=on; map a, unmap a", Mutant::DevicesNotTold, Invariant::Revocation),
+    (
+        "policy=strict bounce=on; bounce a, unmap a",
+        Mutant::StrictDoesNotWait,
+        Invariant::Revocation,
+    ),
 ];
 
 #[test]
@@ -86,6 +91,20 @@ fn a_broken_library_is_found() {
         mutant::set(None);
         assert_eq!(without, Some(*invariant), "{text} with {}", mutant.name());
     }
+}
+
+/// Where addresses follow from pages, a page of the pool is at the same address for whoever has it next.
+#[test]
+fn a_pool_s_page_in_other_hands_is_no_breach() {
+    let text = "policy=strict from=identity bounce=on; bounce a, unmap a; bounce b, bounce c";
+    let program: DmaProgram = text.parse().unwrap();
+    let mut again = 0;
+    for seed in 0..2000 {
+        let outcome = play(&program, seed, false);
+        assert!(!outcome.end.is_failure(), "{}", tell(&program, seed));
+        again += u32::from(outcome.witnesses.contains(&"bounce-page-taken-again"));
+    }
+    assert!(again > 0, "never taken before its last owner looked");
 }
 
 /// The first of random programs that breaks a promise when its kernel makes this mistake, and the promise.

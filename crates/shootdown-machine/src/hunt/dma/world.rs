@@ -116,7 +116,7 @@ impl Kernel {
             free: Cell::new(config.tables.min(tables.len())),
             tables: std::array::from_fn(|n| Cell::new(*tables.get(n).unwrap_or(&PhysAddr(0)))),
             sides: std::array::from_fn(|_| AtomicU64::new(0)),
-            pools: Pools::default(),
+            pools: Pools::new(config.format.granule()),
             limbo: Limbo::default(),
             clock: Cell::new(0),
             window: Cell::new(DmaAddr(0)),
