@@ -49,13 +49,6 @@ impl<T> Fixed<T> {
     }
 }
 
-/// Aborts when there is no memory, as other collections do.
-impl<T> FromIterator<T> for Fixed<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Self {
-        Self(imp::place(items.into_iter().collect()))
-    }
-}
-
 impl<T> Deref for Fixed<T> {
     type Target = [T];
 

@@ -46,6 +46,7 @@ pub mod addr;
 pub mod bounce;
 pub mod domain;
 pub mod fixed;
+mod held;
 pub mod invalidate;
 pub mod iova;
 pub mod local;

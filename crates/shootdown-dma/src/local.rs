@@ -43,6 +43,7 @@
 use core::fmt;
 
 use crate::fixed::{Fixed, NoMemory};
+use crate::held::Held;
 use crate::pinned::{Pinned, light_fence};
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
@@ -299,6 +300,7 @@ struct Inside<'a, T> {
 impl<T> Inside<'_, T> {
     #[inline]
     fn run<R>(self, f: impl FnOnce(&mut T) -> R) -> R {
+        let _held = Held::one();
         // SAFETY: I1: nobody else is here until `self` is dropped.
         self.cell.value.with_mut(|value| f(unsafe { &mut *value }))
     }

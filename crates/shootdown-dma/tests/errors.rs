@@ -43,7 +43,8 @@ fn told(kind: Kind, finder: Finder, at: u64) -> (Vec<QueueError>, u32) {
     let hardware = Hardware::new(kind, SLOTS, 0, at);
     hardware.state.lock().unwrap().plan = Some((at, Fault::Refuse(1)));
     let unit = unit(&hardware);
-    let engines = [7, 9].map(|id| Engine::new(1, [(&unit, DomainId(id))], Ladder::DEFAULT));
+    let engines =
+        [7, 9].map(|id| Engine::new(1, [(&unit, DomainId(id))], Ladder::DEFAULT).unwrap());
     let mut told = Vec::new();
     for engine in &engines {
         let _seat = engine.attach(0, DeviceId(3), false).unwrap();

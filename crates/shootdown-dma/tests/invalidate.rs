@@ -77,7 +77,7 @@ struct World<'a> {
 
 impl<'a> World<'a> {
     fn new(units: [&'a Model; 2]) -> Self {
-        let engine = Engine::new(2, units.map(|u| (u, DOMAIN)), Ladder::DEFAULT);
+        let engine = Engine::new(2, units.map(|u| (u, DOMAIN)), Ladder::DEFAULT).unwrap();
         for (n, unit) in units.iter().enumerate() {
             let _ = engine.attach(n, DEVICE, n == 0).unwrap();
             unit.attach(DEVICE, DOMAIN, n == 0);
@@ -190,7 +190,7 @@ proptest! {
 #[test]
 fn a_batch_grows_while_a_unit_is_full() {
     let unit = Model::with_powers(1, Powers::ALL.with_room(18));
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, false).unwrap();
     let tokens: Vec<Token> =
         (0..200).map(|n| engine.invalidate(0, range(1 + 3 * n, 1), true)).collect();
@@ -204,7 +204,7 @@ fn a_batch_grows_while_a_unit_is_full() {
 #[test]
 fn a_unit_with_no_device_behind_it_is_not_told() {
     let [near, far] = [Model::new(1), Model::new(2)];
-    let engine = Engine::new(1, [(&near, DOMAIN), (&far, DomainId(9))], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&near, DOMAIN), (&far, DomainId(9))], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, true).unwrap();
     let token = engine.invalidate(0, range(5, 1), true);
     assert_eq!((near.queued(), far.queued()), (2, 0));
@@ -219,8 +219,8 @@ fn a_unit_with_no_device_behind_it_is_not_told() {
 #[test]
 fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT);
-    let other = Engine::new(1, [(&unit, DomainId(8))], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
+    let other = Engine::new(1, [(&unit, DomainId(8))], Ladder::DEFAULT).unwrap();
     let seat = engine.attach(0, DEVICE, true).unwrap();
     let _other = other.attach(0, DeviceId(4), true).unwrap();
     unit.attach(DEVICE, DOMAIN, true);
@@ -252,7 +252,7 @@ fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
 #[test]
 fn who_gives_up_can_ask_again() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, false).unwrap();
     let token = engine.note(0, range(5, 1), true);
     assert_eq!(engine.wait(token, &mut || false), Err(QueueError::GaveUp));
@@ -295,7 +295,7 @@ fn an_interrupt_on_top_of_a_submission_is_served() {
         depth: Default::default(),
     }));
     let interrupting: &_ = interrupting;
-    let engine = Engine::new(1, [(interrupting, DOMAIN)], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(interrupting, DOMAIN)], Ladder::DEFAULT).unwrap();
     let engine: &_ = Box::leak(Box::new(engine));
     let _ = interrupting.engine.set(engine);
     let _seat = engine.attach(0, DEVICE, false).unwrap();
@@ -316,7 +316,7 @@ fn an_interrupt_on_top_of_a_submission_is_served() {
 fn threads_share_lanes() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let unit = Model::with_powers(7, Powers::ALL.with_room(20));
-    let engine = Engine::new(2, [(&unit, DOMAIN)], Ladder::DEFAULT);
+    let engine = Engine::new(2, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN, true);
     let stop = AtomicBool::new(false);

@@ -72,7 +72,7 @@ type Domain = Arc<Engine<At>>;
 
 fn domain(attached: bool) -> (Arc<Walker>, Domain) {
     let unit = Arc::new(Walker::new());
-    let engine = Engine::new(1, [(At(Arc::clone(&unit)), DomainId(1))], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(At(Arc::clone(&unit)), DomainId(1))], Ladder::DEFAULT).unwrap();
     if attached {
         let _seat = engine.attach(0, DeviceId(1), false).unwrap();
     }

@@ -312,7 +312,7 @@ fn a_ring_that_is_too_small_or_no_power_of_two_is_refused() {
         [(SLOTS as u64, true), (SLOTS as u64 / 2, false), (SLOTS as u64 + 1, false)]
     {
         let hardware = Hardware::new(Kind::Amd, slots, 0, 1);
-        assert_eq!(Queue::new(&hardware, Amd { slots, facts: AMD }).is_some(), fits);
+        assert_eq!(Queue::new(&hardware, Amd { slots, facts: AMD }).is_ok(), fits);
     }
 }
 
@@ -397,7 +397,7 @@ fn an_engine_drives_all_kinds() {
         Box::new(Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap()),
     ];
     let members = units.iter().map(|unit| (unit, DomainId(7)));
-    let engine = Engine::new(2, members, Ladder::DEFAULT);
+    let engine = Engine::new(2, members, Ladder::DEFAULT).unwrap();
     for unit in 0..4 {
         let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
     }
@@ -448,7 +448,7 @@ fn all_goes_at_once_on_all_kinds() {
             Box::new(Queue::new(&hardware[4], Amd { slots, facts: tables }).unwrap()),
         ];
         let alone = Ladder::DEFAULT.with_live(1).with_everything(1, 0);
-        let engine = Engine::new(1, units.iter().map(|unit| (unit, DomainId(7))), alone);
+        let engine = Engine::new(1, units.iter().map(|unit| (unit, DomainId(7))), alone).unwrap();
         for (unit, hardware) in hardware.iter().enumerate() {
             let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
             let mut state = hardware.state.lock().unwrap();

@@ -46,4 +46,7 @@ counts! {
     identities,
     /// Mappings whose address could not follow from the memory's.
     fallbacks,
+    /// Things that can't come back, as there was no memory to note that they are owed when the hardware did not answer, or the
+    /// allocator had none.
+    lost,
 }

@@ -30,6 +30,16 @@ impl Segment {
     }
 }
 
+/// Pieces that lie one after the other, as one.
+fn in_one(segments: &[Segment]) -> Option<Segment> {
+    let (first, rest) = segments.split_first()?;
+    rest.iter().try_fold(*first, |all, next| {
+        let follows = all.phys.0.checked_add(all.bytes) == Some(next.phys.0);
+        let bytes = all.bytes.checked_add(next.bytes)?;
+        follows.then_some(Segment { phys: all.phys, bytes })
+    })
+}
+
 impl<H: Host> Domain<H> {
     /// Maps `bytes` bytes of memory from `phys` on, and says by which address devices reach it: the same place within the
     /// page. They reach all of the pages that it lies in.
@@ -65,7 +75,8 @@ impl<H: Host> Domain<H> {
             self.tell_of_presence(range)?;
             return Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))));
         }
-        let warm = if frames.pages == 1 { self.map_warm(frames, rights)? } else { None };
+        let kept = frames.pages == 1 && (self.addresses.may_keep() || without!(KeepsAll));
+        let warm = if kept { self.map_warm(frames, rights)? } else { None };
         let range = match warm {
             Some(range) => range,
             None => self.map_fresh(frames, rights)?,
@@ -121,7 +132,9 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Maps pieces of memory so that a device finds them one after the other.
+    /// Maps pieces of memory so that a device finds them one after the other. In a domain with a window whose policy is
+    /// [`Policy::Bypass`] they stay there if they lie one after the other in memory, too; else they get addresses of their own, as
+    /// without it, and are unmapped as under [`Policy::Lazy`].
     ///
     /// # Errors
     /// See [`MapError`]; [`MapError::Unaligned`] if there would be a gap.
@@ -141,6 +154,11 @@ impl<H: Host> Domain<H> {
                 return Err(MapError::Unaligned);
             }
             pages = pages.checked_add(frames.pages).ok_or(MapError::Overflow)?;
+        }
+        if self.config.policy == Policy::Bypass {
+            if let Some(all) = in_one(segments) {
+                return self.map_in_window(all);
+            }
         }
         let range = self.allocate(pages)?;
         let mut done = 0;
@@ -300,8 +318,8 @@ impl<H: Host> Domain<H> {
         (MapError::Table(error.kind), error.undone)
     }
 
-    /// Entries could not be put. What a device may have seen of them is owed, or waited for if the policy is strict: the
-    /// caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
+    /// Entries could not be put. What a device may have seen of them is owed, or waited for if the policy is strict or too much is
+    /// owed already: the caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
     #[cold]
     fn unput(
         &self,
@@ -309,16 +327,13 @@ impl<H: Host> Domain<H> {
         range: IovaRange,
         frames: Frames,
     ) -> Result<(), MapError> {
-        let gives = Some(range);
         let frames = self.held(frames);
         match seen {
             Some(cleared) if !without!(UndoneNotNoted) => {
-                let token = self.engine.note(self.host.cpu(), cleared, true);
-                let thing = Thing::Mapping { cleared, gives, frames };
-                if self.may_owe(self.config.policy) {
-                    self.strand(token, thing);
-                } else {
-                    // What does not complete is kept.
+                let thing = Thing::Mapping { cleared, gives: Some(range), frames };
+                // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
+                if let Err(thing) = self.owe_thing(thing) {
+                    let token = self.engine.note(self.host.cpu(), cleared, true);
                     self.wait_for_all(token, core::iter::once(thing))
                         .map_err(MapError::NotComplete)?;
                 }

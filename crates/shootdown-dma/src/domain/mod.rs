@@ -15,7 +15,8 @@
 //! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
 //! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out.
 //! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
-//! [`Policy::Strict`].
+//! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may owe; if
+//! there is more, it grows.)
 //!
 //! # Invariants
 //! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages of tables back to where they
@@ -30,7 +31,8 @@
 //!
 //! | call | waits |
 //! |---|---|
-//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; where a unit remembers absence; if it fails halfway and the policy is strict |
+//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; and as the next |
+//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` only if that can't be owed |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
 //! | `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
 //! | `attach`, `announce` | for devices with a cache; where a unit remembers absence |
@@ -249,6 +251,8 @@ pub struct Domain<H: Host> {
     cells: Local<Cell>,
     /// What could not be given back, nor queued: the hardware did not answer. Hardly ever anything.
     stranded: Local<Vec<(Token, Thing)>>,
+    /// Things for which there was no room there.
+    lost: AtomicU64,
     /// When what is owed was flushed last, by the clock of [`poll`](Domain::poll).
     flushed_at: AtomicU64,
     /// Tables that are not too many.
@@ -299,13 +303,17 @@ impl<H: Host> Domain<H> {
             Ok(Cell { owed, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
         })?;
         let cells = cells.pinned(config.pinned, own);
-        let engine = Engine::new(cpus, units, config.ladder);
+        let engine = Engine::new(cpus, units, config.ladder)?;
         // A unit that counts in other pages would forget others than it is told to.
         let other = engine.units().position(|unit| unit.granule() != Self::SHIFT);
         if let Some(unit) = other.filter(|_| !without!(GranuleUnchecked)) {
             return Err(DomainError::Granule { unit });
         }
-        let stranded = Local::new(1, |_| Vec::new())?;
+        let stranded = Local::try_new(1, |_| {
+            let mut list = Vec::new();
+            list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
+            Ok(list)
+        })?;
         let table = IoPageTable::new(format, tables, cpus)?;
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide && !without!(IdentityUnchecked) {
@@ -317,6 +325,7 @@ impl<H: Host> Domain<H> {
             table,
             engine,
             stranded,
+            lost: AtomicU64::new(0),
             host,
             config,
             addresses,

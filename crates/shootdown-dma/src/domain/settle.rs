@@ -108,7 +108,8 @@ impl<H: Host> Domain<H> {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
-                let room = WARM - cell.warm.len();
+                let keeps = self.addresses.may_keep() || without!(KeepsAll);
+                let room = if keeps { WARM - cell.warm.len() } else { 0 };
                 let mut gives = taken.pages().iter().filter_map(|page| page.gives());
                 cell.warm.extend(gives.by_ref().take(room));
                 let mut len = 0;
@@ -209,9 +210,15 @@ impl<H: Host> Domain<H> {
         let mut thing = Some(thing);
         while thing.is_some() {
             let kept = self.stranded.enter(0, |list| match thing.take() {
-                Some(thing) if list.try_reserve(1).is_ok() => list.push((token, thing)),
-                // No memory for the note that it is owed: it stays out of use for ever, which is safe.
-                _ => {}
+                // There is room for as many as a CPU may owe; more only where there is memory for more.
+                Some(thing) if list.len() < list.capacity() || list.try_reserve(1).is_ok() => {
+                    list.push((token, thing));
+                }
+                // No memory for the note that it is owed: it stays out of use for ever, which is safe, and is counted.
+                Some(_) => {
+                    self.lost.fetch_add(1, Ordering::Relaxed);
+                }
+                None => {}
             });
             if kept.is_none() {
                 spin_loop();
@@ -286,6 +293,7 @@ impl<H: Host> Domain<H> {
         for cpu in 0..self.cells.cpus() {
             self.enter(cpu, |cell| all.add(&cell.tally()));
         }
+        all.lost = self.lost.load(Ordering::Relaxed);
         all
     }
 

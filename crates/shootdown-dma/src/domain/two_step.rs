@@ -59,7 +59,7 @@ impl fmt::Display for Reservation {
 }
 
 impl<H: Host> Domain<H> {
-    /// Addresses for so many pages, with nothing behind them yet.
+    /// Addresses for so many pages, with nothing behind them yet: of their own, also in a domain with a window.
     ///
     /// # Errors
     /// See [`MapError`].

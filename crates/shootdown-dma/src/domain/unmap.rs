@@ -267,6 +267,38 @@ impl<H: Host> Domain<H> {
         Left { seat, wait: None, flush, settle, sweep }
     }
 
+    /// Queues something whose entries are cleared already, under the domain's policy.
+    ///
+    /// # Errors
+    /// It, if the policy does not allow that, or there is no room.
+    #[cold]
+    pub(super) fn owe_thing(&self, thing: Thing) -> Result<(), Thing> {
+        if !self.may_owe(self.config.policy) {
+            return Err(thing);
+        }
+        if without!(UndoneUnbounded) {
+            let (range, leaf_only) = thing.covered();
+            self.strand(self.engine.note(self.host.cpu(), range, leaf_only), thing);
+            return Ok(());
+        }
+        let mut thing = Some(thing);
+        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            cell.stop();
+            thing = thing.take().and_then(|thing| cell.owed.push(thing).err());
+            let (flush, settle) = self.look_after(seat, cell);
+            Left { seat, wait: None, flush, settle, sweep: false }
+        });
+        if let Ok(left) = entered {
+            if let Some(token) = left.flush {
+                self.engine.submit(token);
+            }
+            if left.settle {
+                self.settle(left.seat);
+            }
+        }
+        thing.map_or(Ok(()), Err)
+    }
+
     /// The same for one page. `None`: nothing is left to be done.
     #[inline]
     pub(super) fn owe_page(
@@ -336,6 +368,9 @@ impl<H: Host> Domain<H> {
         cell.counts.waits += 1;
         cell.counts.forced_waits += u64::from(may_owe);
         let token = self.engine.invalidate(seat, range, leaf_only);
+        if without!(WaitsInCell) {
+            let _ = self.wait(token);
+        }
         // Room is made for the next.
         let flush = if may_owe { self.seal(seat, cell) } else { None };
         Left { seat, wait: Some(token), flush, settle: may_owe, sweep }

@@ -10,7 +10,7 @@
 //! use shootdown_dma::{DeviceId, DomainId, IovaRange};
 //!
 //! let iommu = Model::new(1);
-//! let engine = Engine::new(2, [(&iommu, DomainId(7))], Ladder::DEFAULT);
+//! let engine = Engine::new(2, [(&iommu, DomainId(7))], Ladder::DEFAULT)?;
 //! let seat = engine.attach(0, DeviceId(3), true)?;
 //! iommu.attach(DeviceId(3), DomainId(7), true);
 //!
@@ -51,8 +51,10 @@
 //! that what has completed it has begun after it. Reading *completed* or *submitted* instead would count a flush that
 //! began before the entry was cleared.
 
+use alloc::vec::Vec;
+
 use crate::addr::{DomainId, IovaRange};
-use crate::fixed::Fixed;
+use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
@@ -98,15 +100,23 @@ pub struct Engine<U> {
 impl<U: Unit> Engine<U> {
     /// An engine for a domain that may have devices behind these units, and is known to each by this id, with a lane for each
     /// of `cpus` CPUs (at least one).
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`NoMemory`]. The units are dropped then.
     pub fn new(
         cpus: usize,
         units: impl IntoIterator<Item = (U, DomainId)>,
         ladder: Ladder,
-    ) -> Self {
-        let members: Fixed<_> = units.into_iter().map(|(u, d)| Member::new(u, d)).collect();
-        let lanes = (0..=cpus.max(1)).map(|_| Lane::new(members.len())).collect();
-        Self { members, lanes, started: AtomicU64::new(0), ladder, unheard: Unheard::new() }
+    ) -> Result<Self, NoMemory> {
+        let mut members = Vec::new();
+        for (unit, domain) in units {
+            members.try_reserve(1).map_err(|_| NoMemory)?;
+            members.push(Member::new(unit, domain)?);
+        }
+        let lanes = Fixed::try_new(cpus.max(1) + 1, |_| Lane::new(members.len()))?;
+        let mut members = members.into_iter();
+        let members = Fixed::try_new(members.len(), |_| members.next().ok_or(NoMemory))?;
+        Ok(Self { members, lanes, started: AtomicU64::new(0), ladder, unheard: Unheard::new() })
     }
 
     /// Something that no other engine has as long as this one lives.

@@ -24,7 +24,7 @@
 //! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was filled again
 //! meanwhile; but that happens after `done` moved on (L7), and then the compare-and-swap of L6 fails.
 
-use crate::fixed::Fixed;
+use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::pending::Pending;
@@ -54,16 +54,16 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub fn new(units: usize) -> Self {
+    pub fn new(units: usize) -> Result<Self, NoMemory> {
         let width = units + 1;
-        Self {
+        Ok(Self {
             state: AtomicU32::new(0),
             closed: AtomicU64::new(0),
             done: AtomicU64::new(0),
             pending: Pending::new(),
-            tickets: (0..FLIGHTS * width).map(|_| AtomicU64::new(0)).collect(),
+            tickets: Fixed::new(FLIGHTS * width, |_| AtomicU64::new(0))?,
             width,
-        }
+        })
     }
 
     /// Takes the lock, if nobody has it.

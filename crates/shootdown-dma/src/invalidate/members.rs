@@ -16,7 +16,7 @@ use core::cell::Cell;
 use core::fmt;
 
 use crate::addr::{DeviceId, DomainId};
-use crate::fixed::Fixed;
+use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::ladder::{Ladder, Plan};
@@ -128,14 +128,14 @@ pub(super) struct Member<U> {
 }
 
 impl<U: Unit> Member<U> {
-    pub fn new(unit: U, domain: DomainId) -> Self {
-        Self {
+    pub fn new(unit: U, domain: DomainId) -> Result<Self, NoMemory> {
+        Ok(Self {
             unit,
             domain,
             devices: AtomicU32::new(0),
-            caching: (0..CACHING).map(|_| AtomicU64::new(0)).collect(),
+            caching: Fixed::new(CACHING, |_| AtomicU64::new(0))?,
             seen: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Lists a device; returns its slot among those with caches. The caller fences (M1).

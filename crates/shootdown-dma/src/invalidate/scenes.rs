@@ -37,7 +37,7 @@ impl<'a> World<'a> {
         // Every other time everything is cheaper than the domain.
         let ladder =
             if seed % 2 == 0 { Ladder::DEFAULT } else { Ladder::DEFAULT.with_everything(100, 0) };
-        let engine = Engine::new(2, members, ladder);
+        let engine = Engine::new(2, members, ladder).unwrap();
         for (n, unit) in units.iter().enumerate() {
             let _ = engine.attach(n, DEVICE, n == 0).unwrap();
             unit.attach(DEVICE, DOMAIN[n], n == 0);
@@ -156,7 +156,7 @@ pub(crate) fn nothing_is_reached_after_completion() {
 #[test]
 pub(crate) fn too_many_ranges_are_all_told() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     let pages = || (0..20).map(|n| 1 + 3 * n);
@@ -175,7 +175,7 @@ pub(crate) fn too_many_ranges_are_all_told() {
 pub(crate) fn who_comes_late_joins() {
     const CPUS: u64 = 64;
     let unit = Model::new(1);
-    let engine = Engine::new(CPUS as usize, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(CPUS as usize, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     let pages = || (0..CPUS).map(|cpu| (cpu, 1 + 3 * cpu));
@@ -221,7 +221,7 @@ fn wait<U: Unit>(engine: &Engine<U>, token: Token, unit: &Model) -> Result<(), Q
 #[test]
 pub(crate) fn a_silent_device_holds_its_domain_back() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
@@ -239,7 +239,7 @@ pub(crate) fn a_silent_device_holds_its_domain_back() {
 pub(crate) fn who_leaves_leaves_nothing() {
     for seed in 0..40 {
         let unit = Model::new(seed);
-        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
         let caches = seed % 2 == 0;
         let seat = engine.attach(0, DEVICE, caches).unwrap();
         unit.attach(DEVICE, DOMAIN[0], caches);
@@ -266,7 +266,7 @@ pub(crate) fn who_leaves_leaves_nothing() {
 #[test]
 pub(crate) fn who_comes_after_an_eviction_finds_nothing() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
@@ -313,7 +313,7 @@ pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
         for (seed, scattered) in (0..8).flat_map(|seed| [(seed, true), (seed, false)]) {
             let unit = Model::new(seed);
             let recorder = Recorder { unit: &unit, told: std::sync::Mutex::default() };
-            let engine = Engine::new(1, [(&recorder, DOMAIN[0])], ladder);
+            let engine = Engine::new(1, [(&recorder, DOMAIN[0])], ladder).unwrap();
             let _seat = engine.attach(0, DEVICE, true).unwrap();
             unit.attach(DEVICE, DOMAIN[0], true);
             let pages = || (0..20).map(|n| 1 + n * 100);
@@ -337,9 +337,9 @@ pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
 #[test]
 pub(crate) fn who_takes_the_place_of_an_evicted_finds_nothing() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let other = DomainId(DOMAIN[0].0 + 7);
-    let next = Engine::new(1, [(&unit, other)], Ladder::DEFAULT);
+    let next = Engine::new(1, [(&unit, other)], Ladder::DEFAULT).unwrap();
     let seat = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
@@ -397,7 +397,7 @@ pub(crate) fn interrupts_leave_their_wish() {
         engine: std::sync::OnceLock::new(),
         state: std::sync::Mutex::default(),
     }));
-    let engine = Engine::new(1, [(interrupting, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(interrupting, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let engine: &_ = std::boxed::Box::leak(std::boxed::Box::new(engine));
     let _ = interrupting.engine.set(engine);
     let _seat = engine.attach(0, DEVICE, false).unwrap();

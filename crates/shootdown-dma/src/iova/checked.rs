@@ -1,13 +1,17 @@
 //! Finding who frees what isn't theirs.
 
+use alloc::vec::Vec;
+
 use super::space::{Space, SpaceError};
 use super::{AllocError, Allocate, FreeError, Tree, Want};
 use crate::addr::IovaRange;
+use crate::sync::{AtomicU64, Ordering};
 
 /// An allocator whose every answer is written down, in a [`Tree`] of its own: for debugging drivers, and allocators.
 ///
-/// Each page that is freed must be live, by whatever way it came: what is freed twice is refused however long ago the
-/// first time was, and whoever has cached it since. It costs a lock that all CPUs share.
+/// A range that is freed must be live, and as long as it was when it was handed out: what is freed twice is refused however long
+/// ago the first time was, and whoever has cached it since; so is a part, or two at once, also where the allocator itself would
+/// take them. It costs a lock that all CPUs share.
 ///
 /// ```
 /// use shootdown_dma::iova::magazine::{Config, Magazines};
@@ -23,17 +27,31 @@ use crate::addr::IovaRange;
 /// ```
 pub struct Checked<A> {
     inner: A,
+    /// Ranges as [`apart`] writes them.
     live: Tree,
+    pages: AtomicU64,
+}
+
+/// A range in twice as many pages: each page is an even one, and the odd ones between them are the range's too. Those between ranges
+/// are nobody's, so that ranges that abut stay apart.
+fn apart(range: IovaRange) -> Option<IovaRange> {
+    IovaRange::new(range.first().checked_mul(2)?, range.pages().checked_mul(2)? - 1)
 }
 
 impl<A: Allocate> Checked<A> {
-    /// `inner`, which hands out pages of `space`.
+    /// `inner`, which hands out pages of `space`: of 2^60 pages at most.
     ///
     /// # Errors
     /// See [`SpaceError`].
     pub fn new(inner: A, space: &Space<'_>) -> Result<Self, SpaceError> {
+        space.check()?;
+        let last = space.last.checked_mul(2).ok_or(SpaceError::TooLarge)? + 1;
+        let mut holes = Vec::new();
+        holes.try_reserve_exact(space.reserved.len()).map_err(|_| SpaceError::NoMemory)?;
+        holes.extend(space.reserved.iter().filter_map(|hole| apart(*hole)));
         // Guard pages are the inner allocator's business.
-        Ok(Self { inner, live: Tree::new(&space.guarded(0))? })
+        let twice = Space::below(last + 1).from(2 * space.first - 1).without(&holes);
+        Ok(Self { inner, live: Tree::new(&twice)?, pages: AtomicU64::new(0) })
     }
 
     /// The allocator that is checked.
@@ -43,7 +61,20 @@ impl<A: Allocate> Checked<A> {
 
     /// Pages that are allocated.
     pub fn live_pages(&self) -> u64 {
-        self.live.pages() - self.live.free_pages()
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, range: IovaRange) -> Result<(), AllocError> {
+        self.live.claim(apart(range).ok_or(AllocError::Exhausted)?)?;
+        self.pages.fetch_add(range.pages(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn forget(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        let all = apart(range).filter(|all| without!(PartUnseen) || self.live.is_run(*all));
+        self.live.free(cpu, all.ok_or(FreeError::NotAllocated)?)?;
+        self.pages.fetch_sub(range.pages(), Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -55,7 +86,7 @@ unsafe impl<A: Allocate> Allocate for Checked<A> {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         let range = self.inner.alloc(cpu, want)?;
         assert!(want.is_met_by(range), "{range:?} does not meet {want:?}");
-        match self.live.claim(range) {
+        match self.note(range) {
             Ok(()) => Ok(range),
             Err(AllocError::NoMemory) => {
                 // It can't be written down, so that nobody gets it.
@@ -68,12 +99,16 @@ unsafe impl<A: Allocate> Allocate for Checked<A> {
 
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
         if !without!(CheckedFreeUnseen) {
-            self.live.free(cpu, range)?;
+            self.forget(cpu, range)?;
         }
         self.inner.free(cpu, range).inspect_err(|_| {
             // It stays allocated. There is room: its node was there a moment ago.
-            let _ = self.live.claim(range);
+            let _ = self.note(range);
         })
+    }
+
+    fn may_keep(&self) -> bool {
+        self.inner.may_keep()
     }
 
     fn drain(&self, cpu: usize) {
@@ -84,6 +119,7 @@ unsafe impl<A: Allocate> Allocate for Checked<A> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::iova::Given;
     use crate::iova::magazine::{Config, Magazines};
 
     pub(crate) fn finds_what_magazines_do_not() {
@@ -101,8 +137,42 @@ pub(crate) mod tests {
         assert_eq!(checked.live_pages(), 4);
     }
 
+    pub(crate) fn finds_parts() {
+        let space = Space::below(1 << 20);
+        let checked = Checked::new(Tree::new(&space).unwrap(), &space).unwrap();
+        let want = Want::pages(4).unwrap();
+        let ranges = [(); 2].map(|()| checked.alloc(0, &want).unwrap());
+        let low = ranges.iter().map(|range| range.first()).min().unwrap();
+        for (first, pages) in
+            [(low, 3), (low + 1, 3), (low + 1, 2), (low, 5), (low, 8), (low + 3, 2)]
+        {
+            let wrong = IovaRange::new(first, pages).unwrap();
+            assert_eq!(checked.free(0, wrong), Err(FreeError::NotAllocated), "{wrong:?}");
+        }
+        assert_eq!(
+            (checked.live_pages(), checked.inner().free_pages()),
+            (8, checked.inner().pages() - 8)
+        );
+        ranges.iter().for_each(|range| checked.free(0, *range).unwrap());
+        assert_eq!(checked.live_pages(), 0);
+    }
+
     #[test]
     fn finds_all() {
         finds_what_magazines_do_not();
+        finds_parts();
+    }
+
+    #[test]
+    fn spaces_are_as_they_are() {
+        let hole = IovaRange::new(50, 4).unwrap();
+        let reserved = [hole];
+        let space = Space::below(60).from(40).without(&reserved);
+        let checked = Checked::new(Tree::new(&space).unwrap(), &space).unwrap();
+        let one = Want::pages(1).unwrap();
+        let all: Vec<_> = core::iter::from_fn(|| checked.alloc(0, &one).ok()).collect();
+        assert_eq!(all.len(), 16);
+        assert_eq!(Checked::new(Given, &Space::below(0)).err(), Some(SpaceError::Empty));
+        assert_eq!(Checked::new(Given, &Space::below(1 << 62)).err(), Some(SpaceError::TooLarge));
     }
 }

@@ -25,4 +25,8 @@ unsafe impl Allocate for Given {
     fn free(&self, _: usize, _: IovaRange) -> Result<(), FreeError> {
         Err(FreeError::NotAllocated)
     }
+
+    fn may_keep(&self) -> bool {
+        false
+    }
 }

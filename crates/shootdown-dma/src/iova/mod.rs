@@ -225,6 +225,12 @@ pub unsafe trait Allocate: Sync {
         }
     }
 
+    /// May who has a single page to give back keep it, for the next one who asks? Not if it matters when, or in which order,
+    /// addresses are handed out again.
+    fn may_keep(&self) -> bool {
+        true
+    }
+
     /// Gives back what is cached for `cpu`, which has gone offline.
     fn drain(&self, cpu: usize) {
         let _ = cpu;
@@ -245,6 +251,10 @@ unsafe impl<A: Allocate + ?Sized> Allocate for &A {
     #[inline]
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
         (**self).free(cpu, range)
+    }
+
+    fn may_keep(&self) -> bool {
+        (**self).may_keep()
     }
 
     fn drain(&self, cpu: usize) {

@@ -164,6 +164,11 @@ unsafe impl<A: Allocate> Allocate for Ring<A> {
         })
     }
 
+    /// Addresses are handed out in the order of the ring.
+    fn may_keep(&self) -> bool {
+        false
+    }
+
     fn drain(&self, cpu: usize) {
         self.inner.drain(cpu);
     }

@@ -17,6 +17,7 @@
 //! | S1 compare-and-swap in `take` | Acquire | S2 | what the one before did under the lock is seen |
 //! | S2 store when done | Release | S1 | |
 
+use crate::held::Held;
 use crate::sync::{AtomicBool, Ordering, UnsafeCell, spin_loop};
 
 /// A value that one at a time may use.
@@ -31,7 +32,7 @@ unsafe impl<T: Send> Sync for Spin<T> {}
 unsafe impl<T: Send> Send for Spin<T> {}
 
 /// Gives the lock back, however its holder leaves.
-struct Taken<'a>(&'a AtomicBool);
+struct Taken<'a>(&'a AtomicBool, #[allow(dead_code)] Held); // counted as long as it lives
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
@@ -66,7 +67,7 @@ impl<T> Spin<T> {
 
     #[inline]
     fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let _taken = Taken(&self.taken);
+        let _taken = Taken(&self.taken, Held::one());
         // SAFETY: `taken` was false and this thread made it true; nobody else comes here before `_taken` is dropped.
         self.value.with_mut(|value| f(unsafe { &mut *value }))
     }

@@ -170,6 +170,9 @@ mutants! {
     /// The checked allocator passes a free on without looking.
     CheckedFreeUnseen "checked-free-unseen" Iova "iova/checked.rs: free"
         by scene(crate::iova::checked::tests::finds_what_magazines_do_not);
+    /// The checked allocator takes a part of what it has handed out.
+    PartUnseen "part-unseen" Iova "iova/checked.rs: forget"
+        by scene(crate::iova::checked::tests::finds_parts);
     /// What a pool holds back is freed when the flush begins.
     FreedBeforeFlush "freed-before-flush" Iova "iova/arena/mod.rs: sweep"
         by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
@@ -536,6 +539,15 @@ mutants! {
 
     // ---- domain
 
+    /// A CPU keeps addresses that the allocator would not hand out again so soon.
+    KeepsAll "keeps-all" Domain "domain/settle.rs: settle"
+        by scene(crate::domain::tests::keeping::addresses_come_back_in_the_allocators_order);
+    /// Who finds no room for what is owed waits in the cell.
+    WaitsInCell "waits-in-cell" Domain "domain/unmap.rs: owe_nothing"
+        by scene(crate::domain::tests::strict_waits);
+    /// What was mapped for a moment is owed beside the bounds.
+    UndoneUnbounded "undone-unbounded" Domain "domain/unmap.rs: owe_thing"
+        by scene(crate::domain::tests::failures::what_failed_is_bounded_too);
     /// The bounds of what a CPU may owe are not looked at.
     BoundIgnored "bound-ignored" Domain "domain/owed.rs: has_room"
         by scene(crate::domain::tests::what_is_owed_is_bounded);

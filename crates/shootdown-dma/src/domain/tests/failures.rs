@@ -47,6 +47,33 @@ pub(crate) fn a_window_is_opened_once() {
     finish(domain);
 }
 
+/// Who maps in vain, again and again, has no more pages held than others; and all come back.
+pub(crate) fn what_failed_is_bounded_too() {
+    let world = World::default();
+    let limits = Limits { entries: 8, flush_at: 4, held_pages: 1200, window_ns: 1 << 40 };
+    let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
+    let before = domain.addresses().free_pages();
+    let mut failed = 0;
+    for _ in 0..20 {
+        world.left.store(2, Ordering::Relaxed);
+        match domain.map(PhysAddr(0x5000_1000), 513 * PAGE, Rights::Write) {
+            Ok(at) => domain.unmap(at, 513 * PAGE).unwrap(),
+            Err(error) => {
+                assert_eq!(error, MapError::Table(MapErrorKind::NoMemory));
+                failed += 1;
+            }
+        }
+        let (entries, pages) = domain.owes();
+        assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
+    }
+    assert!(failed > 4, "{failed}");
+    world.left.store(0, Ordering::Relaxed);
+    domain.flush().unwrap();
+    assert_eq!((domain.owes(), domain.addresses().free_pages()), ((0, 0), before));
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    finish(domain);
+}
+
 /// What was mapped for a moment is unmapped, though all cells are taken just now.
 pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let world = World::default();
@@ -166,6 +193,6 @@ mod as_it_is {
     scenes! {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
         a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
-        zones_are_not_the_callers
+        zones_are_not_the_callers what_failed_is_bounded_too
     }
 }

@@ -46,12 +46,13 @@
 //! | Q11 `reserved` raised | AcqRel | itself, by others before | the same: what was taken is no slot yet, and the slots that one gets may be those that others have found room for since |
 
 use crate::addr::DeviceId;
-use crate::fixed::Fixed;
+use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use super::{BATCH, Command, QueueError, Ticket, Unit};
 
 mod amd;
+mod error;
 mod format;
 mod port;
 mod recover;
@@ -60,6 +61,7 @@ mod smmu;
 mod vtd;
 
 pub use amd::Amd;
+pub use error::RingError;
 pub use format::{Format, Instead, MOST, Slot, Trouble, widen};
 pub use port::Port;
 pub use silence::STRIKES;
@@ -121,30 +123,36 @@ impl<T> core::ops::Deref for Line<T> {
 }
 
 impl<P: Port, F: Format> Queue<P, F> {
-    /// A queue that is set up and empty, head and tail at slot 0. `None` if the ring is no power of two, or has less than
-    /// [`SLOTS`] (twice that if commands are told [twice](Format::repeats)).
-    #[must_use]
-    pub fn new(port: P, format: F) -> Option<Self> {
+    /// A queue that is set up and empty, head and tail at slot 0.
+    ///
+    /// # Errors
+    /// [`RingError::Slots`] if the ring is no power of two, or has less than [`SLOTS`] (twice that if commands are told
+    /// [twice](Format::repeats)); [`RingError::NoMemory`].
+    pub fn new(port: P, format: F) -> Result<Self, RingError> {
         let slots = port.ring().len() / 2;
         let least = if format.repeats() { 2 * SLOTS } else { SLOTS };
-        (slots >= least && slots.is_power_of_two()).then(|| Self::starting_at(port, format, 0))
+        if slots < least || !slots.is_power_of_two() {
+            return Err(RingError::Slots { slots, least });
+        }
+        Self::starting_at(port, format, 0).map_err(|NoMemory| RingError::NoMemory)
     }
 
     /// A queue of any size whose positions begin elsewhere: for tests of what happens when they wrap.
     #[cfg(any(test, loom, feature = "mutants"))]
     #[doc(hidden)]
     pub fn small(port: P, format: F, start: u64) -> Self {
-        Self::starting_at(port, format, start)
+        Self::starting_at(port, format, start).expect("memory")
     }
 
-    fn starting_at(port: P, format: F, start: u64) -> Self {
-        let slots = port.ring().len() as u64 / 2;
+    fn starting_at(port: P, format: F, start: u64) -> Result<Self, NoMemory> {
+        let slots = port.ring().len() / 2;
+        let ends = Fixed::new(slots, |_| AtomicU64::new(0))?;
         port.status().store(start, Ordering::Relaxed);
-        Self {
+        Ok(Self {
             port,
             format,
-            slots,
-            ends: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+            slots: slots as u64,
+            ends,
             taken: Line(AtomicU64::new(0)),
             given: AtomicU64::new(start),
             reserved: Line(AtomicU64::new(start)),
@@ -157,7 +165,7 @@ impl<P: Port, F: Format> Queue<P, F> {
             patched: AtomicU64::new(0),
             idle: Line(AtomicU32::new(0)),
             stuck: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The host's side.

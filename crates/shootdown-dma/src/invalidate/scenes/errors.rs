@@ -31,7 +31,7 @@ pub(crate) fn errors_are_told_once_by_poll() {
     use QueueError::{DeviceTimeout, Refused};
     let model = Model::new(1);
     let unit = Complaining { unit: &model, errors: Mutex::default() };
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let step = &mut || {
         model.step();
         true
@@ -88,7 +88,7 @@ unsafe impl Unit for &Ending {
 #[test]
 pub(crate) fn what_is_complete_stays_so_when_the_unit_ends() {
     let unit = Ending(Mutex::new(0));
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
     let _seat = engine.attach(0, DEVICE, false).unwrap();
     let [first, second] = [5, 9].map(|page| engine.invalidate(0, range(page, 1), true));
     let relax = &mut || false;
@@ -102,7 +102,7 @@ pub(crate) fn what_is_complete_stays_so_when_the_unit_ends() {
 pub(crate) fn a_unit_that_takes_nothing_is_told_of() {
     let unit = Ending(Mutex::new(2));
     for whole in [false, true] {
-        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT);
+        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
         let _seat = engine.attach(0, DEVICE, false).unwrap();
         let token =
             if whole { engine.flush_all() } else { engine.invalidate(0, range(5, 1), true) };

@@ -286,6 +286,11 @@ unsafe impl<F: Flush> Allocate for Arena<F> {
     fn free(&self, _: usize, range: IovaRange) -> Result<(), FreeError> {
         self.give(range, false)
     }
+
+    /// An address comes back when its pool has come round.
+    fn may_keep(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -110,6 +110,11 @@ impl Tree {
         .unwrap_or(Err(AllocError::NoMemory))
     }
 
+    /// Are these pages one run, with nothing live at either end?
+    pub(crate) fn is_run(&self, range: IovaRange) -> bool {
+        self.runs.with(|runs| runs.is_run(range.first(), range.last()))
+    }
+
     /// Makes memory ready for so many nodes more than there are, so that as many frees can't fail for lack of it.
     ///
     /// # Errors

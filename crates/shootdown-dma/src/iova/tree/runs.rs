@@ -402,6 +402,12 @@ impl Runs {
         run.first <= first && (last <= run.last || without!(TreeFreeUnchecked))
     }
 
+    /// Is it all of a run?
+    pub(super) fn is_run(&self, first: u64, last: u64) -> bool {
+        let run = self.node(self.way(first).end());
+        (run.first, run.last) == (first, last)
+    }
+
     /// Is no page of it in a run? (It does not reach past the anchor.)
     pub(super) fn is_free(&self, first: u64, last: u64) -> bool {
         self.node(self.way(first).end()).first > last
