@@ -54,8 +54,8 @@ impl Experiment for Iova {
             }
         } else {
             Effort {
-                batches: 60,
-                pairs: 200_000,
+                batches: 180,
+                pairs: 1 << 16,
                 aging: 100_000_000,
                 patience: Duration::from_secs(10),
             }
@@ -101,7 +101,7 @@ fn times(document: &mut Document, name: &str, workload: &str, threads: usize, ti
     }
 }
 
-/// What measuring costs: loops, chance, a look at the live range that is replaced, and two calls. It is in every other row.
+/// What measuring costs: loops, a look at the live range that is replaced, and two calls. It is in every other row.
 fn harness(document: &mut Document, effort: &Effort, seed: u64) {
     for live in LIVE {
         let mut state = Aged::new(&contestants::Nobody, live, 1, seed);

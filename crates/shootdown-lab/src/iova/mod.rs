@@ -49,17 +49,27 @@ fn take<C: Contestant + ?Sized>(contestant: &C, cpu: usize, pages: u64) -> u64 {
     first.unwrap_or_else(|| panic!("{} has no room for {pages} pages", contestant.name()))
 }
 
+/// A live range to be replaced, and the pages of the one that comes for it. Small, as what is measured shares caches with it.
+#[derive(Clone, Copy)]
+struct Turn {
+    at: u16,
+    pages: u16,
+}
+
 /// A thread's live ranges.
 struct Worker {
     /// How many.
     most: usize,
     live: Vec<(u64, u64)>,
     chance: Chance,
+    /// What is to come: made beforehand, since chance would cost as much as an allocation.
+    turns: Vec<Turn>,
 }
 
 impl Worker {
     fn new(most: usize, seed: u64) -> Self {
-        Self { most, live: Vec::with_capacity(most), chance: Chance(chance(seed, 0) | 1) }
+        let chance = Chance(chance(seed, 0) | 1);
+        Self { most, live: Vec::with_capacity(most), chance, turns: Vec::new() }
     }
 
     /// Fills the live ranges.
@@ -76,16 +86,24 @@ impl Worker {
         }
     }
 
-    /// Replaces so many.
-    fn mixed<C: Contestant + ?Sized>(&mut self, contestant: &C, cpu: usize, pairs: u32) {
-        for _ in 0..pairs {
-            // A product and a shift: a division would cost as much as a free.
-            let at = ((self.chance.next() >> 32) * self.live.len() as u64) >> 32;
-            let at = usize::try_from(at).unwrap_or(0);
-            let pages = self.chance.pages();
-            let (first, old) = self.live[at];
-            contestant.give(cpu, first, old);
-            self.live[at] = (take(contestant, cpu, pages), pages);
+    /// Decides which are replaced next.
+    #[allow(clippy::cast_possible_truncation)] // up to 2^16 live ranges of up to 2^10 pages
+    fn plan(&mut self, pairs: u32) {
+        let (live, chance) = (self.live.len() as u64, &mut self.chance);
+        self.turns.clear();
+        self.turns.extend((0..pairs).map(|_| Turn {
+            at: ((chance.next() >> 32) * live >> 32) as u16,
+            pages: chance.pages() as u16,
+        }));
+    }
+
+    /// Replaces those that were planned.
+    fn mixed<C: Contestant + ?Sized>(&mut self, contestant: &C, cpu: usize) {
+        for turn in &self.turns {
+            let live = &mut self.live[usize::from(turn.at)];
+            contestant.give(cpu, live.0, live.1);
+            let pages = u64::from(turn.pages);
+            *live = (take(contestant, cpu, pages), pages);
         }
     }
 }
@@ -149,6 +167,7 @@ pub fn measure(
     let means = Mutex::new(Vec::new());
     for _ in 0..effort.batches {
         let barrier = Barrier::new(threads);
+        state.workers.iter_mut().take(threads).for_each(|worker| worker.plan(pairs));
         std::thread::scope(|scope| {
             for (cpu, worker) in state.workers.iter_mut().take(threads).enumerate() {
                 let (barrier, means) = (&barrier, &means);
@@ -157,7 +176,7 @@ pub fn measure(
                     let start = Instant::now();
                     match workload {
                         Workload::OnePage => one_page(contestant, cpu, pairs),
-                        Workload::Mixed => worker.mixed(contestant, cpu, pairs),
+                        Workload::Mixed => worker.mixed(contestant, cpu),
                     }
                     let mean = nanoseconds(start.elapsed()) / f64::from(pairs);
                     means.lock().unwrap_or_else(PoisonError::into_inner).push(mean);
@@ -183,10 +202,11 @@ fn probe(
 ) -> u32 {
     let mut pairs = 16;
     loop {
+        state.workers[0].plan(pairs);
         let start = Instant::now();
         match workload {
             Workload::OnePage => one_page(contestant, 0, pairs),
-            Workload::Mixed => state.workers[0].mixed(contestant, 0, pairs),
+            Workload::Mixed => state.workers[0].mixed(contestant, 0),
         }
         if pairs >= effort.pairs || start.elapsed() > Duration::from_millis(5) {
             return pairs.min(effort.pairs);
@@ -209,8 +229,12 @@ pub struct Aged {
 
 impl Aged {
     /// So many live ranges, allocated by all threads.
+    ///
+    /// # Panics
+    /// When they are more than 2^16 for each thread, or the contestant has no room.
     #[must_use]
     pub fn new(contestant: &dyn Contestant, live: usize, threads: usize, seed: u64) -> Self {
+        assert!(live / threads <= 1 << 16, "{live} live ranges: they have numbers of 16 bits");
         let mut workers: Vec<_> =
             (0..threads as u64).map(|n| Worker::new(live / threads, seed ^ n << 32)).collect();
         for (cpu, worker) in workers.iter_mut().enumerate() {
@@ -236,7 +260,8 @@ impl Aged {
             let (cpu, owner) = (turn % cpus, turn / cpus % cpus);
             // The first turn is short, and shows who is slow.
             let pairs = if turn == 0 || start.elapsed() > patience / 16 { 16 } else { TURN };
-            self.workers[owner].mixed(contestant, cpu, pairs);
+            self.workers[owner].plan(pairs);
+            self.workers[owner].mixed(contestant, cpu);
             self.operations += u64::from(pairs) * 2;
             turn += 1;
             if turn % 1024 == 0 {
