@@ -92,7 +92,7 @@ impl Worker {
         let (live, chance) = (self.live.len() as u64, &mut self.chance);
         self.turns.clear();
         self.turns.extend((0..pairs).map(|_| Turn {
-            at: ((chance.next() >> 32) * live >> 32) as u16,
+            at: (((chance.next() >> 32) * live) >> 32) as u16,
             pages: chance.pages() as u16,
         }));
     }
