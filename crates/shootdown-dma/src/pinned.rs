@@ -28,6 +28,9 @@ use core::fmt;
 
 use crate::sync::{Ordering, fence};
 
+/// For what is asked on no CPU's behalf, or on that of one that is not the caller's: nobody's own.
+pub const NOBODY: usize = usize::MAX;
+
 /// See the [module](self).
 ///
 /// ```

@@ -392,7 +392,8 @@ fn addresses_that_are_not_forgotten_stay_out_of_use() {
     guest.map(0x10_1000, 0x10_1fff, 0x8000, 3).unwrap();
     let outcome = guest.unmap(0x10_0000, 0x10_1fff);
     assert!(matches!(outcome, Err(RequestError::NotComplete(_))), "{outcome:?}");
-    assert_eq!(guest.map(0x10_0000, 0x10_0fff, 0x8000, 3), Err(RequestError::Overlap));
+    let again = guest.map(0x10_0000, 0x10_0fff, 0x8000, 3);
+    assert!(matches!(again, Err(RequestError::NotComplete(_))), "{again:?}");
     slow.1.store(1, Ordering::Relaxed);
     assert_eq!(guest.unmap(0x10_0000, 0x10_1fff), Ok(2));
     guest.map(0x10_0000, 0x10_0fff, 0x8000, 3).unwrap();
@@ -401,6 +402,55 @@ fn addresses_that_are_not_forgotten_stay_out_of_use() {
     let again = guest.domain().map_at(range, PhysAddr(0), Rights::Read);
     assert!(matches!(again, Err(MapError::Table(_))), "{again:?}");
     assert!(guest.domain().lookup(DmaAddr(0x10_1000)).is_none(), "all or nothing");
+}
+
+/// So do those of a MAP that failed when devices may have seen the first half.
+fn a_map_that_failed_leaves_nothing_behind() {
+    let cache = Arc::new(Cache::default());
+    let slow: &'static Slow = Box::leak(Box::new(Slow(Arc::clone(&cache), AtomicU64::new(0))));
+    let (mut guest, _devices) = world(slow, &cache);
+    let in_the_way = IovaRange::new(0x102, 1).unwrap();
+    guest.domain().map_at(in_the_way, PhysAddr(0), Rights::Read).unwrap();
+    let failed = guest.map(0x10_0000, 0x10_3fff, 0x8000, 3);
+    assert!(matches!(failed, Err(RequestError::Map(MapError::NotComplete(_)))), "{failed:?}");
+    let early = guest.map(0x10_0000, 0x10_0fff, 0x8000, 3);
+    assert!(matches!(early, Err(RequestError::NotComplete(_))), "{early:?}");
+    slow.1.store(1, Ordering::Relaxed);
+    guest.map(0x10_0000, 0x10_0fff, 0x8000, 3).unwrap();
+    assert_eq!(guest.unmap(0x10_0000, 0x10_0fff), Ok(1));
+}
+
+#[test]
+fn a_failed_map_is_waited_for() {
+    a_map_that_failed_leaves_nothing_behind();
+    mutant::set(Some(Mutant::StaleForgotten));
+    let without = catch_unwind(a_map_that_failed_leaves_nothing_behind);
+    mutant::set(None);
+    assert!(without.is_err());
+}
+
+/// A walk that panics when it is told to.
+struct Panics(std::sync::atomic::AtomicBool);
+
+impl Walk for Panics {
+    fn walk(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
+        assert!(!self.0.load(Ordering::Relaxed), "on purpose");
+        Some((PhysAddr(at.0 & 0xfff), PAGE - at.0 % PAGE, Rights::Read))
+    }
+}
+
+/// A panic of somebody's walk does not keep commands from being carried out.
+#[test]
+fn a_panic_leaves_the_cache_usable() {
+    let cache = Arc::new(Cache::default());
+    let walk = Arc::new(Panics(true.into()));
+    let translator = Translator::new(Arc::clone(&walk), Arc::clone(&cache));
+    let translate = || translator.translate(GuestAddress(0x1000), 8, Permissions::Read).is_ok();
+    assert!(catch_unwind(AssertUnwindSafe(translate)).is_err());
+    let ticket = cache.submit(&[Command::All]).unwrap();
+    assert_eq!(cache.completed(), Ok(ticket));
+    walk.0.store(false, Ordering::Relaxed);
+    assert!(translate());
 }
 
 /// A guest that maps, unmaps, and keeps a secret in what it has unmapped, beside devices that read all the time.

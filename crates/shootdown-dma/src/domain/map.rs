@@ -390,6 +390,12 @@ impl<H: Host> Domain<H> {
         self.tell_of(range, Some(range))
     }
 
+    /// Tells units of pages that are mapped now, and of tables that may have come with them.
+    pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
+        let leaf_only = without!(PresenceToldAsLeaf);
+        self.wait(self.engine.invalidate(self.host.cpu(), range, leaf_only))
+    }
+
     /// The same. `gives`: the addresses that go back to the allocator if that fails.
     #[inline]
     pub(super) fn tell_of(
@@ -400,8 +406,7 @@ impl<H: Host> Domain<H> {
         if !self.config.caches_absence || without!(PresenceNotTold) {
             return Ok(());
         }
-        let token = self.engine.invalidate(self.host.cpu(), range, true);
-        let told = self.wait(token);
+        let told = self.tell_units(range);
         told.map_err(|error| match self.unmap_ours(range, gives) {
             Ok(()) => MapError::NotTold(error),
             Err(error) => MapError::NotComplete(error),

@@ -371,7 +371,7 @@ pub(crate) fn units_that_remember_absence_are_told() {
     let domain = domain(&world, Config::new(1).caching_absence());
     let at = domain.map(buffer(0), 8192, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 2).unwrap();
-    let leaf_only = true;
+    let leaf_only = false; // there was no table
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only }]);
     assert_eq!(world.unit().completed, 1, "and waited for");
     domain.unmap(at, 8192).unwrap();

@@ -133,8 +133,7 @@ impl<H: Host> Domain<H> {
         let new = reservation.linked - reservation.told;
         let first = reservation.range.first() + reservation.told;
         if let (true, Some(new)) = (self.config.caches_absence, IovaRange::new(first, new)) {
-            let token = self.engine.invalidate(self.host.cpu(), new, true);
-            self.wait(token).map_err(MapError::NotTold)?;
+            self.tell_units(new).map_err(MapError::NotTold)?;
         }
         reservation.told = reservation.linked;
         Ok(())

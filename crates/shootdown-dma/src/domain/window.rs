@@ -95,8 +95,7 @@ impl<H: Host> Domain<H> {
             return Ok(());
         }
         let cpu = self.host.cpu();
-        let token = self.engine.invalidate(cpu, range, true);
-        let Err(error) = self.wait(token) else { return Ok(()) };
+        let Err(error) = self.tell_units(range) else { return Ok(()) };
         let mut detached = Detachments::new();
         // All seats are taken for the time of a walk at most.
         let mut walker = loop {

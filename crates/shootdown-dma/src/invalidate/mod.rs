@@ -61,7 +61,7 @@ pub use members::{AttachError, Seat};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// Translations of these pages. `leaf_only`: no table page goes away, so that what is cached of the walk may stay.
+    /// Translations of these pages. `leaf_only`: no table page goes away, or has come, so that what is cached of the walk may stay.
     Pages {
         /// Whose.
         domain: DomainId,

@@ -231,7 +231,7 @@ pub unsafe trait Allocate: Sync {
         true
     }
 
-    /// Gives back what is cached for `cpu`, which has gone offline.
+    /// Gives back what is cached for `cpu`, which has gone offline: by whoever is left.
     fn drain(&self, cpu: usize) {
         let _ = cpu;
     }
@@ -262,6 +262,8 @@ unsafe impl<A: Allocate + ?Sized> Allocate for &A {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+pub(crate) mod named;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ use alloc::vec::Vec;
 use super::spin::Spin;
 use super::{AllocError, Allocate, FreeError, Want};
 use crate::addr::IovaRange;
+use crate::pinned::NOBODY;
 
 /// Counts pages since the ring began; where they are is the remainder by the region's size.
 struct State {
@@ -193,7 +194,8 @@ impl<A: Allocate> Drop for Ring<A> {
     fn drop(&mut self) {
         if self.is_empty() {
             // If the inner allocator has no memory to take it back, it stays taken.
-            let _ = self.inner.free(0, self.region);
+            let cpu = if without!(RingDroppedOnZero) { 0 } else { NOBODY };
+            let _ = self.inner.free(cpu, self.region);
         }
     }
 }

@@ -173,6 +173,12 @@ mutants! {
     /// The checked allocator takes a part of what it has handed out.
     PartUnseen "part-unseen" Iova "iova/checked.rs: forget"
         by scene(crate::iova::checked::tests::finds_parts);
+    /// Who drops a ring says that it is CPU 0.
+    RingDroppedOnZero "ring-dropped-on-zero" Iova "iova/ring.rs: drop"
+        by scene(crate::iova::named::a_ring_is_dropped_in_nobodys_name);
+    /// Who empties another CPU's magazines says that it is that CPU.
+    EmptiedInAnothersName "emptied-in-anothers-name" Iova "iova/magazine/inner.rs: empty"
+        by scene(crate::iova::named::magazines_are_emptied_in_nobodys_name);
     /// What a pool holds back is freed when the flush begins.
     FreedBeforeFlush "freed-before-flush" Iova "iova/arena/mod.rs: sweep"
         by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
@@ -247,6 +253,9 @@ mutants! {
         by scene(crate::table::tests::scenes::entries_are_in_memory_when_map_returns);
     /// A table is relied on that somebody else has linked, and not yet written back.
     ParentTrusted "parent-trusted" Table "table/walk.rs: down"
+        by scene(crate::table::tests::scenes::nobody_relies_on_what_is_not_written_back);
+    /// A table is remembered that was only looked at, and whose entry nobody has written back yet.
+    PeekedTrusted "peeked-trusted" Table "table/walk.rs: peek"
         by scene(crate::table::tests::scenes::nobody_relies_on_what_is_not_written_back);
     /// A page is shared whose entry the first user has not yet written back.
     SharedLeafTrusted "shared-leaf-trusted" Table "table/identity.rs: acquire"
@@ -575,6 +584,9 @@ mutants! {
     /// A unit that remembers what was not mapped is not told of what is.
     PresenceNotTold "presence-not-told" Domain "domain/map.rs: tell_of_presence"
         by scene(crate::domain::tests::units_that_remember_absence_are_told);
+    /// A unit that remembers what was not mapped is told of pages as if their tables had been there.
+    PresenceToldAsLeaf "presence-told-as-leaf" Domain "domain/map.rs: tell_units"
+        by scene(crate::domain::tests::units_that_remember_absence_are_told);
     /// A device with a cache of its own comes while its unit has what others had of the domain.
     StaleForNewcomers "stale-for-newcomers" Invalidate "invalidate/attach.rs: welcome"
         by scene(crate::domain::tests::who_comes_with_a_cache_finds_a_clean_unit);
@@ -650,6 +662,9 @@ mutants! {
     /// A guest's UNMAP takes away a part of a mapping.
     MappingCut "mapping-cut" Vmm "vmm/requests.rs: unmap"
         by test("vmm.rs" "a_guest_is_not_believed");
+    /// Addresses of a MAP that failed are free though a device may have seen what was behind them.
+    StaleForgotten "stale-forgotten" Vmm "vmm/requests.rs: map"
+        by test("vmm.rs" "a_failed_map_is_waited_for");
 
     // ---- user
 

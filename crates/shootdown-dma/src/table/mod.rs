@@ -382,6 +382,16 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
+    /// The same for an entry that somebody may be burying, who must not find it changed.
+    #[inline]
+    fn rely_on_found(&self, slot: &AtomicU64, entry: u64, level: u32) {
+        if entry & F::BURYING == 0 {
+            self.rely_on(slot, entry, level);
+        } else if !self.memory.is_coherent() && entry & F::WRITTEN_BACK == 0 {
+            self.memory.write_back(slice::from_ref(slot));
+        }
+    }
+
     /// Entries were stored: the hardware is to see them.
     #[inline]
     fn show(&self, entries: &[AtomicU64]) {

@@ -234,7 +234,13 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
         let entry = table[index].load(Ordering::Acquire);
         match self.table.format.decode(entry, level) {
-            Decoded::Table(below) => Some(below),
+            Decoded::Table(below) => {
+                // It is remembered, and what is mapped near relies on it.
+                if !without!(PeekedTrusted) {
+                    self.table.rely_on_found(&table[index], entry, level);
+                }
+                Some(below)
+            }
             _ => None,
         }
     }

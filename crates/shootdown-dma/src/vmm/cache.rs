@@ -11,7 +11,9 @@
 use core::fmt;
 use core::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 use std::vec::Vec;
 
 use vm_memory::GuestAddress;
@@ -138,7 +140,11 @@ impl Cache {
                 notes.ranges.clear();
                 tlb.forget_everything();
             }
-            notes.ranges.drain(..).for_each(|range| tlb.forget(range, self.granule));
+            for range in notes.ranges.drain(..) {
+                tlb.forget(range, self.granule);
+                // What was one may be two now.
+                self.make_room(tlb, 1);
+            }
         }
         // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The lock has ordered the rest.
         self.done.store(notes.told, Ordering::Release);
@@ -146,7 +152,13 @@ impl Cache {
 
     /// The same, if nobody is reading just now.
     fn try_carry_out(&self) {
-        if let Ok(mut tlb) = self.tlb.try_write() {
+        let tlb = match self.tlb.try_write() {
+            Ok(tlb) => Some(tlb),
+            // Somebody's walk has panicked: what is in the cache was put there whole.
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        if let Some(mut tlb) = tlb {
             self.carry_out(&mut tlb);
         }
     }

@@ -16,6 +16,7 @@
 //! | an UNMAP of several mappings, also with gaps, or of nothing | that none of it is mapped any more |
 
 use core::fmt;
+use core::hint::spin_loop;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::vec::Vec;
@@ -24,7 +25,7 @@ use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::domain::{Domain, Host, MapError, UnmapError};
 use crate::table::{Format, MapErrorKind};
 
-/// Why a request was refused. Nothing has changed, but for [`NotComplete`](Self::NotComplete).
+/// Why a request was refused. Nothing has changed, but where it says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -42,10 +43,11 @@ pub enum RequestError {
     Fault,
     /// The guest has as many mappings as it may, or there is no memory for one more.
     NoMemory,
-    /// The domain refused it.
+    /// The domain refused it. After [`MapError::NotComplete`] the addresses stay out of use until every cache has forgotten what it may
+    /// have seen: the next MAP there waits for that, or an UNMAP does.
     Map(MapError),
     /// It is unmapped, and not forgotten by every cache. The addresses stay out of use until the same UNMAP has
-    /// succeeded.
+    /// succeeded, or a MAP there.
     NotComplete(UnmapError),
 }
 
@@ -118,7 +120,7 @@ impl Bounds {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     pages: u64,
-    /// Unmapped, but its invalidation is not complete.
+    /// Unmapped, or not mapped after all, but its invalidation is not complete.
     stale: bool,
 }
 
@@ -190,20 +192,39 @@ impl<H: Host> Mappings<H> {
         if range.first() < first || range.last() > last || self.bounds.reserved.iter().any(hole) {
             return Err(RequestError::Range);
         }
+        if self.overlapping(range).any(|(_, mapping)| mapping.stale) {
+            self.forget_stale(range)?;
+        }
         if self.overlapping(range).next().is_some() {
             return Err(RequestError::Overlap);
         }
         if self.live.len() >= self.bounds.mappings {
             return Err(RequestError::NoMemory);
         }
-        self.domain.map_at(range, PhysAddr(phys), rights).map_err(|error| match error {
+        let mapped = self.domain.map_at(range, PhysAddr(phys), rights);
+        // It is not mapped, but a device may have seen it.
+        let stale = matches!(mapped, Err(MapError::NotComplete(_))) && !without!(StaleForgotten);
+        if mapped.is_ok() || stale {
+            self.live.insert(range.first(), Mapping { pages: range.pages(), stale });
+        }
+        mapped.map_err(|error| match error {
             MapError::NotHeld => RequestError::Fault,
             MapError::Table(MapErrorKind::BadAddress) => RequestError::Fault,
             MapError::Table(MapErrorKind::OutOfRange) => RequestError::Range,
             MapError::Table(MapErrorKind::NoMemory) => RequestError::NoMemory,
             error => RequestError::Map(error),
-        })?;
-        self.live.insert(range.first(), Mapping { pages: range.pages(), stale: false });
+        })
+    }
+
+    /// What was behind these addresses, and is not mapped any more, is forgotten by all.
+    fn forget_stale(&mut self, range: IovaRange) -> Result<(), RequestError> {
+        let flushed = self.domain.flush();
+        flushed.map_err(|error| RequestError::NotComplete(UnmapError::NotComplete(error)))?;
+        let stale = self.overlapping(range).filter(|(_, mapping)| mapping.stale);
+        let stale: Vec<u64> = stale.map(|(first, _)| first).collect();
+        for first in stale {
+            self.live.remove(&first);
+        }
         Ok(())
     }
 
@@ -244,7 +265,13 @@ impl<H: Host> Mappings<H> {
             let outcome = if stale {
                 self.domain.flush().map_err(UnmapError::NotComplete)
             } else {
-                self.domain.unmap_at(run)
+                // Whoever is in the domain's cells leaves them soon.
+                loop {
+                    match self.domain.unmap_at(run) {
+                        Err(UnmapError::Busy) => spin_loop(),
+                        outcome => break outcome,
+                    }
+                }
             };
             let mapped: Vec<u64> = self.overlapping(run).map(|(first, _)| first).collect();
             if let Err(error) = outcome {

@@ -6,6 +6,7 @@ use super::depot::{Depot, PORTION};
 use super::round::{Magazine, ROUNDS};
 use super::{Magazines, PATIENCE, Pair, Pairs};
 use crate::addr::IovaRange;
+use crate::pinned::NOBODY;
 
 impl<A: Allocate> Magazines<A> {
     /// Gives everything that is cached back to the inner allocator, for all CPUs.
@@ -15,16 +16,17 @@ impl<A: Allocate> Magazines<A> {
 
     /// The same, by one who asks for this CPU: its magazines are entered as their owner does it.
     fn flush_from(&self, own: Option<usize>) {
+        let here = own.unwrap_or(NOBODY);
         for cpu in 0..self.cpus.cpus() {
             if own == Some(cpu) {
-                self.cpus.enter_own(cpu, |pairs| self.empty_pairs(cpu, pairs));
+                self.cpus.enter_own(cpu, |pairs| self.empty_pairs(here, pairs));
             } else {
-                self.empty(cpu);
+                self.empty(cpu, here);
             }
         }
         for class in (0..CLASSES).map(Class) {
             while let Some(mut magazine) = self.depots[class.0].with(Depot::lend) {
-                let all = self.give_back(0, class, &mut magazine, usize::MAX);
+                let all = self.give_back(here, class, &mut magazine, usize::MAX);
                 self.depots[class.0].with(|depot| depot.back(magazine));
                 if !all {
                     break;
@@ -33,7 +35,8 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// Returns up to `most` blocks of a magazine to the inner allocator. Are all of those gone?
+    /// Returns up to `most` blocks of a magazine to the inner allocator, which may be pinned as well: `cpu` is the caller's own, or
+    /// [`NOBODY`]. Are all of those gone?
     pub(super) fn give_back(
         &self,
         cpu: usize,
@@ -53,17 +56,18 @@ impl<A: Allocate> Magazines<A> {
         true
     }
 
-    /// Returns a CPU's blocks to the inner allocator. The magazines stay. Waits a little for who is using them, not for
-    /// whoever holds them in a [batch](Self::batch).
-    pub(super) fn empty(&self, cpu: usize) {
+    /// Returns a CPU's blocks to the inner allocator, for who is `here`. The magazines stay. Waits a little for who is using them,
+    /// not for whoever holds them in a [batch](Self::batch).
+    pub(super) fn empty(&self, cpu: usize, here: usize) {
+        let here = if without!(EmptiedInAnothersName) { cpu } else { here };
         // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
-        self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(cpu, pairs));
+        self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(here, pairs));
     }
 
-    pub(super) fn empty_pairs(&self, cpu: usize, pairs: &mut Pairs) {
+    pub(super) fn empty_pairs(&self, here: usize, pairs: &mut Pairs) {
         for (class, pair) in (0..CLASSES).map(Class).zip(pairs) {
             for magazine in [&mut pair.loaded, &mut pair.previous].into_iter().flatten() {
-                self.give_back(cpu, class, magazine, usize::MAX);
+                self.give_back(here, class, magazine, usize::MAX);
             }
         }
     }

@@ -52,7 +52,7 @@ use super::{AllocError, Allocate, FreeError, SpaceError, Want};
 use crate::addr::IovaRange;
 use crate::fixed::{Fixed, NoMemory};
 use crate::local::Local;
-use crate::pinned::Pinned;
+use crate::pinned::{NOBODY, Pinned};
 
 /// Turns that a flush waits for a CPU that is using its magazines. An operation takes tens of them.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 12 };
@@ -420,7 +420,7 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     }
 
     fn drain(&self, cpu: usize) {
-        self.empty(cpu);
+        self.empty(cpu, NOBODY);
         // Their memory is freed when the lock is not held.
         let magazines = self.cpus.enter(cpu, |pairs| {
             pairs.each_mut().map(|pair| {

@@ -118,6 +118,18 @@ pub(crate) fn nobody_relies_on_what_is_not_written_back() {
         assert_eq!(pages.access(0x201), Some((PHYS, Rights::Read)), "mapped, and not reached");
     });
     assert!(world.map(0x200, 1, PHYS, Rights::Read));
+    // Or looks there first, so that it remembers the table.
+    let (mut world, table, pages) = tables();
+    assert!(world.map(0x400, 1, PHYS, Rights::Read), "the tables above are there");
+    world.pages.on_write_back(move || {
+        let mut other = table.walker(1).expect("a seat");
+        assert_eq!(other.translate(0x201), None);
+        drop(other);
+        let mut other = table.walker(1).expect("a seat");
+        other.map(range(0x201, 1), PhysAddr(PHYS), Rights::Read).expect("free");
+        assert_eq!(pages.access(0x201), Some((PHYS, Rights::Read)), "mapped, and not reached");
+    });
+    assert!(world.map(0x200, 1, PHYS, Rights::Read));
     // Or shares a page while the first has not yet written it back.
     let (mut world, table, pages) = tables();
     assert!(world.map(0x200, 1, PHYS, Rights::Read));

@@ -7,7 +7,7 @@ use shootdown_dma::invalidate::{Command, Ticket};
 
 use super::cached::Walk;
 use super::tables::INDEX_BITS;
-use super::unit::{Flying, Reach, Submitted, take};
+use super::unit::{Flying, Reach, Submitted, Unit, take};
 use super::{Iommu, Model};
 use crate::hunt::powers::Power;
 
@@ -123,7 +123,7 @@ impl Iommu {
                 let pages = |walk: &Walk| walker.map_or(1, |w| w.span(walk.level)) << INDEX_BITS;
                 self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
             }
-            self.know(unit, reach);
+            self.know(unit, reach, leaf_only);
             self.units[unit].forget(reach, whole, survives)
         };
         let device = device.map(|device| device.0);
@@ -142,26 +142,29 @@ impl Iommu {
     /// Units remember nothing of what was there before.
     pub fn know_all(&mut self) {
         for unit in 0..self.units.len() {
-            self.know(unit, Reach { domain: None, range: None });
+            self.know(unit, Reach { domain: None, range: None }, false);
         }
     }
 
-    /// What is there now, and was reached by a command, is not remembered as absent any more.
-    pub(super) fn know(&mut self, unit: usize, reach: Reach) {
+    /// What is there now, and was reached by a command, is not remembered as absent any more. `leaf_only`: tables that were not
+    /// there are remembered on.
+    pub(super) fn know(&mut self, unit: usize, reach: Reach, leaf_only: bool) {
         if !self.has(Power::RemembersAbsence) {
             return;
         }
         let tops: BTreeSet<Walk> = self.tops(unit).collect();
-        let mut known = BTreeSet::new();
-        for leaf in self.present(tops.into_iter().collect()) {
+        let is_top = |table: &Walk| tops.contains(table);
+        for (leaf, table) in self.present(tops.iter().copied().collect()) {
             // A large page is known when the command reaches all of it.
             let all = reach
                 .range
                 .is_none_or(|r| r.first() <= leaf.first && leaf.first + leaf.pages <= r.last() + 1);
-            if reach.has(&leaf) && all {
+            let Unit { known, tables, .. } = &mut self.units[unit];
+            if reach.has(&leaf) && all && (!leaf_only || is_top(&table) || tables.contains(&table))
+            {
                 known.insert(leaf);
+                tables.insert(table);
             }
         }
-        self.units[unit].known.extend(known);
     }
 }

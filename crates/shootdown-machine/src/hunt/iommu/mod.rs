@@ -145,8 +145,10 @@ impl Iommu {
         if self.has(Power::RemembersAbsence) {
             // Of a domain that nobody was in, nobody has looked at anything yet.
             let new = self.tops(unit).filter(|top| !before.contains(&top.domain));
-            let known = self.present(new.collect());
-            self.units[unit].known.extend(known);
+            for (leaf, table) in self.present(new.collect()) {
+                self.units[unit].known.insert(leaf);
+                self.units[unit].tables.insert(table);
+            }
         }
         self.fill();
     }

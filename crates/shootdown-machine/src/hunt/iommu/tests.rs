@@ -164,6 +164,8 @@ fn absence_is_remembered_until_told() {
     tell(&mut iommu, &[config]);
     assert!(iommu.serve(DEVICE) && faults(&iommu, 5, 1));
     tell(&mut iommu, &[pages(true)]);
+    assert!(faults(&iommu, 5, 1), "that there was no table is remembered on");
+    tell(&mut iommu, &[pages(false)]);
     assert!(!faults(&iommu, 5, 1));
     iommu.written(TABLE, 5, 0);
     iommu.written(TABLE, 5, FRAME | 1);

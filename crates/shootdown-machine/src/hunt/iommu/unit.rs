@@ -41,6 +41,9 @@ pub(super) struct Unit {
     pub has_spared: bool,
     /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
     pub known: BTreeSet<Cached>,
+    /// Tables that it has been told of since they were linked: of others it may remember that there was none, and a command for
+    /// leaves alone does not change that.
+    pub tables: BTreeSet<Walk>,
     /// What was forgotten and is in use by accesses that began before.
     pub flying: Vec<Flying>,
     /// How often it has failed.
@@ -105,9 +108,12 @@ impl Unit {
     }
 
     pub fn hash(&self, add: &mut impl FnMut(u64)) {
-        for walk in &self.walks {
-            let level = u64::from(walk.level) << 60;
-            add(walk.first ^ level ^ walk.table.rotate_left(30) ^ u64::from(walk.domain) << 44);
+        for (set, mark) in [(&self.walks, 0), (&self.tables, 0x7ab1e)] {
+            for walk in set {
+                let level = u64::from(walk.level) << 60;
+                let table = walk.table.rotate_left(30);
+                add(walk.first ^ level ^ table ^ u64::from(walk.domain) << 44 ^ mark);
+            }
         }
         for (set, mark) in [(&self.leaves, 0x1eaf), (&self.spared, 0x57a4e), (&self.known, 0x104)] {
             set.iter().for_each(|leaf| super::add_leaf(leaf, mark, add));

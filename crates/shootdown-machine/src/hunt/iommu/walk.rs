@@ -63,7 +63,13 @@ impl Iommu {
                 let first = way.first + u64::from(index) * walker.span(way.level);
                 let last = first + walker.span(way.level);
                 let below = |leaf: &Cached| (first..last).contains(&leaf.first);
-                self.units[unit].known.retain(|leaf| leaf.domain != way.domain || !below(leaf));
+                let unit = &mut self.units[unit];
+                unit.known.retain(|leaf| leaf.domain != way.domain || !below(leaf));
+                unit.tables.retain(|table| {
+                    table.domain != way.domain
+                        || table.level >= way.level
+                        || !(first..last).contains(&table.first)
+                });
             }
         }
     }
@@ -215,8 +221,8 @@ impl Iommu {
         found.unwrap_or(Found::Nothing)
     }
 
-    /// All translations that are in the tables for sure, below these.
-    pub(super) fn present(&self, mut ways: Vec<Walk>) -> Vec<Cached> {
+    /// All translations that are in the tables for sure, below these; and the table of each.
+    pub(super) fn present(&self, mut ways: Vec<Walk>) -> Vec<(Cached, Walk)> {
         let mut leaves = Vec::new();
         while let Some(way) = ways.pop() {
             for (index, word) in self.words.of(way.table).collect::<Vec<_>>() {
@@ -233,7 +239,7 @@ impl Iommu {
                         ways.extend(self.sheets(next));
                     }
                     Decoded::Leaf { .. } => match self.walk(way, first) {
-                        Found::Leaf(leaf) => leaves.push(leaf),
+                        Found::Leaf(leaf) => leaves.push((leaf, way)),
                         Found::Nothing => {}
                     },
                 }
