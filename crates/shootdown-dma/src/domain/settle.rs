@@ -135,6 +135,9 @@ impl<H: Host> Domain<H> {
         mut len: usize,
     ) {
         for frame in taken.pages().iter().filter_map(|page| page.frame()) {
+            if without!(ReferenceLost) {
+                continue;
+            }
             self.host.release(frame, 1);
         }
         for thing in taken.things.iter_mut().map_while(Option::take) {
@@ -373,7 +376,8 @@ impl<H: Host> Domain<H> {
     #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
     pub unsafe fn end(self) -> Result<H::Addresses, Failed<H>> {
         let token = self.engine.note_everything(self.host.cpu());
-        let outcome = self.wait(token).and_then(|()| self.flush());
+        let flush = || if without!(EndsOwing) { Ok(()) } else { self.flush() };
+        let outcome = self.wait(token).and_then(|()| flush());
         if let Err(error) = outcome {
             return Err(Failed { error, domain: self });
         }

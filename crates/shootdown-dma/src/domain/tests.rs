@@ -217,6 +217,7 @@ pub(crate) fn nothing_is_given_back_early() {
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 0);
     domain.unmap(other, 4096).unwrap();
+    assert_eq!(world.refs(buffer(1).0 >> PAGE_SHIFT), 1, "it is owed");
     finish(domain);
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
 }

@@ -48,7 +48,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`WindowError`].
     pub fn open_window(&self, pages: u64) -> Result<DmaAddr, WindowError> {
-        if !self.config.trusted {
+        if !self.config.trusted && !without!(WindowForAll) {
             return Err(WindowError::NotTrusted);
         }
         // One at a time.

@@ -52,6 +52,8 @@ pub(crate) fn magazines_are_emptied_in_nobodys_name() {
     magazines.drain(1);
     magazines.flush();
     let names = magazines.inner().freed_by();
+    let tree = &magazines.inner().0;
+    assert_eq!(tree.free_pages(), tree.pages(), "all has come back");
     assert!(names.len() >= 300 && names.iter().all(|cpu| *cpu == NOBODY), "{names:?}");
 }
 

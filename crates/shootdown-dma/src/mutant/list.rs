@@ -179,6 +179,15 @@ mutants! {
     /// Who empties another CPU's magazines says that it is that CPU.
     EmptiedInAnothersName "emptied-in-anothers-name" Iova "iova/magazine/inner.rs: empty"
         by scene(crate::iova::named::magazines_are_emptied_in_nobodys_name);
+    /// What a CPU that goes offline has cached is lost.
+    DrainLoses "drain-loses" Iova "iova/magazine/mod.rs: drain"
+        by scene(crate::iova::named::magazines_are_emptied_in_nobodys_name);
+    /// A pool hands out what is not aligned as it was asked for.
+    PoolUnaligned "pool-unaligned" Iova "iova/arena/bits.rs: find"
+        by scene(crate::iova::arena::tests::agrees_with_bitmaps);
+    /// A pool hands out what is above the limit.
+    PoolUnlimited "pool-unlimited" Iova "iova/arena/bits.rs: find"
+        by scene(crate::iova::arena::tests::agrees_with_bitmaps);
     /// What a pool holds back is freed when the flush begins.
     FreedBeforeFlush "freed-before-flush" Iova "iova/arena/mod.rs: sweep"
         by loom("loom_iova.rs" "a_pool_wraps_under_two_cpus");
@@ -617,6 +626,15 @@ mutants! {
     /// A flush does not wait for what was stranded.
     StrandedPassedBy "stranded-passed-by" Domain "domain/settle.rs: flush"
         by scene(crate::domain::tests::failures::a_flush_waits_for_what_was_stranded);
+    /// A window is opened for devices that are not trusted.
+    WindowForAll "window-for-all" Domain "domain/window.rs: open_window"
+        by scene(crate::domain::tests::failures::a_window_is_for_who_is_trusted);
+    /// A page that is not reached any more is not released.
+    ReferenceLost "reference-lost" Domain "domain/settle.rs: give_back"
+        by scene(crate::domain::tests::nothing_is_given_back_early);
+    /// A domain ends that owes something.
+    EndsOwing "ends-owing" Domain "domain/settle.rs: end"
+        by scene(crate::domain::tests::nothing_is_given_back_early);
     /// Two windows are opened at the same time.
     WindowOpenedTwice "window-opened-twice" Domain "domain/window.rs: open_window"
         by scene(crate::domain::tests::failures::a_window_is_opened_once);

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use shootdown_dma::domain::Host;
 use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
+use shootdown_dma::iova::arena::{Arena, Flush};
 use shootdown_dma::iova::magazine::Magazines;
+use shootdown_dma::iova::ring::Ring;
 use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::iova::{AllocError, Allocate, FreeError, Want};
 use shootdown_dma::table::memory::Table;
@@ -85,16 +87,19 @@ unsafe impl TableMemory for Heap {
     }
 }
 
-/// References to pages of the model's memory: one counter for each page, as kernels have them.
+/// References to pages of the model's memory, as kernels have them: a counter for each page, or for each piece that was taken
+/// together.
 #[derive(Debug)]
 pub struct Memory {
     refs: Vec<AtomicU32>,
+    /// Pages of a piece: 2^`order`.
+    order: u32,
 }
 
 impl Memory {
-    /// So many pages.
-    pub fn new(pages: usize) -> Self {
-        Self { refs: (0..pages).map(|_| AtomicU32::new(0)).collect() }
+    /// So many pages, in pieces of 2^`order`.
+    pub fn new(pages: usize, order: u32) -> Self {
+        Self { refs: (0..pages >> order).map(|_| AtomicU32::new(0)).collect(), order }
     }
 
     /// References that are held in all.
@@ -103,8 +108,9 @@ impl Memory {
     }
 
     fn of(&self, first: PhysAddr, pages: u64) -> Option<&[AtomicU32]> {
-        let first = usize::try_from(first.0 >> 12).ok()?;
-        self.refs.get(first..first.checked_add(usize::try_from(pages).ok()?)?)
+        let last = (first.0 >> 12).checked_add(pages.checked_sub(1)?)?;
+        let piece = |page: u64| usize::try_from(page >> self.order).ok();
+        self.refs.get(piece(first.0 >> 12)?..=piece(last)?)
     }
 }
 
@@ -114,24 +120,42 @@ pub enum Addresses {
     Tree(Tree),
     /// A cache for each CPU over the same.
     Magazines(Magazines<Tree>),
+    /// A pool for each CPU.
+    Arena(Arena<Nothing>),
+    /// Addresses in order, round and round.
+    Ring(Ring<Tree>),
+}
+
+/// Does `$call` with the allocator inside.
+macro_rules! inside {
+    ($addresses:expr, $inside:ident => $call:expr) => {
+        match $addresses {
+            Addresses::Tree($inside) => $call,
+            Addresses::Magazines($inside) => $call,
+            Addresses::Arena($inside) => $call,
+            Addresses::Ring($inside) => $call,
+        }
+    };
+}
+
+/// Hardware that nothing is retired to: a domain invalidates before it gives addresses back.
+pub struct Nothing;
+
+// SAFETY: there is nothing to forget.
+unsafe impl Flush for Nothing {
+    fn flush(&self) {}
 }
 
 // SAFETY: the promises are those of the allocator inside.
 unsafe impl Allocate for Addresses {
     #[inline]
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
-        match self {
-            Self::Tree(tree) => tree.alloc(cpu, want),
-            Self::Magazines(magazines) => magazines.alloc(cpu, want),
-        }
+        inside!(self, inside => inside.alloc(cpu, want))
     }
 
     #[inline]
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
-        match self {
-            Self::Tree(tree) => tree.free(cpu, range),
-            Self::Magazines(magazines) => magazines.free(cpu, range),
-        }
+        inside!(self, inside => inside.free(cpu, range))
     }
 
     #[inline]
@@ -141,10 +165,12 @@ unsafe impl Allocate for Addresses {
         ranges: impl Iterator<Item = IovaRange>,
         refused: impl FnMut(IovaRange, FreeError),
     ) {
-        match self {
-            Self::Tree(tree) => tree.free_all(cpu, ranges, refused),
-            Self::Magazines(magazines) => magazines.free_all(cpu, ranges, refused),
-        }
+        inside!(self, inside => inside.free_all(cpu, ranges, refused));
+    }
+
+    #[inline]
+    fn may_keep(&self) -> bool {
+        inside!(self, inside => inside.may_keep())
     }
 }
 

@@ -6,6 +6,7 @@
 //! what the hardware takes for a command, nor a store to one of its registers.
 
 pub mod host;
+pub mod sources;
 
 use std::hint::black_box;
 use std::sync::{Arc, Barrier};
@@ -83,19 +84,25 @@ fn buffer(cpu: usize, n: usize) -> PhysAddr {
 }
 
 impl Bench {
-    /// A domain for so many CPUs.
+    /// A domain for so many CPUs, over memory with a count for each piece of 2^`order` pages.
     ///
     /// # Panics
     /// When the host has no memory for it.
     #[must_use]
-    pub fn new(config: Config, addresses: Addresses) -> Self {
-        let (iommu, memory) = (Arc::new(host::Instant::default()), Arc::new(Memory::new(PAGES)));
+    pub fn new(config: Config, addresses: Addresses, order: u32) -> Self {
+        let memory = Arc::new(Memory::new(PAGES, order));
+        let iommu = Arc::new(host::Instant::default());
         let format = VtdSecondLevel::new(3, true, true).expect("three levels");
         let kernel = Kernel { memory: Arc::clone(&memory) };
         let units = [(Arc::clone(&iommu), DomainId(1))];
         let domain = Domain::new(kernel, config, addresses, format, Heap::default(), units);
         let domain = domain.expect("the host has memory for a domain");
         let _ = domain.attach(0, DeviceId(8), false).expect("the unit is there");
+        if config.policy == Policy::Bypass {
+            domain
+                .open_window(PAGES as u64)
+                .expect("there are addresses for it, and it is trusted");
+        }
         Self { domain, iommu, memory }
     }
 
@@ -176,8 +183,9 @@ impl Bench {
             }
             Shape::Range(pages) => {
                 for n in 0..pairs {
-                    // Off by a page, so that no superpage fits.
-                    let at = self.map(PhysAddr(buffer(cpu, 8 * n).0 % (1 << 26) + 4096), pages);
+                    // Off by a page, so that no superpage fits; and within one of 2 MiB, as what is allocated together is.
+                    let first = buffer(cpu, 256 * n).0 % (1 << 26);
+                    let at = self.map(PhysAddr(first + 4096), pages);
                     self.unmap(at, pages);
                 }
             }
@@ -305,7 +313,7 @@ mod tests {
         let mut magazines = magazine::Config::for_cpus(2);
         magazines.pinned = config.pinned;
         let magazines = Magazines::new(Tree::new(&SPACE).unwrap(), &magazines).unwrap();
-        let bench = Bench::new(config, Addresses::Magazines(magazines));
+        let bench = Bench::new(config, Addresses::Magazines(magazines), 0);
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (bench, done) = (&bench, &done);

@@ -4,15 +4,12 @@
 //! Times depend on the host ([`crate::dma`]), and hold the library alone: the IOMMU is done at once.
 
 use shootdown_dma::Policy;
-use shootdown_dma::iova::identity::{Layout, LeafSize};
-use shootdown_dma::iova::magazine::{self, Magazines};
-use shootdown_dma::iova::tree::Tree;
 
 use super::run::count;
 use super::{Experiment, Findings, Request, Target};
 use crate::LabError;
-use crate::dma::host::Addresses;
-use crate::dma::{Bench, SPACE, Shape, config};
+use crate::dma::Shape;
+use crate::dma::sources::From;
 use crate::hot::Timing;
 use crate::output::{Document, Row};
 use crate::progress::Progress;
@@ -35,54 +32,6 @@ struct Effort {
 /// Pages that are mapped at a time in the churn.
 const LIVE: usize = 16 << 10;
 
-/// Where addresses come from.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum From {
-    Tree,
-    Magazines,
-    /// The same, without the promise that threads are alone with their numbers.
-    Unpromised,
-    Identity,
-}
-
-impl From {
-    const ALL: [Self; 4] = [Self::Tree, Self::Magazines, Self::Unpromised, Self::Identity];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Tree => "tree",
-            Self::Magazines => "magazines",
-            Self::Unpromised => "magazines (no promise)",
-            Self::Identity => "identity",
-        }
-    }
-
-    fn label(self, policy: Policy) -> String {
-        format!("{}, {policy}", self.name())
-    }
-
-    /// A domain for so many threads.
-    fn bench(self, policy: Policy, threads: usize) -> Bench {
-        let tree = |space| Tree::new(&space).expect("a space");
-        let config = config(policy, threads, self != Self::Unpromised);
-        match self {
-            Self::Tree => Bench::new(config, Addresses::Tree(tree(SPACE))),
-            Self::Magazines | Self::Unpromised => {
-                let mut magazines = magazine::Config::for_cpus(threads);
-                magazines.pinned = config.pinned;
-                let magazines = Magazines::new(tree(SPACE), &magazines);
-                Bench::new(config, Addresses::Magazines(magazines.expect("a space, and memory")))
-            }
-            Self::Identity => {
-                let layout = Layout::new(27, 18, LeafSize::Page).expect("39 bits are enough");
-                Bench::new(config.identity(layout), Addresses::Tree(tree(layout.fallback())))
-            }
-        }
-    }
-}
-
-const POLICIES: [Policy; 3] = [Policy::Strict, Policy::Held, Policy::Lazy];
-
 impl Experiment for Dma {
     fn name(&self) -> &'static str {
         "dma"
@@ -104,36 +53,28 @@ impl Experiment for Dma {
             Effort { batches: 60, pairs: 20_000, churn: 1 << 22 }
         };
         let mut document = Document::new("dma", "native", request.seed);
-        let progress = Progress::new("dma", (From::ALL.len() * POLICIES.len() + 1) as u64);
-        for from in From::ALL {
-            for policy in POLICIES {
-                let label = from.label(policy);
-                progress.at(&label);
-                for threads in [1, 2] {
-                    let bench = from.bench(policy, threads);
-                    for shape in shapes(threads) {
-                        let before = (bench.commands(), bench.domain().counts());
-                        let timing = bench.measure(shape, threads, effort.batches, effort.pairs);
-                        times(&mut document, &label, shape, threads, timing);
-                        let commands = bench.commands() - before.0;
-                        let unmaps = bench.domain().counts().unmaps - before.1.unmaps;
-                        let each = count(commands) / count(unmaps);
-                        let workload = shape.name();
-                        let threads = u32::try_from(threads).unwrap_or(u32::MAX);
-                        let row = Row::new(
-                            &label,
-                            &workload,
-                            threads,
-                            "commands",
-                            "for each unmap",
-                            each,
-                        );
-                        document.push(row);
-                    }
-                    bench.end();
+        let progress = Progress::new("dma", From::cases().count() as u64 + 1);
+        for (from, policy) in From::cases() {
+            let label = from.label(policy);
+            progress.at(&label);
+            for threads in [1, 2] {
+                let bench = from.bench(policy, threads);
+                for shape in shapes(threads) {
+                    let before = (bench.commands(), bench.domain().counts());
+                    let timing = bench.measure(shape, threads, effort.batches, effort.pairs);
+                    times(&mut document, &label, shape, threads, timing);
+                    let commands = bench.commands() - before.0;
+                    let unmaps = bench.domain().counts().unmaps - before.1.unmaps;
+                    let each = count(commands) / count(unmaps);
+                    let workload = shape.name();
+                    let threads = u32::try_from(threads).unwrap_or(u32::MAX);
+                    let row =
+                        Row::new(&label, &workload, threads, "commands", "for each unmap", each);
+                    document.push(row);
                 }
-                progress.step();
+                bench.end();
             }
+            progress.step();
         }
         progress.at("churn");
         let bench = From::Magazines.bench(Policy::Held, 1);
@@ -180,6 +121,7 @@ fn targets(document: &Document) -> Vec<Target> {
         (From::Magazines, Policy::Lazy, Shape::Page, 40.0),
         (From::Identity, Policy::Held, Shape::Page, 15.0),
         (From::Magazines, Policy::Lazy, Shape::Range(256), 2.0),
+        (From::Together, Policy::Held, Shape::Range(256), 2.0),
     ] {
         let label = from.label(policy);
         if let Some(ns) = document.value(&label, &shape.name(), 1, LEAST) {

@@ -31,6 +31,16 @@ pub(crate) fn a_window_that_fails_is_taken_back() {
     finish(domain);
 }
 
+/// A window is all of memory: not for devices that are not trusted, by whichever way.
+pub(crate) fn a_window_is_for_who_is_trusted() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    assert_eq!(domain.open_window(16), Err(WindowError::NotTrusted));
+    let bypassed = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
+    assert_eq!(bypassed, Err(MapError::Refused));
+    finish(domain);
+}
+
 /// Two open it at the same time.
 pub(crate) fn a_window_is_opened_once() {
     let world = World::default();
@@ -193,6 +203,6 @@ mod as_it_is {
     scenes! {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
         a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
-        zones_are_not_the_callers what_failed_is_bounded_too
+        a_window_is_for_who_is_trusted zones_are_not_the_callers what_failed_is_bounded_too
     }
 }

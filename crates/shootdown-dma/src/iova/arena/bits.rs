@@ -134,11 +134,13 @@ impl Bits {
     /// The first place at `from` or above, ending before `end`.
     fn find(&self, want: &Want, from: u64, end: u64) -> Option<u64> {
         let mut at = from;
+        let align = if without!(PoolUnaligned) { 1 } else { want.align };
+        let limit = if without!(PoolUnlimited) { u64::MAX } else { want.limit };
         loop {
             at = self.next_free(at)?;
-            let up = (self.first + at).checked_add(want.align - 1)? & !(want.align - 1);
+            let up = (self.first + at).checked_add(align - 1)? & !(align - 1);
             let last = up.checked_add(want.pages - 1)?;
-            if up - self.first >= end || last > self.last() || last > want.limit {
+            if up - self.first >= end || last > self.last() || last > limit {
                 return None;
             }
             let wall = if want.boundary == 0 { up } else { last & !(want.boundary - 1) };

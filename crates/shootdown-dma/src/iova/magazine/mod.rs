@@ -15,7 +15,8 @@
 //!   most: 127 blocks of 4 MiB would be an eighth of what a 32-bit device can address.
 //! - **Limits.** A block above the request's limit stays in the magazine; one below it is dug out. If there is none the inner
 //!   allocator is asked, and if it has none, everything cached anywhere is given back to it and it is asked once more: a
-//!   request fails only if nothing fits.
+//!   request fails only if nothing fits, but for what others have in their hands just then (a [batch](Magazines::batch), a cell that is busy
+//!   for long).
 //! - **Whose magazines.** Each CPU's magazines are in a [cell](crate::local) that is entered by one compare-and-swap and never waited
 //!   for: if the CPU number is wrong (the caller has moved, or an interrupt handler came in between), the request
 //!   goes to the inner allocator instead. A wrong number costs time only. A host that is [`Pinned`] promises
@@ -420,11 +421,14 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     }
 
     fn drain(&self, cpu: usize) {
-        self.empty(cpu, NOBODY);
+        if !without!(DrainLoses) {
+            self.empty(cpu, NOBODY);
+        }
         // Their memory is freed when the lock is not held.
         let magazines = self.cpus.enter(cpu, |pairs| {
             pairs.each_mut().map(|pair| {
-                let take = |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty());
+                let take =
+                    |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty() || without!(DrainLoses));
                 [take(&mut pair.loaded), take(&mut pair.previous)]
             })
         });
