@@ -231,13 +231,14 @@ pub fn table_is_free(table: PhysAddr) {
     });
 }
 
-/// No device may reach this page of memory any more: `promise`.
-pub fn is_out_of_reach(page: PhysAddr, promise: Invariant) {
+/// No device may reach these bytes of memory any more: `promise`.
+pub fn is_out_of_reach(first: PhysAddr, bytes: u64, promise: Invariant) {
     io_step(false);
-    check(|h| match h.iommu.usable().find(|cached| cached.reaches(page)) {
+    let reaches = |cached: &Cached| first.0 < cached.end() && cached.to < first.0 + bytes;
+    check(|h| match h.iommu.usable().find(reaches) {
         Some(cached) => Err((
             promise,
-            format!("a device can still reach {page:?}, by page {:#x}", cached.first),
+            format!("a device can still reach {first:?}, by page {:#x}", cached.first),
         )),
         None => Ok(()),
     });

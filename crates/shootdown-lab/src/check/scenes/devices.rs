@@ -54,6 +54,8 @@ impl Scene for Devices {
             "mapping-undone",
             "no-address-left",
             "large-page",
+            "large-identity",
+            "large-shared",
             "scattered",
             "bypassed",
             "device-attached",

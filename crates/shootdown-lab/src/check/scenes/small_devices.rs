@@ -62,6 +62,12 @@ const SMALL: &[Played] = &[
     )
     .shows(&["page-shared"]),
     small(
+        "exhaustive/dma-large-shared",
+        "two CPUs map and unmap a large page at its own address, in an entry that counts its users",
+        "policy=strict denials=1 from=identity leaves=large; large a | unmap a; | large b, unmap b",
+    )
+    .shows(&["large-identity", "large-shared"]),
+    small(
         "exhaustive/dma-attach",
         "a device with a cache comes while a page is unmapped",
         "policy=strict atc=on denials=1; map a | unmap a; | attach",
@@ -183,6 +189,7 @@ mod tests {
             ("dma-held", &[Library(M::GivenBackEarly)]),
             ("dma-bound", &[Library(M::StrictDoesNotWait)]),
             ("dma-shared", &[Kernel(Mistake::FreesFirst)]),
+            ("dma-large-shared", &[Kernel(Mistake::FreesFirst)]),
             ("dma-attach", &[Library(M::DevicesNotTold), Library(M::StaleForNewcomers)]),
             ("dma-attach-apart", &[Library(M::FirstUnitOnly)]),
             ("dma-detach", &[Library(M::DomainMistaken)]),

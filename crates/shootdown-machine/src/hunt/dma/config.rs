@@ -107,6 +107,8 @@ pub struct Config {
     pub format: Tables,
     /// Where addresses come from: `from=`.
     pub from: Source,
+    /// Large pages have addresses that follow from the memory's too, where the format has such: `leaves=large`.
+    pub large: bool,
     /// Units: `units=`. There is a device behind each.
     pub units: usize,
     /// Domains: `domains=`. Buffers belong to them by turns.
@@ -147,6 +149,7 @@ impl Default for Config {
             tables: TABLES,
             format: Tables::Vtd,
             from: Source::Tree,
+            large: false,
             units: 1,
             domains: 1,
             absence: false,
@@ -203,6 +206,7 @@ impl Config {
                 let found = Source::ALL.iter().find(|f| f.name() == value);
                 self.from = *found.ok_or_else(bad)?;
             }
+            "leaves" => self.large = value == "large",
             "units" => self.units = number()?.min(TWO),
             "domains" => self.domains = number()?.min(TWO),
             "denials" => self.denials = u8::try_from(number()?).map_err(|_| bad())?,
@@ -224,6 +228,12 @@ impl Config {
     /// Does the kernel make this mistake?
     pub(super) fn errs(&self, mistake: Mistake) -> bool {
         self.mistake == Some(mistake)
+    }
+
+    /// Can a large page be mapped by one entry? (Identity addresses have large leaves of 2 MiB, and only if there are zones for them. Of
+    /// larger pages there are not enough addresses.)
+    pub fn maps_large(&self) -> bool {
+        self.page() == 4096 && (self.large || self.from != Source::Identity)
     }
 
     /// Tables can't say that something may be written and not read.
@@ -258,7 +268,8 @@ impl Config {
         if self.from == Source::Identity {
             // An entry of the top table covers what the levels below it resolve.
             let top = self.format.index() * (u32::from(self.format.levels()) - 1);
-            let layout = Layout::new(top + self.format.index(), top, LeafSize::Page);
+            let largest = if self.large { LeafSize::Large } else { LeafSize::Page };
+            let layout = Layout::new(top + self.format.index(), top, largest);
             let layout = layout.expect("zones of a top entry");
             let layout = if self.reads_too() { layout.without_write_only() } else { layout };
             config = config.identity(layout);
@@ -307,6 +318,7 @@ impl fmt::Display for Config {
             write!(f, " from={}", self.from.name())?;
         }
         let switches = [
+            (self.large, "leaves=large"),
             (self.atc, "atc=on"),
             (self.absence, "absence=on"),
             (!self.coherent, "coherent=off"),

@@ -6,7 +6,7 @@ use shootdown_dma::iova::AllocError;
 use shootdown_dma::{DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
 use super::domains::AnyDomain;
-use super::frames::{BIG, BYPASSED, COMMON, big_pages};
+use super::frames::{BYPASSED, COMMON, is_common};
 use super::mistake::Mistake;
 use super::op::{Buffer, Op};
 use super::world::Kernel;
@@ -30,7 +30,7 @@ pub(super) enum Content {
 /// Memory that is mapped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mapping {
-    at: DmaAddr,
+    pub at: DmaAddr,
     first: PhysAddr,
     /// The last page, where it is scattered.
     second: Option<PhysAddr>,
@@ -72,6 +72,9 @@ impl Kernel {
             Op::Map2(b) => slot(b).enter(|c| driver(b).map(c, 2, Rights::ReadWrite)),
             Op::Scatter(b) => slot(b).enter(|c| driver(b).scatter(c)),
             Op::Share(b) => slot(b).enter(|c| driver(b).share(c)),
+            Op::Large(b) => slot(b).enter(|c| driver(b).large(c, 1)),
+            Op::Large2(b) => slot(b).enter(|c| driver(b).large(c, 2)),
+            Op::Piece(b) => slot(b).enter(|c| driver(b).piece(c)),
             Op::Bounce(b) => slot(b).enter(|c| driver(b).bounce(c)),
             Op::Use(b) => slot(b).enter(|content| {
                 match &content {
@@ -173,7 +176,7 @@ pub(super) fn insist_with<T, R>(
 }
 
 impl Driver {
-    fn domain(self) -> &'static dyn AnyDomain {
+    pub(super) fn domain(self) -> &'static dyn AnyDomain {
         self.kernel.domain(self.number)
     }
 
@@ -223,7 +226,7 @@ impl Driver {
         self.map_frames(first, pages, rights)
     }
 
-    fn map_frames(self, first: PhysAddr, pages: u64, rights: Rights) -> Content {
+    pub(super) fn map_frames(self, first: PhysAddr, pages: u64, rights: Rights) -> Content {
         match self.domain().map(self.kernel.config.policy, first, pages * self.page(), rights) {
             Ok(at) => {
                 let mapping = Mapping { at, first, second: None, pages, rights };
@@ -328,8 +331,8 @@ impl Driver {
             return Content::Nothing;
         }
         let strict = policy == Policy::Strict || self.errs(Mistake::LazyTrusted);
-        // A page that others have mapped too may be in reach by the same address.
-        if strict && first != COMMON {
+        // What others have mapped too may be in reach by the same address.
+        if strict && !is_common(first) {
             match second {
                 None => self.is_revoked(at, pages, first),
                 Some(second) => {
@@ -386,7 +389,7 @@ impl Driver {
         Content::Reserved(reservation, Vec::new())
     }
 
-    fn release(self, content: Content) -> Content {
+    pub(super) fn release(self, content: Content) -> Content {
         let Content::Reserved(reservation, frames) = content else { return content };
         let at = reservation.addr();
         insist_with(reservation, |reservation| self.domain().release(reservation));
@@ -402,35 +405,5 @@ impl Driver {
             }
             self.kernel.frames.give(first, 1);
         }
-    }
-
-    fn big(self) {
-        if !self.kernel.frames.take_big() {
-            return;
-        }
-        let pages = big_pages(self.kernel.config.format.granule());
-        match self.domain().reserve(pages.next_power_of_two()) {
-            Ok(mut reservation) => {
-                let rights = Rights::ReadWrite;
-                let linked = self.domain().link(&mut reservation, BIG, pages, rights);
-                match linked {
-                    Ok(at) => {
-                        if let Err(error) = self.domain().sync(&mut reservation) {
-                            let details = format!("syncing fails: {error}");
-                            hw::breach(Invariant::ErrorsTotal, details);
-                        }
-                        self.leads(at, pages, BIG, rights);
-                        hw::witness("large-page");
-                    }
-                    Err(error) => {
-                        excuse(error);
-                        hw::witness("mapping-undone");
-                    }
-                }
-                self.release(Content::Reserved(reservation, Vec::new()));
-            }
-            Err(error) => excuse(error),
-        }
-        self.kernel.frames.give(BIG, pages);
     }
 }

@@ -4,6 +4,7 @@
 //! its owner has freed it and nobody holds it; where the policy promises that no device reaches it then, that is looked at.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use shootdown_dma::PhysAddr;
 
@@ -13,15 +14,18 @@ use crate::oracle::Invariant;
 /// Frames of one page, one behind the other.
 pub(super) const FRAMES: usize = 4;
 const FIRST: u64 = 0x4000_0000;
-/// Behind them a large page and one page more, as if it were one frame: [`Op::Big`](super::Op::Big).
-pub(super) const BIG: PhysAddr = PhysAddr(0x8000_0000);
+/// Behind them two large pages. A driver may own them as they are ([`Op::Big`](super::Op::Big)), or several one of them
+/// ([`Op::Large`](super::Op::Large)).
+pub(super) const LARGE: PhysAddr = PhysAddr(0x8000_0000);
 /// Below them a page that several drivers may own: [`Op::Share`](super::Op::Share).
 pub(super) const COMMON: PhysAddr = PhysAddr(0x7fff_0000);
 /// A page in the window: [`Op::Bypass`](super::Op::Bypass). It is the kernel's for good.
 pub(super) const BYPASSED: PhysAddr = PhysAddr(0x3_0000);
 /// Their places behind the frames.
-const BIG_AT: usize = FRAMES;
-const COMMON_AT: usize = FRAMES + 1;
+const COMMON_AT: usize = FRAMES;
+const LARGE_AT: usize = FRAMES + 1;
+/// How many large pages there are.
+const LARGE_PAGES: usize = 2;
 
 /// As a [thing](hw::thing).
 const FRAME_LIST: u32 = 0;
@@ -35,16 +39,21 @@ struct Frame {
 }
 
 pub(super) struct Frames {
-    frames: [Frame; FRAMES + 2],
+    frames: [Frame; LARGE_AT + LARGE_PAGES],
     /// Nobody reaches what is recycled.
     promised: bool,
     /// The logarithm of the bytes of a page.
     granule: u32,
 }
 
-/// Pages of a large page, and one more.
-pub(super) const fn big_pages(granule: u32) -> u64 {
-    (1 << (granule - 3)) + 1
+/// Pages of a large page.
+pub(super) const fn large_page(granule: u32) -> u64 {
+    1 << (granule - 3)
+}
+
+/// May several drivers own what begins there?
+pub(super) fn is_common(first: PhysAddr) -> bool {
+    first == COMMON || first >= LARGE
 }
 
 impl Frames {
@@ -52,13 +61,23 @@ impl Frames {
         Self { frames: std::array::from_fn(|_| Frame::default()), promised, granule }
     }
 
-    /// The first page of a frame.
-    const fn page(&self, frame: usize) -> PhysAddr {
+    /// The logarithm of the bytes of a large page.
+    const fn large(&self) -> u32 {
+        2 * self.granule - 3
+    }
+
+    /// The address of a frame.
+    const fn at(&self, frame: usize) -> PhysAddr {
         match frame {
-            BIG_AT => BIG,
             COMMON_AT => COMMON,
+            LARGE_AT.. => PhysAddr(LARGE.0 + (((frame - LARGE_AT) as u64) << self.large())),
             _ => PhysAddr(FIRST + ((frame as u64) << self.granule)),
         }
+    }
+
+    /// Bytes of a frame.
+    const fn bytes(&self, frame: usize) -> u64 {
+        1 << if frame >= LARGE_AT { self.large() } else { self.granule }
     }
 
     fn is_free(&self, frame: usize) -> bool {
@@ -81,38 +100,55 @@ impl Frames {
         hw::saw(first.map_or(u64::MAX, |first| first as u64));
         let first = first?;
         (first..first + count).for_each(|frame| self.frames[frame].owners.set(1));
-        Some(self.page(first))
+        Some(self.at(first))
     }
 
-    /// The large page and one more.
+    /// All large pages.
     pub fn take_big(&self) -> bool {
         hw::thing(FRAME_LIST);
-        let free = self.is_free(BIG_AT);
+        let all = LARGE_AT..LARGE_AT + LARGE_PAGES;
+        let free = all.clone().all(|frame| self.is_free(frame));
         hw::saw(u64::from(free));
         if free {
-            self.frames[BIG_AT].owners.set(1);
+            all.for_each(|frame| self.frames[frame].owners.set(1));
         }
         free
     }
 
+    /// The first `count` large pages, for one more driver.
+    pub fn take_large(&self, count: usize) -> bool {
+        self.take_one_more(LARGE_AT..LARGE_AT + count, "large-shared")
+    }
+
     /// The page that several may own.
     pub fn take_common(&self) -> bool {
+        self.take_one_more(COMMON_AT..COMMON_AT + 1, "page-shared")
+    }
+
+    /// Frames, for one more driver. `witness`: there was one already.
+    fn take_one_more(&self, frames: Range<usize>, witness: &'static str) -> bool {
         hw::thing(FRAME_LIST);
-        let Frame { owners, examined, .. } = &self.frames[COMMON_AT];
-        hw::saw(u64::from(examined.get()));
-        if !examined.get() {
+        let frames = &self.frames[frames];
+        let examined = frames.iter().any(|frame| frame.examined.get());
+        hw::saw(u64::from(examined));
+        if examined {
+            return false;
+        }
+        for Frame { owners, .. } in frames {
             owners.set(owners.get() + 1);
             if owners.get() > 1 {
-                hw::witness("page-shared");
+                hw::witness(witness);
             }
         }
-        !examined.get()
+        true
     }
 
     /// Which frames these pages are.
-    fn frames(&self, first: PhysAddr, pages: u64) -> std::ops::Range<usize> {
-        if first.0 >= BIG.0 {
-            return BIG_AT..BIG_AT + 1;
+    fn frames(&self, first: PhysAddr, pages: u64) -> Range<usize> {
+        if first >= LARGE {
+            let (from, bytes) = (first.0 - LARGE.0, pages << self.granule);
+            let large = |at: u64| LARGE_AT + (at >> self.large()) as usize;
+            return large(from)..large(from + bytes - 1) + 1;
         }
         if first == COMMON {
             return COMMON_AT..COMMON_AT + 1;
@@ -144,7 +180,7 @@ impl Frames {
         for frame in self.frames(first, pages) {
             let refs = &self.frames[frame].refs;
             let Some(left) = refs.get().checked_sub(1) else {
-                let details = format!("{:?} is released and was not held", self.page(frame));
+                let details = format!("{:?} is released and was not held", self.at(frame));
                 hw::breach(Invariant::FrameReuse, details)
             };
             refs.set(left);
@@ -160,7 +196,7 @@ impl Frames {
         if self.promised && self.is_free(frame) {
             let examined = &self.frames[frame].examined;
             examined.set(true);
-            io::is_out_of_reach(self.page(frame), Invariant::FrameReuse);
+            io::is_out_of_reach(self.at(frame), self.bytes(frame), Invariant::FrameReuse);
             examined.set(false);
         }
     }
@@ -172,10 +208,10 @@ impl Frames {
                 continue;
             }
             if refs.get() != 0 {
-                let details = format!("{:?} is still held when nothing is owed", self.page(frame));
+                let details = format!("{:?} is still held when nothing is owed", self.at(frame));
                 hw::breach(Invariant::LazyBound, details);
             }
-            io::is_out_of_reach(self.page(frame), Invariant::LazyBound);
+            io::is_out_of_reach(self.at(frame), self.bytes(frame), Invariant::LazyBound);
         }
     }
 }

@@ -30,6 +30,7 @@
 //! | `world.rs` | what CPUs share, and how it begins |
 //! | `driver.rs` | operations, as a driver does them |
 //! | `bouncer.rs` | buffers of bytes, with pages of the pool |
+//! | `large.rs` | large pages |
 //! | `devices.rs` | a device that comes and goes |
 //! | `failures.rs` | what they do when hardware fails |
 //! | `frames.rs` | memory that drivers own and the domain holds |
@@ -48,6 +49,7 @@ mod driver;
 mod failures;
 mod frames;
 mod host;
+mod large;
 mod mistake;
 mod op;
 mod pools;

@@ -25,6 +25,12 @@ pub enum Op {
     Scatter(Buffer),
     /// A frame that other buffers may lead to as well.
     Share(Buffer),
+    /// A large page that other buffers may lead to as well, where one entry maps it ([`Config::maps_large`](super::Config::maps_large)).
+    Large(Buffer),
+    /// That one, and the one behind it.
+    Large2(Buffer),
+    /// The last page of the first of them.
+    Piece(Buffer),
     /// Some bytes of a frame, beside which the device sees nothing. Without a pool nothing happens.
     Bounce(Buffer),
     /// The device uses it.
@@ -72,6 +78,9 @@ impl Op {
             Self::Map2(_) => "map2",
             Self::Scatter(_) => "scatter",
             Self::Share(_) => "share",
+            Self::Large(_) => "large",
+            Self::Large2(_) => "large2",
+            Self::Piece(_) => "piece",
             Self::Bounce(_) => "bounce",
             Self::Use(_) => "use",
             Self::Unmap(_) => "unmap",
@@ -102,6 +111,9 @@ impl Op {
             | Self::Map2(b)
             | Self::Scatter(b)
             | Self::Share(b)
+            | Self::Large(b)
+            | Self::Large2(b)
+            | Self::Piece(b)
             | Self::Bounce(b)
             | Self::Use(b)
             | Self::Unmap(b)
@@ -155,13 +167,16 @@ impl FromStr for Op {
     /// Reads an operation. The error is a sentence.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let about: [fn(Buffer) -> Self; 14] = [
+        let about: [fn(Buffer) -> Self; 17] = [
             Self::Map,
             Self::MapRead,
             Self::MapWrite,
             Self::Map2,
             Self::Scatter,
             Self::Share,
+            Self::Large,
+            Self::Large2,
+            Self::Piece,
             Self::Bounce,
             Self::Use,
             Self::Unmap,

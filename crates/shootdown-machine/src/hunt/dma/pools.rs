@@ -67,7 +67,7 @@ impl<F: Format> Access for Devices<F> {
     }
 
     fn clear(&self, first: PhysAddr, _: u64) {
-        io::is_out_of_reach(first, Invariant::FrameReuse);
+        io::is_out_of_reach(first, 1 << F::GRANULE, Invariant::FrameReuse);
         let pools = &Kernel::here().pools;
         pools.last[hw::this_cpu().index()].set(first.0);
         let times = pools.times(first);

@@ -49,6 +49,7 @@ fn config(n: &mut Rng) -> Config {
         },
         format: Tables::ALL[n.below(Tables::ALL.len())],
         from,
+        large: from == Source::Identity && chance(n, 50),
         units: 1 + usize::from(chance(n, 25)),
         domains: 1 + usize::from(chance(n, 25)),
         absence: chance(n, 15),
@@ -83,6 +84,10 @@ fn op(n: &mut Rng, config: &Config) -> Op {
     // One page with several users is counted only where its address follows from its own.
     if config.from == Source::Identity && chance(n, 25) {
         return Op::Share(buffer);
+    }
+    let has_room = config.from == Source::Identity || config.pages > 1024;
+    if config.maps_large() && has_room && chance(n, 15) {
+        return [Op::Large(buffer), Op::Large2(buffer), Op::Piece(buffer)][n.below(3)];
     }
     if config.bounce && chance(n, 25) {
         return Op::Bounce(buffer);

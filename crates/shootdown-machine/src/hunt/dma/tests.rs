@@ -38,6 +38,8 @@ fn a_correct_library_keeps_every_promise() {
         "mapping-undone",
         "no-address-left",
         "uses-spilled",
+        "large-identity",
+        "large-shared",
     ];
     assert!(all.iter().all(|name| seen.contains_key(name)), "{seen:?}");
 }
@@ -71,6 +73,16 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
         "policy=strict bounce=on; bounce a, unmap a",
         Mutant::StrictDoesNotWait,
         Invariant::Revocation,
+    ),
+    (
+        "policy=strict from=identity leaves=large; large2 a, unmap a",
+        Mutant::StrictDoesNotWait,
+        Invariant::FrameReuse,
+    ),
+    (
+        "policy=strict-ish flush=1 from=identity leaves=large; large a, unmap a, poll",
+        Mutant::GivenBackEarly,
+        Invariant::FrameReuse,
     ),
 ];
 
@@ -107,6 +119,28 @@ fn a_pool_s_page_in_other_hands_is_no_breach() {
     assert!(again > 0, "never taken before its last owner looked");
 }
 
+/// Two CPUs use large pages and a page of one of them at addresses of their own; more of them than an entry counts are elsewhere.
+#[test]
+fn large_pages_have_addresses_of_their_own() {
+    let shared = "from=identity leaves=large; large a, large2 b, unmap-strict b, unmap a; large c, piece d, unmap c, unmap d";
+    let many = "from=identity leaves=large format=arm1 pages=2048; large a, large b, large c, unmap b, unmap c";
+    for (text, policy, wanted) in [
+        (shared, "strict", ["large-identity", "large-shared"]),
+        (shared, "strict-ish", ["large-identity", "large-shared"]),
+        (many, "strict", ["large-identity", "large-elsewhere"]),
+        (many, "lazy", ["large-identity", "large-elsewhere"]),
+    ] {
+        let program: DmaProgram = format!("policy={policy} {text}").parse().unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..300 {
+            let outcome = play(&program, seed, false);
+            assert!(!outcome.end.is_failure(), "{}", tell(&program, seed));
+            seen.extend(outcome.witnesses);
+        }
+        assert!(wanted.iter().all(|name| seen.contains(name)), "{program}: {seen:?}");
+    }
+}
+
 /// The first of random programs that breaks a promise when its kernel makes this mistake, and the promise.
 fn found_by_chance(mistake: Mistake, most: u64) -> Option<(u64, DmaProgram, Invariant)> {
     (0..most).find_map(|seed| {
@@ -126,15 +160,23 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::HoldsNothing, &[]),
     (Mistake::AbsenceDenied, &[Invariant::UpgradeSoundness]),
     (Mistake::NotWrittenBack, &[Invariant::UpgradeSoundness, Invariant::RangeReuse]),
-    (Mistake::CachesDenied, &[Invariant::Revocation]),
+    (Mistake::CachesDenied, &[Invariant::Revocation, Invariant::RangeReuse]),
     (
         Mistake::OneUnitNamed,
-        &[Invariant::Revocation, Invariant::UpgradeSoundness, Invariant::TableReuse],
+        &[
+            Invariant::Revocation,
+            Invariant::UpgradeSoundness,
+            Invariant::RangeReuse,
+            Invariant::TableReuse,
+        ],
     ),
-    (Mistake::QueuedIsComplete, &[Invariant::Revocation, Invariant::TableReuse]),
-    (Mistake::DevicesFirst, &[Invariant::Revocation]),
+    (
+        Mistake::QueuedIsComplete,
+        &[Invariant::Revocation, Invariant::RangeReuse, Invariant::TableReuse],
+    ),
+    (Mistake::DevicesFirst, &[Invariant::Revocation, Invariant::RangeReuse]),
     (Mistake::HintAlways, &[Invariant::TableReuse]),
-    (Mistake::FirstPageOnly, &[Invariant::Revocation]),
+    (Mistake::FirstPageOnly, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::LazyBound]),
     (Mistake::ToldOnce, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::TableReuse]),
     (Mistake::EntryBackwards, &[Invariant::Revocation]),
     (Mistake::EntryOverwritten, &[Invariant::Revocation, Invariant::RangeReuse]),
