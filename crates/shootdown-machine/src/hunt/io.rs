@@ -309,7 +309,7 @@ pub fn leads_to(addresses: Addresses<'_>, first: PhysAddr, rights: Rights, reads
             let meet = a.first < b.first + b.pages && b.first < a.first + a.pages;
             meet && a.pages != b.pages && a.domain == b.domain
         };
-        let all: Vec<Cached> = if range.pages() > 1 { used().collect() } else { Vec::new() };
+        let all: Vec<Cached> = used().collect();
         if let Some(a) = all.iter().find(|a| all.iter().any(|b| sizes(a, b))) {
             return Err((
                 Invariant::OneSize,

@@ -84,10 +84,39 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
         Mutant::GivenBackEarly,
         Invariant::FrameReuse,
     ),
+    // The page is at the end of where the large page was, and of that itself.
+    (
+        "policy=lazy flush=1 pages=2048; large a, unmap a, poll, piece b",
+        Mutant::GivenBackEarly,
+        Invariant::OneSize,
+    ),
+    (
+        "policy=strict from=identity leaves=large; large a, unmap a",
+        Mutant::IdentitySizesShared,
+        Invariant::ErrorsTotal,
+    ),
+    ("policy=lazy pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::LazyBound),
+    ("policy=strict absence=on; map a", Mutant::PresenceNotTold, Invariant::UpgradeSoundness),
+];
+
+/// What is promised of devices (see [`super`]): each promise is broken by something in [`FOUND`].
+const PROMISED: [Invariant; 8] = [
+    Invariant::Revocation,
+    Invariant::FrameReuse,
+    Invariant::RangeReuse,
+    Invariant::UpgradeSoundness,
+    Invariant::OneSize,
+    Invariant::TableReuse,
+    Invariant::LazyBound,
+    Invariant::ErrorsTotal,
 ];
 
 #[test]
 fn a_broken_library_is_found() {
+    for promise in PROMISED {
+        let broken = FOUND.iter().any(|(_, _, broken)| *broken == promise);
+        assert!(broken, "nothing breaks {promise}: is it checked?");
+    }
     for (text, mutant, invariant) in FOUND {
         let program: DmaProgram = text.parse().unwrap();
         let broken = |program: &DmaProgram| {
