@@ -10,7 +10,7 @@ use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 
 mod told;
 
-pub use self::told::{answers, completed, submit, submitted};
+pub use self::told::{answers, carried_out, completed, submit, submitted};
 pub use super::iommu::{Cached, Decoded, Half, Model, VALID, Walker};
 
 use super::hw::{check, place};
@@ -148,6 +148,7 @@ pub fn write_entry(device: DeviceId, half: Half, value: u64) {
         h.saw(0xe47e ^ value.rotate_left(20) ^ u64::from(device.0) << 8 ^ half as u64);
         h.note(|| format!("writes the {half:?} word of {device:?}'s entry = {value:#x}"));
         h.iommu.write_entry(device, half, value);
+        told::witness_all(h);
     });
 }
 

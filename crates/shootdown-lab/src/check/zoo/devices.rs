@@ -190,6 +190,17 @@ pub const ALL: &[Scenario] = &[
         ..USUAL
     },
     Scenario {
+        name: "accesses-under-way",
+        source: "VT-d specification, DR and DW of an invalidation (the rule)",
+        year: 2007,
+        wrong: "translations were forgotten, and accesses of devices that had begun with them were not waited for",
+        kept_out: "contract: what is complete has no accesses under way (`Unit`); VT-d's queue asks for that with each invalidation",
+        step: Step::KernelOfDevices(Mistake::NotDrained),
+        program: "policy=strict; map a, unmap a",
+        seen: &["stale-in-unit", "in-flight"],
+        ..USUAL
+    },
+    Scenario {
         name: "devices-told-first",
         source: "Linux 353e3cf8590c (SMMUv3)",
         year: 2019,
@@ -253,6 +264,18 @@ pub const ALL: &[Scenario] = &[
         kept_out: "contract: cleared, `detach`, written, valid: as a device that leaves and one that comes",
         step: Step::KernelOfDevices(Mistake::EntryOverwritten),
         program: "policy=strict domains=2; attach, move, map a, unmap a",
+        seen: &["stale-in-unit", "device-attached", "device-detached"],
+        ..USUAL
+    },
+    Scenario {
+        name: "entry-torn-down-at-once",
+        source: "Linux, \"Clear Present bit before tearing down PASID entry\" (VT-d)",
+        year: 2026,
+        wrong: "all of a device's entry was cleared at once, and an IOMMU that reads it in pieces took for valid what never was an entry",
+        kept_out: "contract: the valid word is cleared alone, and the other when `detach` has returned",
+        step: Step::KernelOfDevices(Mistake::EntryClearedAtOnce),
+        program: "policy=strict; attach, map a, detach, unmap a",
+        breaks: &[Invariant::FrameReuse],
         seen: &["stale-in-unit", "device-attached", "device-detached"],
         ..USUAL
     },

@@ -63,6 +63,9 @@ impl Kernel {
     pub fn leave(&self, at: Traveller) -> Traveller {
         let Traveller::In(domain, seat) = at else { return at };
         io::write_entry(ID, io::Half::Low, 0);
+        if self.config.errs(Mistake::EntryClearedAtOnce) {
+            io::write_entry(ID, io::Half::High, 0);
+        }
         if let Some(seat) = seat {
             if self.config.errs(Mistake::DetachUntold) {
                 return Traveller::Away;

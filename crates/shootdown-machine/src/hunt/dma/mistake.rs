@@ -20,6 +20,8 @@ pub enum Mistake {
     OneUnitNamed,
     /// What was submitted counts as complete.
     QueuedIsComplete,
+    /// What was carried out counts as complete, though accesses that began before may still be under way.
+    NotDrained,
     /// Devices are told to forget before the unit has forgotten.
     DevicesFirst,
     /// Every command says that only leaf entries have changed.
@@ -32,6 +34,8 @@ pub enum Mistake {
     EntryBackwards,
     /// A device is given to another domain by overwriting its entry.
     EntryOverwritten,
+    /// All words of a device's entry are cleared, and what was read of it is forgotten then.
+    EntryClearedAtOnce,
     /// A device's entry is cleared, and nobody is told to forget what was read of it.
     DetachUntold,
     /// A device's entry is made valid before the device is listed.
@@ -42,7 +46,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::FreesFirst,
         Self::LazyTrusted,
         Self::HoldsNothing,
@@ -51,12 +55,14 @@ impl Mistake {
         Self::CachesDenied,
         Self::OneUnitNamed,
         Self::QueuedIsComplete,
+        Self::NotDrained,
         Self::DevicesFirst,
         Self::HintAlways,
         Self::FirstPageOnly,
         Self::ToldOnce,
         Self::EntryBackwards,
         Self::EntryOverwritten,
+        Self::EntryClearedAtOnce,
         Self::DetachUntold,
         Self::ListedLate,
         Self::EntryUnannounced,
@@ -74,12 +80,14 @@ impl Mistake {
             Self::CachesDenied => "caches-denied",
             Self::OneUnitNamed => "one-unit-named",
             Self::QueuedIsComplete => "queued-is-complete",
+            Self::NotDrained => "not-drained",
             Self::DevicesFirst => "devices-first",
             Self::HintAlways => "hint-always",
             Self::FirstPageOnly => "first-page-only",
             Self::ToldOnce => "told-once",
             Self::EntryBackwards => "entry-backwards",
             Self::EntryOverwritten => "entry-overwritten",
+            Self::EntryClearedAtOnce => "entry-cleared-at-once",
             Self::DetachUntold => "detach-untold",
             Self::ListedLate => "listed-late",
             Self::EntryUnannounced => "entry-unannounced",

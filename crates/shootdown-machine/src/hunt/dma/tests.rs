@@ -2,12 +2,16 @@ use shootdown_dma::mutant::{self, Mutant};
 
 use super::*;
 use crate::hunt::schedule::{Random, Rng};
-use crate::hunt::{Bounds, End, Outcome, Powers, run};
+use crate::hunt::{Bounds, End, Outcome, Power, Powers, run};
 use crate::oracle::Invariant;
 
-fn play(program: &DmaProgram, seed: u64, record: bool) -> Outcome {
+fn play_under(powers: Powers, program: &DmaProgram, seed: u64, record: bool) -> Outcome {
     let bounds = Bounds { record, ..Bounds::default() };
-    run(program, Powers::HOSTILE_DEVICES, bounds, &mut Random::new(Rng::of_run(7, seed)))
+    run(program, powers, bounds, &mut Random::new(Rng::of_run(7, seed)))
+}
+
+fn play(program: &DmaProgram, seed: u64, record: bool) -> Outcome {
+    play_under(Powers::HOSTILE_DEVICES, program, seed, record)
 }
 
 fn tell(program: &DmaProgram, seed: u64) -> String {
@@ -203,6 +207,8 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
         Mistake::QueuedIsComplete,
         &[Invariant::Revocation, Invariant::RangeReuse, Invariant::TableReuse],
     ),
+    (Mistake::NotDrained, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::LazyBound]),
+    (Mistake::EntryClearedAtOnce, &[Invariant::TableReuse, Invariant::LazyBound]),
     (Mistake::DevicesFirst, &[Invariant::Revocation, Invariant::RangeReuse]),
     (Mistake::HintAlways, &[Invariant::TableReuse]),
     (Mistake::FirstPageOnly, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::LazyBound]),
@@ -213,6 +219,46 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::ListedLate, &[Invariant::LazyBound, Invariant::Revocation]),
     (Mistake::EntryUnannounced, &[Invariant::UpgradeSoundness]),
 ];
+
+/// A power, a program, a mistake that is found in it by this power alone, and the sign that it was used.
+const NEEDED: &[(Power, &str, Mistake, &str)] = &[
+    (Power::InFlight, "policy=strict; map a, unmap a", Mistake::NotDrained, "in-flight"),
+    (
+        Power::Fracture,
+        "policy=strict from=identity leaves=large; large a, unmap a",
+        Mistake::FirstPageOnly,
+        "piece-kept",
+    ),
+    (
+        Power::TornEntries,
+        "policy=strict; attach, map a, detach, unmap a",
+        Mistake::EntryClearedAtOnce,
+        "torn-entry",
+    ),
+];
+
+#[test]
+fn some_mistakes_are_found_by_one_power_alone() {
+    for (power, text, mistake, sign) in NEEDED {
+        let whole: DmaProgram = text.parse().unwrap();
+        let mut wrong = whole.clone();
+        wrong.config.mistake = Some(*mistake);
+        let hunt = |powers: Powers, program: &DmaProgram| {
+            let (mut failed, mut seen) = (false, false);
+            for seed in 0..300 {
+                let outcome = play_under(powers, program, seed, false);
+                failed |= outcome.end.is_failure();
+                seen |= outcome.witnesses.contains(sign);
+            }
+            (failed, seen)
+        };
+        let name = mistake.name();
+        let (all, less) = (Powers::HOSTILE_DEVICES, Powers::HOSTILE_DEVICES.without(*power));
+        assert_eq!(hunt(all, &wrong), (true, true), "{name}");
+        assert_eq!(hunt(less, &wrong), (false, false), "{name} without {power}");
+        assert!(!hunt(all, &whole).0, "{text}");
+    }
+}
 
 #[test]
 fn every_mistake_of_a_kernel_is_found_and_nothing_without_it() {

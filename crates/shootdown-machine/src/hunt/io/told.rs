@@ -6,7 +6,7 @@ use shootdown_dma::invalidate::{Command, QueueError, Ticket};
 use super::io_step;
 use crate::hunt::choice::Point;
 use crate::hunt::hw::choose;
-use crate::hunt::machine::{stop, with};
+use crate::hunt::machine::{Hunt, stop, with};
 use crate::hunt::powers::Power;
 
 /// Does something go wrong with this unit now?
@@ -57,10 +57,25 @@ pub fn submit(unit: usize, commands: &[Command]) -> Result<Ticket, QueueError> {
             h.witness("command-taken-late");
         }
         h.note(|| format!("tells unit {unit} {commands:?}{when}"));
-        if let Some(name) = h.iommu.came_of_commands(unit) {
-            h.witness(name);
-        }
+        witness_all(h);
         Ok(ticket)
+    })
+}
+
+/// What IOMMUs have come to.
+pub(in crate::hunt) fn witness_all(h: &mut Hunt) {
+    h.iommu.has_come_of_it().for_each(|name| h.witness(name));
+}
+
+/// The last submission of which all commands have taken effect, if that is not known to be complete: accesses that began before may
+/// be under way.
+#[must_use]
+pub fn carried_out(unit: usize) -> Option<Ticket> {
+    io_step(false);
+    with(|h| {
+        let ticket = h.iommu.carried_out(unit);
+        h.saw(0xca44 ^ ticket.map_or(0, |ticket| ticket.0) << 16 ^ (unit as u64) << 8);
+        ticket
     })
 }
 
@@ -105,6 +120,7 @@ pub fn completed(unit: usize) -> Result<Ticket, QueueError> {
             h.iommu.complete_one(unit);
             let completed = h.iommu.completed(unit);
             h.note(|| format!("hears from unit {unit} that {completed:?} is complete"));
+            witness_all(h);
         });
     }
     with(|h| {

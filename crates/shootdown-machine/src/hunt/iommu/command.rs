@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use shootdown_dma::IovaRange;
 use shootdown_dma::invalidate::{Command, Ticket};
 
-use super::cached::Walk;
+use super::cached::{Cached, Walk};
 use super::tables::INDEX_BITS;
-use super::unit::{Flying, Reach, Submitted, Unit, take};
-use super::{Iommu, Model};
+use super::unit::{Flying, Forgotten, Reach, Submitted, Unit, take};
+use super::{Iommu, Model, seen};
 use crate::hunt::powers::Power;
 
 /// The same command in pages of 4 KiB.
@@ -83,6 +83,12 @@ impl Iommu {
         self.units[unit].queue.len()
     }
 
+    /// The last submission that is not complete, but of which all commands have taken effect, as have all before it.
+    pub fn carried_out(&self, unit: usize) -> Option<Ticket> {
+        let done = self.units[unit].queue.iter().take_while(|submitted| submitted.executed);
+        done.last().map(|submitted| submitted.ticket)
+    }
+
     pub fn completed(&self, unit: usize) -> Ticket {
         self.units[unit].completed
     }
@@ -124,12 +130,17 @@ impl Iommu {
                 self.units[unit].walks.retain(|walk| !reach.walks(walk, pages(walk)));
             }
             self.know(unit, reach, leaf_only);
-            self.units[unit].forget(reach, whole, survives)
+            let Forgotten { gone, survived } = self.units[unit].forget(reach, whole, survives);
+            self.seen.extend(survived.then_some(seen::SURVIVED));
+            gone
         };
+        let partly = |leaf: &Cached| reach.range.is_some_and(|r| leaf.without(r).next().is_some());
+        self.seen.extend((!whole && taken.iter().any(partly)).then_some(seen::PIECE));
         let device = device.map(|device| device.0);
         let in_flight = &mut self.units[unit].flying;
         match flying {
             Some(until) if self.powers.has(Power::InFlight) => {
+                self.seen.extend((!taken.is_empty()).then_some(seen::IN_FLIGHT));
                 let all = taken.into_iter().map(|leaf| Flying { until, device, leaf });
                 in_flight.extend(all);
             }

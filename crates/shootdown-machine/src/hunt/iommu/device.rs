@@ -85,8 +85,9 @@ impl Device {
         Entry::of(self.words[0], self.words[1])
     }
 
-    /// A word of the entry is written. `torn`: the unit reads its words at different times; `kept`: it keeps what it has read.
-    pub fn write(&mut self, half: Half, value: u64, torn: bool, kept: bool) {
+    /// A word of the entry is written. `torn`: the unit reads its words at different times; `kept`: it keeps what it has read. Has it
+    /// read what never was an entry?
+    pub fn write(&mut self, half: Half, value: u64, torn: bool, kept: bool) -> bool {
         self.words[half as usize] = value;
         if !kept {
             self.cached.clear();
@@ -102,7 +103,9 @@ impl Device {
             }
             _ => self.entry().into_iter().collect::<Vec<_>>(),
         };
+        let never_was = read.iter().any(|entry| Some(*entry) != self.entry());
         self.cached.extend(read);
+        never_was
     }
 
     /// The unit forgets what it has read of the entry, and reads it again.

@@ -93,12 +93,14 @@ pub(super) struct Iommu {
     words: Words,
     units: Vec<Unit>,
     devices: Devices,
+    /// What is worth having seen, and was not told yet.
+    seen: BTreeSet<&'static str>,
 }
 
 impl Iommu {
     pub fn new(powers: Powers) -> Self {
         let (words, devices) = (Words::default(), BTreeMap::new());
-        Self { powers, model: None, words, units: Vec::new(), devices }
+        Self { powers, model: None, words, units: Vec::new(), devices, seen: BTreeSet::new() }
     }
 
     /// There are such.
@@ -140,7 +142,8 @@ impl Iommu {
         let Some(unit) = self.devices.get(&device.0).map(|device| device.unit) else { return };
         let before: BTreeSet<u16> = self.tops(unit).map(|top| top.domain).collect();
         if let Some(device) = self.devices.get_mut(&device.0) {
-            device.write(half, value, torn, kept);
+            let torn = device.write(half, value, torn, kept);
+            self.seen.extend(torn.then_some(seen::TORN));
         }
         if self.has(Power::RemembersAbsence) {
             // Of a domain that nobody was in, nobody has looked at anything yet.

@@ -16,12 +16,18 @@ const PATH: &str = "path-kept";
 const ABSENCE: &str = "absence-remembered";
 
 /// A unit has kept what it was told to forget.
-const SURVIVED: &str = "survived-a-command";
+pub(super) const SURVIVED: &str = "survived-a-command";
+/// Accesses go on with what was forgotten.
+pub(super) const IN_FLIGHT: &str = "in-flight";
+/// Of a large page a piece is kept, as a command was for the rest.
+pub(super) const PIECE: &str = "piece-kept";
+/// A unit has put an entry of a device together that never was one.
+pub(super) const TORN: &str = "torn-entry";
 
 impl Iommu {
-    /// What has come of commands so far.
-    pub fn came_of_commands(&self, unit: usize) -> Option<&'static str> {
-        self.units[unit].has_spared.then_some(SURVIVED)
+    /// What has come of commands, and of entries of devices, since this was asked last.
+    pub fn has_come_of_it(&mut self) -> impl Iterator<Item = &'static str> + use<> {
+        std::mem::take(&mut self.seen).into_iter()
     }
 
     /// What caches have of a word that is about to become `value`.

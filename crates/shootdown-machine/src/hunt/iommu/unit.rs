@@ -37,8 +37,6 @@ pub(super) struct Unit {
     pub leaves: BTreeSet<Cached>,
     /// Translations that a command came by, and that survived it.
     pub spared: BTreeSet<Cached>,
-    /// There was one.
-    pub has_spared: bool,
     /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
     pub known: BTreeSet<Cached>,
     /// Tables that it has been told of since they were linked: of others it may remember that there was none, and a command for
@@ -77,6 +75,14 @@ impl Reach {
     }
 }
 
+/// What a command has come by.
+pub(super) struct Forgotten {
+    /// What is not there any more.
+    pub gone: Vec<Cached>,
+    /// Something is, though it was meant.
+    pub survived: bool,
+}
+
 /// Takes translations out of a cache; returns what was taken. `whole`: one that is partly meant is taken out as a whole.
 pub(super) fn take(cache: &mut BTreeSet<Cached>, reach: Reach, whole: bool) -> Vec<Cached> {
     let taken: Vec<Cached> = cache.iter().copied().filter(|leaf| reach.has(leaf)).collect();
@@ -90,21 +96,26 @@ pub(super) fn take(cache: &mut BTreeSet<Cached>, reach: Reach, whole: bool) -> V
 }
 
 impl Unit {
-    /// Forgets what a command is for. `survives`: each translation survives the first command.
-    pub fn forget(&mut self, reach: Reach, whole: bool, survives: bool) -> Vec<Cached> {
-        if !survives {
-            return take(&mut self.leaves, reach, whole);
-        }
+    /// Each translation survives the first command: those that it is the first for. They are not to be taken.
+    pub fn spare(&mut self, reach: Reach) -> Vec<Cached> {
         let meant: Vec<Cached> =
             self.leaves.iter().copied().filter(|leaf| reach.has(leaf)).collect();
-        let (gone, spared): (Vec<_>, Vec<_>) =
-            meant.into_iter().partition(|leaf| self.spared.remove(leaf));
-        self.has_spared |= !spared.is_empty();
-        self.spared.extend(spared);
-        for leaf in &gone {
+        let spared: Vec<Cached> =
+            meant.into_iter().filter(|leaf| !self.spared.remove(leaf)).collect();
+        self.spared.extend(&spared);
+        spared
+    }
+
+    /// Forgets what a command is for. `whole`: as [`take`] has it. `survives`: each translation survives the first command.
+    pub fn forget(&mut self, reach: Reach, whole: bool, survives: bool) -> Forgotten {
+        let spared = if survives { self.spare(reach) } else { Vec::new() };
+        spared.iter().for_each(|leaf| {
             self.leaves.remove(leaf);
-        }
-        gone
+        });
+        let gone = take(&mut self.leaves, reach, whole);
+        let survived = !spared.is_empty();
+        self.leaves.extend(spared);
+        Forgotten { gone, survived }
     }
 
     pub fn hash(&self, add: &mut impl FnMut(u64)) {
