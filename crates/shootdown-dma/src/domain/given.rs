@@ -41,7 +41,9 @@ impl<H: Host> Domain<H> {
         if in_window || self.is_identity(range) {
             return Err(UnmapError::NotMapped);
         }
-        self.unmap_pages(range, None, Policy::Strict, false)
+        let policy =
+            if without!(GivenUnmappedLazily) { self.config.policy } else { Policy::Strict };
+        self.unmap_pages(range, None, policy, false)
     }
 
     /// Where a device that uses this address comes to, and with which rights, by the page table; `None` if it would fault.

@@ -1,6 +1,7 @@
 //! What a domain promises, on hardware that answers when the test says so.
 
 mod bypass;
+pub(crate) mod ends;
 pub(crate) mod failures;
 pub(crate) mod granules;
 pub(crate) mod identity;

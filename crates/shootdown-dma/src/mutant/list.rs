@@ -620,6 +620,15 @@ mutants! {
     /// The caller maps in zones, where it is no whole leaf.
     ZonesMappedAt "zones-mapped-at" Domain "domain/identity.rs: is_in_zones"
         by scene(crate::domain::tests::failures::zones_are_not_the_callers);
+    /// Addresses that are the caller's are unmapped under the domain's policy.
+    GivenUnmappedLazily "given-unmapped-lazily" Domain "domain/given.rs: unmap_at"
+        by scene(crate::domain::tests::ends::what_is_the_callers_is_waited_for);
+    /// A domain that ends makes nobody forget what is mapped.
+    EndUntold "end-untold" Domain "domain/settle.rs: end"
+        by scene(crate::domain::tests::ends::who_ends_leaves_nothing_cached);
+    /// A domain that ends keeps what it owes.
+    EndOwes "end-owes" Domain "domain/settle.rs: end"
+        by scene(crate::domain::tests::ends::who_ends_owes_nothing);
     /// What was mapped for a moment stays so if all cells are taken.
     BusyGivesUp "busy-gives-up" Domain "domain/map.rs: unmap_ours"
         by scene(crate::domain::tests::failures::what_is_taken_back_waits_for_a_cell);
@@ -631,9 +640,6 @@ mutants! {
         by scene(crate::domain::tests::failures::a_window_is_for_who_is_trusted);
     /// A page that is not reached any more is not released.
     ReferenceLost "reference-lost" Domain "domain/settle.rs: give_back"
-        by scene(crate::domain::tests::nothing_is_given_back_early);
-    /// A domain ends that owes something.
-    EndsOwing "ends-owing" Domain "domain/settle.rs: end"
         by scene(crate::domain::tests::nothing_is_given_back_early);
     /// Two windows are opened at the same time.
     WindowOpenedTwice "window-opened-twice" Domain "domain/window.rs: open_window"

@@ -109,6 +109,18 @@ pub const ALL: &[DeviceScene] = {
             &[M::CellNotTaken],
         ),
         scene(
+            "dma-given",
+            "a page is mapped at an address of the driver's own, and unmapped",
+            "policy=lazy; at a, unat a",
+            &[M::GivenUnmappedLazily],
+        ),
+        scene(
+            "dma-ended",
+            "a page is unmapped whose domain ends then, and another has its number",
+            "policy=strict-ish domains=2 ends=on; map b, unmap b, end, map b",
+            &[M::EndOwes],
+        ),
+        scene(
             "dma-bounced",
             "bytes are mapped, unmapped, and others mapped in their place",
             "policy=lazy bounce=on; bounce a, unmap a, bounce b, unmap b, bounce c",

@@ -64,6 +64,8 @@ impl Scene for Devices {
             "large-identity",
             "large-shared",
             "scattered",
+            "mapped-at",
+            "domain-ended",
             "bypassed",
             "device-attached",
             "device-detached",

@@ -113,6 +113,8 @@ pub struct Config {
     pub units: usize,
     /// Domains: `domains=`. Buffers belong to them by turns.
     pub domains: usize,
+    /// The second domain may end, and begin again: `ends=on`. (Then one CPU at a time polls or flushes it.)
+    pub ends: bool,
     /// Units remember what was not mapped: `absence=on`.
     pub absence: bool,
     /// Units do not look into CPUs' caches: `coherent=off`.
@@ -152,6 +154,7 @@ impl Default for Config {
             large: false,
             units: 1,
             domains: 1,
+            ends: false,
             absence: false,
             coherent: true,
             window: false,
@@ -209,6 +212,7 @@ impl Config {
             "leaves" => self.large = value == "large",
             "units" => self.units = number()?.min(TWO),
             "domains" => self.domains = number()?.min(TWO),
+            "ends" => self.ends = value == "on",
             "denials" => self.denials = u8::try_from(number()?).map_err(|_| bad())?,
             "absence" => self.absence = value == "on",
             "coherent" => self.coherent = value != "off",
@@ -223,6 +227,11 @@ impl Config {
             _ => return Err(bad()),
         }
         Ok(())
+    }
+
+    /// Is there a domain that may end? (Hardware does not fail there, and devices see pages.)
+    pub(super) fn has_end(&self) -> bool {
+        self.ends && self.domains > 1 && self.faults == 0 && !self.bounce
     }
 
     /// Does the kernel make this mistake?
@@ -319,6 +328,7 @@ impl fmt::Display for Config {
         }
         let switches = [
             (self.large, "leaves=large"),
+            (self.ends, "ends=on"),
             (self.atc, "atc=on"),
             (self.absence, "absence=on"),
             (!self.coherent, "coherent=off"),

@@ -1,11 +1,12 @@
 //! Domains of any format, behind one face; and those whose devices see bytes.
 
-use std::ptr::NonNull;
+use std::mem;
+use std::ptr::{self, NonNull};
 
 use shootdown_dma::bounce::{self, Access, Guarded, Mapped};
-use shootdown_dma::domain::{Domain, Host, Reservation, Segment};
+use shootdown_dma::domain::{Domain, Failed, Host, Reservation, Segment};
 use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
-use shootdown_dma::{DeviceId, DmaAddr, MapError, PhysAddr, Policy, Rights, UnmapError};
+use shootdown_dma::{DeviceId, DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
 /// What the drivers of the model kernel do with a domain; each method is the domain's own.
 pub(super) trait AnyDomain {
@@ -33,8 +34,16 @@ pub(super) trait AnyDomain {
     fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
     /// Opens the window; where it begins.
     fn open_window(&self, pages: u64) -> Option<DmaAddr>;
+    fn map_at(&self, range: IovaRange, at: PhysAddr, rights: Rights) -> Result<(), MapError>;
+    fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError>;
+    fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)>;
     /// How many unmappings have waited because a bound was reached.
     fn forced_waits(&self) -> u64;
+    /// Ends it.
+    ///
+    /// # Safety
+    /// No device's entry leads to it. Nobody uses it any more, unless it could not be ended.
+    unsafe fn end(&self) -> Result<(), QueueError>;
 }
 
 /// The same of a domain with a pool.
@@ -164,8 +173,32 @@ impl<H: Host> AnyDomain for Domain<H> {
         self.open_window(pages).ok()
     }
 
+    fn map_at(&self, range: IovaRange, at: PhysAddr, rights: Rights) -> Result<(), MapError> {
+        self.map_at(range, at, rights)
+    }
+
+    fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
+        self.unmap_at(range)
+    }
+
+    fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
+        self.lookup(at)
+    }
+
     fn forced_waits(&self) -> u64 {
         self.counts().forced_waits
+    }
+
+    unsafe fn end(&self) -> Result<(), QueueError> {
+        // SAFETY: nobody uses what is left here, or else it is left as it is: what comes back is forgotten.
+        let ended = unsafe { ptr::read(self).end() };
+        match ended {
+            Ok(_addresses) => Ok(()),
+            Err(Failed { error, domain }) => {
+                mem::forget(domain);
+                Err(error)
+            }
+        }
     }
 }
 

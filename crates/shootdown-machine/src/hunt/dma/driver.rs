@@ -25,6 +25,8 @@ pub(super) enum Content {
     Bounced(Mapped, PhysAddr, PhysAddr),
     /// Addresses, with some frames behind them.
     Reserved(Reservation, Vec<PhysAddr>),
+    /// A frame at an address of the driver's own.
+    Given(IovaRange, PhysAddr),
 }
 
 /// Memory that is mapped.
@@ -80,6 +82,7 @@ impl Kernel {
                 match &content {
                     Content::Mapped(mapping) => driver(b).used(mapping),
                     Content::Bounced(mapped, page, _) => driver(b).used_bounced(mapped, *page),
+                    Content::Given(range, first) => driver(b).used_at(*range, *first),
                     Content::Nothing | Content::Reserved(..) => {}
                 }
                 content
@@ -90,6 +93,9 @@ impl Kernel {
             Op::Link(b) => slot(b).enter(|c| driver(b).link(c)),
             Op::Unlink(b) => slot(b).enter(|c| driver(b).unlink(c)),
             Op::Release(b) => slot(b).enter(|c| driver(b).release(c)),
+            Op::At(b) => slot(b).enter(|c| driver(b).map_at(c, b)),
+            Op::Unat(b) => slot(b).enter(|c| driver(b).unmap_at(c, b)),
+            Op::End => self.end_second(),
             Op::Big => Driver { kernel: self, number: 0 }.big(),
             Op::Bypass => Driver { kernel: self, number: 0 }.bypass(),
             Op::Attach => self.traveller.enter(|at| self.come(at, 0)),
@@ -109,9 +115,7 @@ impl Kernel {
         if later != 0 && self.config.page() > SMALL {
             hw::witness("timer-of-large-pages");
         }
-        for domain in self.all_domains() {
-            self.hear("polling", domain.poll(self.clock.get()));
-        }
+        self.each_domain(|domain| self.hear("polling", domain.poll(self.clock.get())));
     }
 
     /// What the counters of the domains tell of.
@@ -131,9 +135,7 @@ impl Kernel {
 
     /// Waits until nothing is owed.
     pub fn flush(&self) {
-        for domain in self.all_domains() {
-            self.hear("flushing", domain.flush());
-        }
+        self.each_domain(|domain| self.hear("flushing", domain.flush()));
     }
 }
 
@@ -147,7 +149,7 @@ pub(super) fn excuse(error: MapError) {
 }
 
 /// Does what unmaps something until others are not in its way.
-fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
+pub(super) fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
     loop {
         match f() {
             Ok(done) => return done,
@@ -297,7 +299,7 @@ impl Driver {
         }
     }
 
-    fn unmap(self, content: Content, policy: Policy) -> Content {
+    pub(super) fn unmap(self, content: Content, policy: Policy) -> Content {
         let mapping = match content {
             Content::Mapped(mapping) => mapping,
             Content::Bounced(mapped, page, first) => {

@@ -106,7 +106,9 @@ unsafe impl TableMemory for Pages {
     fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         let kernel = Kernel::here();
         hw::thing(FREE_TABLES);
-        let Some(left) = kernel.free.get().checked_sub(1) else {
+        let kept = usize::from(kernel.maker.get().is_some_and(|cpu| cpu != hw::this_cpu()));
+        let free = kernel.free.get();
+        let Some(left) = free.checked_sub(1).filter(|left| *left >= kept) else {
             hw::saw(0);
             hw::witness("no-table-left");
             return None;

@@ -31,6 +31,8 @@
 //! | `driver.rs` | operations, as a driver does them |
 //! | `bouncer.rs` | buffers of bytes, with pages of the pool |
 //! | `large.rs` | large pages |
+//! | `given.rs` | addresses that a driver brings |
+//! | `ending.rs` | a domain that ends, and begins again |
 //! | `devices.rs` | a device that comes and goes |
 //! | `failures.rs` | what they do when hardware fails |
 //! | `frames.rs` | memory that drivers own and the domain holds |
@@ -46,8 +48,10 @@ mod decode;
 mod devices;
 mod domains;
 mod driver;
+mod ending;
 mod failures;
 mod frames;
+mod given;
 mod host;
 mod large;
 mod mistake;

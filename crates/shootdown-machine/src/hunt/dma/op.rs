@@ -47,10 +47,17 @@ pub enum Op {
     Unlink(Buffer),
     /// Gives the addresses back.
     Release(Buffer),
+    /// Takes a frame and maps it at an address that is the driver's own.
+    At(Buffer),
+    /// Takes it away again.
+    Unat(Buffer),
     /// Maps memory of a large page and one page more, for which there may be no table; and unmaps it.
     Big,
     /// Maps memory in the window, and unmaps it: nothing changes. Without a window it is refused.
     Bypass,
+    /// All of the second domain is unmapped, its device taken out, the domain ended, and made again with the same numbers. Without a
+    /// domain that ends ([`Config::ends`](super::Config::ends)) nothing happens.
+    End,
     /// A device comes into the first domain.
     Attach,
     /// It leaves.
@@ -89,8 +96,11 @@ impl Op {
             Self::Link(_) => "link",
             Self::Unlink(_) => "unlink",
             Self::Release(_) => "release",
+            Self::At(_) => "at",
+            Self::Unat(_) => "unat",
             Self::Big => "big",
             Self::Bypass => "bypass",
+            Self::End => "end",
             Self::Attach => "attach",
             Self::Detach => "detach",
             Self::Move => "move",
@@ -121,9 +131,12 @@ impl Op {
             | Self::Reserve(b)
             | Self::Link(b)
             | Self::Unlink(b)
-            | Self::Release(b) => Some(b),
+            | Self::Release(b)
+            | Self::At(b)
+            | Self::Unat(b) => Some(b),
             Self::Big
             | Self::Bypass
+            | Self::End
             | Self::Attach
             | Self::Detach
             | Self::Move
@@ -167,7 +180,7 @@ impl FromStr for Op {
     /// Reads an operation. The error is a sentence.
     fn from_str(text: &str) -> Result<Self, String> {
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let about: [fn(Buffer) -> Self; 17] = [
+        let about: [fn(Buffer) -> Self; 19] = [
             Self::Map,
             Self::MapRead,
             Self::MapWrite,
@@ -185,6 +198,8 @@ impl FromStr for Op {
             Self::Link,
             Self::Unlink,
             Self::Release,
+            Self::At,
+            Self::Unat,
         ];
         if let Some(op) = about.into_iter().find(|op| op(Buffer(0)).name() == name) {
             return rest.trim().parse().map(op);
@@ -192,6 +207,7 @@ impl FromStr for Op {
         let alone = [
             Self::Big,
             Self::Bypass,
+            Self::End,
             Self::Attach,
             Self::Detach,
             Self::Move,

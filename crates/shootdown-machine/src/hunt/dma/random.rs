@@ -52,6 +52,7 @@ fn config(n: &mut Rng) -> Config {
         large: from == Source::Identity && chance(n, 50),
         units: 1 + usize::from(chance(n, 25)),
         domains: 1 + usize::from(chance(n, 25)),
+        ends: chance(n, 50),
         absence: chance(n, 15),
         coherent: !chance(n, 25),
         window: from == Source::Tree && chance(n, 20),
@@ -64,10 +65,11 @@ fn config(n: &mut Rng) -> Config {
         ..Config::default()
     };
     if !chance(n, 12) {
-        return drawn;
+        return Config { ends: drawn.has_end(), ..drawn };
     }
     // What fails here is the hardware, and not a mapping that is to be taken back.
     Config {
+        ends: false,
         faults: 1 + n.below(3) as u8,
         atc: true,
         pages: drawn.pages.min(4),
@@ -91,6 +93,12 @@ fn op(n: &mut Rng, config: &Config) -> Op {
     }
     if config.bounce && chance(n, 25) {
         return Op::Bounce(buffer);
+    }
+    if config.has_end() && chance(n, 8) {
+        return Op::End;
+    }
+    if chance(n, 6) {
+        return [Op::At(buffer), Op::At(buffer), Op::Unat(buffer)][n.below(3)];
     }
     match n.below(32) {
         0..6 => Op::Map(buffer),

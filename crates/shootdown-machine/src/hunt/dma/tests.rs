@@ -44,6 +44,8 @@ fn a_correct_library_keeps_every_promise() {
         "uses-spilled",
         "large-identity",
         "large-shared",
+        "mapped-at",
+        "domain-ended",
     ];
     assert!(all.iter().all(|name| seen.contains_key(name)), "{seen:?}");
 }
@@ -98,6 +100,12 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
         "policy=strict from=identity leaves=large; large a, unmap a",
         Mutant::IdentitySizesShared,
         Invariant::ErrorsTotal,
+    ),
+    ("policy=lazy; at a, unat a", Mutant::GivenUnmappedLazily, Invariant::Revocation),
+    (
+        "policy=strict-ish domains=2 ends=on; map b, unmap b, end",
+        Mutant::EndOwes,
+        Invariant::LazyBound,
     ),
     ("policy=lazy pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::LazyBound),
     ("policy=strict absence=on; map a", Mutant::PresenceNotTold, Invariant::UpgradeSoundness),
@@ -171,6 +179,26 @@ fn large_pages_have_addresses_of_their_own() {
             seen.extend(outcome.witnesses);
         }
         assert!(wanted.iter().all(|name| seen.contains(name)), "{program}: {seen:?}");
+    }
+}
+
+/// The second domain ends while others are at work, and is made again in the same pages.
+#[test]
+fn a_domain_ends_and_another_has_its_number() {
+    for text in [
+        "policy=lazy tables=4 domains=2 ends=on; map a, unmap a, timer; map b, unmap b, end, map b",
+        "policy=strict-ish domains=2 ends=on atc=on; map b, end, map d, end; attach, move, poll, detach",
+        "policy=strict domains=2 ends=on coherent=off tables=4; at b, end, at b, unat b; reserve d, link d, end, flush",
+        "policy=lazy domains=2 ends=on format=arm2-64k from=ring; map b, end, map b, end, map b, end; flush, timer",
+    ] {
+        let program: DmaProgram = text.parse().unwrap();
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..200 {
+            let outcome = play(&program, seed, false);
+            assert!(!outcome.end.is_failure(), "{}", tell(&program, seed));
+            seen.extend(outcome.witnesses);
+        }
+        assert!(seen.contains("domain-ended"), "{text}: {seen:?}");
     }
 }
 

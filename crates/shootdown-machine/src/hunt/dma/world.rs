@@ -6,6 +6,7 @@ use std::ptr;
 use shootdown::CpuId;
 use shootdown_dma::bounce::Guarded;
 use shootdown_dma::domain::Domain;
+use shootdown_dma::invalidate::Seat;
 use shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering};
 use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
 use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
@@ -17,6 +18,7 @@ use super::domains::{AnyDomain, AnyGuarded, Placed};
 use super::driver::Content;
 use super::failures::Limbo;
 use super::frames::Frames;
+use super::given::Given;
 use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
 use super::op::{BUFFERS, Op};
@@ -46,13 +48,24 @@ impl<T: Default> Slot<T> {
     }
 }
 
+/// The device of the second domain.
+pub(super) const SECOND: DeviceId = DeviceId(9);
+
 /// What the CPUs share.
 pub(super) struct Kernel {
     pub config: Config,
+    cpus: usize,
     domains: [Cell<Option<Placed>>; TWO],
     /// The tags of each domain, by the unit's number.
     tags: [[DomainId; TWO]; TWO],
     pub slots: [Slot<Content>; BUFFERS as usize],
+    /// The seat of the second domain's own device.
+    pub second: Slot<Option<Seat>>,
+    /// How often that domain has ended.
+    pub ended: Cell<u8>,
+    /// The CPU that is about to make it again, for which a table is kept.
+    pub maker: Cell<Option<CpuId>>,
+    pub given: Given,
     /// A device that comes and goes.
     pub traveller: Slot<Traveller>,
     pub frames: Frames,
@@ -108,9 +121,14 @@ impl Kernel {
         let promised = config.policy != shootdown_dma::Policy::Lazy;
         let kernel = hw::place(Self {
             config,
+            cpus,
             domains: std::array::from_fn(|_| Cell::new(None)),
             tags: std::array::from_fn(|domain| std::array::from_fn(|unit| tag(domain, unit))),
             slots: std::array::from_fn(|_| Slot::new()),
+            second: Slot::new(),
+            ended: Cell::new(0),
+            maker: Cell::new(None),
+            given: Given::default(),
             traveller: Slot::new(),
             frames: Frames::new(promised, config.format.granule()),
             free: Cell::new(config.tables.min(tables.len())),
@@ -137,7 +155,8 @@ impl Kernel {
             kernel.seat(0, unit, DeviceId(1 + unit as u32));
         }
         if config.domains > 1 {
-            kernel.seat(1, 0, DeviceId(9));
+            let seat = kernel.seat(1, 0, SECOND);
+            kernel.second.enter(|_| seat);
         }
         for (cpu, ops) in (0..).zip(before) {
             hw::boot_as(CpuId(cpu), || ops.iter().for_each(|op| kernel.run(*op)));
@@ -151,24 +170,46 @@ impl Kernel {
     /// All that CPUs share outside of atomics and of what one of them is alone with, as a hash.
     pub fn state(&self) -> u64 {
         let free = self.tables[..self.free.get()].iter().map(|page| page.get().0);
-        let words =
-            free.chain([self.clock.get()]).chain(self.frames.words()).chain(self.pools.words());
+        let maker = self.maker.get().map_or(0, |cpu| u64::from(cpu.0) + 1);
+        let ending = u64::from(self.ended.get()) | maker << 8;
+        let words = free
+            .chain([self.clock.get(), ending])
+            .chain(self.frames.words())
+            .chain(self.pools.words())
+            .chain(self.given.words());
         words.fold(0, |hash, word| hw::mix(hash ^ word))
     }
 
     /// A device that is there from the beginning, and stays.
-    fn seat(&self, domain: usize, unit: usize, device: DeviceId) {
+    fn seat(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Seat> {
         io::plug(device, unit, self.config.atc);
+        self.sit(domain, unit, device)
+    }
+
+    /// Such a device is put into a domain. `None`: the library does not know its unit.
+    pub fn sit(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Seat> {
         let named = unit == 0 || !self.config.errs(Mistake::OneUnitNamed);
-        if named {
+        let seat = named.then(|| {
             let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
-            let seat = self.domain(domain).attach(unit, device, caches).expect("room");
-            self.enter(domain, unit, device);
-            self.domain(domain).announce(&seat).expect("the queue is empty");
-        } else {
-            self.enter(domain, unit, device);
+            self.domain(domain).attach(unit, device, caches).expect("room")
+        });
+        self.enter(domain, unit, device);
+        if let Some(seat) = &seat {
+            self.domain(domain).announce(seat).expect("units answer");
         }
         io::is_served(device);
+        seat
+    }
+
+    /// A domain that has ended is made again, with the table that was kept.
+    pub fn make_anew(&self, number: usize) {
+        self.domains[number].set(Some(self.make(number, self.cpus)));
+        self.maker.set(None);
+    }
+
+    /// One table at least is left for this CPU.
+    pub fn keep_a_table(&self) {
+        self.maker.set(Some(hw::this_cpu()));
     }
 
     /// Makes the entry of a device valid.
