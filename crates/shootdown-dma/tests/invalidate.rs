@@ -266,6 +266,7 @@ struct Interrupting<'a> {
     engine: std::sync::OnceLock<&'a Engine<&'a Interrupting<'a>>>,
     noted: std::sync::Mutex<Vec<Token>>,
     depth: std::sync::atomic::AtomicUsize,
+    cpu: usize,
 }
 
 // SAFETY: the promises are the model's.
@@ -274,7 +275,7 @@ unsafe impl Unit for Interrupting<'_> {
         use std::sync::atomic::Ordering::Relaxed;
         if self.depth.fetch_add(1, Relaxed) < 3 {
             let engine = self.engine.get().expect("set before the first");
-            let token = engine.invalidate(0, range(9, 1), true);
+            let token = engine.invalidate(self.cpu, range(9, 1), true);
             self.noted.lock().unwrap().push(token);
         }
         self.unit.submit(commands)
@@ -284,8 +285,8 @@ unsafe impl Unit for Interrupting<'_> {
     }
 }
 
-#[test]
-fn an_interrupt_on_top_of_a_submission_is_served() {
+/// An unmapping for the last of so many CPUs that there could be, or for one of those that there are.
+fn interrupted(cpus: usize, cpu: usize) {
     let unit = Model::new(1);
     let unit: &Model = Box::leak(Box::new(unit));
     let interrupting = Box::leak(Box::new(Interrupting {
@@ -293,13 +294,14 @@ fn an_interrupt_on_top_of_a_submission_is_served() {
         engine: Default::default(),
         noted: Default::default(),
         depth: Default::default(),
+        cpu,
     }));
     let interrupting: &_ = interrupting;
-    let engine = Engine::new(1, [(interrupting, DOMAIN)], Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(cpus, [(interrupting, DOMAIN)], Ladder::DEFAULT).unwrap();
     let engine: &_ = Box::leak(Box::new(engine));
     let _ = interrupting.engine.set(engine);
     let _seat = engine.attach(0, DEVICE, false).unwrap();
-    let token = engine.invalidate(0, range(5, 1), true);
+    let token = engine.invalidate(cpu, range(5, 1), true);
     let noted = interrupting.noted.lock().unwrap().clone();
     assert_eq!(noted.len(), 3);
     // Nobody polls, and nobody waits but by asking.
@@ -308,6 +310,19 @@ fn an_interrupt_on_top_of_a_submission_is_served() {
     }
     for token in noted.into_iter().chain([token]) {
         assert!(engine.is_complete(token), "{token:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_on_top_of_a_submission_is_served() {
+    interrupted(1, 0);
+}
+
+/// A caller without a number of its own passes any, and the lane of its number is taken.
+#[test]
+fn any_number_of_a_cpu_will_do() {
+    for cpus in 1..6 {
+        (0..4).for_each(|below| interrupted(cpus, usize::MAX - below));
     }
 }
 

@@ -185,7 +185,9 @@ impl<U: Unit> Engine<U> {
 
     fn put(&self, cpu: usize, submit: bool, push: impl Fn(&Lane)) -> Token {
         let cpus = self.whole();
-        for index in (0..cpus.min(TRIES)).map(|i| (cpu + i) % cpus) {
+        // Reduced first: nobody's own number may be the largest there is.
+        let first = cpu % cpus;
+        for index in (0..cpus.min(TRIES)).map(|i| (first + i) % cpus) {
             let lane = &self.lanes[index];
             if lane.try_lock() {
                 push(lane);
