@@ -10,8 +10,10 @@ mod support;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use shootdown_dma::invalidate::queue::{Port, Queue, Vtd};
-use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Token, Unit, vtd};
+use shootdown_dma::invalidate::queue::{Port, Queue, Smmu, Vtd};
+use shootdown_dma::invalidate::{
+    Command, Engine, Ladder, QueueError, Ticket, Token, Unit, smmu, vtd,
+};
 use shootdown_dma::mutant::Mutant;
 use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr};
 use support::holds;
@@ -382,5 +384,63 @@ fn nothing_is_complete_before_what_was_lost() {
         other.join().unwrap();
         assert!(queue.completed().unwrap() >= ticket);
         assert_eq!(unit.forgotten[2].load(Ordering::Relaxed), 1);
+    });
+}
+
+/// An SMMU without stores: that it has come to a wait stands in a register, which is read as registers are.
+struct Consumed {
+    ring: Vec<AtomicU64>,
+    status: AtomicU64,
+    consumed: AtomicU64,
+    forgotten: AtomicU64,
+}
+
+struct Apart(Arc<Consumed>);
+
+// SAFETY: as in the trait: what the unit reads is forgotten before its register says that it was read.
+unsafe impl Port for Apart {
+    fn read32(&self, offset: usize) -> u32 {
+        // ORDERING: none: what orders it is behind it.
+        if offset == 0x9c { self.0.consumed.load(Ordering::Relaxed) as u32 } else { 0 }
+    }
+    fn write32(&self, _: usize, value: u32) {
+        self.0.forgotten.store(1, Ordering::Relaxed);
+        self.0.consumed.store(u64::from(value), Ordering::Release);
+    }
+    fn read64(&self, _: usize) -> u64 {
+        0
+    }
+    fn write64(&self, _: usize, _: u64) {}
+    fn ring(&self) -> &[AtomicU64] {
+        &self.0.ring
+    }
+    fn status(&self) -> &AtomicU64 {
+        &self.0.status
+    }
+    fn status_address(&self) -> PhysAddr {
+        PhysAddr(0x1000)
+    }
+    fn publish(&self) {}
+}
+
+#[test]
+fn who_reads_a_register_relies_on_it() {
+    // Q5, Q8. Mutant: ConsumedUnfenced.
+    holds("register", None, &[Mutant::ConsumedUnfenced], || {
+        let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let (consumed, forgotten) = (AtomicU64::new(0), AtomicU64::new(0));
+        let unit = Consumed { ring: words(32), status: AtomicU64::new(0), consumed, forgotten };
+        let unit = Arc::new(unit);
+        let facts = smmu::Facts::from_idr3(0);
+        let format = Smmu { facts, slots: 16, stores: false, survives: false };
+        let queue = Arc::new(Queue::small(Apart(Arc::clone(&unit)), format, 0));
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.submit(&[Command::Domain(DomainId(0))]).unwrap())
+        };
+        if queue.completed().unwrap() > Ticket(0) {
+            assert_eq!(unit.forgotten.load(Ordering::Relaxed), 1, "I1");
+        }
+        other.join().unwrap();
     });
 }

@@ -494,6 +494,9 @@ mutants! {
     /// When more devices are struck than there is room for, none is relied on.
     OthersAllSilent "others-all-silent" Invalidate "invalidate/queue/silence.rs: mark"
         by test("errors.rs" "one_time_out_silences_nobody");
+    /// What the unit has done is relied on without a fence behind the register that says so (Q8).
+    ConsumedUnfenced "consumed-unfenced" Invalidate "invalidate/queue/smmu.rs: position"
+        by loom("loom_invalidate.rs" "who_reads_a_register_relies_on_it");
     /// What was refused is replaced by something that makes nobody forget.
     RefusedDropped "refused-dropped" Invalidate "invalidate/queue/recover.rs: patch"
         by test("queues.rs" "every_step_of_the_queue_is_missed");

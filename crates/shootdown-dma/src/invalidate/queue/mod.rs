@@ -40,7 +40,7 @@
 //! | Q5 `done` moved on | AcqRel | Q6 | what the unit has done; it has read the slots |
 //! | Q6 `done` read | Acquire | Q5 | slots are written again; who asks may reuse |
 //! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
-//! | Q8 status read, then the gate | Acquire | Q7 | who reads such a status sees the gate |
+//! | Q8 status read, then the gate | Acquire (of a register: fence) | Q7 | who reads such a status sees the gate |
 //! | Q9 `taken` lowered | Release | Q10 | behind Q6: the unit has read the slots |
 //! | Q10 `taken` raised | Acquire | Q9, also through others' raising | slots are written again |
 //! | Q11 `reserved` raised | AcqRel | itself, by others before | the same: what was taken is no slot yet, and the slots that one gets may be those that others have found room for since |

@@ -18,6 +18,9 @@ use crate::sync::AtomicU64;
 ///    may rely on that.
 /// 5. When [`publish`](Self::publish) has returned, the unit sees all that this CPU has stored before, or seen stored by
 ///    others, to the ring and to page tables, if a register is written after.
+/// 6. A register is read from the unit itself, once and in the order of the program, as by a volatile read of memory that is mapped for
+///    devices; and an acquire fence behind the read orders what this CPU reads and writes after it. Where the compiler's fence does
+///    not reach as far as the unit (on Arm it is a `dmb ishld`), a stronger barrier belongs into the read.
 pub unsafe trait Port: Sync {
     /// Reads a register of 32 bits.
     fn read32(&self, offset: usize) -> u32;

@@ -10,7 +10,7 @@
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;
 use crate::invalidate::smmu::{self, Facts, Signal};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 
 use super::format::{Format, Instead, Slot, Trouble, widen};
 use super::port::Port;
@@ -79,7 +79,13 @@ impl Format for Smmu {
             return widen(base, port.status().load(Ordering::Acquire) as u32); // [Q8]
         }
         // The unit is not behind `base`, and was read after: so what is found is the truth, or less.
-        base + (u64::from(port.read32(CONS)).wrapping_sub(base) & self.mask())
+        let ahead = u64::from(port.read32(CONS)).wrapping_sub(base) & self.mask();
+        if !without!(ConsumedUnfenced) {
+            // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders nothing. The partner is what
+            // the unit did before it moved CONS, and the Release of Q7 before it was told to go on.
+            fence(Ordering::Acquire);
+        }
+        base + ahead
     }
 
     fn is_coarse(&self) -> bool {
