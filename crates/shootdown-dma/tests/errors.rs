@@ -4,9 +4,8 @@
 mod hardware;
 
 use hardware::{Fault, Hardware, Kind};
-use shootdown_dma::invalidate::queue::{Amd, Queue, STRIKES, Smmu, Vtd};
-use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Token, Unit, amd, smmu, vtd};
-use shootdown_dma::mutant::{self, Mutant};
+use shootdown_dma::invalidate::queue::{Amd, Queue, Smmu, Vtd};
+use shootdown_dma::invalidate::{Engine, Ladder, QueueError, Token, Unit, amd, smmu, vtd};
 use shootdown_dma::{DeviceId, DomainId, IovaRange};
 
 const KINDS: [Kind; 4] = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::Amd];
@@ -101,53 +100,5 @@ fn a_refusal_is_told_once_whoever_finds_it() {
             }
             assert!(faults >= 35, "{kind:?}: only {faults} refusals");
         }
-    }
-}
-
-/// Twelve devices are told three times each; one does not answer, so many times, and the unit does not say which. Which are relied on
-/// then?
-fn relied_on(kind: Kind, times: u32) -> Vec<bool> {
-    let hardware = Hardware::new(kind, SLOTS, 0, 1);
-    let devices = || (1..=12).map(DeviceId);
-    let unit = unit(&hardware);
-    let all = devices().map(|device| Command::Device { device, range: None });
-    let commands: Vec<_> = all.cycle().take(36).collect();
-    for _ in 0..times {
-        // The last of them: all others are lost with it.
-        let last = hardware.state.lock().unwrap().read + 35;
-        hardware.state.lock().unwrap().plan = Some((last, Fault::Silent(1)));
-        let ticket = unit.submit(&commands).unwrap();
-        let mut errors = 0;
-        loop {
-            hardware.step();
-            match unit.completed() {
-                Ok(done) if done >= ticket => break,
-                Ok(_) => {}
-                Err(error) => {
-                    assert_eq!(error, QueueError::DeviceTimeout);
-                    errors += 1;
-                }
-            }
-        }
-        assert_eq!(errors, 1, "{kind:?}");
-    }
-    devices().map(|device| unit.answers(device)).collect()
-}
-
-#[test]
-fn one_time_out_silences_nobody() {
-    let kinds = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false)];
-    let all = |times, relied| {
-        kinds.iter().for_each(|kind| assert_eq!(relied_on(*kind, times), [relied; 12], "{kind:?}"));
-    };
-    mutant::set(None);
-    all(STRIKES as u32 - 1, true);
-    all(STRIKES as u32, false);
-    for step in [Mutant::StruckByCommand, Mutant::OthersAllSilent] {
-        mutant::set(Some(step));
-        let outcome = std::panic::catch_unwind(|| all(1, true));
-        assert!(mutant::reached(), "{step:?} is not come by");
-        mutant::set(None);
-        assert!(outcome.is_err(), "nobody misses {step:?}");
     }
 }

@@ -64,7 +64,7 @@ impl<F: Format> Renewable<F> {
 
     /// A device that did not answer was reset: it is told again.
     pub fn revive(&self, device: DeviceId) -> bool {
-        self.current.read().queue.revive(device)
+        self.current.read().queue.revive(device).is_ok()
     }
 }
 

@@ -110,8 +110,8 @@ pub struct Ticket(pub u64);
 pub enum QueueError {
     /// There is no room; what was asked for has not been submitted. Poll, or wait, and submit again.
     Full,
-    /// A device did not answer in time. What was in the queue is submitted again without it; nothing that it may have
-    /// cached is reused until it is reset or removed ([`Unit::answers`]).
+    /// A device did not answer in time. What was in the queue is submitted again, without it if that was once too often; nothing that
+    /// it may have cached is reused then until it was reset or removed, and taken out of its domain ([`Unit::answers`]).
     DeviceTimeout,
     /// The IOMMU refused a descriptor. What had not completed is submitted again.
     Refused,
@@ -166,7 +166,7 @@ pub unsafe trait Unit: Sync {
     /// tables before is visible to the unit when it takes a command. Takes at least [`BATCH`] commands when it is empty.
     ///
     /// # Errors
-    /// [`QueueError::Full`] and others: none of them was submitted.
+    /// [`QueueError::Full`], and what [`completed`](Self::completed) would have told: none of them was submitted.
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError>;
 
     /// The last ticket that is complete. Never waits, may be called from interrupts; sees to errors of the queue that it
@@ -189,6 +189,10 @@ pub unsafe trait Unit: Sync {
     /// Can this device be relied on to forget? Not if it has left invalidations unanswered. Then tickets complete
     /// without it, so that others' work goes on; and a domain that it is in takes nothing for complete until it was reset
     /// or removed. To be asked *after* [`completed`](Self::completed).
+    ///
+    /// If the answer becomes `true` again (a queue's [`revive`](queue::Queue::revive)), it holds of what is submitted from then on.
+    /// What was submitted before may complete without the device; so the host lets it have a cache again only when an invalidation of
+    /// its domain that began after is complete.
     fn answers(&self, device: DeviceId) -> bool {
         let _ = device;
         true

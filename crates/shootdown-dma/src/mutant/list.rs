@@ -488,12 +488,24 @@ mutants! {
     /// A device that does not answer is relied on.
     SilentRelied "silent-relied" Invalidate "invalidate/queue/mod.rs: answers"
         by test("queues.rs" "every_step_of_the_queue_is_missed");
-    /// A device is struck for each command that it had to answer when the queue stood still.
-    StruckByCommand "struck-by-command" Invalidate "invalidate/queue/silence.rs: struck"
-        by test("errors.rs" "one_time_out_silences_nobody");
+    /// Who finds no room in a ring does not look whether the unit stands still.
+    FullUnattended "full-unattended" Invalidate "invalidate/queue/mod.rs: submit"
+        by test("silent.rs" "who_finds_no_room_finds_what_stands_still");
+    /// Devices of which one has not answered are told together again.
+    ToldTogether "told-together" Invalidate "invalidate/queue/recover.rs: singly"
+        by test("silent.rs" "of_ten_devices_the_dead_one_is_found");
+    /// What was answered already is taken for unanswered when a device is silent.
+    AnsweredSuspected "answered-suspected" Invalidate "invalidate/queue/recover.rs: passed"
+        by test("silent.rs" "of_ten_devices_the_dead_one_is_found");
+    /// Of devices that were told at the same time the first is taken for the one that has not answered.
+    FirstStruck "first-struck" Invalidate "invalidate/queue/recover.rs: only"
+        by test("silent.rs" "who_answers_when_asked_alone_is_not_silent");
     /// When more devices are struck than there is room for, none is relied on.
     OthersAllSilent "others-all-silent" Invalidate "invalidate/queue/silence.rs: mark"
-        by test("errors.rs" "one_time_out_silences_nobody");
+        by test("silent.rs" "many_dead_devices_silence_all_until_all_are_revived");
+    /// When all devices are revived, those that there was no room for are not.
+    OthersUnforgiven "others-unforgiven" Invalidate "invalidate/queue/silence.rs: forgive_all"
+        by test("silent.rs" "many_dead_devices_silence_all_until_all_are_revived");
     /// What the unit has done is relied on without a fence behind the register that says so (Q8).
     ConsumedUnfenced "consumed-unfenced" Invalidate "invalidate/queue/smmu.rs: position"
         by loom("loom_invalidate.rs" "who_reads_a_register_relies_on_it");

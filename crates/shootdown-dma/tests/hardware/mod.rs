@@ -53,6 +53,8 @@ pub struct State {
     /// Positions read so far; faults are planned by it.
     pub read: u64,
     pub plan: Option<(u64, Fault)>,
+    /// Devices that never answer.
+    pub dead: BTreeSet<u64>,
     pub refused: bool,
     pub waiting_for_devices: bool,
     pub timed_out: bool,
@@ -120,7 +122,14 @@ impl Hardware {
             let action = state.running.swap_remove(n);
             return state.apply(action);
         }
-        if state.head == state.tail || state.refused || state.timed_out {
+        if state.refused || state.timed_out {
+            return;
+        }
+        if state.head == state.tail {
+            // Nothing is left that could wait for the device.
+            if self.kind == Kind::Vtd && state.waiting_for_devices {
+                self.time_out(state);
+            }
             return;
         }
         let slot = self.slot(state.head);
@@ -135,27 +144,24 @@ impl Hardware {
             }
             Some((at, Fault::Silent(times))) if matches!(action, Action::Device(..)) => {
                 state.plan = (times > 1).then_some((at, Fault::Silent(times - 1)));
-                state.faults += 1;
-                let Action::Device(device, _) = action else { unreachable!() };
-                match self.kind {
-                    Kind::Vtd => {
-                        state.timed_out = true;
-                        self.raise(state, 0, 1 << 6);
-                    }
-                    Kind::Smmu(_) => state.waiting_for_devices = true,
-                    Kind::Amd => state.events.push(device),
-                }
-                // It is lost.
-                return self.read_on(state);
+                return self.lose(state, action);
             }
             _ => {}
         }
+        if matches!(action, Action::Device(device, _) if state.dead.contains(&device)) {
+            return self.lose(state, action);
+        }
         match action {
             Action::Barrier | Action::Store(..) if !state.running.is_empty() => {}
+            // VT-d reads on behind a wait that is no fence. All of them are aborted.
+            Action::Store(..) if state.waiting_for_devices && self.kind == Kind::Vtd => {
+                self.read_on(state);
+            }
             Action::Barrier | Action::Store(..) if state.waiting_for_devices => {
-                state.waiting_for_devices = false;
-                state.timed_out = true;
-                self.raise(state, 3, 0);
+                self.time_out(state);
+                if self.kind == Kind::Vtd {
+                    self.read_on(state);
+                }
             }
             Action::Store(at, data, bits) => {
                 assert_eq!(at & !4, STATUS_AT, "a wait stores somewhere else");
@@ -172,6 +178,24 @@ impl Hardware {
                 self.read_on(state);
             }
         }
+    }
+
+    /// A device does not answer what it is told.
+    fn lose(&self, state: &mut State, action: Action) {
+        let Action::Device(device, _) = action else { unreachable!() };
+        state.faults += 1;
+        match self.kind {
+            Kind::Vtd if state.draw(2) == 0 => self.time_out(state),
+            Kind::Vtd | Kind::Smmu(_) => state.waiting_for_devices = true,
+            Kind::Amd => state.events.push(device),
+        }
+        self.read_on(state);
+    }
+
+    fn time_out(&self, state: &mut State) {
+        state.waiting_for_devices = false;
+        state.timed_out = true;
+        self.raise(state, 3, 1 << 6);
     }
 
     fn read_on(&self, state: &mut State) {

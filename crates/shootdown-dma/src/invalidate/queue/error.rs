@@ -1,4 +1,4 @@
-//! Why there is no queue.
+//! Why there is no queue, and why a device stays silent.
 
 use core::fmt;
 
@@ -30,3 +30,26 @@ impl fmt::Display for RingError {
 }
 
 impl core::error::Error for RingError {}
+
+/// Why [`Queue::revive`](super::Queue::revive) has changed nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReviveError {
+    /// Somebody is at the queue.
+    Busy,
+    /// So many devices did not answer that none is relied on any more: this one alone can't be.
+    AllSilent,
+}
+
+impl fmt::Display for ReviveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Busy => "somebody is at the queue; try again",
+            Self::AllSilent => {
+                "no device behind the IOMMU is relied on; reset all of them, and revive all"
+            }
+        })
+    }
+}
+
+impl core::error::Error for ReviveError {}

@@ -14,7 +14,7 @@
 //!    written again only when a wait behind it is complete.
 //!
 //! Only three eighths of the ring are handed out. As many again belong to [recovery](self#errors), which copies what was lost,
-//! and the rest to the waits and barriers that it adds.
+//! and the rest to the waits and barriers that it adds: half of it to those between devices that are told one by one.
 //!
 //! # Errors
 //! When a queue does not move, whoever polls has a look, with the publisher's lock:
@@ -23,7 +23,8 @@
 //!   nothing completes any more.
 //! - A **device did not answer**: what the unit has read and not completed is copied behind everything that is
 //!   reserved, with a wait of its own. Until the unit has come to that wait nothing is complete (`gate`), whatever
-//!   the waits on the way say: they do not know what was lost. A device that does not answer [`STRIKES`] times is silent: it
+//!   the waits on the way say: they do not know what was lost. If the unit does not say which device it was, those that it may have
+//!   been are told one by one then (`recover.rs`). A device that does not answer [`STRIKES`] times is silent: it
 //!   is left out from then on, and [`Unit::answers`] says so, before anything completes without it.
 //!
 //! # Invariants
@@ -61,7 +62,7 @@ mod smmu;
 mod vtd;
 
 pub use amd::Amd;
-pub use error::RingError;
+pub use error::{ReviveError, RingError};
 pub use format::{Format, Instead, MOST, Slot, Trouble, widen};
 pub use port::Port;
 pub use silence::STRIKES;
@@ -320,6 +321,12 @@ impl<P: Port, F: Format> Queue<P, F> {
         told.for_each(|c| self.format.encode(c, put));
     }
 
+    /// Somebody has seen none.
+    fn no_progress(&self) -> Result<(), QueueError> {
+        let looks = self.idle.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1;
+        if looks { self.attend() } else { Ok(()) }
+    }
+
     fn unless_stuck(&self, done: u64) -> Result<Ticket, QueueError> {
         let stuck = self.stuck.load(Ordering::Relaxed);
         if stuck { Err(QueueError::Stuck) } else { Ok(Ticket(done)) }
@@ -349,7 +356,13 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         let left_out = self.left_out(commands);
         let mut count = 1;
         self.slots_of(commands, left_out, &mut |_| count += 1);
-        let from = self.reserve(count).ok_or(QueueError::Full)?;
+        let Some(from) = self.reserve(count) else {
+            // Who can't submit anything has nothing to ask for, and the unit may be standing still.
+            if !without!(FullUnattended) {
+                self.no_progress()?;
+            }
+            return Err(QueueError::Full);
+        };
         let mut at = from;
         self.slots_of(commands, left_out, &mut |slot| {
             self.write(at, slot);
@@ -367,8 +380,8 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         let done = self.refresh();
         if done > before || done == self.reserved.load(Ordering::Relaxed) {
             self.idle.store(0, Ordering::Relaxed);
-        } else if self.idle.fetch_add(1, Ordering::Relaxed) % PATIENCE == PATIENCE - 1 {
-            self.attend()?;
+        } else {
+            self.no_progress()?;
         }
         self.unless_stuck(done)
     }

@@ -1,11 +1,21 @@
 //! A queue that stands still is made to go on, and nothing that it held is lost (I9).
+//!
+//! # Which device has not answered?
+//! Some units don't say (an SMMU; VT-d before it had a field for it). What they tell devices between two barriers they tell them
+//! at a time, and what is behind the second begins when all of these have answered (I6). So it is one of those behind the last
+//! wait that was passed. If they are several, none is struck: they are told again one by one, with a wait and a barrier behind
+//! each, and the wait that isn't passed then names the one. Each takes two slots more; where that is more than may be taken
+//! ([`Queue::singly`]), the first of them are told alone and the others together: those of the first that answer are not copied any
+//! more when the others' wait is not passed, so that in the end one is alone.
+
+use core::ops::Range;
 
 use crate::addr::DeviceId;
 use crate::invalidate::QueueError;
 use crate::sync::Ordering;
 
-use super::format::{Format, Instead, Trouble};
-use super::{LOCKED, Port, Queue};
+use super::format::{Format, Instead, Slot, Trouble};
+use super::{LOCKED, Port, Queue, ReviveError};
 
 impl<P: Port, F: Format> Queue<P, F> {
     /// Has a look at the unit's registers, and sees to what it finds. Polls do so by themselves when nothing moves; to be
@@ -32,9 +42,32 @@ impl<P: Port, F: Format> Queue<P, F> {
         seen.is_some()
     }
 
-    /// A silent device was reset, and its cache is empty: it is told again. `false`: try again.
-    pub fn revive(&self, device: DeviceId) -> bool {
-        self.exclusively(|| self.silence.forgive(device)).is_some()
+    /// A silent device was reset, and its cache is empty: it is told again, and [answers](super::Unit::answers).
+    ///
+    /// What was submitted before may still be on its way, without this device, and become complete. So the device must not be able
+    /// to fill its cache yet: it is listed in no domain, or its configuration entry is invalid. Its cache (ATS) is turned on when an
+    /// invalidation of its domain is complete that began after this has returned;
+    /// [`Engine::attach`](crate::invalidate::Engine::attach) and [`welcome`](crate::invalidate::Engine::welcome) (or
+    /// [`Domain::attach`](crate::Domain::attach)), called after this, see to that.
+    ///
+    /// # Errors
+    /// See [`ReviveError`]. Nothing has changed.
+    pub fn revive(&self, device: DeviceId) -> Result<(), ReviveError> {
+        let seen = self.exclusively(|| self.silence.forgive(device));
+        match seen {
+            Some(true) => Ok(()),
+            Some(false) => Err(ReviveError::AllSilent),
+            None => Err(ReviveError::Busy),
+        }
+    }
+
+    /// The same for all devices behind the unit: each of them was reset, or has no cache. It helps where so many did not answer that no
+    /// device is relied on any more.
+    ///
+    /// # Errors
+    /// [`ReviveError::Busy`]. Nothing has changed.
+    pub fn revive_all(&self) -> Result<(), ReviveError> {
+        self.exclusively(|| self.silence.forgive_all()).ok_or(ReviveError::Busy)
     }
 
     /// With the publisher's lock, if nobody has it.
@@ -112,25 +145,27 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Copies what was read and is not complete behind all that is reserved, and lets nothing complete before it. `None`: there
     /// is no room.
     fn replay(&self, silent: Option<DeviceId>) -> Option<()> {
-        self.refresh();
-        let (base, head) = (self.base(), self.head());
-        let status = self.port.status_address();
-        let lost = || (base..head.max(base)).map(|at| self.read(at));
-        match silent {
-            Some(device) => self.silence.strike(core::iter::once(device)),
-            // Any of them.
-            None => self.silence.strike(lost().filter_map(|slot| self.format.device(slot))),
-        }
-        let own =
-            || lost().filter(|s| self.format.is_command(*s) && self.format.device(*s).is_none());
-        let told = || {
-            let silent = |slot| self.format.device(slot).is_none_or(|d| self.silence.is_silent(d));
-            lost().filter(move |slot| !silent(*slot))
+        self.give_room();
+        let base = self.base();
+        let head = self.head().max(base);
+        let (lost, struck) = match silent {
+            // AMD-Vi's waits do not wait for who is silent: all of it.
+            Some(device) => (base..head, Some(device)),
+            None => {
+                let lost = self.passed(base, head)..head;
+                (lost.clone(), self.only(lost))
+            }
         };
-        // As in a submission. Waits of those whose slots are copied do not know what was lost.
-        let barrier = told().next().map(|_| self.format.barrier(status));
-        let copied = || own().chain(barrier).chain(told()).filter(|_| !without!(LostForgotten));
-        let count = copied().count() as u64 + 1;
+        if let Some(device) = struck {
+            self.silence.strike(device);
+        }
+        let count_of = |singly| {
+            let mut count = 0;
+            self.copy(lost.clone(), singly, &mut |_| count += 1);
+            count
+        };
+        let singly = if silent.is_none() { self.singly(count_of(0)) } else { 0 };
+        let count = count_of(singly);
         // This room is there for recovery: it is taken whatever submitters have.
         self.taken.fetch_add(count, Ordering::Relaxed);
         let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: who reserves next knows what `base` stands for
@@ -139,11 +174,82 @@ impl<P: Port, F: Format> Queue<P, F> {
             return None; // Nothing is published behind a hole, and nothing completes any more.
         }
         self.gate.store(end, Ordering::Release); // [Q7]
-        (from..).zip(copied()).for_each(|(at, slot)| self.write(at, slot));
-        self.write(end - 1, self.format.wait(status, end));
+        let (status, mut at) = (self.port.status_address(), from);
+        self.copy(lost, singly, &mut |slot| {
+            self.write(at, slot.unwrap_or_else(|| self.format.wait(status, at + 1)));
+            at += 1;
+        });
         // ORDERING: Release pairs with the load in `base`: what was lost is copied, and its slots may be written again.
-        self.floor.store(head.max(base), Ordering::Release);
+        self.floor.store(head, Ordering::Release);
         self.written(from, end);
         Some(())
+    }
+
+    /// Up to where a wait says that all was answered, of what was read. Only of units whose waits wait for devices.
+    fn passed(&self, base: u64, head: u64) -> u64 {
+        if without!(AnsweredSuspected) {
+            return base;
+        }
+        if !self.format.is_coarse() {
+            return self.format.position(&self.port, base).min(head);
+        }
+        // A wait that was read is complete.
+        let wait = (base..head).rev().find(|at| !self.format.is_command(self.read(*at)));
+        wait.map_or(base, |at| at + 1)
+    }
+
+    /// The device that has not answered, if no other was told at the same time.
+    fn only(&self, lost: Range<u64>) -> Option<DeviceId> {
+        let mut only = None;
+        for slot in lost.map(|at| self.read(at)) {
+            match self.format.device(slot) {
+                Some(device) if only.is_some_and(|o| o != device) && !without!(FirstStruck) => {
+                    return None;
+                }
+                Some(device) => only = only.or(Some(device)),
+                // What is behind has not begun.
+                None if only.is_some() && !self.format.is_command(slot) => break,
+                None => {}
+            }
+        }
+        only
+    }
+
+    /// How many may be told alone, if so many slots are copied: half of what is left of the ring when submitters have taken what they
+    /// may is for that (an eighth of the ring), the other half for later recoveries. One at least, or it would go on for ever.
+    fn singly(&self, count: u64) -> u64 {
+        if without!(ToldTogether) {
+            return 0;
+        }
+        // Submitters may take theirs meanwhile.
+        let taken = self.taken.load(Ordering::Relaxed).max(self.share()) + count;
+        ((self.slots - self.slots / 8).saturating_sub(taken) / 2).max(1)
+    }
+
+    /// Puts what was lost as in a submission, and so many devices each as in one of its own; `None` is a wait. (Waits of
+    /// those whose slots are copied do not know what was lost.)
+    fn copy(&self, lost: Range<u64>, mut singly: u64, put: &mut dyn FnMut(Option<Slot>)) {
+        let commands = || lost.clone().map(|at| self.read(at)).filter(|_| !without!(LostForgotten));
+        let own =
+            |slot: &Slot| self.format.is_command(*slot) && self.format.device(*slot).is_none();
+        commands().filter(own).for_each(|slot| put(Some(slot)));
+        let mut before = None;
+        for slot in commands() {
+            let Some(device) = self.format.device(slot) else { continue };
+            if self.silence.is_silent(device) {
+                continue;
+            }
+            let alone = before.is_some_and(|b| b != device) && singly > 0;
+            if alone {
+                singly -= 1;
+                put(None);
+            }
+            if alone || before.is_none() {
+                put(Some(self.format.barrier(self.port.status_address())));
+            }
+            before = Some(device);
+            put(Some(slot));
+        }
+        put(None);
     }
 }

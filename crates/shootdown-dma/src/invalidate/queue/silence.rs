@@ -12,11 +12,11 @@ const ROOM: usize = 8;
 
 const USED: u64 = 1 << 63;
 
-/// Strikes, by device: `USED`, the time of the last one (from bit 34), count (from bit 32), device.
+/// Strikes, by device: `USED`, count (from bit 32), device.
 ///
-/// Most units do not say which device has not answered; then each that was told is struck, once, however often it was told. A device
-/// that finds no room is one of the others: if there were as many times with others as make a device silent, no device is
-/// relied on.
+/// A device is struck each time that it has not answered; of units that do not say who it was, when it was told alone
+/// (`recover.rs`). A device that finds no room is one of the others: if these have not answered as many times as make a device silent, no
+/// device is relied on any more, until [all](Self::forgive_all) were reset.
 ///
 /// Changed with the publisher's lock only; read by anyone. A device is marked (Release) before what was left of it is
 /// submitted again without it, and read (Acquire) after a ticket was seen complete: who sees the ticket sees the mark.
@@ -27,8 +27,6 @@ pub(super) struct Silence {
     struck: [AtomicU64; ROOM],
     /// Of the others together: as `struck`, without a device.
     others: AtomicU64,
-    /// Times that the queue stood still.
-    times: AtomicU64,
 }
 
 /// How often was it struck?
@@ -43,7 +41,6 @@ impl Silence {
             all: AtomicBool::new(false),
             struck: core::array::from_fn(|_| AtomicU64::new(0)),
             others: AtomicU64::new(0),
-            times: AtomicU64::new(0),
         }
     }
 
@@ -64,24 +61,23 @@ impl Silence {
                 .is_some_and(|word| strikes(word.load(Ordering::Acquire)) >= STRIKES)
     }
 
-    /// With the lock: these have not answered, or one of them has not.
-    pub fn strike(&self, devices: impl Iterator<Item = DeviceId>) {
-        let time = (self.times.load(Ordering::Relaxed) + 1) & ((USED >> 34) - 1);
-        self.times.store(time, Ordering::Relaxed);
-        devices.for_each(|device| self.mark(device, |word| struck(word, time)));
+    /// With the lock: it has not answered.
+    pub fn strike(&self, device: DeviceId) {
+        self.mark(device, 1);
     }
 
     /// With the lock: it can't be told.
     pub fn silence(&self, device: DeviceId) {
-        self.mark(device, |word| word | STRIKES << 32);
+        self.mark(device, STRIKES);
     }
 
-    fn mark(&self, device: DeviceId, mark: impl FnOnce(u64) -> u64) {
+    fn mark(&self, device: DeviceId, more: u64) {
+        let mark = |word| (strikes(word) + more).min(STRIKES) << 32;
         let free = || self.struck.iter().find(|word| word.load(Ordering::Relaxed) == 0);
         match self.find(device).or_else(free) {
             Some(word) => {
-                let before = word.load(Ordering::Relaxed);
-                word.store(mark(before) | USED | u64::from(device.0), Ordering::Release);
+                let marked = mark(word.load(Ordering::Relaxed)) | USED | u64::from(device.0);
+                word.store(marked, Ordering::Release);
             }
             None => {
                 let others = mark(self.others.load(Ordering::Relaxed));
@@ -94,20 +90,24 @@ impl Silence {
         self.any.store(true, Ordering::Release);
     }
 
-    /// With the lock: it was reset or removed.
-    pub fn forgive(&self, device: DeviceId) {
+    /// With the lock: it was reset or removed. `false`: no device is relied on, and that stays so.
+    pub fn forgive(&self, device: DeviceId) -> bool {
+        if self.all.load(Ordering::Relaxed) {
+            return false;
+        }
         if let Some(word) = self.find(device) {
             word.store(0, Ordering::Release);
         }
+        true
     }
-}
 
-/// Once more, if it was not at this time already.
-fn struck(word: u64, time: u64) -> u64 {
-    let last = (word & !USED) >> 34;
-    if last == time && !without!(StruckByCommand) {
-        return word;
+    /// With the lock: all were reset or removed.
+    pub fn forgive_all(&self) {
+        self.struck.iter().for_each(|word| word.store(0, Ordering::Release));
+        if !without!(OthersUnforgiven) {
+            self.others.store(0, Ordering::Relaxed);
+            self.all.store(false, Ordering::Release);
+        }
+        self.any.store(false, Ordering::Release);
     }
-    let strikes = (strikes(word) + 1).min(STRIKES);
-    word & (USED | 0xffff_ffff) | time << 34 | strikes << 32
 }
