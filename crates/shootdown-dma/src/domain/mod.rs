@@ -34,8 +34,8 @@
 //! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; and as the next |
 //! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` only if that can't be owed |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
-//! | `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
-//! | `attach`, `announce` | for devices with a cache; where a unit remembers absence |
+//! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
+//! | `attach` | for devices with a cache |
 //! | `poll`, and what looks only | never |
 //!
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
@@ -393,13 +393,13 @@ impl<H: Host> Domain<H> {
         self.engine.evict(seat, &mut || self.host.relax())
     }
 
-    /// A device's entry in the IOMMU has become valid. To be called before the device is used; it costs something only where a unit
-    /// [remembers what was not there](Config::caches_absence). See [`Engine::announce`].
+    /// A device's entry in the IOMMU has become valid. To be called before the device is used: the unit may have cached that it was
+    /// not, and is told, and waited for. See [`Engine::announce`].
     ///
     /// # Errors
     /// See [`QueueError`].
     pub fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
-        if !self.config.caches_absence || without!(ArrivalNotTold) {
+        if without!(ArrivalNotTold) {
             return Ok(());
         }
         self.engine.announce(seat, &mut || self.host.relax())

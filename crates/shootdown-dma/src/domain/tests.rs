@@ -385,6 +385,20 @@ pub(crate) fn units_that_remember_absence_are_told() {
     finish(domain);
 }
 
+/// Units that remember nothing of addresses may have cached a device's entry before it was valid.
+#[test]
+fn every_unit_is_told_that_a_device_has_come() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let seat = domain.attach(0, DeviceId(9), false).unwrap();
+    assert_eq!(world.commands(), [], "its entry is not valid yet");
+    domain.announce(&seat).unwrap();
+    let told = Command::Config { device: DeviceId(9), domain: DomainId(0) };
+    assert_eq!(world.commands(), [told]);
+    assert_eq!(world.unit().completed, 1, "and waited for");
+    finish(domain);
+}
+
 /// M3: what a flush is about to clear is not given to a device that the flush does not know.
 pub(crate) fn who_comes_with_a_cache_finds_a_clean_unit() {
     let world = World::default();

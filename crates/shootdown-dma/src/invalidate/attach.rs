@@ -1,8 +1,8 @@
 //! Devices come and go.
 //!
 //! A device that comes is listed before its configuration entry becomes valid (M1 of `members.rs`), and, if it has a cache of its
-//! own, finds a unit that has forgotten the domain ([`welcome`](Engine::welcome)); where the unit remembers that it
-//! was not, it is told ([`announce`](Engine::announce)). A device that leaves is
+//! own, finds a unit that has forgotten the domain ([`welcome`](Engine::welcome)); when it is valid the unit is told, which may
+//! have cached that it was not ([`announce`](Engine::announce)). A device that leaves is
 //! forgotten after the entry was cleared, in two steps (I11): first what is cached of the entry, since whoever finds that goes on
 //! asking, and then what was found through it. Only when both are complete is it taken off the list. One that is gone
 //! already ([`evict`](Engine::evict)) is not asked any more, and the unit is told all the same: who is plugged in next at its place
@@ -25,9 +25,10 @@ impl<U: Unit> Engine<U> {
         Ok(Seat { engine: self.id(), unit, device, caching })
     }
 
-    /// A device's configuration entry has become valid: makes a unit forget that it was not, and waits until it has. Needed
-    /// where units remember what was not there (VT-d's caching mode, under domain id 0; AMD-Vi's NpCache), before the device is
-    /// used.
+    /// A device's configuration entry has become valid: makes a unit forget that it was not, and waits until it has. To be called
+    /// before the device is used. An SMMU may have cached an entry that is not valid (Arm IHI 0070, 3.21.3), AMD-Vi wants to be told of
+    /// every change of an entry, and VT-d has cached it in caching mode, under domain id 0. Elsewhere it is superfluous, and
+    /// costs one command.
     ///
     /// # Errors
     /// See [`QueueError`]. The unit may not serve the device yet; try again. [`QueueError::NotListed`]: the seat is another domain's.

@@ -240,7 +240,7 @@ impl<U: Unit> Member<U> {
         self.unit.submit(&[Command::Domain(self.domain)])
     }
 
-    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0.)
+    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0, others do not ask for the domain.)
     pub fn tell_arrived(&self, seat: &Seat) -> Result<Ticket, QueueError> {
         self.unit.submit(&[Command::Config { device: seat.device, domain: DomainId(0) }])
     }

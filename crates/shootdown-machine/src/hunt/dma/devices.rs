@@ -47,11 +47,12 @@ impl Kernel {
         if !self.config.errs(Mistake::ListedLate) {
             self.enter(domain, unit, ID);
         }
-        let announced = !self.config.errs(Mistake::EntryUnannounced);
+        // What the hunted unit does not remember it need not be told: a step less to explore.
+        let announced = self.config.absence && !self.config.errs(Mistake::EntryUnannounced);
         if announced && let Err(error) = self.domain(domain).announce(&seat) {
             hw::breach(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
         }
-        if announced && self.config.absence {
+        if announced {
             hw::witness("device-announced");
         }
         io::is_served(ID);
