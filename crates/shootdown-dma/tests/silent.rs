@@ -344,14 +344,15 @@ impl Work for Random {
                 }
             };
             let state = hardware.state.lock().unwrap();
-            for (_, page, devices) in owed.extract_if(.., |owed| owed.0 <= done) {
-                assert!(!state.iotlb.contains(&(DOMAIN, page)), "{page} in the IOTLB");
+            for (_, page, devices) in owed.iter().filter(|owed| owed.0 <= done) {
+                assert!(!state.iotlb.contains(&(DOMAIN, *page)), "{page} in the IOTLB");
                 for device in devices {
-                    let relied = queue.answers(DeviceId(device as u32));
-                    let cached = state.atc.contains(&(device, page));
+                    let relied = queue.answers(DeviceId(*device as u32));
+                    let cached = state.atc.contains(&(*device, *page));
                     assert!(!(relied && cached), "{page} in the ATC of {device}");
                 }
             }
+            owed.retain(|owed| owed.0 > done);
         }
         for device in (1..=8).filter(|device| !dead.contains(device)) {
             assert!(queue.answers(DeviceId(device as u32)), "{device} answers; dead: {dead:?}");
