@@ -238,7 +238,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::NotDrained, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::LazyBound]),
     (Mistake::EntryClearedAtOnce, &[Invariant::TableReuse, Invariant::LazyBound]),
     (Mistake::DevicesFirst, &[Invariant::Revocation, Invariant::RangeReuse]),
-    (Mistake::HintAlways, &[Invariant::TableReuse]),
+    (Mistake::HintAlways, &[Invariant::TableReuse, Invariant::UpgradeSoundness]),
     (Mistake::FirstPageOnly, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::LazyBound]),
     (Mistake::ToldOnce, &[Invariant::Revocation, Invariant::RangeReuse, Invariant::TableReuse]),
     (Mistake::EntryBackwards, &[Invariant::Revocation]),
