@@ -75,6 +75,7 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
     ("policy=strict; map a, unmap a", Mutant::WaitSkipped, Invariant::Revocation),
     ("policy=strict; map a, unmap a", Mutant::DomainMistaken, Invariant::Revocation),
     ("policy=strict atc=on; map a, unmap a", Mutant::DevicesNotTold, Invariant::Revocation),
+    ("policy=strict absence=on; map a", Mutant::PresenceToldAsLeaf, Invariant::UpgradeSoundness),
     (
         "policy=strict bounce=on; bounce a, unmap a",
         Mutant::StrictDoesNotWait,
