@@ -194,14 +194,7 @@ mod tests {
             ("dma-attach-apart", &[Library(M::FirstUnitOnly)]),
             ("dma-detach", &[Library(M::DomainMistaken)]),
             ("dma-move", &[Library(M::DomainMistaken)]),
-            (
-                "dma-absence",
-                &[
-                    Library(M::PresenceNotTold),
-                    Library(M::PresenceToldAsLeaf),
-                    Kernel(Mistake::AbsenceDenied),
-                ],
-            ),
+            ("dma-absence", &[Library(M::PresenceNotTold), Kernel(Mistake::AbsenceDenied)]),
             ("dma-lines", &[Kernel(Mistake::NotWrittenBack)]),
             ("dma-large", &[Library(M::StrictDoesNotWait)]),
             ("dma-undone", &[Library(M::UndoneNotNoted)]),
