@@ -4,15 +4,17 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use shootdown_dma::domain::{Config, DomainError};
+use shootdown_dma::domain::{Config, DomainError, Limits};
 use shootdown_dma::invalidate::amd::Facts;
 use shootdown_dma::invalidate::queue::{Amd, Port, Queue, RingError, SLOTS};
 use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit};
 use shootdown_dma::iova::magazine::{self, Magazines};
 use shootdown_dma::iova::space::{INTERRUPTS, Space};
 use shootdown_dma::iova::{SpaceError, Tree};
+use shootdown_dma::mutant::{self, Mutant};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
 use shootdown_dma::{DeviceId, DmaAddr, Domain, DomainId, Host, PhysAddr, Policy, Rights};
@@ -101,6 +103,8 @@ fn with_failures(least: u32, run: impl Fn(&dyn Fn())) {
 struct World {
     held: AtomicI64,
     told: AtomicU64,
+    /// The unit completes nothing.
+    dead: AtomicBool,
     tables: AtomicI64,
 }
 
@@ -140,7 +144,8 @@ unsafe impl Unit for World {
         Ok(Ticket(self.told.fetch_add(1, Ordering::Relaxed) + 1))
     }
     fn completed(&self) -> Result<Ticket, QueueError> {
-        Ok(Ticket(self.told.load(Ordering::Relaxed)))
+        let dead = self.dead.load(Ordering::Relaxed);
+        Ok(Ticket(if dead { 0 } else { self.told.load(Ordering::Relaxed) }))
     }
     fn answers(&self, _: DeviceId) -> bool {
         true
@@ -157,7 +162,7 @@ unsafe impl<'w> Host for &'w World {
         0
     }
     fn relax(&self) -> bool {
-        true
+        !self.dead.load(Ordering::Relaxed)
     }
     fn hold(&self, _: PhysAddr, pages: u64) -> bool {
         self.held.fetch_add(pages as i64, Ordering::Relaxed);
@@ -322,4 +327,40 @@ fn completion_allocates_nothing() {
         // SAFETY: its device is detached.
         drop(unsafe { domain.end() }.map_err(|failed| failed.error));
     }
+}
+
+/// The unit does not answer, and there is no memory to remember what is owed for it: as much as has room is owed, and comes back;
+/// the rest stays out of use, and is counted.
+fn over() {
+    const PAGES: u64 = 6;
+    let limits = Limits { entries: 4, ..Limits::DEFAULT };
+    let world = World::default();
+    let format = VtdSecondLevel::new(3, true, true).unwrap();
+    let config = Config::new(1).policy(Policy::Held).policy(Policy::Strict).limits(limits);
+    let units = [(&world, DomainId(1))];
+    let domain = Domain::new(&world, config, addresses().unwrap(), format, &world, units).unwrap();
+    let seat = domain.attach(0, DeviceId(1), false).unwrap();
+    let map = |n: u64| domain.map(PhysAddr(0x1000_0000 + (n << 16)), 4096, Rights::Read).unwrap();
+    let mapped: Vec<DmaAddr> = (0..PAGES).map(map).collect();
+    world.dead.store(true, Ordering::Relaxed);
+    PLAN.set(Plan::From(0));
+    let failed = mapped.iter().filter(|at| domain.unmap(**at, 4096).is_err()).count();
+    PLAN.set(Plan::Serve);
+    let now = (failed as u64, domain.owes().0, domain.counts().lost, world.held());
+    assert_eq!(now, (PAGES, limits.entries, 2, PAGES as i64));
+    world.dead.store(false, Ordering::Relaxed);
+    domain.flush().unwrap();
+    assert_eq!((domain.owes(), world.held()), ((0, 0), 2), "what is lost is not given back");
+    domain.detach(seat).map_err(|(error, _)| error).unwrap();
+    // SAFETY: its device is detached.
+    drop(unsafe { domain.end() }.map_err(|failed| failed.error));
+}
+
+#[test]
+fn what_has_no_place_is_counted() {
+    over();
+    mutant::set(Some(Mutant::StrandedUnprepared));
+    let without = catch_unwind(over);
+    mutant::set(None);
+    assert!(without.is_err());
 }

@@ -75,8 +75,8 @@ impl<H: Host> Domain<H> {
             self.tell_of_presence(range)?;
             return Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))));
         }
-        let kept = frames.pages == 1 && (self.addresses.may_keep() || without!(KeepsAll));
-        let warm = if kept { self.map_warm(frames, rights)? } else { None };
+        let may_be_warm = frames.pages == 1 && self.keeps();
+        let warm = if may_be_warm { self.map_warm(frames, rights)? } else { None };
         let range = match warm {
             Some(range) => range,
             None => self.map_fresh(frames, rights)?,
@@ -390,12 +390,6 @@ impl<H: Host> Domain<H> {
         self.tell_of(range, Some(range))
     }
 
-    /// Tells units of pages that are mapped now, and of tables that may have come with them.
-    pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
-        let leaf_only = without!(PresenceToldAsLeaf);
-        self.wait(self.engine.invalidate(self.host.cpu(), range, leaf_only))
-    }
-
     /// The same. `gives`: the addresses that go back to the allocator if that fails.
     #[inline]
     pub(super) fn tell_of(
@@ -411,5 +405,11 @@ impl<H: Host> Domain<H> {
             Ok(()) => MapError::NotTold(error),
             Err(error) => MapError::NotComplete(error),
         })
+    }
+
+    /// Tells units of pages that are mapped now, and of tables that may have come with them.
+    pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
+        let leaf_only = without!(PresenceToldAsLeaf);
+        self.wait(self.engine.invalidate(self.host.cpu(), range, leaf_only))
     }
 }

@@ -32,7 +32,7 @@
 //! | call | waits |
 //! |---|---|
 //! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; and as the next |
-//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` only if that can't be owed |
+//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be owed |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
 //! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
 //! | `attach` | for devices with a cache |
@@ -311,7 +311,8 @@ impl<H: Host> Domain<H> {
         }
         let stranded = Local::try_new(1, |_| {
             let mut list = Vec::new();
-            list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
+            let room = if without!(StrandedUnprepared) { 0 } else { config.limits.entries };
+            list.try_reserve_exact(room).map_err(|_| NoMemory)?;
             Ok(list)
         })?;
         let table = IoPageTable::new(format, tables, cpus)?;

@@ -108,8 +108,7 @@ impl<H: Host> Domain<H> {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
-                let keeps = self.addresses.may_keep() || without!(KeepsAll);
-                let room = if keeps { WARM - cell.warm.len() } else { 0 };
+                let room = if self.keeps() { WARM - cell.warm.len() } else { 0 };
                 let mut gives = taken.pages().iter().filter_map(|page| page.gives());
                 cell.warm.extend(gives.by_ref().take(room));
                 let mut len = 0;
@@ -125,6 +124,12 @@ impl<H: Host> Domain<H> {
                 return;
             }
         }
+    }
+
+    /// May a CPU keep single addresses that come back to it?
+    #[inline]
+    pub(super) fn keeps(&self) -> bool {
+        self.addresses.may_keep() || without!(KeepsAll)
     }
 
     /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which there are `len` already.
@@ -213,10 +218,8 @@ impl<H: Host> Domain<H> {
         let mut thing = Some(thing);
         while thing.is_some() {
             let kept = self.stranded.enter(0, |list| match thing.take() {
-                // There is room for as many as a CPU may owe; more only where there is memory for more.
-                Some(thing) if list.len() < list.capacity() || list.try_reserve(1).is_ok() => {
-                    list.push((token, thing));
-                }
+                // There is room for as many as a CPU may owe; for more where there is memory for more.
+                Some(thing) if list.try_reserve(1).is_ok() => list.push((token, thing)),
                 // No memory for the note that it is owed: it stays out of use for ever, which is safe, and is counted.
                 Some(_) => {
                     self.lost.fetch_add(1, Ordering::Relaxed);

@@ -276,8 +276,8 @@ impl<H: Host> Domain<H> {
         if !self.may_owe(self.config.policy) {
             return Err(thing);
         }
+        let (range, leaf_only) = thing.covered();
         if without!(UndoneUnbounded) {
-            let (range, leaf_only) = thing.covered();
             self.strand(self.engine.note(self.host.cpu(), range, leaf_only), thing);
             return Ok(());
         }
@@ -289,12 +289,8 @@ impl<H: Host> Domain<H> {
             Left { seat, wait: None, flush, settle, sweep: false }
         });
         if let Ok(left) = entered {
-            if let Some(token) = left.flush {
-                self.engine.submit(token);
-            }
-            if left.settle {
-                self.settle(left.seat);
-            }
+            // Nothing is waited for, so that nothing fails.
+            let _ = self.leave(&left, range, None, &[]);
         }
         thing.map_or(Ok(()), Err)
     }

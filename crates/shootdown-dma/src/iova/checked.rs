@@ -39,7 +39,7 @@ fn apart(range: IovaRange) -> Option<IovaRange> {
 }
 
 impl<A: Allocate> Checked<A> {
-    /// `inner`, which hands out pages of `space`: of 2^60 pages at most.
+    /// `inner`, which hands out pages of `space`: below page 2^61.
     ///
     /// # Errors
     /// See [`SpaceError`].

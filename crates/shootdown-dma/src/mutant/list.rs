@@ -575,6 +575,9 @@ mutants! {
     /// A CPU keeps addresses that the allocator would not hand out again so soon.
     KeepsAll "keeps-all" Domain "domain/settle.rs: settle"
         by scene(crate::domain::tests::keeping::addresses_come_back_in_the_allocators_order);
+    /// There is no room beforehand for what is over when the hardware does not answer.
+    StrandedUnprepared "stranded-unprepared" Domain "domain/mod.rs: new"
+        by test("no_memory.rs" "what_has_no_place_is_counted");
     /// Who finds no room for what is owed waits in the cell.
     WaitsInCell "waits-in-cell" Domain "domain/unmap.rs: owe_nothing"
         by scene(crate::domain::tests::strict_waits);
