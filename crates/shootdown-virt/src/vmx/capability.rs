@@ -79,10 +79,10 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// Does VMX operation accept this value?
+    /// The bits of this value that VMX operation does not accept: missing, or not allowed. 0: it accepts the value.
     #[must_use]
-    pub const fn accepts(self, value: u64) -> bool {
-        value & self.ones == self.ones && value & !self.allowed == 0
+    pub const fn wrong_in(self, value: u64) -> u64 {
+        self.ones & !value | value & !self.allowed
     }
 }
 
@@ -306,6 +306,6 @@ mod tests {
     #[test]
     fn fixed_bits_are_required_and_allowed() {
         let fixed = Fixed { ones: 0x2000, allowed: 0x3727ff };
-        assert!(fixed.accepts(0x2020) && !fixed.accepts(0x20) && !fixed.accepts(0x80_2020));
+        assert_eq!([0x2020, 0x20, 0x80_2020].map(|v| fixed.wrong_in(v)), [0, 0x2000, 0x80_0000]);
     }
 }
