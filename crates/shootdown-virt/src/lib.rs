@@ -7,6 +7,7 @@ extern crate std;
 
 pub mod extable;
 mod failure;
+pub mod host_bits;
 #[cfg(target_arch = "x86_64")]
 mod msr;
 #[cfg(target_arch = "x86_64")]

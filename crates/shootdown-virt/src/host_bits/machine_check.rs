@@ -1,0 +1,186 @@
+//! Machine checks that come while a guest runs.
+//!
+//! The CPU does not call the host's handler: it exits. What exited has to be recognized, and the
+//! handler called by hand, on the same CPU (the banks that it reads are the CPU's own), so before the
+//! host lets itself be interrupted and moved.
+//!
+//! | exit | when |
+//! |---|---|
+//! | VMX 0, vector 18, type 3 | in the guest, with CR4.MCE set and bit 18 of the exception bitmap |
+//! | VMX 41, bit 31 of the reason | during VM entry: the guest did not run |
+//! | SVM 0x52 | in the guest, with CR4.MCE set and bit 18 of the exception intercepts |
+//!
+//! Without the intercept the *guest's* handler runs; with CR4.MCE clear the machine shuts down. The
+//! types here ([`super::HostBits`], [`EXCEPTION_INTERCEPT`]) are for neither to happen. A machine check
+//! during a VM exit needs nothing: it is the host's own.
+//!
+//! The handler is code of the host that may use any register and touch any page, so it runs with the
+//! host's XCR0 and PKRU ([`ExtendedSwitch`]).
+
+use super::extended::{ExtendedRegisters, ExtendedSwitch};
+use super::interrupts::InterruptsOff;
+
+/// Vector 18 in VMX's exception bitmap, and in SVM's exception intercepts.
+pub const EXCEPTION_INTERCEPT: u32 = 1 << VECTOR;
+
+/// #MC.
+const VECTOR: u32 = 18;
+
+/// When it came.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum MachineCheckTime {
+    /// While the guest ran.
+    Guest,
+    /// During VM entry. The guest's state is what it was before, and it may be entered again.
+    Entry,
+}
+
+/// A machine check came, and the host's handler has not run yet.
+///
+/// It holds a borrow of the proof that interrupts are off: it can't be kept for later.
+#[derive(PartialEq, Eq, Debug)]
+#[must_use = "the host's machine-check handler has not run"]
+pub struct MachineCheck<'a> {
+    when: MachineCheckTime,
+    off: core::marker::PhantomData<&'a InterruptsOff>,
+}
+
+impl<'a> MachineCheck<'a> {
+    /// From a VMX exit: its reason (all 32 bits) and VM_EXIT_INTR_INFO, which is looked at for exit 0
+    /// only.
+    #[must_use]
+    pub const fn from_vmx(reason: u32, interruption: u32, off: &'a InterruptsOff) -> Option<Self> {
+        /// Exception or NMI.
+        const EXCEPTION: u32 = 0;
+        /// Machine check during VM entry.
+        const ENTRY: u32 = 41;
+        /// The interruption information is there: bit 31. Hardware exception: 3 in bits 10:8.
+        const HARDWARE: u32 = 1 << 31 | 3 << 8 | VECTOR;
+        const KIND: u32 = 1 << 31 | 0x7ff;
+        let failed = reason >> 31 == 1;
+        match reason & 0xffff {
+            EXCEPTION if !failed && interruption & KIND == HARDWARE => {
+                Some(Self::new(MachineCheckTime::Guest, off))
+            }
+            ENTRY if failed => Some(Self::new(MachineCheckTime::Entry, off)),
+            _ => None,
+        }
+    }
+
+    /// From an SVM exit code.
+    #[must_use]
+    pub const fn from_svm(code: u64, off: &'a InterruptsOff) -> Option<Self> {
+        /// Exception 0; one code for each vector.
+        const EXCEPTIONS: u64 = 0x40;
+        if code == EXCEPTIONS + VECTOR as u64 {
+            Some(Self::new(MachineCheckTime::Guest, off))
+        } else {
+            None
+        }
+    }
+
+    const fn new(when: MachineCheckTime, _: &'a InterruptsOff) -> Self {
+        Self { when, off: core::marker::PhantomData }
+    }
+
+    /// When it came.
+    #[must_use]
+    pub const fn when(&self) -> MachineCheckTime {
+        self.when
+    }
+
+    /// Puts the host's XCR0 and PKRU back and then calls the host's handler.
+    pub fn handle<R, T>(
+        self,
+        extended: &mut ExtendedSwitch,
+        registers: &mut R,
+        handler: impl FnOnce(MachineCheckTime, &mut R) -> T,
+    ) -> T
+    where
+        R: ExtendedRegisters,
+    {
+        extended.load_host(registers);
+        handler(self.when, registers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::extended::ExtendedState;
+    use super::super::extended::tests::Registers;
+    use super::*;
+
+    fn off() -> InterruptsOff {
+        // SAFETY: no interrupt reaches this code.
+        unsafe { InterruptsOff::new() }
+    }
+
+    /// Every basic reason with and without bit 31, and each vector and type.
+    #[test]
+    fn a_machine_check_is_recognized_and_nothing_else_is_taken_for_one() {
+        let off = off();
+        let of = |reason, interruption| {
+            MachineCheck::from_vmx(reason, interruption, &off).map(|check| check.when())
+        };
+        for reason in 0..=80u32 {
+            for failed in [false, true] {
+                for vector in 0..=255u32 {
+                    for kind in 0..8u32 {
+                        for valid in [0, 1u32 << 31] {
+                            // An error code and the bits above it do not matter.
+                            let info = vector | kind << 8 | 1 << 12 | valid;
+                            let expected = match (reason, failed) {
+                                (0, false) if valid != 0 && kind == 3 && vector == 18 => {
+                                    Some(MachineCheckTime::Guest)
+                                }
+                                (41, true) => Some(MachineCheckTime::Entry),
+                                _ => None,
+                            };
+                            // Bit 27: the exit was in an enclave.
+                            let whole = reason | u32::from(failed) << 31 | 1 << 27;
+                            assert_eq!(of(whole, info), expected, "{whole:#x} {info:#x}");
+                        }
+                    }
+                }
+            }
+        }
+        for code in 0..0x500u64 {
+            let got = MachineCheck::from_svm(code, &off).map(|check| check.when());
+            assert_eq!(got, (code == 0x52).then_some(MachineCheckTime::Guest));
+        }
+        assert!(MachineCheck::from_svm(u64::MAX, &off).is_none());
+        assert!(MachineCheck::from_svm(0x1_0000_0052, &off).is_none());
+    }
+
+    #[test]
+    fn the_handler_runs_with_the_hosts_xcr0_and_pkru() {
+        let off = off();
+        for when in [MachineCheckTime::Guest, MachineCheckTime::Entry] {
+            for loaded in [false, true] {
+                let host = ExtendedState { xcr0: 7, pkru: Some(0x5555_5554) };
+                let mut cpu = Registers { xcr0: 7, pkru: 0x5555_5554, writes: 0 };
+                let mut switch = ExtendedSwitch::new(ExtendedState { xcr0: 3, pkru: Some(0) });
+                if loaded {
+                    switch.load_guest(host, &mut cpu).unwrap();
+                    cpu.pkru = !0;
+                }
+                let check = match when {
+                    MachineCheckTime::Guest => MachineCheck::from_svm(0x52, &off),
+                    MachineCheckTime::Entry => MachineCheck::from_vmx(41 | 1 << 31, 0, &off),
+                };
+                let ran = check.unwrap().handle(&mut switch, &mut cpu, |at, cpu| {
+                    assert_eq!((cpu.xcr0, cpu.pkru, at), (7, 0x5555_5554, when));
+                    true
+                });
+                assert!(ran);
+                // The guest's own are kept for its next entry.
+                assert_eq!(switch.guest().pkru, Some(if loaded { !0 } else { 0 }));
+            }
+        }
+    }
+
+    #[test]
+    fn both_extensions_intercept_vector_18() {
+        assert_eq!(EXCEPTION_INTERCEPT, 0x4_0000);
+    }
+}
