@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::host_bits::FixedBits;
+
 /// Numbers of the model-specific registers.
 mod msr {
     pub const BASIC: u32 = 0x480;
@@ -66,23 +68,6 @@ impl Controls {
     #[must_use]
     pub const fn has(self, controls: u32) -> bool {
         controls & !self.allowed == 0
-    }
-}
-
-/// Bits of a control register that VMX operation fixes (SDM vol. 3D, A.7 and A.8).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Fixed {
-    /// Bits that must be 1 (the FIXED0 register).
-    pub ones: u64,
-    /// Bits that may be 1 (the FIXED1 register).
-    pub allowed: u64,
-}
-
-impl Fixed {
-    /// The bits of this value that VMX operation does not accept: missing, or not allowed. 0: it accepts the value.
-    #[must_use]
-    pub const fn wrong_in(self, value: u64) -> u64 {
-        self.ones & !value | value & !self.allowed
     }
 }
 
@@ -173,11 +158,19 @@ pub struct Capabilities {
     /// VM-entry controls.
     pub entry: Controls,
     /// Bits of CR0.
-    pub cr0: Fixed,
+    pub cr0: FixedBits,
     /// Bits of CR4.
-    pub cr4: Fixed,
+    pub cr4: FixedBits,
     /// INVEPT and INVVPID.
     pub ept_vpid: EptVpid,
+}
+
+/// A pair of registers. A bit that must be 1 may be 1, whatever the second one says.
+const fn fixed(fixed0: u64, fixed1: u64) -> FixedBits {
+    match FixedBits::new(fixed0, fixed1 | fixed0) {
+        Ok(bits) => bits,
+        Err(_) => unreachable!(),
+    }
 }
 
 /// Primary control: there are secondary ones.
@@ -212,8 +205,8 @@ impl Capabilities {
             secondary,
             exit,
             entry,
-            cr0: Fixed { ones: read(msr::CR0_FIXED0), allowed: read(msr::CR0_FIXED1) },
-            cr4: Fixed { ones: read(msr::CR4_FIXED0), allowed: read(msr::CR4_FIXED1) },
+            cr0: fixed(read(msr::CR0_FIXED0), read(msr::CR0_FIXED1)),
+            cr4: fixed(read(msr::CR4_FIXED0), read(msr::CR4_FIXED1)),
             ept_vpid,
         }
     }
@@ -301,11 +294,5 @@ mod tests {
         });
         assert_eq!(capabilities.revision().get(), 0x12);
         assert!(!capabilities.ept() && !capabilities.vpid());
-    }
-
-    #[test]
-    fn fixed_bits_are_required_and_allowed() {
-        let fixed = Fixed { ones: 0x2000, allowed: 0x3727ff };
-        assert_eq!([0x2020, 0x20, 0x80_2020].map(|v| fixed.wrong_in(v)), [0, 0x2000, 0x80_0000]);
     }
 }

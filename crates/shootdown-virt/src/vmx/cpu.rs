@@ -9,6 +9,7 @@ use core::fmt;
 
 use super::capability::Capabilities;
 use crate::failure::Failure;
+use crate::host_bits::FixedBits;
 
 #[cfg(target_arch = "x86_64")]
 use {
@@ -69,6 +70,11 @@ impl fmt::Display for TurnOnError {
 
 impl core::error::Error for TurnOnError {}
 
+/// The bits that VMX operation does not accept.
+const fn wrong(fixed: FixedBits, value: u64) -> u64 {
+    fixed.missing(value) | fixed.unsupported(value)
+}
+
 /// What [`turn_on`] looks at before it executes VMXON.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Preconditions {
@@ -106,11 +112,11 @@ impl Preconditions {
         if self.cr4 & VMXE != 0 {
             return Err(TurnOnError::OnAlready);
         }
-        let cr0 = capabilities.cr0.wrong_in(self.cr0);
+        let cr0 = wrong(capabilities.cr0, self.cr0);
         if cr0 != 0 {
             return Err(TurnOnError::Cr0(cr0));
         }
-        let cr4 = capabilities.cr4.wrong_in(self.cr4 | VMXE);
+        let cr4 = wrong(capabilities.cr4, self.cr4 | VMXE);
         if cr4 != 0 {
             return Err(TurnOnError::Cr4(cr4));
         }

@@ -22,7 +22,7 @@ mod instruction;
 mod loaded;
 mod operand;
 
-pub use capability::{Capabilities, Controls, EptVpid, Fixed, MissingControls};
+pub use capability::{Capabilities, Controls, EptVpid, MissingControls};
 pub use cpu::{Preconditions, TurnOnError};
 pub use error::InstructionError;
 pub use exit::{EntryError, ExitReason};
