@@ -5,13 +5,14 @@
 //! | `cpus=N` | start no more than N CPUs |
 //! | `seed=N` | the seed of everything random |
 //! | `steps=N` | steps of the randomized stress, per CPU |
-//! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU; `bench`: no cases, but what the hot paths cost |
+//! | `suite=NAME` | `cpu`: the CPUs' translations; `dma`: a device behind an IOMMU; `virt`: the instructions of virtual machines (x86-64); `bench`: no cases, but what the hot paths cost |
 //! | `only=TEXT` | run only the cases whose name contains TEXT |
 //! | `tags=off` | do without tags where the hardware has them |
 //! | `policy=NAME` | the library's policy: `shootdown`, `naive`, `linux-4.13`, `linux-4.14`, `linux-5.13`, `arm64-mainline`, or the library's own with one thing changed: another way to decide what is broadcast (`sticky`, `trim`), no broadcast (`interrupts`), nor work while others work (`serial`) |
 //! | `crash=WAY` | end badly: `panic`, `fault`, `double-fault`, `reset`, `hang` |
 //! | `sabotage=invalidate` | the hardware's invalidations are left out below the library: the suite must fail |
 //! | `sabotage=last-cpu` | the same on the last CPU alone: every case must fail in which others look |
+//! | `sabotage=host-bits` | of `virt`: the guest decides about CR4.MCE, as if there were no `HostBits`; a machine check then resets the machine |
 //!
 //! A word that means nothing is reported, and the rest is heeded.
 
@@ -26,6 +27,8 @@ pub enum Suite {
     Cpu,
     /// Those of a device behind an IOMMU.
     Dma,
+    /// Those of virtual machines.
+    Virt,
     /// None: the costs.
     Bench,
 }
@@ -37,6 +40,8 @@ pub enum Sabotage {
     Everywhere,
     /// On the last CPU: what it should do itself is not done. What another has the hardware broadcast is.
     LastCpu,
+    /// Nowhere; a guest runs with what it wrote to CR4.
+    HostBits,
 }
 
 /// What was asked for.
@@ -125,11 +130,13 @@ impl Options {
             "suite" if value == "cpu" => self.suite = Suite::Cpu,
             "suite" if value == "bench" => self.suite = Suite::Bench,
             "suite" if value == "dma" => self.suite = Suite::Dma,
+            "suite" if value == "virt" => self.suite = Suite::Virt,
             "only" => self.only = Some(value).filter(|v| !v.is_empty()),
             "tags" if value == "off" => self.tags = false,
             "tags" if value == "on" => self.tags = true,
             "sabotage" if value == "invalidate" => self.sabotage = Some(Sabotage::Everywhere),
             "sabotage" if value == "last-cpu" => self.sabotage = Some(Sabotage::LastCpu),
+            "sabotage" if value == "host-bits" => self.sabotage = Some(Sabotage::HostBits),
             "crash" => self.crash = Some(Way::named(value)?),
             "policy" => self.policy = *POLICIES.iter().find(|(name, _)| *name == value)?,
             _ => return None,

@@ -16,6 +16,7 @@
 //! | `suite` | the cases |
 //! | `bench` | the costs |
 //! | `dma`, `heap` | the cases with a device behind an IOMMU, and the heap that the DMA library needs |
+//! | `virt` | the cases of virtual machines, and a small hypervisor |
 #![no_std]
 #![no_main]
 
@@ -34,6 +35,7 @@ mod paging;
 mod port;
 mod suite;
 mod verdict;
+mod virt;
 mod work;
 
 use boot::BootInfo;
@@ -77,6 +79,7 @@ pub fn kmain(info: &BootInfo) -> ! {
     match options.suite {
         cmdline::Suite::Cpu => suite::run(&options, cpus),
         cmdline::Suite::Dma => dma::run(&options, cpus),
+        cmdline::Suite::Virt => virt::run(&options, cpus),
         cmdline::Suite::Bench => {
             bench::run(cpus);
             Verdict::Pass

@@ -27,6 +27,7 @@ pub fn sabotage(place: Sabotage, cpus: u32) {
     let who = match place {
         Sabotage::Everywhere => EVERYBODY,
         Sabotage::LastCpu => cpus - 1,
+        Sabotage::HostBits => NOBODY,
     };
     SABOTAGED.store(who, Ordering::Relaxed);
 }

@@ -30,6 +30,7 @@ use super::field;
 use super::instruction::vmread;
 use super::loaded::Vmcs;
 use crate::failure::{Failure, Fault, Instruction, conclude};
+use crate::host_bits::Gpr;
 use crate::slow;
 
 /// What an entry function gives as long as the guest was left by an exit.
@@ -57,6 +58,30 @@ pub struct GuestRegisters {
     pub r15: u64,
     /// VMX alone: SVM switches CR2 by the VMCB.
     pub cr2: u64,
+}
+
+impl GuestRegisters {
+    /// A general register by its number in an instruction; `None` for RSP, which the VMCS or the VMCB holds.
+    pub const fn gpr(&mut self, gpr: Gpr) -> Option<&mut u64> {
+        Some(match gpr.number() {
+            0 => &mut self.rax,
+            1 => &mut self.rcx,
+            2 => &mut self.rdx,
+            3 => &mut self.rbx,
+            5 => &mut self.rbp,
+            6 => &mut self.rsi,
+            7 => &mut self.rdi,
+            8 => &mut self.r8,
+            9 => &mut self.r9,
+            10 => &mut self.r10,
+            11 => &mut self.r11,
+            12 => &mut self.r12,
+            13 => &mut self.r13,
+            14 => &mut self.r14,
+            15 => &mut self.r15,
+            _ => return None,
+        })
+    }
 }
 
 // The assembly of both entries counts on it.

@@ -29,6 +29,8 @@ const PENDING: u32 = 1 << 12;
 
 /// The interrupt command that begins the start of another CPU: INIT, asserted.
 pub const INIT: u32 = 0xc500;
+/// The command that raises a non-maskable interrupt.
+pub const NON_MASKABLE: u32 = 0x400;
 /// The one that names the page where it begins.
 pub const STARTUP: u32 = 0x600;
 

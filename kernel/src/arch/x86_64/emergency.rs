@@ -11,8 +11,9 @@
 //! loads it, so each CPU has both of its own. Selectors mean what they meant in the boot table.
 //!
 //! # Invariants
-//! - I1: what comes on one of these stacks ends the kernel: nothing returns to where it came from, so that a second
-//!   exception on the same stack, which begins at its top again, overwrites nothing that is needed.
+//! - I1: what comes on one of these stacks ends the kernel, or is expected, and then the next of its kind comes after its
+//!   return (`expected.rs`): a second exception on the same stack, which begins at its top again, overwrites nothing that
+//!   is needed.
 //! - I2: the tables of a CPU are written by that CPU alone, before it loads them, and by its hardware after.
 
 use core::cell::UnsafeCell;

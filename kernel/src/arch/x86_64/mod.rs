@@ -3,6 +3,7 @@
 pub mod code;
 pub mod console;
 pub mod crash;
+pub mod expected;
 pub mod interrupts;
 pub mod paging;
 pub mod pci;
@@ -25,9 +26,9 @@ mod timer;
 mod traps;
 
 pub use clock::{count, start_counting, ticks, ticks_per_ms};
-pub use cpus::{acpi_table, init, send_ipi, start_cpus};
+pub use cpus::{acpi_table, init, send_ipi, send_nmi, start_cpus};
 pub use entry::image_end;
-pub use hardware::{Regime, Tags, features, tags};
+pub use hardware::{Regime, Tags, features, features_of_cpu, tags};
 pub use percpu::cpu;
 pub use power::exit;
 pub use timer::sleep_ms;

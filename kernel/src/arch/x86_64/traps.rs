@@ -1,7 +1,8 @@
 //! Faults and interrupts: the table of their handlers, and what each does.
 //!
-//! A fault in a probe (`probe.rs`) goes on behind the probe, with the fault noted; any other fault ends the kernel. Three
-//! vectors come on stacks of their own (`emergency.rs`), and end it too.
+//! A fault of an instruction of `shootdown-virt` goes on at its fix-up; a fault in a probe (`probe.rs`) goes on behind the
+//! probe, with the fault noted; any other fault ends the kernel. Three vectors come on stacks of their own
+//! (`emergency.rs`), and end it too, unless somebody expects them (`expected.rs`).
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -12,8 +13,10 @@ use x86_64::instructions::tables::lidt;
 use x86_64::registers::control::Cr2;
 use x86_64::structures::DescriptorTablePointer;
 
+use shootdown_virt::extable;
+
 use super::emergency::{self, DOUBLE_FAULT, MACHINE_CHECK, NON_MASKABLE};
-use super::{apic, percpu};
+use super::{apic, expected, percpu};
 use crate::port;
 
 global_asm!(include_str!("stubs.s"), trap = sym trap);
@@ -30,6 +33,7 @@ pub const WAKE: u8 = 0x41;
 pub const SPURIOUS: u8 = 0xff;
 
 const INVALID_OPCODE: u64 = 6;
+const STACK: u64 = 12;
 const PROTECTION: u64 = 13;
 const PAGE_FAULT: u64 = 14;
 
@@ -109,14 +113,21 @@ extern "C" fn trap(frame: &mut Frame) {
         }
         vector if vector == u64::from(WAKE) => apic::end(),
         vector if vector == u64::from(SPURIOUS) => {}
+        NON_MASKABLE if expected::non_maskable() => {}
+        MACHINE_CHECK if expected::machine_check() => {}
         NON_MASKABLE | DOUBLE_FAULT | MACHINE_CHECK => emergency(frame),
-        INVALID_OPCODE | PROTECTION | PAGE_FAULT => fault(frame),
+        INVALID_OPCODE | STACK | PROTECTION | PAGE_FAULT => fault(frame),
         vector => unexpected(frame, vector, 0),
     }
 }
 
-/// A fault that a probe may have asked for.
+/// A fault that an instruction of `shootdown-virt` or a probe may have asked for.
 fn fault(frame: &mut Frame) {
+    // Before anything that needs this CPU's state: GS may be a guest's.
+    if let Some(rip) = extable::fixup(frame.vector as u8, frame.rip) {
+        frame.rip = rip;
+        return;
+    }
     let address = if frame.vector == PAGE_FAULT { Cr2::read_raw() } else { frame.rip };
     match percpu::this().recovery.take() {
         Some((rip, rsp)) => {
