@@ -93,6 +93,9 @@ pub struct MachineArgs {
     /// Which cases.
     #[arg(long, value_enum, default_value_t)]
     pub suite: Suite,
+    /// Which CPU Bochs emulates: Haswell and Sandy Bridge have VMX, the Ryzen has SVM.
+    #[arg(long, value_enum, default_value_t)]
+    pub bochs_cpu: BochsCpu,
     /// Of the DMA cases: the IOMMU that the device is behind (QEMU). Left out, `test` takes all that the architecture has,
     /// one after the other, and `boot` the first.
     #[arg(long, value_enum)]
@@ -125,6 +128,40 @@ pub enum Suite {
     Cpu,
     /// What a device behind an IOMMU reaches.
     Dma,
+    /// The instructions of virtual machines, and guests (x86-64).
+    Virt,
+}
+
+/// A CPU that Bochs emulates.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
+pub enum BochsCpu {
+    /// Intel, 4th generation: VMX with all that the image uses, PCIDs.
+    #[default]
+    Haswell,
+    /// Intel, 2nd generation: VMX; VMWRITE changes no read-only field.
+    SandyBridge,
+    /// AMD: SVM.
+    Ryzen,
+}
+
+impl BochsCpu {
+    /// Bochs's name for it.
+    pub const fn model(self) -> &'static str {
+        match self {
+            Self::Haswell => "corei7_haswell_4770",
+            Self::SandyBridge => "corei7_sandy_bridge_2600k",
+            Self::Ryzen => "ryzen",
+        }
+    }
+
+    /// What the file of what it can't show is called by, behind the name of the machine.
+    pub const fn suffix(self) -> &'static str {
+        match self {
+            Self::Haswell => "",
+            Self::SandyBridge => "-sandy-bridge",
+            Self::Ryzen => "-ryzen",
+        }
+    }
 }
 
 /// An emulated IOMMU.

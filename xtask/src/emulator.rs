@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Error;
-use crate::cli::{Arch, Iommu, Loader, Machine, MachineArgs, Suite};
+use crate::cli::{Arch, BochsCpu, Iommu, Loader, Machine, MachineArgs, Suite};
 use crate::image::{self, Profile};
+use crate::monitor::Monitor;
 use crate::output;
 use crate::process::{self, Show, need};
 
@@ -97,8 +98,17 @@ pub struct Ran {
 
 /// Builds the image and runs it.
 pub fn boot(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Error> {
-    if machine.iommu.is_some() && machine.suite == Suite::Cpu {
+    if machine.iommu.is_some() && machine.suite != Suite::Dma {
         return Err(Error::Unusable("--iommu is for the device's cases: add --suite dma".into()));
+    }
+    if machine.machine != Machine::Bochs && machine.bochs_cpu != BochsCpu::default() {
+        return Err(Error::Unusable("--bochs-cpu is for Bochs: add --machine bochs".into()));
+    }
+    if machine.suite == Suite::Virt && machine.arch != Arch::X86_64 {
+        return Err(Error::Unusable(
+            "virtual machines are tried on x86-64 only: leave out --arch, or take another suite"
+                .into(),
+        ));
     }
     if machine.machine == Machine::Bochs && machine.suite == Suite::Dma {
         return Err(Error::Unusable(
@@ -176,13 +186,26 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
         // The device that copies; without the mask it has 28 bits of address.
         command.args(["-device", "edu,dma_mask=0xffffffffffffffff"]);
     }
+    let monitor = if machine.suite == Suite::Virt {
+        append.insert_str(0, "suite=virt ");
+        let monitor = Monitor::new()?;
+        command.args(monitor.options());
+        Some(monitor)
+    } else {
+        None
+    };
     match machine.loader {
         Loader::Direct => {
             command.arg("-kernel").arg(image).args(["-append", &append]);
         }
         from => from_iso(&mut command, from, &image, &append)?,
     }
-    let ran = process::run(&mut command, machine.timeout, show)?;
+    let heed = move |line: &str| {
+        if let Some(monitor) = &monitor {
+            monitor.heed(line);
+        }
+    };
+    let ran = process::run(&mut command, machine.timeout, show, heed)?;
     let ended = match ran.status.map(|status| status.code()) {
         None => Ended::Stopped(machine.timeout),
         // `-no-reboot`: the emulator ends instead. So it does where Arm's image could only turn the machine off, since KVM has no
@@ -274,7 +297,11 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
         &["/usr/share/vgabios/vgabios.bin", "/usr/share/bochs/VGABIOS-lgpl-latest"],
         HINT,
     )?;
-    let iso = image::iso(&image::build(machine.arch, profile)?, &machine.append)?;
+    let mut append = machine.append.clone();
+    if machine.suite == Suite::Virt {
+        append.insert_str(0, "suite=virt ");
+    }
+    let iso = image::iso(&image::build(machine.arch, profile)?, &append)?;
     iso.boots_by(Loader::Bios)?;
     let iso = iso.file;
     let folder = iso.with_file_name("bochs");
@@ -289,7 +316,7 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
         "display_library: term\n\
          romimage: file={bios}\n\
          vgaromimage: file={vga}\n\
-         cpu: model=corei7_haswell_4770, count={cpus}, ips=4000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
+         cpu: model={model}, count={cpus}, ips=4000000, reset_on_triple_fault=0, ignore_bad_msrs=1\n\
          memory: guest=256, host=256\n\
          boot: cdrom\n\
          ata0-master: type=cdrom, path={iso}, status=inserted\n\
@@ -300,6 +327,7 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
          speaker: enabled=0\n",
         bios = bios.display(),
         vga = vga.display(),
+        model = machine.bochs_cpu.model(),
         cpus = machine.cpus,
         iso = iso.display(),
         serial = serial.display(),
@@ -317,7 +345,7 @@ fn bochs(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Err
     );
     let mut command = Command::new(script);
     command.env("TERM", "xterm").args(["-qfec", &inner, "/dev/null"]);
-    let ran = process::run(&mut command, machine.timeout, Show::Nothing)?;
+    let ran = process::run(&mut command, machine.timeout, Show::Nothing, |_| {})?;
     let output = std::fs::read(&serial).map_err(file(&serial))?;
     let output = String::from_utf8_lossy(&output).replace('\r', "");
     if show == Show::All {

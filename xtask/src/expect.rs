@@ -12,7 +12,9 @@ pub struct Unobservable {
 
 /// What is known of this machine; nothing where there is no file, or on real CPUs.
 pub fn unobservable(machine: &MachineArgs) -> Result<Vec<Unobservable>, Error> {
-    let path = root().join(format!("kernel/expect/{}-{}.txt", machine.machine, machine.arch));
+    let (name, arch) = (machine.machine, machine.arch);
+    let suffix = machine.bochs_cpu.suffix();
+    let path = root().join(format!("kernel/expect/{name}-{arch}{suffix}.txt"));
     if machine.kvm || !path.exists() {
         return Ok(Vec::new());
     }

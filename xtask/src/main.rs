@@ -17,6 +17,7 @@ mod cli;
 mod emulator;
 mod expect;
 mod image;
+mod monitor;
 mod process;
 mod report;
 

@@ -45,15 +45,20 @@ pub struct Ran {
     pub status: Option<ExitStatus>,
 }
 
-/// Runs a program for no longer than `seconds`.
-pub fn run(command: &mut Command, seconds: u64, show: Show) -> Result<Ran, Error> {
+/// Runs a program for no longer than `seconds`; `heed` hears of each line that it prints, as it comes.
+pub fn run(
+    command: &mut Command,
+    seconds: u64,
+    show: Show,
+    heed: impl FnMut(&str) + Send + 'static,
+) -> Result<Ran, Error> {
     let name = command.get_program().to_string_lossy().into_owned();
     let failed = |why: String| Error::Failed { what: name.clone(), why };
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-    let output = thread::spawn(move || lines(stdout, show));
-    let errors = thread::spawn(move || lines(stderr, Show::Nothing));
+    let output = thread::spawn(move || lines(stdout, show, heed));
+    let errors = thread::spawn(move || lines(stderr, Show::Nothing, |_| {}));
     let limit = Duration::from_secs(seconds);
     let status = child.wait_timeout(limit).map_err(|error| failed(error.to_string()))?;
     if status.is_none() {
@@ -66,7 +71,7 @@ pub fn run(command: &mut Command, seconds: u64, show: Show) -> Result<Ran, Error
 }
 
 /// Reads a stream to its end.
-fn lines(stream: Option<impl Read>, show: Show) -> String {
+fn lines(stream: Option<impl Read>, show: Show, mut heed: impl FnMut(&str)) -> String {
     let Some(stream) = stream else { return String::new() };
     let mut text = String::new();
     let mut stream = BufReader::new(stream);
@@ -77,6 +82,7 @@ fn lines(stream: Option<impl Read>, show: Show) -> String {
         if show == Show::All {
             output::print(format_args!("{whole}"));
         }
+        heed(whole.trim_end());
         text.push_str(&whole);
         line.clear();
     }

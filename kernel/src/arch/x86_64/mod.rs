@@ -31,7 +31,7 @@ pub use entry::image_end;
 pub use hardware::{Regime, Tags, features, features_of_cpu, tags};
 pub use percpu::cpu;
 pub use power::exit;
-pub use timer::sleep_ms;
+pub use timer::{interrupt_after_ms, interrupt_never, sleep_ms};
 
 /// What rustc calls this architecture.
 pub const NAME: &str = "x86_64";
