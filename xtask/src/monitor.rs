@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::Error;
 
@@ -12,6 +13,9 @@ const ASKED: &str = "inject: a machine check on CPU 0";
 
 /// CPU 0, bank 1: an uncorrected error that software can recover from (SDM vol. 3B, 17.6: SRAR, data load), with its address.
 const MACHINE_CHECK: &str = "mce 0 1 0xbd80000000000134 0x5 0x123000 0x8c\n";
+
+/// The image prints its line on the way into the guest: it is there after this.
+const INTO_THE_GUEST: Duration = Duration::from_millis(300);
 
 /// A monitor on a socket of its own.
 pub struct Monitor {
@@ -43,6 +47,7 @@ impl Monitor {
         if !line.starts_with(ASKED) {
             return;
         }
+        std::thread::sleep(INTO_THE_GUEST);
         let sent = UnixStream::connect(&self.socket)
             .and_then(|mut stream| stream.write_all(MACHINE_CHECK.as_bytes()).map(|()| stream));
         match sent {

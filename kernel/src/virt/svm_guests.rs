@@ -38,8 +38,9 @@ const MCE: u64 = 1 << 6;
 const TSD: u64 = 1 << 2;
 const PCE: u64 = 1 << 8;
 
-/// Milliseconds within which somebody raises a machine check, if anybody does.
-const PATIENCE: u32 = 4000;
+/// Milliseconds within which somebody raises a machine check, if anybody does. A clock that counts instructions goes slowly
+/// where a guest spins.
+const PATIENCE: u32 = 100;
 
 /// A machine, with SVM on.
 fn machine(cpu: &SvmCpu, checks: &mut Checks, program: Program) -> Option<SvmMachine> {
