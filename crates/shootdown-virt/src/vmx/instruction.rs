@@ -337,10 +337,10 @@ pub unsafe fn invvpid_raw(kind: u64, descriptor: *const Descriptor) -> Result<()
 /// As the module says, but in a guest; what the other EPT maps is sound to go on with.
 #[inline(always)]
 pub unsafe fn vmfunc(function: u32, index: u32) -> Result<(), Failure> {
-    // VMFUNC leaves the flags as they are: CF and ZF are cleared before, so that the jump is not taken.
+    // VMFUNC has no VMfail and leaves the flags as they are: there is nothing to test.
     // SAFETY: this function's contract.
     unsafe {
-        execute!(or_fail "cmp rsp, 0\n4: vmfunc", Vmfunc, u64::from(function), NO_MEMORY,
+        execute!("vmfunc", Vmfunc, u64::from(function), NO_MEMORY,
             in("eax") function, in("ecx") index,);
     }
     Ok(())
