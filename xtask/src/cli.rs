@@ -24,6 +24,8 @@ pub enum Command {
     Test(TestArgs),
     /// Builds and boots it, and shows what the hot paths cost.
     Bench(BenchArgs),
+    /// Shows what instructions of VMX and SVM cost beside themselves, in the compiler's output.
+    Wrappers(WrappersArgs),
 }
 
 /// Which image.
@@ -69,6 +71,20 @@ pub struct BenchArgs {
     /// Makes what was measured the budgets.
     #[arg(long, conflicts_with = "kvm")]
     pub record: bool,
+}
+
+/// Which wrappers.
+#[derive(Args, Debug)]
+pub struct WrappersArgs {
+    /// Compares with the budgets in crates/shootdown-virt/budgets.txt.
+    #[arg(long)]
+    pub check: bool,
+    /// Makes what was found the budgets.
+    #[arg(long)]
+    pub record: bool,
+    /// Shows the instructions of one wrapper instead.
+    #[arg(long, value_name = "WRAPPER", conflicts_with_all = ["check", "record"])]
+    pub listing: Option<String>,
 }
 
 /// Which machine.

@@ -14,7 +14,7 @@ pub fn root() -> PathBuf {
 }
 
 /// How Rust's library for bare metal is had.
-enum Library {
+pub enum Library {
     /// Installed, or just downloaded.
     Prebuilt,
     /// To be built from its source.
@@ -22,7 +22,7 @@ enum Library {
 }
 
 /// Sees to it that the target can be built for.
-fn library(target: &str) -> Result<Library, Error> {
+pub fn library(target: &str) -> Result<Library, Error> {
     let printed =
         Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
     let folder = printed.ok().map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned());

@@ -1,4 +1,5 @@
-//! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what came of it.
+//! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what came of it; and looks at
+//! the machine code of wrappers.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -18,8 +19,11 @@ mod emulator;
 mod expect;
 mod image;
 mod monitor;
+mod path;
+mod probes;
 mod process;
 mod report;
+mod wrappers;
 
 use std::process::ExitCode;
 
@@ -84,6 +88,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
         }
         Command::Bench(of) => bench::run(&of),
         Command::Test(of) => test(&of),
+        Command::Wrappers(of) => wrappers::run(&of),
     }
 }
 

@@ -64,6 +64,7 @@ fn every_wrapper() -> Vec<(&'static str, Result<(), Failure>)> {
             ("VMWRITE", vmx::vmwrite(vmx::field::GUEST_RIP, 0)),
             ("INVEPT", vmx::invept_raw(2, &descriptor)),
             ("INVVPID", vmx::invvpid_raw(2, &descriptor)),
+            ("VMFUNC", vmx::vmfunc(0, 0)),
         ]
     }
 }
@@ -76,7 +77,7 @@ fn every_fault_comes_back_as_a_value() {
         assert_eq!(result, Err(UNDEFINED), "{name}");
     }
     // All but VMXON, whose failure is not a defect.
-    assert_eq!(REPORTS.load(Ordering::Relaxed) - before, 8);
+    assert_eq!(REPORTS.load(Ordering::Relaxed) - before, 9);
 }
 
 #[test]
@@ -99,8 +100,15 @@ fn while_virtualization_goes_every_fault_is_gone() {
 fn svm_faults_come_back_too() {
     let _alone = with_handlers();
     // SAFETY: as in `every_wrapper`.
-    let results =
-        unsafe { [svm::vmload_raw(0x1000), svm::vmsave_raw(0x1000), svm::stgi(), svm::clgi()] };
+    let results = unsafe {
+        [
+            svm::vmload_raw(0x1000),
+            svm::vmsave_raw(0x1000),
+            svm::stgi(),
+            svm::clgi(),
+            svm::invlpga_raw(0x1000, 1),
+        ]
+    };
     for result in results {
         assert!(
             matches!(result, Err(Failure::Fault(Fault::UndefinedOpcode | Fault::Protection))),

@@ -67,11 +67,10 @@ fn hello(cpu: &SvmCpu, checks: &mut Checks, mode: Mode, wanted: &str) -> Seen {
     done(cpu, machine)
 }
 
-/// An exception that is intercepted exits; one that is not is the guest's (which has no handler here, so it ends in a
-/// shutdown).
+/// An exception that is intercepted exits; one that is not is the guest's, whose handler tells by a hypercall.
 fn exception_intercept(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     let undefined = ExitCode::EXCEPTION.bits() + 6;
-    for (intercepts, wanted) in [(1 << 6, undefined), (0, ExitCode::SHUTDOWN.bits())] {
+    for (intercepts, wanted) in [(1 << 6, undefined), (0, ExitCode::VMMCALL.bits())] {
         let Some(mut machine) = machine(cpu, checks, Program::Undefined) else { return Seen::All };
         machine.vmcb.control.exceptions = intercepts;
         checks.ok("fields", machine.prepare());

@@ -227,6 +227,7 @@ mod tests {
     fn a_copy_that_was_never_filled_gives_nothing_and_writes_nothing() {
         let register = Register::new(0x6f0);
         let copy = Cr4Copy::new(Rc::clone(&register));
+        assert_eq!(copy.copy.load(Ordering::Relaxed), !0, "what a debugger sees");
         assert_eq!(copy.get(&off()), Err(Cr4Unknown));
         assert_eq!(copy.for_entry(&off()), Err(Cr4Unknown));
         assert_eq!(set(&copy, 0x20), Err(Cr4Unknown));
@@ -234,6 +235,10 @@ mod tests {
         start(&copy);
         assert_eq!(copy.get(&off()), Ok(Cr4::from_bits(0x6f0)));
         assert_eq!(register.writes.get(), 0);
+        // No bit at all is a value, too.
+        let copy = Cr4Copy::new(Register::new(0));
+        start(&copy);
+        assert_eq!(copy.get(&off()), Ok(Cr4::from_bits(0)));
     }
 
     #[test]

@@ -276,3 +276,106 @@ impl GuestControl {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUPPORTED: u64 = 0x00ff_17ff;
+
+    /// All states over the bits that the rules are about.
+    fn states() -> impl Iterator<Item = GuestControl> {
+        let spread = |n: u32, bits: &[u64]| {
+            let set = |(at, bit): (usize, &u64)| if n >> at & 1 == 1 { *bit } else { 0 };
+            bits.iter().enumerate().map(set).sum::<u64>()
+        };
+        (0..1u32 << 13).map(move |n| GuestControl {
+            cr0: cr0::ET | spread(n, &[cr0::PE, cr0::PG, cr0::WP, cr0::NW, cr0::CD]),
+            cr4: spread(n >> 5, &[cr4::PAE, cr4::PCIDE, cr4::CET, cr4::LA57]),
+            efer: spread(n >> 9, &[efer::LME, efer::LMA]),
+            cr3: spread(n >> 11, &[3]),
+            code64: n >> 12 & 1 == 1,
+        })
+    }
+
+    #[test]
+    fn a_write_that_is_accepted_leads_to_a_state_that_entry_accepts() {
+        let mut legal = 0;
+        for state in states().filter(|state| state.check(SUPPORTED).is_ok()) {
+            legal += 1;
+            // Each value of each register: the first states have all of them.
+            for to in states().take(1 << 11) {
+                let writes = [
+                    (to.cr4 | to.efer == 0).then(|| state.write_cr0(to.cr0)),
+                    (to.efer == 0).then(|| state.write_cr4(to.cr4, SUPPORTED)),
+                    Some(state.write_efer(to.efer, efer::LME | efer::SCE)),
+                ];
+                for Written { after, effects } in writes.into_iter().flatten().flatten() {
+                    assert_eq!(after.check(SUPPORTED), Ok(()), "{state:x?} to {after:x?}");
+                    assert_eq!(effects.efer, (after.efer != state.efer).then_some(after.efer));
+                }
+            }
+        }
+        assert!(legal > 100, "{legal}");
+    }
+
+    #[test]
+    fn every_fault_has_its_reason() {
+        let long = GuestControl {
+            cr0: 0x8001_0011,
+            cr3: 0x5000,
+            cr4: cr4::PAE,
+            efer: efer::LME | efer::LMA,
+            code64: true,
+        };
+        let compat = GuestControl { code64: false, ..long };
+        let real = GuestControl::RESET;
+        let cr0 = |guest: GuestControl, value| guest.write_cr0(value).err();
+        let cr4 = |guest: GuestControl, value| guest.write_cr4(value, SUPPORTED).err();
+
+        assert_eq!(cr0(long, 1 << 40 | long.cr0), Some(WriteFault::Unsupported(1 << 40)));
+        assert_eq!(cr0(real, cr0::PG), Some(WriteFault::PagingWithoutProtection));
+        assert_eq!(cr0(real, cr0::NW), Some(WriteFault::NoWriteThroughWithCaches));
+        let enabled = GuestControl { efer: efer::LME, ..real };
+        assert_eq!(cr0(enabled, 0x8000_0001), Some(WriteFault::LongModeWithoutPae));
+        assert_eq!(cr0(long, 0x1_0001), Some(WriteFault::PagingIn64BitCode));
+        let pcids = GuestControl { cr4: cr4::PAE | cr4::PCIDE, ..compat };
+        assert_eq!(cr0(pcids, 0x1_0001), Some(WriteFault::PagingOffWithPcids));
+        let cet = GuestControl { cr4: cr4::PAE | cr4::CET, ..compat };
+        assert_eq!(cr0(cet, 0x8000_0001), Some(WriteFault::CetWithoutWriteProtection));
+
+        assert_eq!(cr4(long, cr4::PAE | 1 << 31), Some(WriteFault::Unsupported(1 << 31)));
+        assert_eq!(cr4(long, cr4::PAE | cr4::VMXE), Some(WriteFault::Unsupported(cr4::VMXE)));
+        assert_eq!(cr4(long, 0), Some(WriteFault::LongModeWithoutPae));
+        assert_eq!(cr4(long, cr4::PAE | cr4::LA57), Some(WriteFault::LevelsInLongMode));
+        assert_eq!(cr4(real, cr4::PCIDE), Some(WriteFault::Pcids));
+        let tagged = GuestControl { cr3: 0x5001, ..long };
+        assert_eq!(cr4(tagged, cr4::PAE | cr4::PCIDE), Some(WriteFault::Pcids));
+        assert_eq!(cr4(long, cr4::PAE | cr4::PCIDE), None);
+        assert_eq!(cr4(real, cr4::CET), Some(WriteFault::CetWithoutWriteProtection));
+
+        let lme = Some(WriteFault::LongModeWhilePaging);
+        assert_eq!(long.write_efer(0, efer::LME).err(), lme);
+        let svme = Some(WriteFault::Unsupported(efer::SVME));
+        assert_eq!(real.write_efer(efer::SVME, efer::LME).err(), svme);
+    }
+
+    #[test]
+    fn only_64_bit_code_has_64_bits_to_write() {
+        let long = GuestControl { code64: true, ..GuestControl::RESET };
+        assert_eq!(long.operand(0x5a5a_0000_0011), 0x5a5a_0000_0011);
+        assert_eq!(GuestControl::RESET.operand(0x5a5a_0000_0011), 0x11);
+    }
+
+    #[test]
+    fn lmsw_sets_pe_and_never_clears_it() {
+        for low in 0..16u64 {
+            let guest = GuestControl { cr0: 0x6000_0010 | low, ..GuestControl::RESET };
+            assert_eq!(guest.clts(), guest.cr0 & !8);
+            for source in 0..=u16::MAX {
+                let expected = 0x6000_0010 | u64::from(source) & 0xf | low & 1;
+                assert_eq!(guest.lmsw(source), expected);
+            }
+        }
+    }
+}

@@ -163,9 +163,10 @@ mod tests {
     #[test]
     fn mce_and_the_extensions_own_bit_are_always_the_hosts() {
         for bits in 0..64u64 {
-            let cr4 = (bits & 1) * cr4::MCE | (bits >> 1 & 1) * cr4::VMXE;
-            let cr4 = cr4 | (bits >> 2 & 1) * cr4::SMXE | (bits >> 3 & 1) * cr4::PAE;
-            let efer = (bits >> 4 & 1) * efer::SVME | (bits >> 5 & 1) * efer::NXE;
+            let pick = |at: u32, bit: u64| if bits >> at & 1 == 1 { bit } else { 0 };
+            let cr4 =
+                pick(0, cr4::MCE) | pick(1, cr4::VMXE) | pick(2, cr4::SMXE) | pick(3, cr4::PAE);
+            let efer = pick(4, efer::SVME) | pick(5, efer::NXE);
             for extension in [Extension::Vmx, Extension::Svm] {
                 let got = HostBits::new(extension, 0, cr4, efer);
                 let may = match extension {

@@ -434,3 +434,147 @@ impl SvmControl {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::access::Gpr;
+    use super::*;
+
+    const OPTIONS: SvmOptions = SvmOptions {
+        owned: HostBits::SVM,
+        host_cr0: 0x8005_0033,
+        supported_cr4: 0x0030_07ff,
+        supported_efer: efer::SCE | efer::LME | efer::NXE,
+    };
+
+    fn off() -> InterruptsOff {
+        // SAFETY: no interrupt reaches this code.
+        unsafe { InterruptsOff::new() }
+    }
+
+    fn start(options: SvmOptions) -> SvmControl {
+        SvmControl::new(SvmRules::new(options).unwrap(), GuestControl::RESET).unwrap()
+    }
+
+    /// Writes for VMRUN on a CPU with this CR4: what CR4, CR0 and EFER of the VMCB become.
+    fn enter(control: &mut SvmControl, vmcb: &mut [u64; 3], host: u64) -> usize {
+        let Some(update) = control.before_entry(Cr4::from_bits(host), &off()) else { return 0 };
+        for (field, write) in update.fields() {
+            vmcb[field as usize] = write.over(vmcb[field as usize]);
+        }
+        let count = update.fields().count();
+        update.written();
+        count
+    }
+
+    #[test]
+    fn a_bit_that_host_or_guest_wants_is_in_force() {
+        let rules = SvmRules::new(OPTIONS).unwrap();
+        for guest in [0, cr4::MCE, cr4::TSD, cr4::MCE | cr4::PAE] {
+            for host in [0, cr4::MCE, cr4::TSD, cr4::MCE | cr4::PCIDE] {
+                let real = rules.vmcb_cr4(guest, host);
+                assert_eq!(real & cr4::MCE, (guest | host) & cr4::MCE);
+                assert_eq!(real & !cr4::MCE, guest & !cr4::MCE);
+            }
+        }
+    }
+
+    #[test]
+    fn only_an_owned_bit_of_the_host_makes_an_entry_write() {
+        let (mut control, mut vmcb) = (start(OPTIONS), [0x5a5a; 3]);
+        assert_eq!(enter(&mut control, &mut vmcb, 0x20), 3);
+        assert_eq!(vmcb, [0x10, 0, efer::SVME]);
+        assert_eq!(enter(&mut control, &mut vmcb, 0x24), 0);
+        assert_eq!(enter(&mut control, &mut vmcb, 0x60), 1);
+        assert_eq!(vmcb, [0x10, cr4::MCE, efer::SVME]);
+        assert_eq!(control.cr4(), 0);
+        assert_eq!(enter(&mut control, &mut vmcb, 0x66), 0);
+        assert_eq!(enter(&mut control, &mut vmcb, 0x20), 1);
+        assert_eq!(vmcb[1], 0);
+    }
+
+    #[test]
+    fn a_write_that_was_not_reported_is_made_good_and_leaves_the_guests_own_alone() {
+        let (mut control, mut vmcb) = (start(OPTIONS), [0; 3]);
+        enter(&mut control, &mut vmcb, 0x60);
+        vmcb = [0x8000_0011, cr4::MCE, efer::SVME | efer::LME | efer::LMA]; // the guest ran
+        assert!(control.before_entry(Cr4::from_bits(0x20), &off()).is_some());
+        assert_eq!(enter(&mut control, &mut vmcb, 0x60), 2);
+        assert_eq!(vmcb, [0x8000_0011, cr4::MCE, efer::SVME | efer::LME | efer::LMA]);
+    }
+
+    /// Without the two intercepts of CR4 the guest would read the host's bit, and clear it.
+    #[test]
+    fn reads_and_writes_of_cr4_exit_and_those_of_cr0_only_if_a_bit_is_owned() {
+        let rules = SvmRules::new(OPTIONS).unwrap();
+        assert_eq!(rules.intercepts().control_registers, 0x0010_0010);
+        assert_eq!(rules.intercepts().exceptions, 0x4_0000);
+        assert_eq!(rules.intercepts().msr, 0xc000_0080);
+        let owned = HostBits::new(Extension::Svm, 0x4000_0000, cr4::MCE, efer::SVME).unwrap();
+        let rules = SvmRules::new(SvmOptions { owned, ..OPTIONS }).unwrap();
+        assert_eq!(rules.intercepts().control_registers, 0x0011_0011);
+    }
+
+    #[test]
+    fn a_guest_that_turns_its_caches_off_leaves_the_machines_on() {
+        let caches = super::super::register_bits::cr0::CD;
+        let owned = HostBits::new(Extension::Svm, caches, cr4::MCE, efer::SVME).unwrap();
+        let (mut control, mut vmcb) = (start(SvmOptions { owned, ..OPTIONS }), [0; 3]);
+        enter(&mut control, &mut vmcb, 0x60);
+        let now = SvmGuest { cr0: vmcb[0], cr3: 0, efer: vmcb[2], code64: false };
+        let gpr = Gpr::new(0).unwrap();
+        let access = CrAccess::Write(ControlRegister::Cr0, gpr);
+        let Outcome::Write(update) = control.handle(access, caches | 1, &now) else { panic!() };
+        for (field, write) in update.fields() {
+            vmcb[field as usize] = write.over(vmcb[field as usize]);
+        }
+        update.written();
+        assert_eq!((vmcb[0], control.cr0(vmcb[0])), (0x11, caches | 0x11));
+        let read = CrAccess::Read(ControlRegister::Cr0, gpr);
+        let value = caches | 0x11;
+        assert_eq!(control.handle(read, 0, &now), Outcome::Read { to: gpr, value });
+    }
+
+    #[test]
+    fn svme_is_in_force_and_reads_as_the_guest_wrote_it() {
+        let supported_efer = OPTIONS.supported_efer | efer::SVME;
+        for (options, nested) in
+            [(OPTIONS, false), (SvmOptions { supported_efer, ..OPTIONS }, true)]
+        {
+            let (mut control, mut vmcb) = (start(options), [0; 3]);
+            enter(&mut control, &mut vmcb, 0x60);
+            for wrote in [efer::NXE, efer::NXE | efer::SVME, efer::SCE] {
+                let now = SvmGuest { cr0: vmcb[0], cr3: 0, efer: vmcb[2], code64: false };
+                let before = control.efer(vmcb[2]);
+                match control.write_efer(wrote, &now) {
+                    Outcome::Write(update) => {
+                        for (field, write) in update.fields() {
+                            vmcb[field as usize] = write.over(vmcb[field as usize]);
+                        }
+                        update.written();
+                        assert_eq!(control.efer(vmcb[2]), wrote);
+                    }
+                    outcome => {
+                        assert!(!nested && wrote & efer::SVME != 0);
+                        assert_eq!(outcome, Outcome::Fault(WriteFault::Unsupported(efer::SVME)));
+                        assert_eq!(control.efer(vmcb[2]), before);
+                    }
+                }
+                assert_eq!(vmcb[2] & efer::SVME, efer::SVME);
+            }
+        }
+    }
+
+    #[test]
+    fn options_of_the_other_extension_are_refused() {
+        let owned = HostBits::VMX;
+        let wrong = SvmRules::new(SvmOptions { owned, ..OPTIONS });
+        assert_eq!(wrong, Err(SvmRulesError::WrongExtension));
+        let supported_cr4 = cr4::PAE | cr4::VMXE;
+        let wrong = SvmRules::new(SvmOptions { supported_cr4, ..OPTIONS });
+        assert_eq!(wrong, Err(SvmRulesError::Supported(cr4::VMXE)));
+        let guest = GuestControl { efer: efer::SVME, ..GuestControl::RESET };
+        let wrong = SvmControl::new(SvmRules::new(OPTIONS).unwrap(), guest);
+        assert_eq!(wrong, Err(SvmStartError(WriteFault::Unsupported(efer::SVME))));
+    }
+}

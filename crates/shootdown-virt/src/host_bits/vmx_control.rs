@@ -30,7 +30,7 @@ use super::guest::{Effects, GuestControl, WriteFault, Written};
 use super::interrupts::InterruptsOff;
 use super::outcome::{FieldWrite, HostControl, Outcome};
 use super::register_bits::cr4;
-use super::vmx_rules::{Restricted, VmxRules};
+use super::vmx_rules::VmxRules;
 
 /// A field of the VMCS that this module computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -259,7 +259,8 @@ impl VmxControl {
     /// [`CrAccess::from_qualification`]. `source` is the general register that [`CrAccess::source`]
     /// names, and anything if it names none.
     ///
-    /// CR0 and CR4 are handled; the others are [`Outcome::Other`].
+    /// CR0 and CR4 are handled; the others are [`Outcome::Other`]. If a field can't be written, call it
+    /// again with the same arguments, or end the guest.
     pub fn handle(
         &mut self,
         access: CrAccess,
@@ -336,12 +337,169 @@ impl VmxUpdate<'_> {
         let (mask0, mask4) = (rules.cr0_mask(), rules.cr4_mask());
         let part = |mask| if new { !0 } else { mask };
         // What was accepted once is accepted again.
-        let guest_cr0 = rules.guest_cr0(self.cr0).unwrap_or_else(|Restricted| self.cr0);
+        let guest_cr0 = rules.guest_cr0(self.cr0).unwrap_or(self.cr0);
         self.set(CrField::Cr0Mask, FieldWrite::whole(mask0));
         self.set(CrField::Cr4Mask, FieldWrite::whole(mask4));
         self.set(CrField::Cr0Shadow, FieldWrite::whole(self.cr0));
         self.set(CrField::Cr4Shadow, FieldWrite::whole(self.cr4));
         self.set(CrField::GuestCr0, FieldWrite::bits(part(mask0), guest_cr0));
         self.set(CrField::GuestCr4, FieldWrite::bits(part(mask4), guest_cr4));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::vec::Vec;
+
+    use shootdown_arch::x86_64::Cr4;
+
+    use super::super::access::Gpr;
+    use super::super::vmx_rules::VmxOptions;
+    use super::super::vmx_rules::tests::HASWELL;
+    use super::*;
+
+    type Vmcs = BTreeMap<u32, u64>;
+
+    fn off() -> InterruptsOff {
+        // SAFETY: no interrupt reaches this code.
+        unsafe { InterruptsOff::new() }
+    }
+
+    fn host(cr3: u64, cr4: u64) -> HostControl {
+        HostControl::new(cr3, Cr4::from_bits(cr4))
+    }
+
+    /// Enters as the protocol says, and returns the fields that were written.
+    fn enter(control: &mut VmxControl, vmcs: &mut Vmcs, host: HostControl) -> Vec<CrField> {
+        let Some(update) = control.before_entry(host, &off()) else { return Vec::new() };
+        let written = write(&update, vmcs);
+        update.written();
+        written
+    }
+
+    fn write(update: &VmxUpdate<'_>, vmcs: &mut Vmcs) -> Vec<CrField> {
+        let put = |(field, write): (CrField, FieldWrite)| {
+            let field_now = vmcs.entry(field.encoding()).or_insert(0x5a5a_5a5a);
+            *field_now = write.over(*field_now);
+            field
+        };
+        update.fields().map(put).collect()
+    }
+
+    fn control(options: VmxOptions) -> VmxControl {
+        VmxControl::new(VmxRules::new(options).unwrap(), GuestControl::RESET).unwrap()
+    }
+
+    const GUEST_CR4: u32 = 0x6804;
+
+    /// CVE-2014-3690: TSD and PCE, set after the vCPU was made, were cleared by its next exit.
+    #[test]
+    fn an_exit_loads_what_the_host_has_now_and_not_what_it_had_once() {
+        let (mut control, mut vmcs) = (control(HASWELL), Vmcs::new());
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1000, 0x2060)).len(), 8);
+        for bit in [cr4::TSD, cr4::PCE, cr4::PCIDE, cr4::PGE, cr4::SMEP] {
+            let fields = enter(&mut control, &mut vmcs, host(0x1000, 0x2060 | bit));
+            assert_eq!(fields, [CrField::HostCr4]);
+            assert_eq!(vmcs[&0x6c04], 0x2060 | bit);
+        }
+    }
+
+    #[test]
+    fn a_host_that_turns_machine_checks_on_later_has_them_on_in_the_guest() {
+        let (mut control, mut vmcs) = (control(HASWELL), Vmcs::new());
+        enter(&mut control, &mut vmcs, host(0x1000, 0x2020));
+        assert_eq!(vmcs[&GUEST_CR4] & cr4::MCE, 0);
+        let fields = enter(&mut control, &mut vmcs, host(0x1000, 0x2060));
+        assert_eq!(fields, [CrField::GuestCr4, CrField::HostCr4]);
+        assert_eq!(vmcs[&GUEST_CR4] & cr4::MCE, cr4::MCE);
+        assert_eq!(control.cr4(vmcs[&GUEST_CR4]), 0, "the guest reads what it wrote");
+    }
+
+    #[test]
+    fn an_entry_with_the_same_registers_writes_nothing() {
+        let (mut control, mut vmcs) = (control(HASWELL), Vmcs::new());
+        enter(&mut control, &mut vmcs, host(0x1000, 0x2060));
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1000, 0x2060)), []);
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1003, 0x2060)), [CrField::HostCr3]);
+        // Bit 63 of CR3 is not in the register.
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1003 | 1 << 63, 0x2060)), []);
+        assert_eq!(vmcs[&0x6c02], 0x1003);
+    }
+
+    #[test]
+    fn a_bit_that_the_guest_changed_without_an_exit_survives_a_change_of_the_hosts() {
+        let options = VmxOptions { guest_owned_cr4: cr4::TSD | cr4::PGE, ..HASWELL };
+        let (mut control, mut vmcs) = (control(options), Vmcs::new());
+        enter(&mut control, &mut vmcs, host(0x1000, 0x2020));
+        *vmcs.get_mut(&GUEST_CR4).unwrap() |= cr4::TSD; // MOV to CR4 in the guest
+        enter(&mut control, &mut vmcs, host(0x1000, 0x2060));
+        assert_eq!(control.cr4(vmcs[&GUEST_CR4]), cr4::TSD);
+        assert_eq!(vmcs[&GUEST_CR4], 0x2040 | cr4::TSD);
+        // And one that is not reported as written, after which everything is.
+        assert!(control.before_entry(host(0x1000, 0x2020), &off()).is_some());
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1000, 0x2060)).len(), 8);
+        assert_eq!(vmcs[&GUEST_CR4], 0x2040 | cr4::TSD);
+    }
+
+    /// The first two fields of three get written; then the vCPU goes back to where it was.
+    #[test]
+    fn a_write_that_failed_half_way_is_made_good_before_the_next_entry() {
+        let (mut control, mut vmcs) = (control(HASWELL), Vmcs::new());
+        let first = host(0x1000, 0x2060);
+        enter(&mut control, &mut vmcs, first);
+        let update = control.before_entry(host(0x2000, 0x2024), &off()).unwrap();
+        for (field, write) in update.fields().take(2) {
+            let old = vmcs[&field.encoding()];
+            vmcs.insert(field.encoding(), write.over(old));
+        }
+        enter(&mut control, &mut vmcs, first);
+        assert_eq!((vmcs[&0x6c02], vmcs[&0x6c04]), (0x1000, 0x2060));
+        assert_eq!(vmcs[&GUEST_CR4], 0x2040);
+    }
+
+    #[test]
+    fn without_unrestricted_guests_protection_and_paging_stay_on() {
+        let rules = VmxRules::new(VmxOptions { unrestricted: false, ..HASWELL }).unwrap();
+        let refused = VmxControl::new(rules, GuestControl::RESET);
+        assert_eq!(refused, Err(VmxStartError::NeedsUnrestricted));
+        let guest = GuestControl { cr0: 0x8000_0011, ..GuestControl::RESET };
+        let mut control = VmxControl::new(rules, guest).unwrap();
+        let now = VmxGuest { guest_cr0: 0x8000_0031, guest_cr4: 0, cr3: 0, efer: 0, code64: false };
+        let access = CrAccess::from_qualification(0).unwrap();
+        for value in [0x10, 0x11] {
+            assert_eq!(control.handle(access, value, &now), Outcome::NeedsUnrestricted);
+        }
+        assert!(control.handle(access, 0x8000_0013, &now).advances());
+    }
+
+    #[test]
+    fn what_is_not_handled_here_is_handed_back() {
+        let mut control = control(HASWELL);
+        let now = VmxGuest { guest_cr0: 0, guest_cr4: 0, cr3: 0, efer: 0, code64: false };
+        for qualification in [3, 8, 0x13, 0x18] {
+            let access = CrAccess::from_qualification(qualification).unwrap();
+            let outcome = control.handle(access, 0, &now);
+            assert_eq!(outcome, Outcome::Other(access));
+            assert!(!outcome.advances());
+        }
+        let read = CrAccess::from_qualification(0x714).unwrap();
+        let to = Gpr::new(7).unwrap();
+        assert_eq!(control.handle(read, 0, &now), Outcome::Read { to, value: 0 });
+    }
+
+    #[test]
+    fn a_reset_vcpu_has_nothing_of_its_last_life() {
+        let options = VmxOptions { guest_owned_cr4: cr4::TSD, ..HASWELL };
+        let (mut control, mut vmcs) = (control(options), Vmcs::new());
+        enter(&mut control, &mut vmcs, host(0x1000, 0x2060));
+        *vmcs.get_mut(&GUEST_CR4).unwrap() |= cr4::TSD;
+        control.reset(GuestControl::RESET).unwrap();
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1000, 0x2060)).len(), 8);
+        assert_eq!(control.cr4(vmcs[&GUEST_CR4]), 0);
+        let wrong = GuestControl { cr4: cr4::SMAP, ..GuestControl::RESET };
+        let why = WriteFault::Unsupported(cr4::SMAP);
+        assert_eq!(control.reset(wrong), Err(VmxStartError::State(why)));
+        assert_eq!(enter(&mut control, &mut vmcs, host(0x1000, 0x2060)), []);
     }
 }

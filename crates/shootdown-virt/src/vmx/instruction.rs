@@ -337,6 +337,7 @@ pub unsafe fn invvpid_raw(kind: u64, descriptor: *const Descriptor) -> Result<()
 /// As the module says, but in a guest; what the other EPT maps is sound to go on with.
 #[inline(always)]
 pub unsafe fn vmfunc(function: u32, index: u32) -> Result<(), Failure> {
+    // VMFUNC has no VMfail and leaves the flags as they are: there is nothing to test.
     // SAFETY: this function's contract.
     unsafe {
         execute!("vmfunc", Vmfunc, u64::from(function), NO_MEMORY,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `hello` (16, 32, 64 bits) | prints a line byte by byte, and ends |
 //! | `control` | reads CR4 and tells it; clears MCE, sets TSD, takes both back, telling CR4 each time; tells EFER where it is asked to |
-//! | `undefined` | executes UD2 |
+//! | `undefined` | executes UD2; its own handler of #UD tells [`HEARD`] |
 //! | `quiet` | clears MCE and waits until its handler of machine checks has run, which tells [`HEARD`] |
 //! | `call` | one hypercall after the other, with number [`HEARD`] and the count in RBX |
 
@@ -15,7 +15,7 @@ use shootdown_arch::x86_64::Vendor;
 use super::{Mode, Start};
 use crate::arch::features_of_cpu;
 
-/// The number of a hypercall by which a guest says that it has heard of a machine check, or tells a value.
+/// The number of a hypercall by which a guest says that it has heard of an exception, or tells a value.
 pub const HEARD: u64 = 0x100;
 
 macro_rules! guests {
@@ -111,7 +111,7 @@ macro_rules! guests {
             "xor eax, eax\n",
             $call,
             "\nhlt\n",
-            // The guest's handler of machine checks.
+            // The guest's handler of machine checks, and of #UD.
             ".balign 16\n",
             "guest_",
             $vendor,
@@ -163,7 +163,7 @@ fn is_svm() -> bool {
     features_of_cpu().vendor == Vendor::Amd
 }
 
-/// A stack, and the table of interrupts behind which is the guest's handler of machine checks.
+/// A stack, and the table of interrupts, which has the guest's handler for two of them.
 #[repr(C, align(16))]
 struct Room {
     gates: [[u64; 2]; 32],
@@ -184,14 +184,14 @@ pub fn start(program: Program) -> Start {
         Program::Quiet => (Mode::Long, address!("quiet")),
         Program::Call => (Mode::Long, address!("call")),
     };
-    const MACHINE_CHECK: usize = 18;
+    const HANDLED: [usize; 2] = [6, 18];
     let handler = address!("heard");
     // An interrupt gate of 64 bits, through the kernel's code segment.
     let low = handler & 0xffff | 0x08 << 16 | 0x8e00 << 32 | (handler >> 16 & 0xffff) << 48;
     let room = &raw mut ROOM;
     // SAFETY: one guest runs at a time, on the CPU that calls this.
     unsafe {
-        (*room).gates[MACHINE_CHECK] = [low, handler >> 32];
+        HANDLED.into_iter().for_each(|vector| (*room).gates[vector] = [low, handler >> 32]);
         let stack = (&raw const (*room).stack) as u64 + 4096;
         Start { mode, code, stack, interrupts: (&raw const (*room).gates) as u64 }
     }

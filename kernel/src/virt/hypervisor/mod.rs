@@ -129,15 +129,19 @@ pub fn frame() -> u64 {
     frame
 }
 
-/// Nested tables that map the first four GiB to themselves: the root, whose entries have the bits `table` and whose
-/// leaves, of 1 GiB, have `leaf`.
-pub fn identity(table: u64, leaf: u64) -> [u64; 2] {
-    let (root, directory) = (frame(), frame());
+/// Nested tables that map the first four GiB to themselves, by leaves of 2 MiB, which every CPU has: the frames, the root
+/// first. Entries that name a table have the bits `table`, leaves have `leaf`.
+pub fn identity(table: u64, leaf: u64) -> [u64; 6] {
+    let frames = core::array::from_fn(|_| frame());
     let store = |frame: u64, index: u64, entry: u64| {
         // SAFETY: the frames were allocated above, and no CPU walks them yet.
         unsafe { memory::at(frame + index * 8).cast::<u64>().write(entry) };
     };
-    store(root, 0, directory | table);
-    (0..4).for_each(|gib| store(directory, gib, gib << 30 | leaf));
-    [root, directory]
+    let [root, gibs, directories @ ..] = frames;
+    store(root, 0, gibs | table);
+    for (gib, directory) in (0..).zip(directories) {
+        store(gibs, gib, directory | table);
+        (0..512).for_each(|page| store(directory, page, gib << 30 | page << 21 | leaf));
+    }
+    frames
 }

@@ -44,7 +44,8 @@ pub struct SvmMachine {
     registers: GuestRegisters,
     extended: Box<ExtendedSwitch>,
     code_base: u64,
-    frames: [u64; 3],
+    region: u64,
+    tables: [u64; 6],
     decodes: bool,
     /// The guest decides about the host's bits: the negative control.
     pub without_host_bits: bool,
@@ -81,7 +82,7 @@ impl SvmMachine {
         let control = SvmControl::new(rules, start.mode.control());
         let asid = Asid::new(1, cpu.capabilities.asids).map_err(|_| unable("ASIDs"))?;
         // Nested entries are walked as user accesses: present, write, user; leaves are large.
-        let [root, directory] = identity(0x7, 0x87);
+        let tables = identity(0x7, 0x87);
         vmcb.set_asid(asid);
         vmcb.flush(TlbControl::AllAsids, cpu.capabilities.flush_by_asid)
             .map_err(|_| unable("flush"))?;
@@ -98,7 +99,7 @@ impl SvmMachine {
         vmcb.control.msrpm = (&raw const MSRS) as u64;
         vmcb.control.virtual_interrupt = 1 << 24; // V_INTR_MASKING: the guest's IF does not hold the host's interrupts
         vmcb.control.nested = 1;
-        vmcb.control.nested_cr3 = root;
+        vmcb.control.nested_cr3 = tables[0];
         // Attributes: code (64, 32, 16 bits), data.
         let (code, data, limit) = match start.mode {
             Mode::Long => (0xa9b, 0xc93, u32::MAX),
@@ -113,8 +114,8 @@ impl SvmMachine {
         vmcb.save.ds = segment(data);
         vmcb.save.es = segment(data);
         vmcb.save.ss = segment(data);
-        let tables = host::tables();
-        vmcb.save.gdtr = Segment { limit: 0x1f, base: tables.gdt, ..Segment::default() };
+        let descriptors = host::tables();
+        vmcb.save.gdtr = Segment { limit: 0x1f, base: descriptors.gdt, ..Segment::default() };
         vmcb.save.idtr = Segment { limit: 0xfff, base: start.interrupts, ..Segment::default() };
         vmcb.save.cr3 = cr3;
         vmcb.save.rip = if long { start.code } else { 0 };
@@ -131,7 +132,8 @@ impl SvmMachine {
             registers: GuestRegisters::default(),
             extended: Box::new(host::extended_of_guest()),
             code_base: base,
-            frames: [region, root, directory],
+            region,
+            tables,
             decodes: cpu.capabilities.decode_assists,
             without_host_bits: false,
         })
@@ -269,6 +271,6 @@ impl Machine for SvmMachine {
 
 impl Drop for SvmMachine {
     fn drop(&mut self) {
-        self.frames.into_iter().for_each(memory::free);
+        self.tables.into_iter().chain([self.region]).for_each(memory::free);
     }
 }

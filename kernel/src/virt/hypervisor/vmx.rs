@@ -50,7 +50,8 @@ pub struct VmxMachine {
     pub control: VmxControl,
     registers: GuestRegisters,
     extended: ExtendedSwitch,
-    frames: [u64; 3],
+    region: u64,
+    tables: [u64; 6],
 }
 
 impl VmxMachine {
@@ -73,16 +74,17 @@ impl VmxMachine {
         });
         let control = VmxControl::new(rules.map_err(|_| unable("rules"))?, start.mode.control());
         // EPT entries: read, write, execute; leaves are large and write-back.
-        let [root, directory] = identity(0x7, 0xb7);
+        let tables = identity(0x7, 0xb7);
         let machine = Self {
             vmcs: Box::pin(Vmcs::new(address)),
             list: cpu.loaded,
             control: control.map_err(|_| unable("the guest's mode"))?,
             registers: GuestRegisters::default(),
             extended: host::extended_of_guest(),
-            frames: [region, root, directory],
+            region,
+            tables,
         };
-        let eptp = Eptp::new(root, 4, false, cpu.physical_bits, &cpu.capabilities);
+        let eptp = Eptp::new(tables[0], 4, false, cpu.physical_bits, &cpu.capabilities);
         machine.load()?;
         machine.fill(cpu, start, eptp.map_err(|_| unable("EPT"))?)?;
         Ok(machine)
@@ -274,6 +276,6 @@ impl Drop for VmxMachine {
         // SAFETY: as in `load`. After an emergency VMCLEAR faults: the list's entry goes all the same, because the
         // emergency has cleared it.
         let _ = unsafe { self.vmcs.as_ref().clear(self.list) };
-        self.frames.into_iter().for_each(memory::free);
+        self.tables.into_iter().chain([self.region]).for_each(memory::free);
     }
 }
