@@ -48,11 +48,9 @@ pub fn interrupts_off() -> InterruptsOff {
     unsafe { InterruptsOff::new() }
 }
 
-/// Takes this CPU's CR4 over, once.
+/// Takes this CPU's CR4 over, once for each CPU that the cases use.
 pub fn begin() {
-    let off = interrupts_off();
-    // SAFETY: this CPU's copy.
-    unsafe { cr4_copy().start(&off) };
+    take_cr4();
     // SAFETY: CPUID has XSAVE; state that is not enabled in XCR0 is used by nobody.
     if core::arch::x86_64::__cpuid(1).ecx & 1 << 26 != 0 {
         change_cr4(OSXSAVE, 0);
@@ -201,6 +199,13 @@ pub fn machine_check() {
     unsafe { Msr::new(MCG_STATUS).write(0) };
 }
 
+/// Runs the host's handler of non-maskable interrupts for one that ended a guest: on VMX the CPU has not called it, and
+/// blocks the next until an IRET, which is this handler's.
+pub fn handle_nmi() {
+    // SAFETY: the handler is the kernel's, and returns where somebody expects the interrupt.
+    unsafe { asm!("int 2") };
+}
+
 /// VMX on this CPU.
 pub struct VmxCpu {
     pub capabilities: Capabilities,
@@ -209,7 +214,13 @@ pub struct VmxCpu {
     vmxon: u64,
 }
 
-static LOADED: LoadedList = LoadedList::new();
+/// Each CPU's list.
+static LOADED: [LoadedList; MAX_CPUS as usize] = [const { LoadedList::new() }; MAX_CPUS as usize];
+
+/// The list of the executing CPU.
+fn loaded() -> &'static LoadedList {
+    &LOADED[arch::cpu().index()]
+}
 
 impl VmxCpu {
     /// `None`: the CPU has no VMX.
@@ -221,7 +232,7 @@ impl VmxCpu {
             // SAFETY: the frame is new.
             unsafe { memory::at(vmxon).cast::<u32>().write(capabilities.revision().get()) };
             let physical_bits = features_of_cpu().physical_bits;
-            Self { capabilities, physical_bits, loaded: &LOADED, vmxon }
+            Self { capabilities, physical_bits, loaded: loaded(), vmxon }
         })
     }
 
@@ -232,6 +243,11 @@ impl VmxCpu {
     /// The page that VMXON is told.
     pub fn vmxon_region(&self) -> RegionAddress {
         self.region(self.vmxon).expect("frames are aligned, and below 4 GiB")
+    }
+
+    /// Gives back what was taken, when VMX is off.
+    pub fn free(self) {
+        memory::free(self.vmxon);
     }
 
     /// Turns VMX on.
@@ -256,13 +272,18 @@ impl VmxCpu {
 
 /// What an NMI does in a crash: see [`vmx::emergency_off`].
 pub fn vmx_emergency() {
-    // SAFETY: the boot CPU's list, on which the suite runs. `resume` comes before the next guest.
-    unsafe { vmx::emergency_off(&LOADED) };
+    // SAFETY: this CPU's list. `resume` comes before the next guest.
+    unsafe { vmx::emergency_off(loaded()) };
 }
 
 /// The kernel goes on after all. The emergency has changed CR4 behind its copy.
 pub fn after_emergency() {
     shootdown_virt::teardown::cancel();
+    take_cr4();
+}
+
+/// Makes this CPU's copy of CR4 what the register is.
+pub fn take_cr4() {
     // SAFETY: this CPU's copy.
     unsafe { cr4_copy().start(&interrupts_off()) };
 }
@@ -300,6 +321,12 @@ impl SvmCpu {
     /// The page for the part of the host's state that VMRUN does not save.
     pub fn host_state(&self) -> VmcbAddress {
         self.address(self.host_state)
+    }
+
+    /// Gives back what was taken, when SVM is off.
+    pub fn free(self) {
+        memory::free(self.host_save);
+        memory::free(self.host_state);
     }
 
     /// Turns SVM on.

@@ -6,6 +6,7 @@
 //! | `hypervisor` | a small hypervisor, and guests for it |
 //! | `host` | what both need of the host: registers, the copy of CR4, VMX and SVM turned on and off |
 //! | `checks` | what a case says of itself |
+//! | `elsewhere` | virtualization is taken away by an interrupt from another CPU |
 //! | `vmx_failures`, `vmx_guests` | the cases of VMX |
 //! | `svm_failures`, `svm_guests` | those of SVM |
 //!
@@ -13,6 +14,7 @@
 //! succeed, or the same guest without what the crate does.
 
 mod checks;
+mod elsewhere;
 mod host;
 mod hypervisor;
 mod svm_failures;

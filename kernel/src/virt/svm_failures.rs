@@ -9,10 +9,11 @@ use shootdown_virt::{Failure, Fault, Instruction, may_fault, teardown};
 
 use super::Case;
 use super::checks::{Checks, Seen, reported};
+use super::elsewhere;
 use super::host::{self, SvmCpu};
-use super::hypervisor::frame;
 use super::hypervisor::guests::{self, Program};
 use super::hypervisor::svm::{Error, SvmMachine};
+use super::hypervisor::{Machine, frame};
 use crate::arch::expected;
 use crate::memory;
 
@@ -21,6 +22,7 @@ pub const CASES: &[Case<SvmCpu>] = &[
     Case::new("outside", outside),
     Case::new("nmi-svme-off", |cpu, checks| after_nmi(cpu, checks, false)),
     Case::new("nmi-svme-off-expected", |cpu, checks| after_nmi(cpu, checks, true)),
+    Case::new("nmi-from-elsewhere", |_, checks| elsewhere::taken_away(&EntryLoop, checks)),
     Case::new("addresses", addresses),
     Case::new("turn-on", turn_on),
     Case::new("invalid-vmcb", invalid_vmcb),
@@ -137,6 +139,35 @@ fn after_nmi(cpu: &SvmCpu, checks: &mut Checks, gone: bool) -> Seen {
     cpu.off();
     reported();
     Seen::All
+}
+
+/// The loop of `elsewhere`.
+struct EntryLoop;
+
+impl elsewhere::Loop for EntryLoop {
+    fn run(&self, turn: &mut dyn FnMut()) -> Result<bool, &'static str> {
+        let cpu = SvmCpu::find().ok_or("no SVM")?;
+        cpu.on().map_err(|_| "SVM is on")?;
+        let gone = match SvmMachine::new(&cpu, &guests::start(Program::Call)) {
+            Ok(mut machine) => loop {
+                match machine.enter() {
+                    Ok(_) => turn(),
+                    Err(Error::Entry(EntryError::Failed(failure))) => {
+                        break failure == Failure::Gone;
+                    }
+                    Err(_) => break false,
+                }
+            },
+            Err(_) => false,
+        };
+        let clean = host::efer() & 1 << 12 == 0;
+        cpu.free();
+        Ok(gone && clean)
+    }
+
+    fn emergency(&self) -> expected::Handler {
+        emergency
+    }
 }
 
 /// #GP for an address that is misaligned or too wide; the typed operand can't be either.

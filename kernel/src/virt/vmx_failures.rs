@@ -8,10 +8,11 @@ use shootdown_virt::{Failure, Fault, Instruction, may_fault, teardown};
 
 use super::Case;
 use super::checks::{Checks, Seen, reported};
+use super::elsewhere;
 use super::host::{self, VMXE, VmxCpu};
-use super::hypervisor::frame;
 use super::hypervisor::guests::{self, Program};
-use super::hypervisor::vmx::VmxMachine;
+use super::hypervisor::vmx::{Error, VmxMachine};
+use super::hypervisor::{Machine, frame};
 use crate::arch::expected;
 use crate::crash::NOWHERE;
 use crate::memory;
@@ -22,6 +23,7 @@ pub const CASES: &[Case<VmxCpu>] = &[
     Case::new("nmi-vmxoff", nmi_vmxoff),
     Case::new("nmi-vmxoff-expected", nmi_vmxoff_expected),
     Case::new("nmi-emergency-entry", emergency_before_entry),
+    Case::new("nmi-from-elsewhere", |_, checks| elsewhere::taken_away(&EntryLoop, checks)),
     Case::new("faults-of-operands", faults_of_operands),
     Case::new("vmxon-refused", vmxon_refused),
     Case::new("turn-on", turn_on),
@@ -193,6 +195,7 @@ fn after_nmi(cpu: &VmxCpu, checks: &mut Checks, gone: bool) {
     checks.ok("VMX on", cpu.resume());
     raise_nmi();
     checks.same("VMCALL", vmcall(), Err(wanted));
+    checks.same("VMXON", vmxon_of(cpu.vmxon_region().get()), Err(wanted));
     expected::on_non_maskable(None);
     host::after_emergency();
 }
@@ -280,6 +283,41 @@ fn emergency_before_entry(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     checks.ok("VMX on", cpu.resume());
     checks.ok("VMXOFF", cpu.off());
     Seen::All
+}
+
+/// The loop of `elsewhere`.
+struct EntryLoop;
+
+impl elsewhere::Loop for EntryLoop {
+    fn run(&self, turn: &mut dyn FnMut()) -> Result<bool, &'static str> {
+        let cpu = VmxCpu::find().ok_or("no VMX")?;
+        cpu.on().map_err(|_| "VMXON")?;
+        let start = guests::start(Program::Call);
+        // What fails because the interrupt has come before the guest was whole counts too.
+        let gone = match VmxMachine::new(&cpu, &start) {
+            Ok(mut machine) => loop {
+                let entered = machine
+                    .prepare()
+                    .and_then(|()| machine.enter_raw().map(drop).map_err(Error::Entry));
+                match entered {
+                    // An interrupt that comes in the guest ends it, and is handled here: NMIs are blocked until an IRET.
+                    Ok(()) => turn(),
+                    Err(Error::Entry(EntryError::Failed(failure)) | Error::Vmcs(failure)) => {
+                        break failure == Failure::Gone;
+                    }
+                    Err(_) => break false,
+                }
+            },
+            Err(_) => false,
+        };
+        let clean = cpu.loaded.is_empty() && host::cr4_register() & VMXE == 0;
+        cpu.free();
+        Ok(gone && clean)
+    }
+
+    fn emergency(&self) -> expected::Handler {
+        host::vmx_emergency
+    }
 }
 
 /// #GP, #PF and #SS of a memory operand, and #GP of VMXON where CR0 is not as VMX needs it. The control: the same

@@ -71,6 +71,17 @@ impl fmt::Display for ExitReason {
     }
 }
 
+/// Does this VM-exit interruption information say that a non-maskable interrupt ended the guest?
+///
+/// The CPU has not called the host's handler, and holds further NMIs until an IRET. The hypervisor runs the handler by a
+/// frame of its own that ends in IRET, commonly by INT 2, before it may be moved to another CPU.
+#[must_use]
+pub const fn is_nmi(interruption: u32) -> bool {
+    /// Valid; type 2 in bits 10:8; vector 2.
+    const NMI: u32 = 1 << 31 | 2 << 8 | 2;
+    interruption & (1 << 31 | 0x7ff) == NMI
+}
+
 /// Why a guest was not entered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -131,6 +142,12 @@ pub(super) const fn outcome(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_nmi_is_no_exception_with_its_vector() {
+        assert!(is_nmi(0x8000_0202) && is_nmi(0x8000_1202));
+        assert!(!is_nmi(0x0000_0202) && !is_nmi(0x8000_0302) && !is_nmi(0x8000_0212));
+    }
 
     #[test]
     fn an_entry_that_failed_is_no_exit() {

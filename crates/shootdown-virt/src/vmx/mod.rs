@@ -25,7 +25,7 @@ mod operand;
 pub use capability::{Capabilities, Controls, EptVpid, MissingControls};
 pub use cpu::{Preconditions, TurnOnError};
 pub use error::InstructionError;
-pub use exit::{EntryError, ExitReason};
+pub use exit::{EntryError, ExitReason, is_nmi};
 pub use operand::{Descriptor, Eptp, Invept, Invvpid, OperandError, RegionAddress, Revision, Vpid};
 
 #[cfg(target_arch = "x86_64")]

@@ -147,12 +147,17 @@ pub fn send_ipi(ipi: Ipi, targets: &CpuSet<1>) -> Result<(), KickError> {
     Ok(())
 }
 
+/// Was this CPU started?
+pub fn is_running(cpu: CpuId) -> bool {
+    cpu.0 < RUNNING.load(Ordering::Relaxed)
+}
+
 /// Raises a non-maskable interrupt on one CPU.
 ///
 /// # Errors
 /// When the CPU was never started.
 pub fn send_nmi(cpu: CpuId) -> Result<(), KickError> {
-    if cpu.0 >= RUNNING.load(Ordering::Relaxed) {
+    if !is_running(cpu) {
         return Err(KickError::Unreachable(cpu));
     }
     apic::send(percpu::of(cpu).apic_id.load(Ordering::Relaxed), apic::NON_MASKABLE);

@@ -26,7 +26,7 @@ mod timer;
 mod traps;
 
 pub use clock::{count, start_counting, ticks, ticks_per_ms};
-pub use cpus::{acpi_table, init, send_ipi, send_nmi, start_cpus};
+pub use cpus::{acpi_table, init, is_running, send_ipi, send_nmi, start_cpus};
 pub use entry::image_end;
 pub use hardware::{Regime, Tags, features, features_of_cpu, tags};
 pub use percpu::cpu;

@@ -132,7 +132,7 @@ pub fn frame() -> u64 {
 /// Nested tables that map the first four GiB to themselves, by leaves of 2 MiB, which every CPU has: the frames, the root
 /// first. Entries that name a table have the bits `table`, leaves have `leaf`.
 pub fn identity(table: u64, leaf: u64) -> [u64; 6] {
-    let frames = core::array::from_fn(|_| frame());
+    let frames: [u64; 6] = core::array::from_fn(|_| frame());
     let store = |frame: u64, index: u64, entry: u64| {
         // SAFETY: the frames were allocated above, and no CPU walks them yet.
         unsafe { memory::at(frame + index * 8).cast::<u64>().write(entry) };

@@ -255,6 +255,10 @@ impl Machine for VmxMachine {
             }
             self.extended.load_host(&mut registers);
             let reason = entered.map_err(Error::Entry)?;
+            if vmx::is_nmi(interruption) {
+                host::handle_nmi();
+                return Ok(Exit::Interrupt);
+            }
             return Ok(match reason.basic() {
                 ExitReason::VMCALL => {
                     self.advance()?;
