@@ -82,15 +82,16 @@ impl core::error::Error for WriteFault {}
 
 /// What the hypervisor does beside writing the fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[must_use = "the guest would run on with stale translations, or in another mode than it asked for"]
 pub struct Effects {
     /// Invalidate the guest's linear translations on this CPU, global ones included: INVVPID of the
     /// single context, or TLB_CONTROL 3.
     pub invalidate: bool,
     /// VMX with EPT: load GUEST_PDPTE0 to 3 from the page that the guest's CR3 names. If an entry is
-    /// invalid, inject #GP(0) instead of the write.
+    /// invalid, inject #GP(0) instead of the write. SVM: false, the CPU reads them itself.
     pub load_pdptes: bool,
     /// The guest's EFER changed, as paging turned long mode on or off. VMX: write GUEST_IA32_EFER, and
-    /// set the VM-entry control "IA-32e mode guest" to EFER.LMA.
+    /// set the VM-entry control "IA-32e mode guest" to EFER.LMA. SVM: `None`, as the field is written.
     pub efer: Option<u64>,
 }
 

@@ -19,6 +19,8 @@
 
 use super::extended::{ExtendedRegisters, ExtendedSwitch};
 use super::interrupts::InterruptsOff;
+use crate::svm::ExitCode;
+use crate::vmx::{EntryError, ExitReason};
 
 /// Vector 18 in VMX's exception bitmap, and in SVM's exception intercepts.
 pub const EXCEPTION_INTERCEPT: u32 = 1 << VECTOR;
@@ -46,33 +48,33 @@ pub struct MachineCheck<'a> {
 }
 
 impl<'a> MachineCheck<'a> {
-    /// From a VMX exit: its reason (all 32 bits) and VM_EXIT_INTR_INFO, which is looked at for exit 0
-    /// only.
+    /// From what an entry came to ([`Vmcs::enter`](crate::vmx::Vmcs::enter)) and VM_EXIT_INTR_INFO, which
+    /// is looked at for exit 0 only.
     #[must_use]
-    pub const fn from_vmx(reason: u32, interruption: u32, off: &'a InterruptsOff) -> Option<Self> {
-        /// Exception or NMI.
-        const EXCEPTION: u32 = 0;
-        /// Machine check during VM entry.
-        const ENTRY: u32 = 41;
+    pub const fn from_vmx(
+        entered: Result<ExitReason, EntryError>,
+        interruption: u32,
+        off: &'a InterruptsOff,
+    ) -> Option<Self> {
         /// The interruption information is there: bit 31. Hardware exception: 3 in bits 10:8.
         const HARDWARE: u32 = 1 << 31 | 3 << 8 | VECTOR;
         const KIND: u32 = 1 << 31 | 0x7ff;
-        let failed = reason >> 31 == 1;
-        match reason & 0xffff {
-            EXCEPTION if !failed && interruption & KIND == HARDWARE => {
+        match entered {
+            Ok(reason)
+                if reason.basic() == ExitReason::EXCEPTION_OR_NMI
+                    && interruption & KIND == HARDWARE =>
+            {
                 Some(Self::new(MachineCheckTime::Guest, off))
             }
-            ENTRY if failed => Some(Self::new(MachineCheckTime::Entry, off)),
+            Err(EntryError::MachineCheck) => Some(Self::new(MachineCheckTime::Entry, off)),
             _ => None,
         }
     }
 
     /// From an SVM exit code.
     #[must_use]
-    pub const fn from_svm(code: u64, off: &'a InterruptsOff) -> Option<Self> {
-        /// Exception 0; one code for each vector.
-        const EXCEPTIONS: u64 = 0x40;
-        if code == EXCEPTIONS + VECTOR as u64 {
+    pub const fn from_svm(code: ExitCode, off: &'a InterruptsOff) -> Option<Self> {
+        if code.bits() == ExitCode::MACHINE_CHECK.bits() {
             Some(Self::new(MachineCheckTime::Guest, off))
         } else {
             None
@@ -115,41 +117,39 @@ mod tests {
         unsafe { InterruptsOff::new() }
     }
 
-    /// Every basic reason with and without bit 31, and each vector and type.
+    /// Every basic reason, each vector and type; each way that an entry fails.
     #[test]
     fn a_machine_check_is_recognized_and_nothing_else_is_taken_for_one() {
         let off = off();
-        let of = |reason, interruption| {
-            MachineCheck::from_vmx(reason, interruption, &off).map(|check| check.when())
+        let of = |entered, interruption| {
+            MachineCheck::from_vmx(entered, interruption, &off).map(|check| check.when())
         };
-        for reason in 0..=80u32 {
-            for failed in [false, true] {
-                for vector in 0..=255u32 {
-                    for kind in 0..8u32 {
-                        for valid in [0, 1u32 << 31] {
-                            // An error code and the bits above it do not matter.
-                            let info = vector | kind << 8 | 1 << 12 | valid;
-                            let expected = match (reason, failed) {
-                                (0, false) if valid != 0 && kind == 3 && vector == 18 => {
-                                    Some(MachineCheckTime::Guest)
-                                }
-                                (41, true) => Some(MachineCheckTime::Entry),
-                                _ => None,
-                            };
-                            // Bit 27: the exit was in an enclave.
-                            let whole = reason | u32::from(failed) << 31 | 1 << 27;
-                            assert_eq!(of(whole, info), expected, "{whole:#x} {info:#x}");
-                        }
-                    }
-                }
+        let interruptions = (0..=255u32).flat_map(|vector| {
+            // An error code and the bits above it do not matter.
+            (0..16u32).map(move |kind| vector | (kind & 7) << 8 | 1 << 12 | kind >> 3 << 31)
+        });
+        for info in interruptions {
+            let machine_check = info & 0x8000_07ff == 0x8000_0312;
+            for reason in 0..=80u32 {
+                let expected = (reason == 0 && machine_check).then_some(MachineCheckTime::Guest);
+                // Bit 27: the exit was in an enclave.
+                let entered = Ok(ExitReason::from_bits(reason | 1 << 27));
+                assert_eq!(of(entered, info), expected, "{reason} {info:#x}");
             }
+            for failed in [
+                EntryError::GuestState { qualification: 0 },
+                EntryError::MsrLoading { entry: 18 },
+                EntryError::Failed(crate::Failure::Gone),
+            ] {
+                assert_eq!(of(Err(failed), info), None, "{failed:?} {info:#x}");
+            }
+            assert_eq!(of(Err(EntryError::MachineCheck), info), Some(MachineCheckTime::Entry));
         }
-        for code in 0..0x500u64 {
-            let got = MachineCheck::from_svm(code, &off).map(|check| check.when());
-            assert_eq!(got, (code == 0x52).then_some(MachineCheckTime::Guest));
+        for code in (0..0x500u64).chain([u64::MAX, 0x1_0000_0052]) {
+            let got = MachineCheck::from_svm(ExitCode::from_bits(code), &off);
+            let expected = (code == 0x52).then_some(MachineCheckTime::Guest);
+            assert_eq!(got.map(|check| check.when()), expected, "{code:#x}");
         }
-        assert!(MachineCheck::from_svm(u64::MAX, &off).is_none());
-        assert!(MachineCheck::from_svm(0x1_0000_0052, &off).is_none());
     }
 
     #[test]
@@ -165,8 +165,12 @@ mod tests {
                     cpu.pkru = !0;
                 }
                 let check = match when {
-                    MachineCheckTime::Guest => MachineCheck::from_svm(0x52, &off),
-                    MachineCheckTime::Entry => MachineCheck::from_vmx(41 | 1 << 31, 0, &off),
+                    MachineCheckTime::Guest => {
+                        MachineCheck::from_svm(ExitCode::MACHINE_CHECK, &off)
+                    }
+                    MachineCheckTime::Entry => {
+                        MachineCheck::from_vmx(Err(EntryError::MachineCheck), 0, &off)
+                    }
                 };
                 let ran = check.unwrap().handle(&mut switch, &mut cpu, |at, cpu| {
                     assert_eq!((cpu.xcr0, cpu.pkru, at), (7, 0x5555_5554, when));

@@ -74,12 +74,12 @@
 //!     code64: false,
 //! };
 //! match control.handle(access, 0x4, &now) {
-//!     Outcome::Write(update) => {
+//!     Outcome::Write(update, effects) => {
 //!         for (field, write) in update.fields() {
 //!             vmcs.insert(field, write.over(vmcs[&field]));
 //!         }
-//!         assert!(!update.effects().invalidate);
-//!         update.written(); // then advance RIP
+//!         update.written();
+//!         assert!(!effects.invalidate); // else INVVPID; then advance RIP
 //!     }
 //!     Outcome::Fault(_) => {} // inject #GP(0)
 //!     _ => unreachable!(),

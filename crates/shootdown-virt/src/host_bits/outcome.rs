@@ -1,7 +1,7 @@
 //! What is to be done: values for fields, and what an exit comes to.
 
 use super::access::{CrAccess, Gpr};
-use super::guest::WriteFault;
+use super::guest::{Effects, WriteFault};
 
 /// New bits of a field of the VMCS or the VMCB.
 ///
@@ -50,7 +50,7 @@ pub enum Outcome<U> {
         value: u64,
     },
     /// Write the fields, see to the effects, and advance RIP.
-    Write(U),
+    Write(U, Effects),
     /// Inject #GP(0). RIP stays.
     Fault(WriteFault),
     /// The guest turned protection or paging off, and the CPU (or the hypervisor) has no unrestricted
@@ -65,7 +65,7 @@ impl<U> Outcome<U> {
     /// on SVM nRIP says where the next one is, or the length that was decoded.
     #[must_use]
     pub const fn advances(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Write(_))
+        matches!(self, Self::Read { .. } | Self::Write(..))
     }
 }
 

@@ -226,7 +226,6 @@ impl core::error::Error for SvmStartError {}
 pub struct SvmUpdate<'a> {
     control: &'a mut SvmControl,
     writes: [Option<FieldWrite>; VmcbCr::ALL.len()],
-    effects: Effects,
     after: Guest,
     then: Fields,
 }
@@ -235,13 +234,6 @@ impl SvmUpdate<'_> {
     /// What to write where.
     pub fn fields(&self) -> impl Iterator<Item = (VmcbCr, FieldWrite)> + '_ {
         VmcbCr::ALL.into_iter().zip(self.writes).filter_map(|(field, write)| Some((field, write?)))
-    }
-
-    /// What else the hypervisor does. [`Effects::efer`] is among the fields already, and
-    /// [`Effects::load_pdptes`] is for VMX: the CPU reads them from memory here.
-    #[must_use]
-    pub const fn effects(&self) -> Effects {
-        self.effects
     }
 
     /// The fields were written.
@@ -406,7 +398,6 @@ impl SvmControl {
         let rules = self.rules;
         let written = Guest { cr0: after.cr0, cr4: after.cr4, efer: after.efer };
         let mut update = self.begin(written, self.fields);
-        update.effects = Effects { efer: None, load_pdptes: false, ..effects };
         if after.cr0 != before.cr0 {
             update.set(VmcbCr::Cr0, FieldWrite::whole(rules.vmcb_cr0(after.cr0)));
         }
@@ -417,7 +408,8 @@ impl SvmControl {
             let value = guest | rules.options.owned.efer();
             update.set(VmcbCr::Efer, FieldWrite::whole(value));
         }
-        Outcome::Write(update)
+        // EFER is among the fields, and the CPU reads page-directory pointers from memory by itself.
+        Outcome::Write(update, Effects { efer: None, load_pdptes: false, ..effects })
     }
 
     /// An update without fields. Until it is reported as written, nothing is known.
@@ -425,13 +417,7 @@ impl SvmControl {
         if !matches!(self.fields, Fields::New) {
             self.fields = Fields::Unknown;
         }
-        SvmUpdate {
-            control: self,
-            writes: [None; VmcbCr::ALL.len()],
-            effects: Effects { invalidate: false, load_pdptes: false, efer: None },
-            after,
-            then,
-        }
+        SvmUpdate { control: self, writes: [None; VmcbCr::ALL.len()], after, then }
     }
 }
 
@@ -524,7 +510,7 @@ mod tests {
         let now = SvmGuest { cr0: vmcb[0], cr3: 0, efer: vmcb[2], code64: false };
         let gpr = Gpr::new(0).unwrap();
         let access = CrAccess::Write(ControlRegister::Cr0, gpr);
-        let Outcome::Write(update) = control.handle(access, caches | 1, &now) else { panic!() };
+        let Outcome::Write(update, _) = control.handle(access, caches | 1, &now) else { panic!() };
         for (field, write) in update.fields() {
             vmcb[field as usize] = write.over(vmcb[field as usize]);
         }
@@ -547,7 +533,7 @@ mod tests {
                 let now = SvmGuest { cr0: vmcb[0], cr3: 0, efer: vmcb[2], code64: false };
                 let before = control.efer(vmcb[2]);
                 match control.write_efer(wrote, &now) {
-                    Outcome::Write(update) => {
+                    Outcome::Write(update, _) => {
                         for (field, write) in update.fields() {
                             vmcb[field as usize] = write.over(vmcb[field as usize]);
                         }

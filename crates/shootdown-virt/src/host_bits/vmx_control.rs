@@ -26,7 +26,7 @@
 //! - H5: VM entry does not refuse the control registers.
 
 use super::access::{ControlRegister, CrAccess, LmswSource};
-use super::guest::{Effects, GuestControl, WriteFault, Written};
+use super::guest::{GuestControl, WriteFault, Written};
 use super::interrupts::InterruptsOff;
 use super::outcome::{FieldWrite, HostControl, Outcome};
 use super::register_bits::cr4;
@@ -148,7 +148,6 @@ impl core::error::Error for VmxStartError {}
 pub struct VmxUpdate<'a> {
     control: &'a mut VmxControl,
     writes: [Option<FieldWrite>; CrField::ALL.len()],
-    effects: Effects,
     cr0: u64,
     cr4: u64,
     then: Fields,
@@ -158,12 +157,6 @@ impl VmxUpdate<'_> {
     /// What to write where.
     pub fn fields(&self) -> impl Iterator<Item = (CrField, FieldWrite)> + '_ {
         CrField::ALL.into_iter().zip(self.writes).filter_map(|(field, write)| Some((field, write?)))
-    }
-
-    /// What else the hypervisor does.
-    #[must_use]
-    pub const fn effects(&self) -> Effects {
-        self.effects
     }
 
     /// The fields were written.
@@ -301,7 +294,6 @@ impl VmxControl {
         let rules = self.rules;
         let guest_cr4 = rules.guest_cr4(after.cr4, host_cr4);
         let mut update = self.begin(after.cr0, after.cr4, self.fields);
-        update.effects = effects;
         if after.cr0 != cr0 {
             update.set(CrField::GuestCr0, FieldWrite::whole(guest_cr0));
             update.set(CrField::Cr0Shadow, FieldWrite::whole(after.cr0));
@@ -310,7 +302,7 @@ impl VmxControl {
             update.set(CrField::GuestCr4, FieldWrite::whole(guest_cr4));
             update.set(CrField::Cr4Shadow, FieldWrite::whole(after.cr4));
         }
-        Outcome::Write(update)
+        Outcome::Write(update, effects)
     }
 
     /// An update without fields. Until it is reported as written, nothing is known.
@@ -318,14 +310,7 @@ impl VmxControl {
         if !matches!(self.fields, Fields::New) {
             self.fields = Fields::Unknown;
         }
-        VmxUpdate {
-            control: self,
-            writes: [None; CrField::ALL.len()],
-            effects: Effects { invalidate: false, load_pdptes: false, efer: None },
-            cr0,
-            cr4,
-            then,
-        }
+        VmxUpdate { control: self, writes: [None; CrField::ALL.len()], cr0, cr4, then }
     }
 }
 

@@ -5,6 +5,7 @@ use shootdown_virt::host_bits::{
     CrAccess, CrAccessError, Extension, GuestControl, HostBits, MachineCheck, Outcome, SvmControl,
     SvmGuest, SvmOptions, SvmRules, SvmUpdate, VmcbCr,
 };
+use shootdown_virt::svm::ExitCode;
 
 use crate::oracle::{self, Faults, bit};
 use crate::{CPUS, Cpu, Instruction, Op, VCPUS, off};
@@ -234,7 +235,7 @@ impl Vcpu {
                 self.check_reads([visible[0].map(|_| self.vmcb.get(CR0)), visible[1]]);
             }
             Some(Exit(0x52, _)) => {
-                assert!(MachineCheck::from_svm(0x52, &off()).is_some());
+                assert!(MachineCheck::from_svm(ExitCode::from_bits(0x52), &off()).is_some());
             }
             Some(Exit(code, info)) => {
                 self.check_reads(visible);
@@ -279,8 +280,7 @@ impl Vcpu {
         };
         match (outcome, expected) {
             (Outcome::Fault(_), Err(Faults)) => {}
-            (Outcome::Write(update), Ok(after)) => {
-                let mut effects = update.effects();
+            (Outcome::Write(update, mut effects), Ok(after)) => {
                 assert_eq!((effects.efer, effects.load_pdptes), (None, false));
                 // The CPU loads them, and EFER is among the fields.
                 let pae = after.cr0 & bit::PG != 0 && after.cr4 & bit::PAE != 0;

@@ -6,6 +6,7 @@ use shootdown_virt::host_bits::{
     CrAccess, CrField, EXCEPTION_INTERCEPT, FixedBits, GuestControl, HostBits, HostControl,
     MachineCheck, MachineCheckTime, Outcome, VmxControl, VmxGuest, VmxOptions, VmxRules, VmxUpdate,
 };
+use shootdown_virt::vmx::ExitReason;
 
 use crate::oracle::{self, Faults, bit};
 use crate::{CPUS, Cpu, Instruction, Op, VCPUS, off};
@@ -209,7 +210,8 @@ impl Vcpu {
             None => self.guest = expected.unwrap_or(self.guest),
             Some(Exit::Exception(reason, information)) => {
                 let off = off();
-                let check = MachineCheck::from_vmx(reason, information, &off);
+                let entered = Ok(ExitReason::from_bits(reason));
+                let check = MachineCheck::from_vmx(entered, information, &off);
                 assert_eq!(check.map(|check| check.when()), Some(MachineCheckTime::Guest));
             }
             Some(Exit::Control(qualification)) => {
@@ -243,8 +245,7 @@ impl Vcpu {
         };
         match (self.control.handle(access, source, &now), expected) {
             (Outcome::Fault(_), Err(Faults)) => {}
-            (Outcome::Write(update), Ok(after)) => {
-                let effects = update.effects();
+            (Outcome::Write(update, effects), Ok(after)) => {
                 oracle::check_effects(&self.guest, &after, effects);
                 let whole = lose_after.filter(|&last| last < update.fields().count());
                 write(&mut self.vmcs, update, whole);
@@ -263,10 +264,10 @@ impl Vcpu {
 
     /// The same exit again, after a write that was lost half way.
     fn retry(&mut self, access: CrAccess, source: u64, now: &VmxGuest, after: GuestControl) {
-        let Outcome::Write(update) = self.control.handle(access, source, now) else {
+        let Outcome::Write(update, effects) = self.control.handle(access, source, now) else {
             panic!("another outcome the second time")
         };
-        self.vmcs.efer = update.effects().efer.unwrap_or(self.vmcs.efer);
+        self.vmcs.efer = effects.efer.unwrap_or(self.vmcs.efer);
         write(&mut self.vmcs, update, None);
         self.guest = after;
     }

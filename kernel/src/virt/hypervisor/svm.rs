@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 
 use shootdown_virt::host_bits::{
-    Cr4Unknown, CrAccess, ExtendedSwitch, GuestControl, HostBits, MachineCheck, Outcome,
+    Cr4Unknown, CrAccess, Effects, ExtendedSwitch, GuestControl, HostBits, MachineCheck, Outcome,
     SvmControl, SvmGuest, SvmOptions, SvmRules, SvmUpdate, VmcbCr,
 };
 use shootdown_virt::svm::{
@@ -183,11 +183,24 @@ impl SvmMachine {
         match self.control.handle(access, source, &now) {
             Outcome::Read { to, value } if to.number() == 0 => self.vmcb.save.rax = value,
             Outcome::Read { to, value } => *host::register(&mut self.registers, to) = value,
-            Outcome::Write(update) => store(self.vmcb, update),
+            Outcome::Write(update, effects) => {
+                store(self.vmcb, update);
+                self.follow(effects)?;
+            }
             // #GP(0): these guests have no handler for it.
             _ => return Err(Error::Guest(code)),
         }
         self.vmcb.save.rip += length;
+        Ok(())
+    }
+
+    /// What follows from a write of the guest's, beside the fields.
+    fn follow(&mut self, effects: Effects) -> Result<(), Error> {
+        if effects.invalidate {
+            // Every CPU with SVM has this one.
+            let unable = |_| Error::Unable("a flush of all ASIDs");
+            self.vmcb.flush(TlbControl::AllAsids, false).map_err(unable)?;
+        }
         Ok(())
     }
 
@@ -200,10 +213,11 @@ impl SvmMachine {
             self.registers.rdx = value >> 32;
         } else {
             let value = self.registers.rdx << 32 | self.vmcb.save.rax & 0xffff_ffff;
-            let Outcome::Write(update) = self.control.write_efer(value, &now) else {
+            let Outcome::Write(update, effects) = self.control.write_efer(value, &now) else {
                 return Err(Error::Guest(value));
             };
             store(self.vmcb, update);
+            self.follow(effects)?;
         }
         self.vmcb.save.rip += 2;
         Ok(())
@@ -241,7 +255,7 @@ impl Machine for SvmMachine {
                 }
             };
             let off = host::interrupts_off();
-            if let Some(check) = MachineCheck::from_svm(code.bits(), &off) {
+            if let Some(check) = MachineCheck::from_svm(code, &off) {
                 host::handle_machine_check(check, &mut self.extended);
                 return Ok(Exit::MachineCheck);
             }

@@ -5,12 +5,12 @@ use core::pin::Pin;
 
 use shootdown_virt::Failure;
 use shootdown_virt::host_bits::{
-    Cr4Unknown, CrAccess, EXCEPTION_INTERCEPT, ExtendedSwitch, GuestControl, HostBits, HostControl,
-    MachineCheck, Outcome, VmxControl, VmxGuest, VmxOptions, VmxRules,
+    Cr4Unknown, CrAccess, EXCEPTION_INTERCEPT, Effects, ExtendedSwitch, GuestControl, HostBits,
+    HostControl, MachineCheck, Outcome, VmxControl, VmxGuest, VmxOptions, VmxRules,
 };
 use shootdown_virt::vmx::{
-    self, EntryError, Eptp, ExitReason, GuestRegisters, LoadError, LoadedList, Vmcs, field, vmread,
-    vmread_or_zero, vmwrite,
+    self, EntryError, Eptp, ExitReason, GuestRegisters, Invvpid, LoadError, LoadedList, Vmcs, Vpid,
+    field, vmread, vmread_or_zero, vmwrite,
 };
 
 use super::{Exit, Machine, Mode, Start, frame, identity};
@@ -24,6 +24,8 @@ const SECONDARY: u32 = 1 << 1 | 1 << 5 | 1 << 7;
 const EXIT: u32 = 1 << 9 | 1 << 20 | 1 << 21;
 const ENTRY: u32 = 1 << 15;
 const ENTRY_64: u32 = 1 << 9;
+/// One guest runs at a time.
+const VPID: u16 = 1;
 
 /// Why a machine can't be made, or its guest not be entered.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +54,8 @@ pub struct VmxMachine {
     extended: ExtendedSwitch,
     region: u64,
     tables: [u64; 6],
+    /// What removes the guest's linear translations.
+    invalidation: Invvpid,
 }
 
 impl VmxMachine {
@@ -75,6 +79,8 @@ impl VmxMachine {
         let control = VmxControl::new(rules.map_err(|_| unable("rules"))?, start.mode.control());
         // EPT entries: read, write, execute; leaves are large and write-back.
         let tables = identity(0x7, 0xb7);
+        let vpid = Vpid::new(VPID).map_err(|_| unable("a VPID"))?;
+        let invalidation = Invvpid::Context(vpid).on(cpu.capabilities.ept_vpid);
         let machine = Self {
             vmcs: Box::pin(Vmcs::new(address)),
             list: cpu.loaded,
@@ -83,6 +89,7 @@ impl VmxMachine {
             extended: host::extended_of_guest(),
             region,
             tables,
+            invalidation: invalidation.map_err(|_| unable("INVVPID"))?,
         };
         let eptp = Eptp::new(tables[0], 4, false, cpu.physical_bits, &cpu.capabilities);
         machine.load()?;
@@ -130,7 +137,7 @@ impl VmxMachine {
             EXCEPTION_BITMAP = EXCEPTION_INTERCEPT;
             VMCS_LINK_POINTER = u64::MAX;
             EPT_POINTER = eptp.bits();
-            VPID = 1;
+            VPID = VPID;
             HOST_CR0 = host::cr0();
             HOST_EFER = host::efer();
             HOST_CS_SELECTOR = 0x08;
@@ -194,18 +201,39 @@ impl VmxMachine {
         let source = access.source().map_or(0, |gpr| *host::register(&mut self.registers, gpr));
         match self.control.handle(access, source, &now) {
             Outcome::Read { to, value } => *host::register(&mut self.registers, to) = value,
-            Outcome::Write(update) => {
+            Outcome::Write(update, effects) => {
                 for (field, write) in update.fields() {
                     let field = u64::from(field.encoding());
                     // SAFETY: as in `prepare`.
                     unsafe { vmx::vmwrite_raw(field, write.over(vmx::vmread_raw(field)?))? };
                 }
                 update.written();
+                self.follow(effects)?;
             }
             // #GP(0): these guests have no handler for it.
             _ => return Err(Error::Guest(qualification)),
         }
         self.advance()
+    }
+
+    /// What follows from a write of the guest's, beside the fields.
+    fn follow(&self, effects: Effects) -> Result<(), Error> {
+        if effects.load_pdptes {
+            return Err(Error::Guest(0)); // these guests have tables of four levels, or none
+        }
+        // SAFETY: the VMCS is current; EFER and the control agree.
+        unsafe {
+            if let Some(efer) = effects.efer {
+                let mode = if efer & 1 << 10 != 0 { ENTRY_64 } else { 0 };
+                let others = vmread(field::ENTRY_CONTROLS)? & !ENTRY_64;
+                vmwrite(field::ENTRY_CONTROLS, others | mode)?;
+                vmwrite(field::GUEST_EFER, efer)?;
+            }
+            if effects.invalidate {
+                vmx::invvpid(self.invalidation)?;
+            }
+        }
+        Ok(())
     }
 
     /// Goes on behind the instruction that exited.
@@ -244,12 +272,7 @@ impl Machine for VmxMachine {
             let off = host::interrupts_off();
             // SAFETY: the VMCS is current.
             let interruption = unsafe { vmread_or_zero(field::EXIT_INTERRUPTION) };
-            let reason = match entered {
-                Ok(reason) => reason.bits(),
-                Err(EntryError::MachineCheck) => 1 << 31 | u32::from(ExitReason::MACHINE_CHECK),
-                Err(_) => 1 << 31,
-            };
-            if let Some(check) = MachineCheck::from_vmx(reason, interruption, &off) {
+            if let Some(check) = MachineCheck::from_vmx(entered, interruption, &off) {
                 host::handle_machine_check(check, &mut self.extended);
                 return Ok(Exit::MachineCheck);
             }
