@@ -16,7 +16,7 @@ use crate::port::{self, Deadline};
 use crate::work;
 
 /// Milliseconds for one round.
-const PATIENCE: u64 = 2000;
+const PATIENCE: u64 = 100;
 
 /// Rounds: the interrupt comes somewhere else in each.
 const ROUNDS: u32 = 16;
