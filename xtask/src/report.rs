@@ -86,7 +86,7 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option
     match code {
         0 => {}
         3 => complain!(
-            "{surprises} cases held, but without the flush nothing was stale either: that they held proves nothing here"
+            "{surprises} cases held, but their controls showed nothing: that they held proves nothing here"
         ),
         _ => {
             complain!("{}", ran.ended);

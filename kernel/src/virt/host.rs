@@ -32,9 +32,10 @@ const PKE: u64 = 1 << 22;
 const EFER: u32 = 0xc000_0080;
 
 /// Each CPU's CR4 and its copy.
-// SAFETY: the kernel runs at privilege level 0.
-static CR4: [Cr4Copy<HardwareCr4>; MAX_CPUS as usize] =
-    [const { Cr4Copy::new(unsafe { HardwareCr4::new() }) }; MAX_CPUS as usize];
+static CR4: [Cr4Copy<HardwareCr4>; MAX_CPUS as usize] = [const {
+    // SAFETY: the kernel runs at privilege level 0.
+    Cr4Copy::new(unsafe { HardwareCr4::new() })
+}; MAX_CPUS as usize];
 
 /// The copy of the executing CPU.
 pub fn cr4_copy() -> &'static Cr4Copy<HardwareCr4> {

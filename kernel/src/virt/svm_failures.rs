@@ -34,25 +34,32 @@ pub const CASES: &[Case<SvmCpu>] = &[
 const UD: Failure = Failure::Fault(Fault::UndefinedOpcode);
 const GP: Failure = Failure::Fault(Fault::Protection);
 
-type Wrapper = (Instruction, fn(&SvmCpu) -> Result<(), Failure>);
+/// Each instruction but for VMRUN and VMMCALL. The order matters: what VMLOAD loads was saved before.
+const INSTRUCTIONS: [Instruction; 5] = [
+    Instruction::Vmsave,
+    Instruction::Vmload,
+    Instruction::Clgi,
+    Instruction::Stgi,
+    Instruction::Invlpga,
+];
 
-/// Each wrapper but for the entry, with operands that nothing is wrong with.
-const WRAPPERS: [Wrapper; 5] = {
-    // SAFETY (of all): privilege level 0, the handlers ask `fixup`, interrupts are off; the page is the CPU's, and holds
-    // this CPU's state when it is loaded.
-    [
-        (Instruction::Vmsave, |cpu| unsafe { svm::vmsave(cpu.host_state()) }),
-        (Instruction::Vmload, |cpu| unsafe { svm::vmload(cpu.host_state()) }),
-        (Instruction::Clgi, |_| unsafe { svm::clgi() }),
-        (Instruction::Stgi, |_| unsafe { svm::stgi() }),
-        (Instruction::Invlpga, |cpu| {
-            let address = LinearAddress::new(0x1000, LinearWidth::Bits48).expect("canonical");
-            unsafe {
-                svm::invlpga(address, Asid::new(1, cpu.capabilities.asids).expect("1 is there"))
-            }
-        }),
-    ]
-};
+/// Executes one, with operands that nothing is wrong with.
+fn execute(instruction: Instruction, cpu: &SvmCpu) -> Result<(), Failure> {
+    let address = LinearAddress::new(0x1000, LinearWidth::Bits48).expect("canonical");
+    let asid = Asid::new(1, cpu.capabilities.asids).expect("there is more than the host's");
+    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the page is the CPU's, and holds this CPU's
+    // state when it is loaded.
+    unsafe {
+        match instruction {
+            Instruction::Vmsave => svm::vmsave(cpu.host_state()),
+            Instruction::Vmload => svm::vmload(cpu.host_state()),
+            Instruction::Clgi => svm::clgi(),
+            Instruction::Stgi => svm::stgi(),
+            Instruction::Invlpga => svm::invlpga(address, asid),
+            other => unreachable!("{other} is not in the list"),
+        }
+    }
+}
 
 fn vmmcall() -> Result<(), Failure> {
     // SAFETY: no hypervisor gives the number a meaning.
@@ -66,9 +73,9 @@ fn vmrun(address: u64) -> Result<(), Failure> {
 
 /// With EFER.SVME clear. The control: with it set they succeed, but for VMMCALL, which is a guest's.
 fn outside(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
-    for (instruction, run) in WRAPPERS {
+    for instruction in INSTRUCTIONS {
         reported();
-        checks.same(instruction.name(), run(cpu), Err(UD));
+        checks.same(instruction.name(), execute(instruction, cpu), Err(UD));
         let heard = reported().map(|report| (report.instruction, report.failure));
         checks.same("report", heard, Some((instruction, UD)));
     }
@@ -76,8 +83,8 @@ fn outside(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     checks.same("VMRUN is not reported", reported(), None);
     checks.same("VMMCALL", vmmcall(), Err(UD));
     let Some(()) = checks.ok("SVM on", cpu.on()) else { return Seen::All };
-    for (instruction, run) in WRAPPERS {
-        checks.same(instruction.name(), run(cpu), Ok(()));
+    for instruction in INSTRUCTIONS {
+        checks.same(instruction.name(), execute(instruction, cpu), Ok(()));
     }
     checks.same("VMMCALL in the host", vmmcall(), Err(UD));
     cpu.off();
@@ -106,18 +113,18 @@ fn emergency() {
 fn after_nmi(cpu: &SvmCpu, checks: &mut Checks, gone: bool) -> Seen {
     let wanted = if gone { Failure::Gone } else { UD };
     expected::on_non_maskable(Some(if gone { emergency } else { svme_off_in_silence }));
-    for (instruction, run) in WRAPPERS {
+    for instruction in INSTRUCTIONS {
         teardown::cancel();
         let Some(()) = checks.ok("SVM on", cpu.on()) else { return Seen::All };
         // What VMLOAD loads was saved before.
-        // SAFETY: as `WRAPPERS`.
+        // SAFETY: as in `execute`.
         checks.same("VMSAVE", unsafe { svm::vmsave(cpu.host_state()) }, Ok(()));
-        checks.same(instruction.name(), run(cpu), Ok(()));
-        // SAFETY: as `WRAPPERS`. An NMI of `int` comes with the global flag clear too, and CLGI was one of them.
+        checks.same(instruction.name(), execute(instruction, cpu), Ok(()));
+        // SAFETY: as in `execute`. An NMI of `int` comes with the global flag clear too, and CLGI was one of them.
         checks.same("STGI", unsafe { svm::stgi() }, Ok(()));
         reported();
         raise_nmi();
-        checks.same(instruction.name(), run(cpu), Err(wanted));
+        checks.same(instruction.name(), execute(instruction, cpu), Err(wanted));
         checks.same("report", reported().is_some(), !gone);
     }
     teardown::cancel();
@@ -175,7 +182,7 @@ fn addresses(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     let Some(()) = checks.ok("SVM on", cpu.on()) else { return Seen::All };
     let page = cpu.host_state().get();
     for wrong in [page + 8, 1 << cpu.physical_bits, 1 << 63] {
-        // SAFETY: as `WRAPPERS`; the address is refused.
+        // SAFETY: as in `execute`; the address is refused.
         unsafe {
             checks.same("VMSAVE", svm::vmsave_raw(wrong), Err(GP));
             checks.same("VMLOAD", svm::vmload_raw(wrong), Err(GP));
@@ -186,7 +193,7 @@ fn addresses(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
         let typed = VmcbAddress::new(wrong, cpu.physical_bits);
         checks.same("no VMCB", typed.is_err(), true);
     }
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     checks.same("the control", unsafe { svm::vmsave_raw(page) }, Ok(()));
     cpu.off();
     Seen::All
@@ -251,12 +258,12 @@ fn gif(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     checks.ok("NMI", send());
     soon();
     checks.same("the control", NMIS.load(Relaxed), 1);
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     checks.same("CLGI", unsafe { svm::clgi() }, Ok(()));
     checks.ok("NMI", send());
     soon();
     let held = NMIS.load(Relaxed);
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     checks.same("STGI", unsafe { svm::stgi() }, Ok(()));
     soon();
     checks.same("held", held, 1);

@@ -44,25 +44,38 @@ fn valid(number: u32) -> Failure {
     Failure::Valid(InstructionError::from_number(number))
 }
 
-type Wrapper = (Instruction, fn(&VmxCpu) -> Result<(), Failure>);
+/// Each instruction but for entries, VMXON and VMCALL. The order matters: VMCLEAR comes before what needs a current VMCS.
+const INSTRUCTIONS: [Instruction; 9] = [
+    Instruction::Vmxoff,
+    Instruction::Vmclear,
+    Instruction::Vmptrld,
+    Instruction::Vmptrst,
+    Instruction::Vmread,
+    Instruction::Vmwrite,
+    Instruction::Invept,
+    Instruction::Invvpid,
+    Instruction::Vmfunc,
+];
 
-/// Each wrapper but for entries, with operands that nothing is wrong with; where the instruction succeeds it changes nothing
-/// that a case relies on.
-const WRAPPERS: [Wrapper; 9] = {
-    // SAFETY (of all): privilege level 0, the handlers ask `fixup`, interrupts are off; the regions are the CPU's, and no guest
-    // relies on what is invalidated or written.
-    [
-        (Instruction::Vmxoff, |_| unsafe { vmx::vmxoff() }),
-        (Instruction::Vmclear, |cpu| unsafe { vmx::vmclear(spare(cpu)) }),
-        (Instruction::Vmptrld, |cpu| unsafe { vmx::vmptrld(spare(cpu)) }),
-        (Instruction::Vmptrst, |_| unsafe { vmx::vmptrst().map(drop) }),
-        (Instruction::Vmread, |_| unsafe { vmx::vmread(field::GUEST_RIP).map(drop) }),
-        (Instruction::Vmwrite, |_| unsafe { vmx::vmwrite(field::GUEST_RIP, 7) }),
-        (Instruction::Invept, |_| unsafe { vmx::invept(Invept::All) }),
-        (Instruction::Invvpid, |_| unsafe { vmx::invvpid(Invvpid::All) }),
-        (Instruction::Vmfunc, |_| unsafe { vmx::vmfunc(0, 0) }),
-    ]
-};
+/// Executes one, with operands that nothing is wrong with; where it succeeds it changes nothing that a case relies on.
+fn execute(instruction: Instruction, cpu: &VmxCpu) -> Result<(), Failure> {
+    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the regions are the CPU's, and no guest relies
+    // on what is invalidated or written.
+    unsafe {
+        match instruction {
+            Instruction::Vmxoff => vmx::vmxoff(),
+            Instruction::Vmclear => vmx::vmclear(spare(cpu)),
+            Instruction::Vmptrld => vmx::vmptrld(spare(cpu)),
+            Instruction::Vmptrst => vmx::vmptrst().map(drop),
+            Instruction::Vmread => vmx::vmread(field::GUEST_RIP).map(drop),
+            Instruction::Vmwrite => vmx::vmwrite(field::GUEST_RIP, 7),
+            Instruction::Invept => vmx::invept(Invept::All),
+            Instruction::Invvpid => vmx::invvpid(Invvpid::All),
+            Instruction::Vmfunc => vmx::vmfunc(0, 0),
+            other => unreachable!("{other} is not in the list"),
+        }
+    }
+}
 
 /// A VMCS that no guest has: its region holds the revision from `with_spare` on.
 fn spare(cpu: &VmxCpu) -> RegionAddress {
@@ -88,17 +101,17 @@ fn set_revision(region: u64, revision: u32) {
 
 /// A frame's address in a place that an instruction can read it from.
 fn vmptrld_of(address: u64) -> Result<(), Failure> {
-    // SAFETY: as `WRAPPERS`; what is not a region is refused.
+    // SAFETY: as in `execute`; what is not a region is refused.
     unsafe { vmx::vmptrld_at(&raw const address) }
 }
 
 fn vmclear_of(address: u64) -> Result<(), Failure> {
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     unsafe { vmx::vmclear_at(&raw const address) }
 }
 
 fn vmxon_of(address: u64) -> Result<(), Failure> {
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     unsafe { vmx::vmxon_at(&raw const address) }
 }
 
@@ -110,9 +123,9 @@ fn vmcall() -> Result<(), Failure> {
 
 /// All that are not entries fail by #UD, and the hook has heard of each with its name.
 fn all_undefined(cpu: &VmxCpu, checks: &mut Checks, wanted: Failure) {
-    for (instruction, run) in WRAPPERS {
+    for instruction in INSTRUCTIONS {
         reported();
-        checks.same(instruction.name(), run(cpu), Err(wanted));
+        checks.same(instruction.name(), execute(instruction, cpu), Err(wanted));
         let heard = reported().map(|report| (report.instruction, report.failure));
         let silent = wanted == Failure::Gone;
         checks.same("report", heard, (!silent).then_some((instruction, wanted)));
@@ -139,7 +152,7 @@ fn outside(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     checks.same("VMXON with CR4.VMXE clear", vmxon_of(cpu.vmxon_region().get()), Err(UD));
 
     let Some(()) = checks.ok("VMXON", cpu.on()) else { return Seen::All };
-    for (instruction, run) in WRAPPERS.into_iter().filter(|(i, _)| *i != Instruction::Vmxoff) {
+    for instruction in INSTRUCTIONS.into_iter().filter(|i| *i != Instruction::Vmxoff) {
         let wanted = if instruction == Instruction::Vmfunc { Err(UD) } else { Ok(()) };
         // INVEPT and INVVPID where the CPU has them.
         let has = match instruction {
@@ -148,7 +161,7 @@ fn outside(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
             _ => true,
         };
         if has {
-            checks.same(instruction.name(), run(cpu), wanted);
+            checks.same(instruction.name(), execute(instruction, cpu), wanted);
         }
     }
     checks.same("VMCLEAR", vmclear_of(spare(cpu).get()), Ok(()));
@@ -165,7 +178,7 @@ fn raise_nmi() {
 
 /// What the NMIs below do: VMX off, and nothing said about it.
 fn vmxoff_in_silence() {
-    // SAFETY: as `WRAPPERS`. The bit is cleared behind the copy, as an emergency does.
+    // SAFETY: as in `execute`. The bit is cleared behind the copy, as an emergency does.
     unsafe {
         let _ = vmx::vmxoff();
         let cr4 = host::cr4_register() & !VMXE;
@@ -177,7 +190,7 @@ fn vmxoff_in_silence() {
 fn after_nmi(cpu: &VmxCpu, checks: &mut Checks, gone: bool) {
     let wanted = if gone { Failure::Gone } else { UD };
     expected::on_non_maskable(Some(if gone { host::vmx_emergency } else { vmxoff_in_silence }));
-    for (instruction, run) in WRAPPERS {
+    for instruction in INSTRUCTIONS {
         if checks.ok("VMX on", cpu.resume()).is_none() {
             break;
         }
@@ -185,11 +198,11 @@ fn after_nmi(cpu: &VmxCpu, checks: &mut Checks, gone: bool) {
         checks.same("a VMCS", vmclear_of(own).and_then(|()| vmptrld_of(own)), Ok(()));
         // The control: without the NMI it succeeds (VMFUNC is a guest's).
         if !matches!(instruction, Instruction::Vmxoff | Instruction::Vmfunc) {
-            checks.same(instruction.name(), run(cpu), Ok(()));
+            checks.same(instruction.name(), execute(instruction, cpu), Ok(()));
         }
         reported();
         raise_nmi();
-        checks.same(instruction.name(), run(cpu), Err(wanted));
+        checks.same(instruction.name(), execute(instruction, cpu), Err(wanted));
         checks.same("report", reported().is_some(), !gone);
     }
     checks.ok("VMX on", cpu.resume());
@@ -296,12 +309,8 @@ impl elsewhere::Loop for EntryLoop {
         // What fails because the interrupt has come before the guest was whole counts too.
         let gone = match VmxMachine::new(&cpu, &start) {
             Ok(mut machine) => loop {
-                let entered = machine
-                    .prepare()
-                    .and_then(|()| machine.enter_raw().map(drop).map_err(Error::Entry));
-                match entered {
-                    // An interrupt that comes in the guest ends it, and is handled here: NMIs are blocked until an IRET.
-                    Ok(()) => turn(),
+                match machine.enter() {
+                    Ok(_) => turn(),
                     Err(Error::Entry(EntryError::Failed(failure)) | Error::Vmcs(failure)) => {
                         break failure == Failure::Gone;
                     }
@@ -471,7 +480,7 @@ fn no_current_vmcs(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     let Some(()) = checks.ok("VMX on", cpu.on()) else { return Seen::All };
     let invalid = Err(Failure::Invalid);
     let bad = Descriptor::from_raw(0xdead_0000, 0);
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     unsafe {
         checks.same("VMPTRST", vmx::vmptrst(), Ok(None));
         checks.same("VMREAD", vmx::vmread(field::EXIT_REASON), Err(Failure::Invalid));
@@ -525,7 +534,7 @@ fn numbers(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     // Bits above 31 count, in 64-bit mode.
     const NO_FIELD: u64 = 0x7ffe;
     const HIGH: u64 = 1 << 40;
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     unsafe {
         for field in [NO_FIELD, u64::from(field::GUEST_RIP.encoding()) | HIGH] {
             reported();
@@ -579,7 +588,7 @@ fn read_only_field(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     let own = spare(cpu).get();
     checks.same("VMCS", vmclear_of(own).and_then(|()| vmptrld_of(own)), Ok(()));
     let reason = u64::from(field::EXIT_REASON.encoding());
-    // SAFETY: as `WRAPPERS`.
+    // SAFETY: as in `execute`.
     let got = unsafe { vmx::vmwrite_raw(reason, 7) };
     let all = cpu.capabilities.writes_all_fields();
     checks.same("VMWRITE", got, if all { Ok(()) } else { Err(valid(13)) });

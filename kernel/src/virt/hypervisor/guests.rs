@@ -125,7 +125,7 @@ macro_rules! guests {
             $vendor,
             "_call:\n",
             "xor ebx, ebx\n",
-            "4: inc rbx\nmov eax, 0x100\n",
+            "4: inc rbx\npause\nmov eax, 0x100\n",
             $call,
             "\njmp 4b\n",
             ".popsection\n",
