@@ -35,6 +35,7 @@ mod paging;
 mod port;
 mod suite;
 mod verdict;
+#[cfg(target_arch = "x86_64")]
 mod virt;
 mod work;
 
@@ -79,7 +80,13 @@ pub fn kmain(info: &BootInfo) -> ! {
     match options.suite {
         cmdline::Suite::Cpu => suite::run(&options, cpus),
         cmdline::Suite::Dma => dma::run(&options, cpus),
-        cmdline::Suite::Virt => virt::run(&options, cpus),
+        #[cfg(target_arch = "x86_64")]
+        cmdline::Suite::Virt => virt::run(&options),
+        #[cfg(not(target_arch = "x86_64"))]
+        cmdline::Suite::Virt => {
+            say!("virt: the instructions of virtual machines are tried on x86-64 only");
+            Verdict::NotObservable
+        }
         cmdline::Suite::Bench => {
             bench::run(cpus);
             Verdict::Pass

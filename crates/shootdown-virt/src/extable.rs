@@ -93,6 +93,7 @@ macro_rules! may_fault {
 
 /// One entry. Both words are relative to their own addresses, so that a program that is loaded at any
 /// address needs no relocation.
+#[cfg(any(test, target_arch = "x86_64"))]
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Entry {
@@ -101,11 +102,13 @@ struct Entry {
 }
 
 /// The address that a word at `at` with this value names.
+#[cfg(any(test, target_arch = "x86_64"))]
 const fn named(at: u64, word: i32) -> u64 {
     at.wrapping_add_signed(word as i64)
 }
 
 /// Which jump of a fix-up belongs to a vector.
+#[cfg(any(test, target_arch = "x86_64"))]
 const fn jump_of(vector: u8) -> Option<u64> {
     let mut at = 0;
     while at < VECTORS.len() {
@@ -118,6 +121,7 @@ const fn jump_of(vector: u8) -> Option<u64> {
 }
 
 /// The answer for one entry at address `at`.
+#[cfg(any(test, target_arch = "x86_64"))]
 const fn answer(entry: Entry, at: u64, rip: u64, jump: u64) -> Option<u64> {
     if named(at, entry.fault) == rip {
         Some(named(at + 4, entry.fixup) + jump * JUMP)

@@ -8,12 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shootdown_arch::x86_64::Cr4;
 use shootdown_virt::host_bits::{
-    Cr4Copy, ExtendedState, ExtendedSwitch, Gpr, HardwareCr4, HardwareExtended, InterruptsOff,
+    Cr4Copy, ExtendedState, ExtendedSwitch, HardwareCr4, HardwareExtended, InterruptsOff,
     MachineCheck,
 };
 use shootdown_virt::svm::{self, VmcbAddress};
 use shootdown_virt::vmx::{
-    self, Capabilities, GuestRegisters, LoadedList, OperandError, RegionAddress, TurnOnError,
+    self, Capabilities, LoadedList, OperandError, RegionAddress, TurnOnError,
 };
 use x86_64::instructions::tables::{sgdt, sidt};
 use x86_64::registers::control::{Cr0, Cr3};
@@ -125,11 +125,6 @@ pub struct Tables {
 
 pub fn tables() -> Tables {
     Tables { gdt: sgdt().base.as_u64(), idt: sidt().base.as_u64() }
-}
-
-/// A general register of a guest. The guests use RSP in no access to a control register.
-pub fn register(registers: &mut GuestRegisters, gpr: Gpr) -> &mut u64 {
-    registers.gpr(gpr).expect("the guests move no control register from or to RSP")
 }
 
 fn set_xcr0(value: u64) {

@@ -43,7 +43,7 @@ impl<C> Case<C> {
 }
 
 /// Runs the cases of the instructions that this CPU has; the worst verdict.
-pub fn run(options: &Options, _: u32) -> Verdict {
+pub fn run(options: &Options) -> Verdict {
     if !heap::init() {
         say!("virt: memory has no room for a heap; nothing can be tried");
         return Verdict::NotObservable;

@@ -114,7 +114,7 @@ pub use fixed::{FixedBits, FixedBitsError};
 pub use guest::{Effects, GuestControl, WriteFault};
 pub use interrupts::InterruptsOff;
 pub use machine_check::{EXCEPTION_INTERCEPT, MachineCheck, MachineCheckTime};
-pub use outcome::{FieldWrite, HostControl, Outcome};
+pub use outcome::{Accessed, FieldWrite, HostControl, Outcome};
 pub use owned::{Extension, HostBits, HostBitsError};
 pub use svm_control::{
     SvmControl, SvmGuest, SvmIntercepts, SvmOptions, SvmRules, SvmRulesError, SvmStartError,

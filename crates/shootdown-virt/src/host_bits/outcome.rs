@@ -69,6 +69,24 @@ impl<U> Outcome<U> {
     }
 }
 
+/// What became of an access that a vCPU's handler has seen to ([`Vmcs::control_register`](crate::vmx::Vmcs),
+/// [`Vmcb::control_register`](crate::svm::Vmcb::control_register)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use = "the guest waits for its instruction"]
+pub enum Accessed {
+    /// The instruction is done. With effects: invalidate the guest's linear translations and load its PDPTEs where they
+    /// say so.
+    Done(Option<Effects>),
+    /// Inject #GP(0). RIP stays.
+    Fault(WriteFault),
+    /// Emulate the guest, or end it. RIP stays.
+    NeedsUnrestricted,
+    /// Not a register that is handled here. RIP stays.
+    Other(CrAccess),
+    /// Not an access that can be decoded. RIP stays.
+    Unknown,
+}
+
 /// The host's CR3 and CR4 on the CPU that is about to enter the guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HostControl {

@@ -7,7 +7,9 @@
 //! | What may a guest do, and why was it left? | [`Vmcb`] |
 //! | How is SVM turned on and off, and taken away in an emergency? | `cpu` |
 //! | How is a guest entered? | `entry` |
+//! | How are the host's bits kept in a VMCB? | `control` |
 
+mod control;
 mod cpu;
 #[cfg(target_arch = "x86_64")]
 mod entry;

@@ -1,10 +1,8 @@
 //! The hypervisor by SVM.
 
-use alloc::boxed::Box;
-
 use shootdown_virt::host_bits::{
-    Cr4Unknown, CrAccess, Effects, ExtendedSwitch, GuestControl, HostBits, MachineCheck, Outcome,
-    SvmControl, SvmGuest, SvmOptions, SvmRules, SvmUpdate, VmcbCr,
+    Accessed, ExtendedSwitch, GuestControl, HostBits, MachineCheck, SvmControl, SvmOptions,
+    SvmRules,
 };
 use shootdown_virt::svm::{
     Asid, EntryError, ExitCode, Segment, TlbControl, Vmcb, VmcbAddress, intercept,
@@ -30,8 +28,6 @@ static MSRS: PermissionMap = {
 #[expect(dead_code, reason = "printed")]
 pub enum Error {
     Entry(EntryError),
-    Cr4(Cr4Unknown),
-    Guest(u64),
     Unable(&'static str),
 }
 
@@ -42,26 +38,12 @@ pub struct SvmMachine {
     address: VmcbAddress,
     host: VmcbAddress,
     registers: GuestRegisters,
-    extended: Box<ExtendedSwitch>,
+    extended: ExtendedSwitch,
     code_base: u64,
     region: u64,
     tables: [u64; 6],
-    decodes: bool,
     /// The guest decides about the host's bits: the negative control.
     pub without_host_bits: bool,
-}
-
-fn store(vmcb: &mut Vmcb, update: SvmUpdate<'_>) {
-    for (field, write) in update.fields() {
-        let to = match field {
-            VmcbCr::Cr0 => &mut vmcb.save.cr0,
-            VmcbCr::Cr4 => &mut vmcb.save.cr4,
-            VmcbCr::Efer => &mut vmcb.save.efer,
-        };
-        *to = write.over(*to);
-        vmcb.control.clean &= !u64::from(VmcbCr::CLEAN_BIT);
-    }
-    update.written();
 }
 
 impl SvmMachine {
@@ -130,11 +112,10 @@ impl SvmMachine {
             address: cpu.address(region),
             host: cpu.host_state(),
             registers: GuestRegisters::default(),
-            extended: Box::new(host::extended_of_guest()),
+            extended: host::extended_of_guest(),
             code_base: base,
             region,
             tables,
-            decodes: cpu.capabilities.decode_assists,
             without_host_bits: false,
         })
     }
@@ -142,85 +123,35 @@ impl SvmMachine {
     /// Brings the VMCB in line with this CPU: one comparison when it is.
     pub fn prepare(&mut self) -> Result<(), Error> {
         let off = host::interrupts_off();
-        let cr4 = host::cr4_copy().for_entry(&off).map_err(Error::Cr4)?;
-        if let Some(update) = self.control.before_entry(cr4, &off) {
-            store(self.vmcb, update);
-        }
+        let cr4 =
+            host::cr4_copy().for_entry(&off).map_err(|_| Error::Unable("CR4 is not known"))?;
+        self.vmcb.refresh(&mut self.control, cr4, &off);
         if self.without_host_bits {
             self.vmcb.save.cr4 = self.control.cr4();
         }
         Ok(())
     }
 
-    fn now(&self) -> SvmGuest {
-        let save = &self.vmcb.save;
-        let code64 = save.efer & 1 << 10 != 0 && save.cs.attributes & 1 << 9 != 0;
-        SvmGuest { cr0: save.cr0, cr3: save.cr3, efer: save.efer, code64 }
-    }
-
-    /// What the instruction that exited does to a control register, and how long it is.
-    fn access(&self, code: u64) -> Result<(CrAccess, u64), Error> {
-        let now = self.now();
-        let rip = self.code_base + self.vmcb.save.rip;
-        // SAFETY: the guest has fetched the instruction from there, at the address that the host has it at. An
-        // instruction ends within 15 bytes, which are the image's.
-        let bytes = unsafe { core::slice::from_raw_parts(rip as *const u8, 15) };
-        let (read, length) = CrAccess::from_instruction(bytes, now.code64)
-            .map_err(|_| Error::Guest(self.vmcb.save.rip))?;
-        let info = self.vmcb.control.exit_info_1;
-        let access = CrAccess::from_svm(code, info, self.decodes).unwrap_or(read);
-        Ok((access, length as u64))
-    }
-
-    fn control_register(&mut self, code: u64) -> Result<(), Error> {
-        let (access, length) = self.access(code)?;
-        let now = self.now();
-        let source = match access.source() {
-            Some(gpr) if gpr.number() == 0 => self.vmcb.save.rax,
-            Some(gpr) => *host::register(&mut self.registers, gpr),
-            None => 0,
-        };
-        match self.control.handle(access, source, &now) {
-            Outcome::Read { to, value } if to.number() == 0 => self.vmcb.save.rax = value,
-            Outcome::Read { to, value } => *host::register(&mut self.registers, to) = value,
-            Outcome::Write(update, effects) => {
-                store(self.vmcb, update);
-                self.follow(effects)?;
-            }
-            // #GP(0): these guests have no handler for it.
-            _ => return Err(Error::Guest(code)),
-        }
-        self.vmcb.save.rip += length;
-        Ok(())
-    }
-
-    /// What follows from a write of the guest's, beside the fields.
-    fn follow(&mut self, effects: Effects) -> Result<(), Error> {
-        if effects.invalidate {
-            // Every CPU with SVM has this one.
-            let unable = |_| Error::Unable("a flush of all ASIDs");
-            self.vmcb.flush(TlbControl::AllAsids, false).map_err(unable)?;
-        }
-        Ok(())
-    }
-
-    /// RDMSR and WRMSR of EFER, the only one that exits.
-    fn msr(&mut self) -> Result<(), Error> {
-        let now = self.now();
-        if self.vmcb.control.exit_info_1 == 0 {
-            let value = self.control.efer(self.vmcb.save.efer);
-            self.vmcb.save.rax = value & 0xffff_ffff;
-            self.registers.rdx = value >> 32;
+    /// An access to a control register, or to EFER, the only MSR that exits.
+    fn control_register(&mut self, code: ExitCode) -> Result<(), Error> {
+        let done = if code == ExitCode::MSR {
+            self.vmcb.efer_access(&mut self.control, &mut self.registers)
         } else {
-            let value = self.registers.rdx << 32 | self.vmcb.save.rax & 0xffff_ffff;
-            let Outcome::Write(update, effects) = self.control.write_efer(value, &now) else {
-                return Err(Error::Guest(value));
-            };
-            store(self.vmcb, update);
-            self.follow(effects)?;
+            let rip = self.code_base + self.vmcb.save.rip;
+            // SAFETY: the guest has fetched the instruction from there, at the address that the host has it at. An
+            // instruction ends within 15 bytes, which are the image's.
+            let bytes = unsafe { core::slice::from_raw_parts(rip as *const u8, 15) };
+            self.vmcb.control_register(&mut self.control, &mut self.registers, bytes)
+        };
+        match done {
+            Accessed::Done(Some(effects)) if effects.invalidate => self
+                .vmcb
+                .flush(TlbControl::AllAsids, false)
+                .map_err(|_| Error::Unable("a flush of all ASIDs")),
+            Accessed::Done(_) => Ok(()),
+            // #GP(0): these guests have no handler for it.
+            _ => Err(Error::Unable("what the guest wrote to a control register")),
         }
-        self.vmcb.save.rip += 2;
-        Ok(())
     }
 
     /// Enters the guest once, without a look at anything.
@@ -262,18 +193,15 @@ impl Machine for SvmMachine {
             self.extended.load_host(&mut registers);
             return Ok(match code {
                 ExitCode::VMMCALL => {
-                    self.vmcb.save.rip += 3;
+                    self.vmcb.advance(3);
                     Exit::Call
                 }
                 ExitCode::CR0_READ
                 | ExitCode::CR4_READ
                 | ExitCode::CR0_WRITE
-                | ExitCode::CR4_WRITE => {
-                    self.control_register(code.bits())?;
-                    continue;
-                }
-                ExitCode::MSR => {
-                    self.msr()?;
+                | ExitCode::CR4_WRITE
+                | ExitCode::MSR => {
+                    self.control_register(code)?;
                     continue;
                 }
                 ExitCode::INTR | ExitCode::NMI => Exit::Interrupt,

@@ -5,12 +5,12 @@ use core::pin::Pin;
 
 use shootdown_virt::Failure;
 use shootdown_virt::host_bits::{
-    Cr4Unknown, CrAccess, EXCEPTION_INTERCEPT, Effects, ExtendedSwitch, GuestControl, HostBits,
-    HostControl, MachineCheck, Outcome, VmxControl, VmxGuest, VmxOptions, VmxRules,
+    Accessed, EXCEPTION_INTERCEPT, ExtendedSwitch, GuestControl, HostBits, HostControl,
+    MachineCheck, VmxControl, VmxOptions, VmxRules,
 };
 use shootdown_virt::vmx::{
     self, EntryError, Eptp, ExitReason, GuestRegisters, Invvpid, LoadError, LoadedList, Vmcs, Vpid,
-    field, vmread, vmread_or_zero, vmwrite,
+    field, vmread_or_zero, vmwrite,
 };
 
 use super::{Exit, Machine, Mode, Start, frame, identity};
@@ -34,8 +34,6 @@ pub enum Error {
     Load(LoadError),
     Vmcs(Failure),
     Entry(EntryError),
-    Cr4(Cr4Unknown),
-    Guest(u64),
     Unable(&'static str),
 }
 
@@ -106,9 +104,7 @@ impl VmxMachine {
     /// Writes the fields that stay as they are. CR0, CR3, CR4 are `control`'s, RSP and RIP of the host the entry's.
     fn fill(&self, cpu: &VmxCpu, start: &Start, eptp: Eptp) -> Result<(), Error> {
         let c = &cpu.capabilities;
-        let have = |value: Result<u32, _>| {
-            value.map_err(|vmx::MissingControls(bits)| Error::Guest(u64::from(bits)))
-        };
+        let have = |value: Result<u32, _>| value.map_err(|_| Error::Unable("controls"));
         let long = start.mode == Mode::Long;
         let GuestControl { cr3, efer, .. } = start.mode.control();
         let entry = if long { ENTRY | ENTRY_64 } else { ENTRY };
@@ -171,79 +167,28 @@ impl VmxMachine {
     /// Brings the VMCS in line with this CPU: one comparison when it is.
     pub fn prepare(&mut self) -> Result<(), Error> {
         let off = host::interrupts_off();
-        let cr4 = host::cr4_copy().for_entry(&off).map_err(Error::Cr4)?;
+        let cr4 =
+            host::cr4_copy().for_entry(&off).map_err(|_| Error::Unable("CR4 is not known"))?;
         let now = HostControl::new(host::cr3(), cr4);
-        let Some(update) = self.control.before_entry(now, &off) else { return Ok(()) };
-        for (field, write) in update.fields() {
-            let field = u64::from(field.encoding());
-            // SAFETY: the VMCS is current; the values are this CPU's registers, and the guest's as the rules allow.
-            unsafe { vmx::vmwrite_raw(field, write.over(vmx::vmread_raw(field)?))? };
-        }
-        update.written();
+        // SAFETY: the VMCS is current, and both registers are this CPU's.
+        unsafe { self.vmcs.as_ref().refresh(&mut self.control, now, &off)? };
         Ok(())
     }
 
     /// An access to a control register.
     fn control_register(&mut self) -> Result<(), Error> {
-        // SAFETY: the VMCS is current.
-        let (qualification, now) = unsafe {
-            let now = VmxGuest {
-                guest_cr0: vmread(field::GUEST_CR0)?,
-                guest_cr4: vmread(field::GUEST_CR4)?,
-                cr3: vmread(field::GUEST_CR3)?,
-                efer: vmread(field::GUEST_EFER)?,
-                code64: vmread(field::GUEST_CS_ACCESS)? >> 13 & 1 != 0,
-            };
-            (vmread(field::EXIT_QUALIFICATION)?, now)
-        };
-        let access =
-            CrAccess::from_qualification(qualification).map_err(|_| Error::Guest(qualification))?;
-        let source = access.source().map_or(0, |gpr| *host::register(&mut self.registers, gpr));
-        match self.control.handle(access, source, &now) {
-            Outcome::Read { to, value } => *host::register(&mut self.registers, to) = value,
-            Outcome::Write(update, effects) => {
-                for (field, write) in update.fields() {
-                    let field = u64::from(field.encoding());
-                    // SAFETY: as in `prepare`.
-                    unsafe { vmx::vmwrite_raw(field, write.over(vmx::vmread_raw(field)?))? };
-                }
-                update.written();
-                self.follow(effects)?;
-            }
-            // #GP(0): these guests have no handler for it.
-            _ => return Err(Error::Guest(qualification)),
+        // SAFETY: the VMCS is current, and the guest was left by exit 28.
+        let done =
+            unsafe { self.vmcs.as_ref().control_register(&mut self.control, &mut self.registers)? };
+        match done {
+            // SAFETY: the VMCS is current.
+            Accessed::Done(Some(effects)) if effects.invalidate => unsafe {
+                vmx::invvpid(self.invalidation).map_err(Error::Vmcs)
+            },
+            Accessed::Done(_) => Ok(()),
+            // #GP(0): these guests have no handler for it, and their tables have four levels, or none.
+            _ => Err(Error::Unable("what the guest wrote to a control register")),
         }
-        self.advance()
-    }
-
-    /// What follows from a write of the guest's, beside the fields.
-    fn follow(&self, effects: Effects) -> Result<(), Error> {
-        if effects.load_pdptes {
-            return Err(Error::Guest(0)); // these guests have tables of four levels, or none
-        }
-        // SAFETY: the VMCS is current; EFER and the control agree.
-        unsafe {
-            if let Some(efer) = effects.efer {
-                let mode = if efer & 1 << 10 != 0 { ENTRY_64 } else { 0 };
-                let others = vmread(field::ENTRY_CONTROLS)? & !ENTRY_64;
-                vmwrite(field::ENTRY_CONTROLS, others | mode)?;
-                vmwrite(field::GUEST_EFER, efer)?;
-            }
-            if effects.invalidate {
-                vmx::invvpid(self.invalidation)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on behind the instruction that exited.
-    fn advance(&self) -> Result<(), Error> {
-        // SAFETY: the VMCS is current, and the guest's RIP may be any.
-        unsafe {
-            let length = u64::from(vmread(field::EXIT_INSTRUCTION_LENGTH)?);
-            vmwrite(field::GUEST_RIP, vmread(field::GUEST_RIP)? + length)?;
-        }
-        Ok(())
     }
 
     /// Enters the guest once, without a look at anything.
@@ -278,13 +223,14 @@ impl Machine for VmxMachine {
             }
             self.extended.load_host(&mut registers);
             let reason = entered.map_err(Error::Entry)?;
-            if vmx::is_nmi(interruption) {
+            if reason.basic() == ExitReason::EXCEPTION_OR_NMI && vmx::is_nmi(interruption) {
                 host::handle_nmi();
                 return Ok(Exit::Interrupt);
             }
             return Ok(match reason.basic() {
                 ExitReason::VMCALL => {
-                    self.advance()?;
+                    // SAFETY: the VMCS is current, and the guest was left by VMCALL.
+                    unsafe { self.vmcs.as_ref().advance()? };
                     Exit::Call
                 }
                 ExitReason::CONTROL_REGISTER => {
