@@ -25,6 +25,18 @@ pub enum Error {
         /// Its number.
         id: u32,
     },
+    /// Two mutants have this name.
+    Name {
+        /// The name.
+        change: String,
+    },
+    /// A mutant lacks a column, or has one that nobody knows.
+    Column {
+        /// The mutant.
+        change: String,
+        /// The column.
+        column: String,
+    },
     /// A change names a file that the tree does not have.
     NoFile {
         /// The change.
@@ -94,6 +106,10 @@ impl fmt::Display for Error {
             Self::Syntax { place, why } => write!(f, "{place}: {why}"),
             Self::Number { change, id } => {
                 write!(f, "change `{change}`: number {id} is zero or another change's")
+            }
+            Self::Name { change } => write!(f, "two mutants are called `{change}`"),
+            Self::Column { change, column } => {
+                write!(f, "mutant `{change}`: it has no column `{column}`, or should have none")
             }
             Self::NoFile { change, file } => {
                 write!(f, "change `{change}`: there is no file {}", file.display())

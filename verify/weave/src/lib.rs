@@ -23,6 +23,10 @@
 //! The copy needs a module `mutant` with `selected() -> u32` (zero for no change) and `reach()`;
 //! [`Tree::add_module`] adds one.
 //!
+//! # Tables
+//! The mutants of this repository that are written by hand are a [`Table`] beside the source; [`Library`] is what a build
+//! script does with it.
+//!
 //! # Limits
 //! Signatures, constants, and code that a `macro_rules!` writes can't be changed. A function nested in another is a part
 //! of that other one. A `const fn` with changes is no longer `const` in the copy. Where a function returns `impl Trait`,
@@ -32,11 +36,15 @@
 mod change;
 mod error;
 mod function;
+mod library;
 mod switch;
+mod table;
 mod tokens;
 mod tree;
 
 pub use change::{Change, Edit, What};
 pub use error::Error;
 pub use function::{Function, functions};
+pub use library::Library;
+pub use table::{Mutant, Table};
 pub use tree::Tree;
