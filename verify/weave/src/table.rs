@@ -11,7 +11,8 @@
 //!
 //! A mutant of several edits has an array `[[mutant.edit]]` of `in`, `before`, `after`, and, where it is another file,
 //! `file`. Other keys of a mutant are its *columns*, which `columns.toml` in the folder declares: `kind = "Kind"` for a key
-//! whose value names a variant of `Kind`, `unless = "text"` for a text that a mutant may have or not. `items = '''..'''` at the head of a file is a text which the copy of
+//! whose value names a variant of `Kind`, `unless = "text"` for a text that a mutant may have or not, `scene = "function"` for
+//! the path of a function of the copy's unit tests that it may have or not. `items = '''..'''` at the head of a file is a text which the copy of
 //! that file has at its end, for what mutants call.
 
 use std::collections::BTreeMap;
@@ -30,12 +31,13 @@ use crate::error::Error;
 pub struct Table {
     mutants: Vec<Mutant>,
     items: Vec<(PathBuf, String)>,
-    /// Each with the `enum` whose variants it names, or `text`.
+    /// Each with the `enum` whose variants it names, `text`, or `function`.
     columns: BTreeMap<String, String>,
 }
 
 const COLUMNS: &str = "columns.toml";
 const TEXT: &str = "text";
+const FUNCTION: &str = "function";
 
 /// One row: a change, and what is said of it.
 #[derive(Clone, Debug)]
@@ -164,8 +166,8 @@ impl Table {
     }
 
     /// The text of a module with `enum Mutant`, whose variants are the mutants in order, and a constant `ROWS: &[Row]`
-    /// with what is said of each. `Row`, with a field for each column and `name`, `sentence`, `place`, and the types of
-    /// the columns are declared by the module above.
+    /// with what is said of each. The module above declares `Row`, with a field for each column (and `scene_fn` beside
+    /// `scene`, in tests, for a function) and `name`, `sentence`, `place`; and the types of the columns.
     ///
     /// # Errors
     /// A mutant lacks a column, or has one that is not declared.
@@ -182,6 +184,11 @@ impl Table {
                 let value = left.remove(key);
                 let _ = match value {
                     value if of == TEXT => write!(rows, ", {key}: {value:?}"),
+                    value if of == FUNCTION => {
+                        let path =
+                            value.as_ref().map_or("None".into(), |path| format!("Some({path})"));
+                        write!(rows, ", {key}: {value:?}, #[cfg(test)] {key}_fn: {path}")
+                    }
                     Some(value) => write!(rows, ", {key}: {of}::{}", pascal(&value)),
                     None => {
                         return Err(Error::Column { change: name.clone(), column: key.clone() });

@@ -43,7 +43,7 @@ impl<P: Platform> AddressSpace<P> {
         request: Request,
         generation: Generation,
     ) {
-        if let Some(tag) = self.shared_tag().tag() {
+        if let Some(tag) = self.shared_tag().after_asking() {
             broadcast::complete::<P>(broadcast_for(me, tag, request));
             let id = self.id().get();
             let uses = |cpu| P::slot(cpu).map_or(Uses::Nothing, |state| state.uses(id));

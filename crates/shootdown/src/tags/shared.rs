@@ -15,7 +15,7 @@
 //!   generation, as every flush reaches it. Without, take a slot, as ever. Then publish which.
 //! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done ([`SharedTag::moved`]). Otherwise ask
 //!   the CPUs that have the space loaded under a slot, or are switching, and wait for them; **then** look again, and
-//!   if there is a tag by now, broadcast as well ([`SharedTag::tag`]). A CPU that runs the space under the tag
+//!   if there is a tag by now, broadcast as well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag
 //!   has nothing to answer: whoever sees that it does sees the tag.
 //! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about to, moving → moved.
 //!   CPUs that run under a slot are told to load again; that is the caller's matter. Any flush may try.
@@ -118,6 +118,12 @@ impl SharedTag {
             Phase::Slots | Phase::Moving(_) => None,
             Phase::Moved(tag) => Some(tag),
         }
+    }
+
+    /// The tag to broadcast for after CPUs have been asked: the space may have got one meanwhile.
+    #[must_use]
+    pub fn after_asking(&self) -> Option<Tag> {
+        self.tag()
     }
 
     /// Gives the space a tag that has no entries on any CPU ([`super::broadcast::BroadcastTags::assign`]).
