@@ -1,4 +1,5 @@
-//! Weaves the mutants into a copy of the source of `shootdown-dma`, for its tests and for the model checker.
+//! Weaves the mutants into a copy of the source of `shootdown-dma`, for its tests and for the model
+//! checker.
 
 use std::path::Path;
 

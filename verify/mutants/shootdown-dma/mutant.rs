@@ -1,10 +1,11 @@
 //! The mutants of the library: one step taken out of an algorithm, or weakened.
 //!
-//! A step that nobody misses is either superfluous or badly tested. So each step that keeps a promise has a mutant, in the
-//! tables beside this file, and each row names what kills it:
+//! A step that nobody misses is either superfluous or badly tested. So each step that keeps a
+//! promise has a mutant, in the tables beside this file, and each row names what kills it:
 //!
-//! - `scene = "path"`: a function of the crate's unit tests that panics when the promise is broken. It is run here, once
-//!   as it is (it must pass) and once with the mutant on (it must panic, and must have come by the step).
+//! - `scene = "path"`: a function of the crate's unit tests that panics when the promise is broken.
+//!   It is run here, once as it is (it must pass) and once with the mutant on (it must panic, and
+//!   must have come by the step).
 //! - `loom = "loom_x.rs: test"`: a test of the model checker, in `verify/dma/tests`.
 //! - `test = "x.rs: test"`: an ordinary test there, which turns the mutant on itself.
 //! - `unless = "reason"`: nothing breaks, and why.
@@ -122,7 +123,8 @@ std::thread_local! {
     static REACHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The number of the change that is on in this thread; zero for none. The functions of the copy ask.
+/// The number of the change that is on in this thread; zero for none. The functions of the copy
+/// ask.
 #[inline]
 #[must_use]
 pub fn selected() -> u32 {

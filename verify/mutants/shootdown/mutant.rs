@@ -1,12 +1,12 @@
 //! The mutants of the library: one step taken out of a protocol, or weakened.
 //!
-//! Each names a fence, an ordering, a row of a decision table, a filter, a count, an acknowledgement, a
-//! wait, a quarantine or a reference. A test turns it on and expects the oracle, the model checker or a
-//! property to object: a step that nobody misses is either superfluous or badly tested. Steps that can be
-//! missed say why (`Mutant::equivalent`).
+//! Each names a fence, an ordering, a row of a decision table, a filter, a count, an
+//! acknowledgement, a wait, a quarantine or a reference. A test turns it on and expects the oracle,
+//! the model checker or a property to object: a step that nobody misses is either superfluous or
+//! badly tested. Steps that can be missed say why (`Mutant::equivalent`).
 //!
-//! This module is a part of the woven copies of the library only. The mutants themselves are in the tables
-//! beside this file.
+//! This module is a part of the woven copies of the library only. The mutants themselves are in the
+//! tables beside this file.
 
 mod list;
 
@@ -171,7 +171,8 @@ std::thread_local! {
     static REACHED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The number of the change that is on in this thread; zero for none. The functions of the copy ask.
+/// The number of the change that is on in this thread; zero for none. The functions of the copy
+/// ask.
 #[inline]
 #[must_use]
 pub fn selected() -> u32 {

@@ -19,8 +19,8 @@ pub struct Change {
 pub struct Edit {
     /// The file, from the root of the tree (`tags/shared.rs`).
     pub file: PathBuf,
-    /// The function, as [`Function::is_named`](crate::Function::is_named) takes it: `switch_to`, `PerCpu::set_lazy`,
-    /// `<PerCpu as Drop>::drop`.
+    /// The function, as [`Function::is_named`](crate::Function::is_named) takes it: `switch_to`,
+    /// `PerCpu::set_lazy`, `<PerCpu as Drop>::drop`.
     pub function: String,
     /// What is replaced, and by what.
     pub what: What,
@@ -29,8 +29,8 @@ pub struct Edit {
 /// What is replaced, and by what.
 #[derive(Clone, Debug)]
 pub enum What {
-    /// A text, which is found exactly once in the function. It is compared token by token: white space and comments
-    /// don't count.
+    /// A text, which is found exactly once in the function. It is compared token by token: white
+    /// space and comments don't count.
     Text {
         /// What stands there. It has a token at least, and its brackets are balanced.
         before: String,

@@ -119,7 +119,8 @@ impl fmt::Display for Error {
             }
             Self::NotOnce { change, file, function, text, times } => write!(
                 f,
-                "change `{change}`: in `{function}` of {} this text is found {times} times instead of once:\n{text}",
+                "change `{change}`: in `{function}` of {} this text is found {times} times instead of \
+                 once:\n{text}",
                 file.display()
             ),
             Self::Outside { change, file, function, range } => write!(

@@ -15,7 +15,8 @@ use crate::error::Error;
 /// A function of a file, with its place in the text.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Its path in the file: modules that stand in the file, the type or trait, the name (`PerCpu::set_lazy`).
+    /// Its path in the file: modules that stand in the file, the type or trait, the name
+    /// (`PerCpu::set_lazy`).
     pub path: String,
     /// The trait that it implements, if any.
     pub of_trait: Option<String>,
@@ -27,14 +28,16 @@ pub struct Function {
     pub constant: Option<Range<usize>>,
     /// Does it return `impl Trait`?
     pub returns_impl: bool,
-    /// Does it, or a module or `impl` block that holds it, stand under `#[cfg(test)]`, or is it a test?
+    /// Does it, or a module or `impl` block that holds it, stand under `#[cfg(test)]`, or is it a
+    /// test?
     pub is_test: bool,
     /// The places of all statements in its body, outer ones before those that they hold.
     pub statements: Vec<Range<usize>>,
 }
 
 impl Function {
-    /// Is this its name? Given is the path, or its end (`set_lazy`), or the trait too (`<PerCpu as Drop>::drop`).
+    /// Is this its name? Given is the path, or its end (`set_lazy`), or the trait too (`<PerCpu as
+    /// Drop>::drop`).
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let is_end = |name: &str| {
@@ -50,7 +53,8 @@ impl Function {
     }
 }
 
-/// The functions of a file that have a body, in the order of the text. Those inside of others are not told apart.
+/// The functions of a file that have a body, in the order of the text. Those inside of others are
+/// not told apart.
 ///
 /// # Errors
 /// The text is no Rust.

@@ -50,6 +50,7 @@ impl Library<'_> {
         for (file, items) in table.items() {
             tree.append(file, &format!("\n{items}"));
         }
+        tree.without_tests(); // they are run where the source is
         let module = self.mutants.join("mutant.rs");
         let text = std::fs::read_to_string(&module).map_err(|why| Error::Io(module, why))?;
         tree.add_module("mutant", text);

@@ -25,8 +25,8 @@ pub(crate) struct Changed {
 
 const REACH: &str = "crate::mutant::reach(); ";
 
-/// What is replaced in the text of a file so that a function has its changes; or the number of the change whose body
-/// is no Rust, and what the parser says.
+/// What is replaced in the text of a file so that a function has its changes; or the number of the
+/// change whose body is no Rust, and what the parser says.
 pub(crate) fn switch(
     text: &str,
     function: &Function,
@@ -63,7 +63,8 @@ pub(crate) fn switch(
 fn copy(text: &str, function: &Function, change: &Changed) -> Result<String, String> {
     let mut all = change.replacements.clone();
     for replacement in &change.replacements {
-        // Statements stand in the order of the text, those inside of others after them: the last one is the innermost.
+        // Statements stand in the order of the text, those inside of others after them: the last
+        // one is the innermost.
         let holds = |s: &&Range<usize>| {
             s.start <= replacement.range.start && replacement.range.start < s.end
         };

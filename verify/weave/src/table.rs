@@ -1,4 +1,5 @@
-//! Changes as a table beside the source: a folder of `.toml` files, one for each file of the source, with its path.
+//! Changes as a table beside the source: a folder of `.toml` files, one for each file of the
+//! source, with its path.
 //!
 //! ```toml
 //! [[mutant]]
@@ -9,11 +10,12 @@
 //! after = ""
 //! ```
 //!
-//! A mutant of several edits has an array `[[mutant.edit]]` of `in`, `before`, `after`, and, where it is another file,
-//! `file`. Other keys of a mutant are its *columns*, which `columns.toml` in the folder declares: `kind = "Kind"` for a key
-//! whose value names a variant of `Kind`, `unless = "text"` for a text that a mutant may have or not, `scene = "function"` for
-//! the path of a function of the copy's unit tests that it may have or not. `items = '''..'''` at the head of a file is a text which the copy of
-//! that file has at its end, for what mutants call.
+//! A mutant of several edits has an array `[[mutant.edit]]` of `in`, `before`, `after`, and, where
+//! it is another file, `file`. Other keys of a mutant are its *columns*, which `columns.toml` in
+//! the folder declares: `kind = "Kind"` for a key whose value names a variant of `Kind`, `unless =
+//! "text"` for a text that a mutant may have or not, `scene = "function"` for the path of a
+//! function of the copy's unit tests that it may have or not. `items = '''..'''` at the head of a
+//! file is a text which the copy of that file has at its end, for what mutants call.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -165,9 +167,10 @@ impl Table {
         (1..).zip(&self.mutants).map(change).collect()
     }
 
-    /// The text of a module with `enum Mutant`, whose variants are the mutants in order, and a constant `ROWS: &[Row]`
-    /// with what is said of each. The module above declares `Row`, with a field for each column (and `scene_fn` beside
-    /// `scene`, in tests, for a function) and `name`, `sentence`, `place`; and the types of the columns.
+    /// The text of a module with `enum Mutant`, whose variants are the mutants in order, and a
+    /// constant `ROWS: &[Row]` with what is said of each. The module above declares `Row`, with a
+    /// field for each column (and `scene_fn` beside `scene`, in tests, for a function) and `name`,
+    /// `sentence`, `place`; and the types of the columns.
     ///
     /// # Errors
     /// A mutant lacks a column, or has one that is not declared.

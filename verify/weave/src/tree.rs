@@ -91,8 +91,15 @@ impl Tree {
         self.add_file(format!("{name}.rs"), text);
     }
 
-    /// Takes the attributes and the documentation of the crate out of the root, `lib.rs`, so that a package can
-    /// `include!` it: the compiler takes them in the file only that it is called for.
+    /// Makes tests ordinary functions, which others call or nobody does.
+    pub fn without_tests(&mut self) {
+        for text in self.files.values_mut() {
+            *text = text.replace("#[test]", "");
+        }
+    }
+
+    /// Takes the attributes and the documentation of the crate out of the root, `lib.rs`, so that a
+    /// package can `include!` it: the compiler takes them in the file only that it is called for.
     ///
     /// # Errors
     /// The root is no Rust.
@@ -114,7 +121,8 @@ impl Tree {
     /// A copy of the tree with the changes in it.
     ///
     /// # Errors
-    /// A change names what is not there, its text is not found exactly once, or what it leaves is no Rust.
+    /// A change names what is not there, its text is not found exactly once, or what it leaves is
+    /// no Rust.
     pub fn weave(&self, changes: &[Change]) -> Result<Self, Error> {
         let mut numbers = BTreeSet::from([0]);
         let mut by_file: BTreeMap<&Path, Vec<(&Change, &Edit)>> = BTreeMap::new();
