@@ -2,7 +2,8 @@
 //! are in `tests/`. Empty without `cfg(loom)`.
 
 #![no_std]
-#![allow(warnings, clippy::all)] // of copies that have changes in them
+// Of copies that have changes in them, and no comments.
+#![allow(warnings, clippy::all, clippy::undocumented_unsafe_blocks)]
 
 #[cfg(loom)]
 include!(concat!(env!("OUT_DIR"), "/woven/lib.rs"));
