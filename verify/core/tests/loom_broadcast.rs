@@ -225,7 +225,7 @@ impl Space {
         self.loaded[cpu].store(SWITCHING, Ordering::Relaxed);
         fence(Ordering::SeqCst); // D1
         let generation = self.generation.load(Ordering::Acquire);
-        let loaded = match self.tag.after_asking() {
+        let loaded = match self.tag.tag() {
             Some(tag) => SHARED + u64::from(tag.0),
             None => {
                 if self.current[cpu].replace(generation) != generation {
@@ -262,7 +262,7 @@ impl Space {
         }
         let generation = self.generation.load(Ordering::Acquire);
         match self.loaded[cpu].load(Ordering::Relaxed) {
-            SLOT if self.tag.after_asking().is_some() => self.switch_to(cpu),
+            SLOT if self.tag.tag().is_some() => self.switch_to(cpu),
             SLOT => {
                 self.current[cpu].set(generation);
                 self.slot[cpu].set(false);
