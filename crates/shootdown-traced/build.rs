@@ -1,5 +1,17 @@
-//! Turns the traced atomics on: the only difference between this package and `shootdown`.
+//! Weaves the mutants into a copy of the source of `shootdown`, and turns the traced atomics on.
+
+use std::path::Path;
+
+use shootdown_weave::Library;
+
 fn main() {
     println!("cargo::rustc-cfg=shootdown_traced");
-    println!("cargo::rerun-if-changed=build.rs");
+    let library = Library {
+        source: Path::new("../shootdown/src"),
+        mutants: Path::new("../../verify/mutants/shootdown"),
+        more: &[],
+    };
+    if let Err(error) = library.write() {
+        panic!("{error}");
+    }
 }

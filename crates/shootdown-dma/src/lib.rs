@@ -23,24 +23,13 @@
 //!
 //! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
 //! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The features
-//! `vm-memory` and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`. The feature `mutants` is
-//! for this repository's own tests.
+//! `vm-memory` and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`.
 
 #![no_std]
 
 extern crate alloc;
-#[cfg(any(
-    test,
-    loom,
-    shootdown_traced,
-    feature = "mutants",
-    feature = "vm-memory",
-    feature = "vfio"
-))]
+#[cfg(any(test, loom, shootdown_traced, feature = "vm-memory", feature = "vfio"))]
 extern crate std;
-
-#[macro_use]
-mod without;
 
 pub mod addr;
 pub mod bounce;
@@ -50,9 +39,6 @@ mod held;
 pub mod invalidate;
 pub mod iova;
 pub mod local;
-#[cfg(any(test, loom, shootdown_traced, feature = "mutants"))]
-#[doc(hidden)]
-pub mod mutant;
 pub mod pinned;
 pub mod sync;
 pub mod table;

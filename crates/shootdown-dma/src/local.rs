@@ -239,7 +239,7 @@ impl<T> Cell<T> {
     #[inline]
     fn swap(&self) -> Option<Inside<'_, T>> {
         // ORDERING [O1]: Acquire, with the Release of whoever left last.
-        if !take(&self.busy) && !without!(CellNotTaken) {
+        if !take(&self.busy) {
             return None;
         }
         Some(Inside { flag: &self.busy, cell: self })
@@ -256,7 +256,7 @@ impl<T> Cell<T> {
         self.busy.store(true, Ordering::Relaxed);
         light_fence();
         let inside = Inside { flag: &self.busy, cell: self };
-        if self.claimed.load(order!(ClaimReadRelaxed, Acquire)) && !without!(ClaimUnseen) {
+        if self.claimed.load(Ordering::Acquire) {
             return None;
         }
         self.stirred.store(true, Ordering::Relaxed);
@@ -271,12 +271,12 @@ impl<T> Cell<T> {
             return None;
         }
         let inside = Inside { flag: &self.claimed, cell: self };
-        if !without!(ClaimUnfenced) && !pinned.barrier(cpu) {
+        if !pinned.barrier(cpu) {
             return None;
         }
         for _ in 0..turns {
             // ORDERING [C2].
-            if !self.busy.load(Ordering::Acquire) || without!(OwnerOverlooked) {
+            if !self.busy.load(Ordering::Acquire) {
                 return Some(inside);
             }
             spin_loop();
@@ -310,7 +310,7 @@ impl<T> Drop for Inside<'_, T> {
     #[inline]
     fn drop(&mut self) {
         // ORDERING [O2] [C3]: Release, with the Acquire of whoever enters next.
-        self.flag.store(false, order!(LeaveRelaxed, Release));
+        self.flag.store(false, Ordering::Release);
     }
 }
 

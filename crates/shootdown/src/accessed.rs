@@ -141,7 +141,7 @@ impl<P: Platform> Ages<P> {
     /// A flag that was raised counts for all slots.
     fn collect(&self) {
         // ORDERING: A2, with the fence of whoever raised it
-        if self.due.load(Ordering::Relaxed) && self.due.swap(false, order!(DueRelaxed, Acquire)) {
+        if self.due.load(Ordering::Relaxed) && self.due.swap(false, Ordering::Acquire) {
             self.due_slots.store(u32::MAX, Ordering::Relaxed);
         }
     }
@@ -165,9 +165,7 @@ impl<P: Platform> AddressSpace<P> {
             me.stats.accessed_left.inc();
             return Ok(Aged::Left);
         }
-        if !without!(AgeWithoutPublish) {
-            P::Regime::publish();
-        }
+        P::Regime::publish();
         me.stats.accessed_owed.inc();
         if let Some(strategy) = current::strategy::<P>() {
             self.issue(pin, me, strategy, Request::pages(range));
@@ -175,21 +173,20 @@ impl<P: Platform> AddressSpace<P> {
         }
         if accessed == Accessed::Generation {
             // ORDERING: A1, with the Acquire in `number`
-            self.ages().fetch_add(u64::from(!without!(AgeNotCounted)), order!(AgeRelaxed, Release));
+            self.ages().fetch_add(1, Ordering::Release);
         }
         // A CPU that runs the space under a tag for all CPUs compares nothing.
         let looks = accessed == Accessed::AtSwitch || current::shared::<P>().is_some();
-        if looks && !without!(AgeWithoutFence) {
+        if looks {
             fence(Ordering::SeqCst); // ORDERING: A3, with the fence of D1 in `switch_to`
         }
         if accessed == Accessed::AtSwitch {
             for state in self.cpus().iter().filter_map(P::slot) {
                 // ORDERING: A2, with the swap in `collect`: the fence comes before it
-                state.ages.due.store(!without!(DueNotRaised), Ordering::Relaxed);
+                state.ages.due.store(true, Ordering::Relaxed);
             }
         }
-        if looks && !without!(AgeSharedForgotten) && self.issue_if_shared(me, Request::pages(range))
-        {
+        if looks && self.issue_if_shared(me, Request::pages(range)) {
             return Ok(Aged::Issued);
         }
         Ok(Aged::Owed)
@@ -198,7 +195,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// The space's number now.
 pub(crate) fn number<P: Platform>(space: &AddressSpace<P>) -> u64 {
-    space.ages().load(order!(AgeSeenRelaxed, Acquire)) // ORDERING: A1
+    space.ages().load(Ordering::Acquire) // ORDERING: A1
 }
 
 /// Are entries of the small or of the large pages dropped like this?
@@ -209,20 +206,19 @@ fn in_force<P: Platform>(accessed: Accessed) -> bool {
 
 /// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in any case. Says
 /// whether it must be, and takes it that it will. `joined`: this CPU was not in the space's set, and nobody told it
-/// anything. Call it with interrupts off, after the fence of D1. (`early`: the space's number as it was before; of a mutant.)
+/// anything. Call it with interrupts off, after the fence of D1.
 pub(crate) fn must_flush<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,
     slot: Slot,
     joined: bool,
     empty: bool,
-    early: Option<u64>,
 ) -> bool {
     let mut must = false;
     if in_force::<P>(Accessed::AtSwitch) {
         me.ages.collect();
         let (due, bit) = (me.ages.due_slots.load(Ordering::Relaxed), 1 << slot.0);
-        must |= (due & bit != 0 || joined && !without!(JoinerTrusts)) && !without!(DueIgnored);
+        must |= due & bit != 0 || joined;
         if due & bit != 0 {
             me.ages.due_slots.store(due & !bit, Ordering::Relaxed);
         }
@@ -233,8 +229,8 @@ pub(crate) fn must_flush<P: Platform>(
         if now != 0 || empty {
             let seen = &me.ages.seen.as_ref()[slot.index()];
             let before = seen.load(Ordering::Relaxed);
-            must |= before != early.unwrap_or(now) && !without!(AgeIgnored);
-            if before != now && !(empty && without!(AgeOfSlotKept)) {
+            if before != now {
+                must = true;
                 seen.store(now, Ordering::Relaxed);
             }
         }
@@ -251,7 +247,7 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
         return;
     }
     let slot = me.order().current();
-    if must_flush(me, space, slot, false, false, None) {
+    if must_flush(me, space, slot, false, false) {
         respond::over_flush(me);
     }
 }
@@ -262,13 +258,11 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
 pub fn tick<P: Platform>(pin: &P::Pin) {
     let me = PerCpu::<P>::here(pin);
     let loaded = me.loaded();
-    if respond::is_switching(me) || me.is_lazy(loaded, me.order()) || without!(TickForgotten) {
+    if respond::is_switching(me) || me.is_lazy(loaded, me.order()) {
         return; // the switch sees to it; a lazy CPU uses no entry until it does
     }
     if let Some(space) = me.space() {
         honour(me, space);
-        if !without!(LaterTickForgotten) {
-            later::come_by(pin.cpu(), me, space);
-        }
+        later::come_by(pin.cpu(), me, space);
     }
 }

@@ -164,22 +164,21 @@ impl<P: Platform> Mailbox<P> {
     /// Asks for a catching up.
     pub fn defer(&self) {
         // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change counted
-        self.deferred.store(true, order!(DeferRelaxed, Release));
+        self.deferred.store(true, Ordering::Release);
     }
 
     /// Was a catching up asked for?
     pub fn take_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Relaxed)
-            && self.deferred.swap(false, order!(TakeDeferredRelaxed, AcqRel))
+        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
     }
 
     fn post(&self, from: CpuId) {
         let word = from.index() / WORD;
         // ORDERING: C1
-        self.from.words()[word].fetch_or(1 << (from.index() % WORD), order!(PostRelaxed, AcqRel));
-        if P::Mask::words(&self.from).len() > 1 && !without!(SummaryForgotten) {
+        self.from.words()[word].fetch_or(1 << (from.index() % WORD), Ordering::AcqRel);
+        if P::Mask::words(&self.from).len() > 1 {
             // ORDERING: Release after the word, so that a set summary bit finds the word set
-            self.summary.fetch_or(1 << (word % WORD), order!(SummaryRelaxed, AcqRel));
+            self.summary.fetch_or(1 << (word % WORD), Ordering::AcqRel);
         }
     }
 
@@ -187,7 +186,7 @@ impl<P: Platform> Mailbox<P> {
     fn retract(&self, from: CpuId) -> bool {
         let bit = 1 << (from.index() % WORD);
         let word = &self.from.words()[from.index() / WORD];
-        word.fetch_and(!bit, order!(RetractRelaxed, AcqRel)) & bit != 0
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 }
 
@@ -239,7 +238,7 @@ pub(crate) unsafe fn post<P: Platform>(
     let call = &me.call;
     // Claimed by the CPU itself: a handler that interrupts between the two finds the claim and is
     // refused, or comes before it and is done when we go on.
-    if call.busy.load(Ordering::Relaxed) && !without!(BusyIgnored) {
+    if call.busy.load(Ordering::Relaxed) {
         return Err(CallError::Reentered);
     }
     call.busy.store(true, Ordering::Relaxed);
@@ -258,15 +257,11 @@ pub(crate) unsafe fn post<P: Platform>(
     }
     // ORDERING: D4: posted before the look at the online set; partner: the fence in `cpu::offline`.
     // A CPU that left before it could see the post needs nothing: take the post back.
-    if !without!(PostWithoutFence) {
-        fence(Ordering::SeqCst);
-    }
+    fence(Ordering::SeqCst);
     let posted = Posted { targets, from };
     let online = P::system().online_of(&targets);
     for (w, bits) in targets.words().iter().enumerate() {
-        if !without!(AbsentNotTakenBack) {
-            posted.take_back(me, w, bits & !online.words()[w]);
-        }
+        posted.take_back(me, w, bits & !online.words()[w]);
     }
     Ok(posted)
 }
@@ -274,9 +269,6 @@ pub(crate) unsafe fn post<P: Platform>(
 impl<P: Platform> Posted<P> {
     /// Takes back what no target has begun; [`wait`](Self::wait) is then short.
     pub fn cancel(&self, me: &PerCpu<P>) {
-        if without!(CancelForgotten) {
-            return;
-        }
         for (w, bits) in self.targets.words().iter().enumerate() {
             self.take_back(me, w, *bits);
         }
@@ -287,16 +279,13 @@ impl<P: Platform> Posted<P> {
         let me = PerCpu::<P>::here(pin);
         let mut stalled = None;
         let mut turn = 0;
-        if without!(CallGivesUp) {
-            self.cancel(me);
-        }
         for (w, bits) in self.targets.words().iter().enumerate() {
             if *bits == 0 {
                 continue;
             }
             loop {
                 // ORDERING: C4
-                let left = me.call.pending.words()[w].load(order!(CallDoneRelaxed, Acquire));
+                let left = me.call.pending.words()[w].load(Ordering::Acquire);
                 if left == 0 {
                     break;
                 }
@@ -309,7 +298,7 @@ impl<P: Platform> Posted<P> {
         }
         compiler_fence(Ordering::SeqCst);
         me.call.busy.store(false, Ordering::Relaxed);
-        match stalled.filter(|_| !without!(CallStallForgotten)) {
+        match stalled {
             None => Ok(()),
             Some(cpu) => {
                 me.stats.stalls.inc();
@@ -328,8 +317,7 @@ impl<P: Platform> Posted<P> {
             left &= left - 1;
             #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
             let cpu = CpuId((w * WORD) as u32 + bit);
-            let retract =
-                |target: &PerCpu<P>| target.mailbox.retract(self.from) || without!(RetractTrusts);
+            let retract = |target: &PerCpu<P>| target.mailbox.retract(self.from);
             if P::slot(cpu).is_none_or(retract) {
                 me.call.pending.remove(cpu);
                 one = Some(cpu);
@@ -350,7 +338,7 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
         return 0;
     }
     // ORDERING: Acquire, with the Release in `post`
-    let mut summary = me.mailbox.summary.swap(0, order!(SummaryTakeRelaxed, AcqRel));
+    let mut summary = me.mailbox.summary.swap(0, Ordering::AcqRel);
     while summary != 0 {
         let mut word = summary.trailing_zeros() as usize;
         summary &= summary - 1;
@@ -368,7 +356,7 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
         return 0;
     }
     // ORDERING: C2
-    let mut bits = from.swap(0, order!(TakeRelaxed, AcqRel));
+    let mut bits = from.swap(0, Ordering::AcqRel);
     let mut served = 0;
     while bits != 0 {
         let bit = bits.trailing_zeros();
@@ -381,9 +369,6 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
         let mut ack = Ack { cpu, early, to: Some(AckTo::Descriptor(call)) };
-        if without!(AckBeforeCall) {
-            ack.fire();
-        }
         #[cfg(any(shootdown_traced, loom))]
         assert!(
             !func.is_null() && !data.is_null(),
@@ -469,7 +454,7 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
     }
     work();
     posted.wait(pin)?;
-    if without!(CallErrorForgotten) { Ok(()) } else { kicked }
+    kicked
 }
 
 /// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing: D4.)

@@ -278,7 +278,7 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
         // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
         // when an initiator (Acquire load in `remote_view`) reads the flag and leaves it alone.
-        let release = order!(SetLazyRelaxed, Release);
+        let release = Ordering::Release;
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
         } else {
@@ -355,27 +355,14 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
     if me.loaded() != Loaded::KERNEL {
         return Err(OnlineError::Loaded);
     }
-    if !without!(OnlineRemembers) {
-        slots::forget_others(me.private.ids.as_ref(), None);
-    }
-    if !without!(OnlineUnlisted) && !without!(OnlineListedLate) {
-        P::system().set_online(cpu, true);
-    }
+    slots::forget_others(me.private.ids.as_ref(), None);
+    P::system().set_online(cpu, true);
     // ORDERING: join before the flush; partner: the fence of an initiator between its change and its
     // read of the online set (`flush::flush_kernel`).
-    if !without!(OnlineWithoutFence) {
-        fence(Ordering::SeqCst);
-    }
+    fence(Ordering::SeqCst);
     P::Regime::load_kernel();
-    if !without!(OnlineKeeps) {
-        sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
-        if !without!(OnlineWithoutSync) {
-            P::Regime::sync(Reach::Local);
-        }
-    }
-    if without!(OnlineListedLate) {
-        P::system().set_online(cpu, true);
-    }
+    sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
+    P::Regime::sync(Reach::Local);
     Ok(())
 }
 
@@ -384,20 +371,12 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
 /// Call it with interrupts off. Until [`online`] is called again no user code runs here, and nothing that
 /// depends on kernel mappings that may change: kernel-range flushes do not reach this CPU any more.
 pub fn offline<P: Platform>(pin: &P::Pin) {
-    if !without!(OfflineDoesNotLeave) {
-        switch::leave::<P>(pin);
-    }
-    if !without!(OfflineStaysListed) {
-        P::system().set_online(pin.cpu(), false);
-    }
+    switch::leave::<P>(pin);
+    P::system().set_online(pin.cpu(), false);
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
     // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
-    if !without!(OfflineWithoutFence) {
-        fence(Ordering::SeqCst);
-    }
-    if !without!(OfflineDoesNotServe) {
-        let _ = serve::poll::<P>(pin);
-    }
+    fence(Ordering::SeqCst);
+    let _ = serve::poll::<P>(pin);
 }
 
 /// What an initiator sees of another CPU.
@@ -446,9 +425,9 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
         // ORDERING: Acquire, with the Release of whoever published this state: what came before is over
-        let loaded = Loaded(self.shared.loaded.load(order!(ViewRelaxed, Acquire)));
+        let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
-            return if without!(FilterSkipsSwitching) { View::Elsewhere } else { View::Switching };
+            return View::Switching;
         }
         if loaded.id() != id {
             return View::Elsewhere;
@@ -457,7 +436,7 @@ impl<P: Platform> PerCpu<P> {
             loaded.is_lazy()
         } else {
             // ORDERING: D3: read after `loaded` (Acquire above), written before it (`switch_to`)
-            Order(self.private.order.load(order!(LazyViewRelaxed, Acquire))).is_lazy()
+            Order(self.private.order.load(Ordering::Acquire)).is_lazy()
         };
         if lazy && policy.lazy != Lazy::Off { View::Lazy } else { View::Active }
     }

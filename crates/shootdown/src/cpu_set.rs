@@ -163,11 +163,11 @@ pub trait Mask: Send + Sync + 'static {
         if word.load(Ordering::Relaxed) & bit != 0 {
             return false;
         }
-        let new = word.fetch_or(bit, order!(InsertRelaxed, AcqRel)) & bit == 0;
+        let new = word.fetch_or(bit, Ordering::AcqRel) & bit == 0;
         let in_summary = 1 << (cpu.index() / WORD % WORD);
-        let marked = self.words().len() == 1 || without!(InsertMarkForgotten);
+        let marked = self.words().len() == 1;
         if !marked && self.summary().load(Ordering::Relaxed) & in_summary == 0 {
-            self.summary().fetch_or(in_summary, order!(InsertMarkRelaxed, AcqRel));
+            self.summary().fetch_or(in_summary, Ordering::AcqRel);
         }
         new
     }
@@ -182,27 +182,27 @@ pub trait Mask: Send + Sync + 'static {
             return false;
         }
         // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire below, C4)
-        word.fetch_and(!bit, order!(RemoveRelaxed, AcqRel)) & bit != 0
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Is the CPU in the set?
     fn contains(&self, cpu: CpuId) -> bool {
-        self.words().get(cpu.index() / WORD).is_some_and(|w| {
-            w.load(order!(ContainsRelaxed, Acquire)) & (1 << (cpu.index() % WORD)) != 0
-        })
+        self.words()
+            .get(cpu.index() / WORD)
+            .is_some_and(|w| w.load(Ordering::Acquire) & (1 << (cpu.index() % WORD)) != 0)
     }
 
     /// A copy. Each word is read once; CPUs may come and go between words.
     fn snapshot(&self) -> Self::Set {
         let mut set = Self::Set::EMPTY;
         let words = self.words();
-        let marks = || self.summary().load(order!(SnapshotMarksRelaxed, Acquire));
+        let marks = || self.summary().load(Ordering::Acquire);
         let mut summary = if words.len() == 1 { 1 } else { marks() };
         while summary != 0 {
             let first = summary.trailing_zeros() as usize;
             summary &= summary - 1;
             for w in (first..words.len()).step_by(WORD) {
-                set.words_mut()[w] = words[w].load(order!(SnapshotRelaxed, Acquire));
+                set.words_mut()[w] = words[w].load(Ordering::Acquire);
             }
         }
         set
@@ -213,7 +213,7 @@ pub trait Mask: Send + Sync + 'static {
         let mut common = *set;
         for (to, from) in common.words_mut().iter_mut().zip(self.words()) {
             if *to != 0 {
-                *to &= from.load(order!(CommonRelaxed, Acquire));
+                *to &= from.load(Ordering::Acquire);
             }
         }
         common

@@ -92,9 +92,7 @@ impl<P: Platform> Change<'_, P> {
     /// Becomes one change with a newer one of the same space.
     pub fn join(&mut self, newer: &Self) {
         self.request = match (self.request.what, newer.request.what) {
-            (What::Pages(before), What::Pages(range)) if !without!(BatchCoversLast) => {
-                Request::pages(before.merge(&range))
-            }
+            (What::Pages(before), What::Pages(range)) => Request::pages(before.merge(&range)),
             _ => newer.request,
         };
         self.hint.generation = newer.hint.generation;
@@ -145,7 +143,7 @@ impl<P: Platform> AddressSpace<P> {
             return Err(FlushError::Reentered);
         }
         let owed = self.owed_tables();
-        let whole = owed.is_some() && !without!(OwedIgnored);
+        let whole = owed.is_some();
         let request = if whole { Request::space() } else { request };
         // What comes to be owed while this flush runs is left to another: no look at a line that others have by then.
         let owing = self.is_owing();
@@ -166,12 +164,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             Err(e) => {
                 // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush does it.
-                let shared = looks_again && !without!(SharedFlushNotOwed);
-                if (request.freed_tables || shared) && !without!(OwedForgotten) {
+                if request.freed_tables || looks_again {
                     self.owe_tables(hint.generation);
-                }
-                if without!(OwedPaidByFailure) {
-                    self.paid_tables(hint.generation.0);
                 }
                 self.owe(hint.generation);
                 Err(e)
@@ -186,7 +180,7 @@ impl<P: Platform> AddressSpace<P> {
     /// [`FlushError::Kick`] when a CPU could not be interrupted.
     pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
         let me = PerCpu::<P>::here(pin);
-        let whole = self.owed_tables().is_some() && !without!(BeginOwedIgnored);
+        let whole = self.owed_tables().is_some();
         let request = if whole { Request::space() } else { request };
         let (change, started) = self.start(pin, me, request);
         let (Started { targets, .. }, Change { hint, looks_again, .. }) = (started, change);
@@ -198,8 +192,8 @@ impl<P: Platform> AddressSpace<P> {
         let told = tell(me, &targets);
         local_work(pin.cpu(), me, &[change]);
         request.count(me);
-        let owes = request.freed_tables || looks_again && !without!(SharedBeginNotOwed);
-        if told.is_err() && owes && !without!(BeginOwedForgotten) {
+        let owes = request.freed_tables || looks_again;
+        if told.is_err() && owes {
             self.owe_tables(hint.generation);
         }
         told.inspect_err(|_| self.owe(hint.generation))?;
@@ -214,15 +208,8 @@ impl<P: Platform> AddressSpace<P> {
         if current::strategy::<P>().is_none() {
             self.expect_to_tell(pin.cpu());
         }
-        let early = without!(SharedBroadcastEarly) && current::shared::<P>().is_some();
-        let early = if early { self.broadcast_if_moved(me, request) } else { None };
-        early.into_iter().for_each(broadcast::complete::<P>);
         let mut change = self.count(request);
-        let mut started = if early.is_some() {
-            Started::nobody(None)
-        } else {
-            self.find(pin, me, &mut change, Counted::Now)
-        };
+        let mut started = self.find(pin, me, &mut change, Counted::Now);
         if let Some(last) = started.issued {
             broadcast::complete::<P>(last);
             started.targets = self.completed(pin, me);
@@ -233,12 +220,10 @@ impl<P: Platform> AddressSpace<P> {
     /// Steps 1 and 2: from now on, who looks at the generation catches up.
     fn count(&self, request: Request) -> Change<'_, P> {
         let step = request.step(P::Regime::facts().ceiling);
-        if !without!(FlushWithoutPublish) {
-            P::Regime::publish();
-        }
-        let generation = if without!(NoGenerationBump) { self.generation() } else { self.bump() };
+        P::Regime::publish();
+        let generation = self.bump();
         let logs = P::policy().range_log && current::strategy::<P>().is_none();
-        if logs && !without!(RecordForgotten) {
+        if logs {
             self.log.record(generation, step);
         }
         let hint = Hint { generation, step };
@@ -258,9 +243,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(strategy) = current::strategy::<P>() {
             return Started::nobody(self.issue(pin, me, strategy, request));
         }
-        if !without!(FlushWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
-        }
+        fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
         let looks_again = current::shared::<P>().is_some();
         let issued = if looks_again { self.broadcast_if_moved(me, request) } else { None };
         if issued.is_some() {
@@ -274,10 +257,6 @@ impl<P: Platform> AddressSpace<P> {
             targets = P::system().online_of(&targets);
         }
         let mut trim = CpuSetOf::<P>::EMPTY;
-        if without!(FilterLosesOne) {
-            let lost = targets.iter().next();
-            lost.into_iter().for_each(|cpu| targets.remove(cpu));
-        }
         let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
         let each = counted == Counted::LongBefore || !tree::is_for::<P>(&targets);
         if policy.targeted && looks && !targets.is_empty() && each {
@@ -337,14 +316,11 @@ impl<P: Platform> AddressSpace<P> {
                 View::Switching => true,
                 // To be told to load the tag, or nothing.
                 View::Active | View::Lazy if shared != Phase::Slots => {
-                    state.uses(id) != Uses::Shared && !without!(FilterForgetsSlots)
+                    state.uses(id) != Uses::Shared
                 }
                 View::Active => {
-                    let answered = || {
-                        without!(FilterTrustsOvertaken)
-                            || is_done(state, id, generation, freed_tables)
-                    };
-                    let behind = (!overtaken || !answered()) && !without!(FilterSkipsActive);
+                    let answered = || is_done(state, id, generation, freed_tables);
+                    let behind = !overtaken || !answered();
                     if !behind {
                         me.stats.avoided_current.inc();
                     }
@@ -352,7 +328,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 View::Lazy => {
                     let told = match policy.lazy {
-                        Lazy::CatchUp => freed_tables && !without!(FilterSkipsLazyFreed),
+                        Lazy::CatchUp => freed_tables,
                         _ => true,
                     };
                     if !told {
@@ -365,9 +341,6 @@ impl<P: Platform> AddressSpace<P> {
                         me.stats.avoided_elsewhere.inc();
                     }
                     stale.insert(cpu);
-                    if without!(RemoteRemoval) {
-                        crate::cpu_set::Mask::remove(&self.presence.cpus, cpu);
-                    }
                     false
                 }
             };

@@ -177,14 +177,13 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// The item, when there is no room. The range is noted all the same.
     pub fn table_freed(&mut self, range: VaRange, item: K::Item) -> Result<(), K::Item> {
         self.changed(range);
-        self.freed_tables = !without!(GatherForgetsTables);
+        self.freed_tables = true;
         self.keep.push(item)
     }
 
     /// `range` changed and sets nothing free.
     pub fn changed(&mut self, range: VaRange) {
-        let before = self.range.filter(|_| !without!(GatherCoversLast));
-        self.range = Some(before.map_or(range, |r| r.merge(&range)));
+        self.range = Some(self.range.map_or(range, |r| r.merge(&range)));
     }
 
     /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and sets nothing
@@ -200,16 +199,16 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         range: VaRange,
         change: Change,
     ) -> Result<(), BreakFirst> {
-        if change.is_elided() || without!(UpdateElided) {
+        if change.is_elided() {
             change.count::<P>(pin);
             return Ok(());
         }
         self.changed(range);
         if let Change::Flush(Cached::Table) | Change::Break(Cached::Table) = change {
-            self.freed_tables |= !without!(UpdateForgetsTables);
+            self.freed_tables = true;
         }
         match change {
-            Change::Break(_) if !without!(BreakForgotten) => Err(BreakFirst),
+            Change::Break(_) => Err(BreakFirst),
             _ => Ok(()),
         }
     }
@@ -228,7 +227,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         if self.space.nests(PerCpu::<P>::here(pin), 1) {
             return Some(Request::space());
         }
-        let own = own.filter(|_| !without!(GatherWithoutFlush))?;
+        let own = own?;
         let pays = !self.space.is_owing() || self.space.pays_all(own);
         Some(if pays { own } else { Request { what: What::Space, ..own } })
     }
@@ -249,20 +248,12 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// The error and what was kept: nothing of it may be freed before another flush of the space is done.
     pub fn finish(self, pin: &P::Pin) -> Result<K, (FlushError, K)> {
         let request = self.request(pin);
-        let closed_early = without!(GatherClosesFirst);
-        if closed_early {
-            self.space.debts.close();
-        }
         let done = match request {
             Some(request) => self.space.flush(pin, request).map(drop),
             None => self.space.pay_besides(pin, 1),
         };
-        if closed_early {
-            self.space.debts.open();
-        }
         match done {
             Ok(()) => Ok(self.into_keep()),
-            Err(_) if without!(GatherErrorForgotten) => Ok(self.into_keep()),
             Err(e) => Err((e, self.into_keep())),
         }
     }
@@ -312,7 +303,7 @@ impl<P: Platform, K> Deferred<'_, P, K> {
     /// # Errors
     /// `self`, not done yet.
     pub fn poll(mut self) -> Result<K, Self> {
-        let done = self.ticket.as_mut().is_none_or(Ticket::poll) || without!(DeferredIgnoresTicket);
+        let done = self.ticket.as_mut().is_none_or(Ticket::poll);
         if done { Ok(self.into_keep()) } else { Err(self) }
     }
 

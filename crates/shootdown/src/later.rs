@@ -256,9 +256,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         }
         self.pages += pages;
         self.note(range);
-        if !without!(LaterStaysHere) {
-            crate::flush::here(pin.cpu(), me, change);
-        }
+        crate::flush::here(pin.cpu(), me, change);
         me.stats.lazily_owed.inc();
         Ok(())
     }
@@ -269,30 +267,23 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         };
         match was {
             Was::ReadOnly | Was::NeverWritten => {}
-            Was::MaybeWritten if without!(LaterTakesWritten) => {}
             Was::MaybeWritten => return Some(Why::MaybeWritten),
-            Was::Kernel if without!(LaterTakesKernel) => {}
             Was::Kernel => return Some(Why::Kernel),
-            Was::Table if without!(LaterTakesTables) => {}
             Was::Table => return Some(Why::Table),
-            Was::Device if without!(LaterTakesDevices) => {}
             Was::Device => return Some(Why::Device),
         }
-        if !forgets_by_itself::<P>() && !without!(LaterTakesBroadcast) {
+        if !forgets_by_itself::<P>() {
             return Some(Why::Broadcast);
         }
-        if self.pages + pages > max_pages && !without!(LaterTakesAll) {
+        if self.pages + pages > max_pages {
             return Some(Why::Full);
         }
         let own = self.debt.map(|debt| debt.generation());
-        let pending = self.space.owes_besides(own) && !without!(LaterIgnoresPending);
+        let pending = self.space.owes_besides(own);
         pending.then_some(Why::Pending)
     }
 
     fn note(&mut self, range: VaRange) {
-        if without!(LaterForgetsRanges) {
-            while self.ranges.pop().is_some() {}
-        }
         if self.ranges.push(range).is_err() {
             if let Some(last) = self.ranges.as_mut_slice().last_mut() {
                 *last = last.merge(&range);
@@ -320,7 +311,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     /// # Errors
     /// See [`FlushError`]. They must not be mapped yet.
     pub fn make_way(&mut self, pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
-        if !self.may_reuse(range) && !without!(LaterStaysInTheWay) {
+        if !self.may_reuse(range) {
             self.pay(pin, Need::Reuse)?;
         }
         Ok(())
@@ -333,7 +324,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     /// See [`FlushError`]. It is owed still.
     pub fn poll(&mut self, pin: &P::Pin, now: u64) -> Result<Option<K>, FlushError> {
         let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
-        let is_old = now.saturating_sub(self.since) > max_age && !without!(LaterIsNeverOld);
+        let is_old = now.saturating_sub(self.since) > max_age;
         let paid = match self.debt {
             Some(debt) if !is_old => self.is_paid(pin, &debt),
             _ => self.pay(pin, Need::Bound)?,
@@ -378,20 +369,10 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         if self.is_paid(pin, &debt) {
             return Ok(true);
         }
-        if without!(LaterPaysNothing) {
-            self.settled();
-            return Ok(true);
-        }
         let me = PerCpu::<P>::here(pin);
         let spare = if need == Need::Bound { Spare::Quiet } else { Spare::Current };
-        let paid = match pay_together(pin, me, &mut [debt], spare) {
-            Err(_) if without!(LaterErrorForgotten) => {
-                self.settled();
-                return Ok(true);
-            }
-            paid => paid?,
-        };
-        if paid.spared != 0 && !without!(LaterQuietAnswer) {
+        let paid = pay_together(pin, me, &mut [debt], spare)?;
+        if paid.spared != 0 {
             return Ok(false);
         }
         match (paid.interrupted, need) {
@@ -434,7 +415,7 @@ pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSp
     let caught_up = serve::exclusively(cpu, me, || {
         respond::catch_up(cpu, me, None, false, || {});
     });
-    if !caught_up && !without!(LaterNestedForgotten) {
+    if !caught_up {
         // We have interrupted this CPU's catching up, which may have read the generation before.
         respond::over_flush(me);
     }

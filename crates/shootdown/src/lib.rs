@@ -110,9 +110,6 @@
 #[cfg(any(test, shootdown_traced, loom))]
 extern crate std;
 
-#[macro_use]
-mod without;
-
 pub mod accessed;
 pub mod call;
 pub mod cpu;
@@ -126,8 +123,6 @@ pub mod ids;
 pub mod later;
 #[cfg(shootdown_traced)]
 pub mod layout;
-#[cfg(any(shootdown_traced, loom))]
-pub mod mutant;
 mod owed;
 pub mod paravirt;
 pub mod pinned;

@@ -61,24 +61,20 @@ impl Debts {
 
     /// A gather begins.
     pub fn open(&self) {
-        if !without!(GatherNotCounted) {
-            // ORDERING: W1
-            self.gathers.fetch_add(1, Ordering::Relaxed);
-        }
+        // ORDERING: W1
+        self.gathers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A gather is over: its flush has returned, or what it owes is [owed](Self::owe).
     pub fn close(&self) {
-        if !without!(GatherNotCounted) {
-            // ORDERING: W2
-            self.gathers.fetch_sub(1, order!(GatherClosesRelaxed, Release));
-        }
+        // ORDERING: W2
+        self.gathers.fetch_sub(1, Ordering::Release);
     }
 
     /// Are gathers open besides so many of the caller's own?
     pub fn others_are_open(&self, own: u32) -> bool {
         // ORDERING: W3
-        self.gathers.load(order!(GathersSeenRelaxed, Acquire)) > own
+        self.gathers.load(Ordering::Acquire) > own
     }
 
     /// A change of this generation has been counted, and its flush is put off or has failed.
@@ -91,19 +87,19 @@ impl Debts {
     pub fn outstanding(&self) -> Option<Generation> {
         let owed = self.owed.load(Ordering::Relaxed); // ORDERING: W4
         // ORDERING: W6
-        let paid = self.paid.load(order!(PaymentSeenRelaxed, Acquire));
+        let paid = self.paid.load(Ordering::Acquire);
         (owed > paid).then_some(Generation(owed))
     }
 
     /// Has every CPU answered for all changes up to this generation?
     pub fn has_paid(&self, generation: Generation) -> bool {
         // ORDERING: W6
-        self.paid.load(order!(PaymentSeenRelaxed, Acquire)) >= generation.0
+        self.paid.load(Ordering::Acquire) >= generation.0
     }
 
     /// Every CPU has answered for all changes up to this generation.
     pub fn pay(&self, generation: Generation) {
         // ORDERING: W5
-        self.paid.fetch_max(generation.0, order!(PaymentRelaxed, Release));
+        self.paid.fetch_max(generation.0, Ordering::Release);
     }
 }

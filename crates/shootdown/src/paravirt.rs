@@ -88,22 +88,14 @@ impl PreemptedWord {
 
     /// The hypervisor's half: the CPU has stopped, and makes no access and no walk until it [`resumes`](Self::resumes).
     pub fn stopped(&self) {
-        self.0.store(Self::PREEMPTED, order!(StoppedRelaxed, Release)); // ORDERING: V1
+        self.0.store(Self::PREEMPTED, Ordering::Release); // ORDERING: V1
     }
 
     /// The hypervisor's half: the CPU will run. If it says so, the CPU must forget every translation first, of every
     /// tag, global and non-leaf entries included.
     #[must_use = "a CPU that is asked to forget must do so before its first instruction"]
     pub fn resumes(&self) -> bool {
-        let order = order!(ResumesRelaxed, AcqRel); // ORDERING: V3
-        let was = if without!(ResumesInTwoSteps) {
-            let was = self.0.load(Ordering::Acquire);
-            self.0.store(0, Ordering::Release);
-            was
-        } else {
-            self.0.swap(0, order)
-        };
-        was & Self::FLUSH != 0
+        self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
     /// Does the CPU run, as far as anyone can tell?
@@ -119,15 +111,9 @@ impl PreemptedWord {
         // Fails again only when another initiator marks (once) or the CPU has run meanwhile.
         while word & Self::PREEMPTED != 0 {
             let marked = word | Self::FLUSH;
-            if without!(MarkStoredBlindly) {
-                self.0.store(marked, Ordering::Release);
-                return true;
-            }
             // ORDERING: V2. A mark that is there already is written again, for what this initiator stored.
-            let order = order!(MarkRelaxed, AcqRel);
-            match self.0.compare_exchange(word, marked, order, Ordering::Relaxed) {
+            match self.0.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
-                Err(_) if without!(MarkFailureTrusted) => return true,
                 Err(now) => word = now,
             }
         }
@@ -181,9 +167,6 @@ impl Runs {
             list.used += 1;
             left -= u64::from(pages);
             start = start.wrapping_add(u64::from(pages) << Stride::Page4K.shift());
-        }
-        if without!(RunsCutShort) {
-            list.runs[list.used - 1].pages -= 1;
         }
         Some(list)
     }

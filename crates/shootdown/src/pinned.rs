@@ -89,14 +89,12 @@ impl<P: Platform> AddressSpace<P> {
         let (Some(tags), Some(tag)) = (tags, self.tag()) else {
             return Err(PinTagError::NotPinned);
         };
-        if !without!(UnpinWithoutFlush) {
-            let user = user_tag::<P>(tag);
-            sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
-            if user != tag {
-                sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
-            }
-            sandwich::sync_everywhere::<P>(Invalidate::Tag(user));
+        let user = user_tag::<P>(tag);
+        sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
+        if user != tag {
+            sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
         }
+        sandwich::sync_everywhere::<P>(Invalidate::Tag(user));
         if !self.presence.unpin() {
             return Err(PinTagError::NotPinned);
         }

@@ -139,9 +139,7 @@ impl<M: Mask> Presence<M> {
         match strategy {
             Strategy::Always => {
                 self.cpus.insert(cpu);
-                if !without!(EnterWithoutFence) {
-                    fence(Ordering::SeqCst); // ORDERING: P1, with the fence in `extent`
-                }
+                fence(Ordering::SeqCst); // ORDERING: P1, with the fence in `extent`
                 false
             }
             Strategy::Sticky => {
@@ -150,17 +148,13 @@ impl<M: Mask> Presence<M> {
                 false
             }
             Strategy::Active => {
-                if !without!(ActiveNotCounted) {
-                    self.active.fetch_add(1, Ordering::Relaxed);
-                }
+                self.active.fetch_add(1, Ordering::Relaxed);
                 self.cpus.insert(cpu);
-                if !without!(ActiveWithoutFence) {
-                    fence(Ordering::SeqCst); // ORDERING: P2, with the fence in `extent_active`
-                }
-                self.stale.remove(cpu) && !without!(StaleTagTrusted) // [P4]
+                fence(Ordering::SeqCst); // ORDERING: P2, with the fence in `extent_active`
+                self.stale.remove(cpu) // [P4]
             }
             Strategy::Trim => {
-                if self.cpus.insert(cpu) && !without!(JoinWithoutFence) {
+                if self.cpus.insert(cpu) {
                     fence(Ordering::SeqCst); // ORDERING: P1, with the fence in `extent`
                 }
                 false
@@ -171,7 +165,7 @@ impl<M: Mask> Presence<M> {
     fn own(&self, cpu: CpuId) {
         let me = cpu.0 + 1;
         // ORDERING: P1: who reads `SHARED` comes after the fence of the CPU that wrote it, and needs none
-        let owner = self.owner.load(order!(OwnerSeenRelaxed, Acquire));
+        let owner = self.owner.load(Ordering::Acquire);
         if owner == me || owner == SHARED {
             return;
         }
@@ -180,15 +174,12 @@ impl<M: Mask> Presence<M> {
                 .owner
                 .compare_exchange(UNOWNED, me, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        if !first && !without!(OwnerNeverShared) {
-            let sharing = if without!(SharedBeforeFence) { SHARED } else { SHARING };
-            self.owner.store(sharing, Ordering::Relaxed);
+        if !first {
+            self.owner.store(SHARING, Ordering::Relaxed);
         }
-        if !without!(OwnWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: P1, with the fence in `extent`
-        }
-        if !first && !without!(OwnerNeverShared) {
-            self.owner.store(SHARED, order!(SharedRelaxed, Release)); // ORDERING: P1
+        fence(Ordering::SeqCst); // ORDERING: P1, with the fence in `extent`
+        if !first {
+            self.owner.store(SHARED, Ordering::Release); // ORDERING: P1
         }
     }
 
@@ -199,7 +190,7 @@ impl<M: Mask> Presence<M> {
     pub fn left(&self, strategy: Strategy) {
         if strategy == Strategy::Active {
             // ORDERING: P3, with the Acquire in `extent_active`
-            self.active.fetch_sub(1, order!(LeftRelaxed, Release));
+            self.active.fetch_sub(1, Ordering::Release);
         }
     }
 
@@ -212,9 +203,7 @@ impl<M: Mask> Presence<M> {
     /// broadcast.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
-        if !without!(PinWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: P6, with the fence in `extent`
-        }
+        fence(Ordering::SeqCst); // ORDERING: P6, with the fence in `extent`
     }
 
     /// One does no more, and nothing is cached for it. `false`: there is none.
@@ -242,10 +231,8 @@ impl<M: Mask> Presence<M> {
     /// loaded, until the invalidation is complete. Read the tag after this.
     #[must_use]
     pub fn extent(&self, strategy: Strategy, cpu: CpuId, here: bool, freed_tables: bool) -> Extent {
-        if !without!(PresenceWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: P1, P6, with the fences in `enter` and `pin`
-        }
-        if self.is_pinned() && !without!(PinUnseen) {
+        fence(Ordering::SeqCst); // ORDERING: P1, P6, with the fences in `enter` and `pin`
+        if self.is_pinned() {
             return Extent::Broadcast;
         }
         match strategy {
@@ -272,20 +259,17 @@ impl<M: Mask> Presence<M> {
     fn extent_active(&self, cpu: CpuId, here: bool, freed_tables: bool) -> Extent {
         let mine = u32::from(here);
         // First without dirtying anything: if others are active, the broadcast reaches everyone.
-        let freed_tables = freed_tables && !without!(ActiveIgnoresFreed);
         if freed_tables || self.active.load(Ordering::Relaxed) > mine {
             return Extent::Broadcast;
         }
         let held = self.cpus.snapshot();
-        for other in held.iter().filter(|c| (!here || *c != cpu) && !without!(StaleNotNoted)) {
+        for other in held.iter().filter(|c| !here || *c != cpu) {
             self.stale.insert(other); // [P4]
         }
-        if !without!(StaleWithoutFence) {
-            fence(Ordering::SeqCst); // ORDERING: P2, with the fence in `enter`
-        }
+        fence(Ordering::SeqCst); // ORDERING: P2, with the fence in `enter`
         // [P3]
         match self.active.load(Ordering::Acquire) {
-            n if n > mine && !without!(ActiveOnceIsEnough) => Extent::Broadcast,
+            n if n > mine => Extent::Broadcast,
             0 => Extent::None,
             _ => Extent::Local,
         }

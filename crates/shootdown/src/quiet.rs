@@ -111,15 +111,15 @@ impl<P: Platform> System<P> {
         let wanted = self.kernel_changes().wanted.load(Ordering::Relaxed);
         let count = &self.kernel_changes().count;
         // ORDERING: Q2, with the Acquire in `from_user`
-        wanted.then(|| count.fetch_add(1, order!(QuietCountRelaxed, AcqRel)) + 1)
+        wanted.then(|| count.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// Takes the CPUs in user mode out of `targets`; returns how many.
     pub(crate) fn leave_quiet_alone(&self, targets: &mut CpuSetOf<P>) -> u32 {
         let all = *targets;
         // ORDERING: Q3, with the Release in `to_user`
-        let seen = order!(QuietSeenRelaxed, Acquire);
-        let quiet = |cpu: &_| P::slot(*cpu).is_some_and(|s| s.quiet.in_user.load(seen));
+        let in_user = |state: &PerCpu<P>| state.quiet.in_user.load(Ordering::Acquire);
+        let quiet = |cpu: &_| P::slot(*cpu).is_some_and(in_user);
         let mut count = 0;
         for cpu in all.iter().filter(quiet) {
             targets.remove(cpu);
@@ -137,12 +137,8 @@ pub fn to_user<P: Platform>(pin: &P::Pin) {
         quiet.opted_in.store(true, Ordering::Relaxed);
         P::system().kernel_changes().wanted.store(true, Ordering::Relaxed);
     }
-    if without!(QuietCurrentOnLeaving) {
-        let count = P::system().kernel_changes().count.load(Ordering::Relaxed);
-        quiet.current.store(count, Ordering::Relaxed);
-    }
     // ORDERING: Q3, with the Acquire in `leave_quiet_alone`
-    quiet.in_user.store(true, order!(QuietLeavesRelaxed, Release));
+    quiet.in_user.store(true, Ordering::Release);
 }
 
 /// This CPU has come from user mode, or may have. Returns whether it had to forget everything. With interrupts off,
@@ -153,24 +149,16 @@ pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
     if !me.quiet.opted_in.load(Ordering::Relaxed) {
         return false;
     }
-    let count = || P::system().kernel_changes().count.load(order!(QuietCountSeenRelaxed, Acquire));
-    let early = without!(QuietReadsFirst).then(count);
     me.quiet.in_user.store(false, Ordering::Relaxed);
-    if !without!(QuietEntersWithoutFence) {
-        fence(Ordering::SeqCst); // ORDERING: Q1, with the fence of D4 in `flush::everywhere`
-    }
-    let now = early.unwrap_or_else(count); // ORDERING: Q2
+    fence(Ordering::SeqCst); // ORDERING: Q1, with the fence of D4 in `flush::everywhere`
+    let now = P::system().kernel_changes().count.load(Ordering::Acquire); // ORDERING: Q2
     let missed = now != me.quiet.current.load(Ordering::Relaxed);
     if missed {
-        if !without!(QuietTrusts) {
-            P::Regime::invalidate(Invalidate::Everything, Reach::Local);
-            switch::settle::<P>();
-        }
+        P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+        switch::settle::<P>();
         me.quiet.current.store(now, Ordering::Relaxed);
         me.stats.quiet_catch_ups.inc();
     }
-    if !without!(LaterEntryForgotten) {
-        later::come_by_chance(pin.cpu(), me);
-    }
+    later::come_by_chance(pin.cpu(), me);
     missed
 }

@@ -49,8 +49,7 @@ impl Step {
     /// space), stride (2 bits), freed tables (1 bit). What does not fit is rounded up to the whole
     /// space.
     fn pack(self) -> u64 {
-        let freed = self.freed_tables && !without!(RecordForgetsFreed);
-        let freed = u64::from(freed) << (PAGE_BITS + COUNT_BITS + 2);
+        let freed = u64::from(self.freed_tables) << (PAGE_BITS + COUNT_BITS + 2);
         let Some(range) = self.range else {
             return freed;
         };
@@ -117,19 +116,8 @@ impl Steps {
         &self.steps[..self.len]
     }
 
-    /// Forgets all but the newest (a mutant's doing).
-    pub fn keep_newest(&mut self) {
-        if let Some(last) = self.as_slice().last().copied() {
-            self.steps[0] = last;
-            self.len = 1;
-        }
-    }
-
     /// Did any of them free tables?
     pub fn freed_tables(&self) -> bool {
-        if without!(ReplayForgetsFreed) {
-            return self.as_slice().last().is_some_and(|s| s.freed_tables);
-        }
         self.as_slice().iter().any(|s| s.freed_tables)
     }
 
@@ -160,37 +148,32 @@ impl RangeLog {
         let entry = self.entry(generation.0);
         let seen = entry.stamp.load(Ordering::Relaxed);
         let stamp = generation.0 << 1;
-        let written = seen & WRITING != 0 && !without!(RecordIgnoresWriter);
-        if written || seen >= stamp && !without!(RecordOverwritesNewer) {
+        if seen & WRITING != 0 || seen >= stamp {
             return;
         }
         let claimed = entry
             .stamp
             .compare_exchange(seen, stamp | WRITING, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok();
-        if !claimed && !without!(RecordClaimIgnored) {
+        if !claimed {
             return;
         }
-        if !without!(RecordWithoutFence) {
-            fence(Ordering::Release); // ORDERING: R1, with the fence R3 in `read_one`
-        }
+        fence(Ordering::Release); // ORDERING: R1, with the fence R3 in `read_one`
         entry.step.store(step.pack(), Ordering::Relaxed);
         // ORDERING: R2, with the first load in `read_one`
-        entry.stamp.store(stamp, order!(StampRelaxed, Release));
+        entry.stamp.store(stamp, Ordering::Release);
     }
 
     fn read_one(&self, generation: u64) -> Option<Step> {
         let entry = self.entry(generation);
         let stamp = generation << 1;
         // ORDERING: R2, with the last store in `record`
-        if entry.stamp.load(order!(StampSeenRelaxed, Acquire)) != stamp {
+        if entry.stamp.load(Ordering::Acquire) != stamp {
             return None;
         }
         let word = entry.step.load(Ordering::Relaxed);
-        if !without!(ReadWithoutFence) {
-            fence(Ordering::Acquire); // ORDERING: R3, with the fence R1 in `record`
-        }
-        let same = entry.stamp.load(Ordering::Relaxed) == stamp || without!(StepReadOnce);
+        fence(Ordering::Acquire); // ORDERING: R3, with the fence R1 in `record`
+        let same = entry.stamp.load(Ordering::Relaxed) == stamp;
         same.then(|| Step::unpack(word))
     }
 

@@ -159,7 +159,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.
     pub fn before_write_back(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
-        if self.dirty && !without!(DirtyUnmappingForgotten) { self.pay(pin) } else { Ok(()) }
+        if self.dirty { self.pay(pin) } else { Ok(()) }
     }
 
     /// Pays all, and hands back what may now be freed.
@@ -168,8 +168,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// The error and the batch: it owes what it owed; finish it again.
     pub fn finish(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
         match self.pay(pin) {
-            Err(e) if !without!(BatchErrorForgotten) => Err((e, self)),
-            _ => {
+            Err(e) => Err((e, self)),
+            Ok(()) => {
                 // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
                 let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
                 core::mem::forget(self);
@@ -179,14 +179,10 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     }
 
     fn pay(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
-        if without!(BatchPaysNothing) {
-            return Ok(());
-        }
         let me = PerCpu::<P>::here(pin);
-        let debts = if without!(BatchPaysFirstOnly) { 1 } else { N };
-        let debts = debts.min(self.debts.as_slice().len());
+        let debts = self.debts.as_slice().len();
         if debts != 0 {
-            pay_together(pin, me, &mut self.debts.as_mut_slice()[..debts], Spare::Nobody)?;
+            pay_together(pin, me, self.debts.as_mut_slice(), Spare::Nobody)?;
         }
         me.stats.owed.add(self.unmapped);
         me.stats.paid.add(debts as u64);

@@ -100,13 +100,12 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Nothing;
     };
-    let by_slot = without!(SharedAnswersBySlot) && me.runs_shared();
-    if current::shared::<P>().is_some() && !by_slot {
+    if current::shared::<P>().is_some() {
         if me.runs_shared() {
             ack();
             return Response::Current;
         }
-        if let Some(tag) = space.shared_tag().tag().filter(|_| !without!(MovingStaysUnderSlot)) {
+        if let Some(tag) = space.shared_tag().tag() {
             switch::move_over(me, space, tag);
             ack();
             return Response::CaughtUp;
@@ -116,9 +115,7 @@ pub(crate) fn catch_up<P: Platform>(
     let slot = order.current();
     let have = me.generation_of(slot);
     let broadcast = current::strategy::<P>().is_some();
-    if !broadcast
-        && hint.is_some_and(|h| h.generation.0 <= have.0 + u64::from(without!(HintTrusts)))
-    {
+    if !broadcast && hint.is_some_and(|h| h.generation.0 <= have.0) {
         ack();
         return Response::Current;
     }
@@ -131,33 +128,23 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Current;
     }
-    if want == have || without!(CurrentTrusts) && want.0 == have.0 + 1 {
+    if want == have {
         ack();
         return Response::Current;
     }
     let plan = plan(me, space, hint, have, want);
     let freed_tables = plan.freed_tables();
     if me.is_lazy(me.loaded(), order) {
-        if policy.lazy == Lazy::CatchUp && (!freed_tables || without!(LazyStaysFreed)) {
-            if without!(LazyAdvances) {
-                me.set_generation_of(slot, want);
-            }
+        if policy.lazy == Lazy::CatchUp && !freed_tables {
             ack();
             return Response::Nothing;
-        }
-        if without!(AckBeforeUnload) {
-            ack();
-            switch::unload(me, cpu);
-            return Response::Left;
         }
         switch::unload(me, cpu);
         ack();
         return Response::Left;
     }
 
-    let early = (may_ack_early || without!(EarlyAckInTask))
-        && policy.early_ack
-        && (!freed_tables || without!(EarlyAckFreed));
+    let early = may_ack_early && policy.early_ack && !freed_tables;
     let mut ack = Some(ack);
     if early {
         // The generation goes with the acknowledgement, ahead of the invalidation, because both are on the
@@ -166,36 +153,29 @@ pub(crate) fn catch_up<P: Platform>(
         // non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::answer::is_done`
-        me.shared.acked.store(want.0, order!(EarlyAckRelaxed, Release));
+        me.shared.acked.store(want.0, Ordering::Release);
         if let Some(ack) = ack.take() {
             ack();
         }
         me.stats.early_acks.inc();
     }
-    if !without!(RespondWithoutInvalidate) {
-        match &plan {
-            Plan::Step(step) => invalidate_step(me, slot, *step),
-            Plan::Steps(steps) => {
-                for step in steps.as_slice() {
-                    invalidate_step(me, slot, *step);
-                }
-                if steps.as_slice().len() > 1 {
-                    me.stats.replayed.inc();
-                }
+    match &plan {
+        Plan::Step(step) => invalidate_step(me, slot, *step),
+        Plan::Steps(steps) => {
+            for step in steps.as_slice() {
+                invalidate_step(me, slot, *step);
             }
-            Plan::Tag { .. } => invalidate_tag(me, slot),
+            if steps.as_slice().len() > 1 {
+                me.stats.replayed.inc();
+            }
         }
-        switch::settle::<P>();
+        Plan::Tag { .. } => invalidate_tag(me, slot),
     }
+    switch::settle::<P>();
     if let Some(ack) = ack {
-        let want = if without!(CatchUpReadsGenerationLate) { space.generation() } else { want };
-        if !without!(CatchUpKeepsGeneration) {
-            me.set_generation_of(slot, want);
-        }
+        me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::answer::is_done`: done before it says so
-        if !without!(NoAck) {
-            me.shared.acked.store(want.0, order!(AckRelaxed, Release));
-        }
+        me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }
     Response::CaughtUp
@@ -209,9 +189,7 @@ fn plan<P: Platform>(
     want: Generation,
 ) -> Plan {
     let policy = P::policy();
-    let exact = hint.filter(|h| {
-        h.generation == want && have.0 + 1 == want.0 || without!(PartialOverMissedStep)
-    });
+    let exact = hint.filter(|h| h.generation == want && have.0 + 1 == want.0);
     if let Some(Hint { step, .. }) = exact {
         if policy.ranges && step.range.is_some() {
             return Plan::Step(step);
@@ -219,15 +197,12 @@ fn plan<P: Platform>(
         return Plan::Tag { freed_tables: step.freed_tables };
     }
     let log = if policy.range_log { space.log.read(have, want) } else { None };
-    let Some(mut steps) = log else {
+    let Some(steps) = log else {
         if hint.is_some_and(|h| h.step.range.is_some()) {
             me.stats.escalations.inc();
         }
-        return Plan::Tag { freed_tables: !without!(UnknownCountsAsLeaf) };
+        return Plan::Tag { freed_tables: true };
     };
-    if without!(ReplayOnlyNewest) {
-        steps.keep_newest();
-    }
     let ceiling = u64::from(P::Regime::facts().ceiling);
     match steps.strides() {
         Some(strides) if policy.ranges && strides <= ceiling => return Plan::Steps(steps),
@@ -251,17 +226,14 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
         return;
     };
     let tag = loaded_tag(me, slot);
-    let leaf_only = !step.freed_tables || without!(LeafOnlyFreed);
+    let leaf_only = !step.freed_tables;
     P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
     match P::Regime::facts().split_tables {
         SplitTables::No => {}
         SplitTables::Yes { invalidate_other_tag: true } if tags_on::<P>() => {
             let tag = user_tag::<P>(tag);
-            if !without!(OtherTagRangeForgotten) {
-                P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
-            }
+            P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
         }
-        SplitTables::Yes { .. } if without!(StepOwesNothing) => {}
         SplitTables::Yes { .. } => me.owe_user_half(slot),
     }
     me.stats.invalidated_ranges.inc();
@@ -269,11 +241,9 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
 }
 
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
-    if !without!(TagForgotten) {
-        P::Regime::invalidate(Invalidate::Tag(loaded_tag(me, slot)), Reach::Local);
-    }
+    P::Regime::invalidate(Invalidate::Tag(loaded_tag(me, slot)), Reach::Local);
     let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
-    if split && !without!(TagOwesNothing) {
+    if split {
         me.owe_user_half(slot);
     }
     me.stats.invalidated_tags.inc();

@@ -7,7 +7,7 @@ use crate::regime::{Invalidate, Reach, Regime};
 /// does it for Arm 813419): two at once can count as one.
 pub(crate) fn invalidate<P: Platform>(what: Invalidate, reach: Reach) {
     P::Regime::invalidate(what, reach);
-    if P::Regime::facts().errata.survives_once && !without!(SurvivorForgotten) {
+    if P::Regime::facts().errata.survives_once {
         match reach {
             Reach::Local => P::Regime::sync(reach),
             Reach::Broadcast => sync_everywhere::<P>(what),
@@ -20,7 +20,7 @@ pub(crate) fn invalidate<P: Platform>(what: Invalidate, reach: Reach) {
 /// to be complete with accesses still in flight.
 pub(crate) fn sync_everywhere<P: Platform>(last: Invalidate) {
     P::Regime::sync(Reach::Broadcast);
-    if P::Regime::facts().errata.repeat_sync && !without!(SyncNotRepeated) {
+    if P::Regime::facts().errata.repeat_sync {
         P::Regime::invalidate(last, Reach::Broadcast);
         P::Regime::sync(Reach::Broadcast);
     }

@@ -47,9 +47,9 @@ pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
 pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> bool {
     let me = PerCpu::<P>::here(pin);
     let loaded = me.loaded();
-    (loaded.id() == space.id().get() || without!(UserAccessElsewhere))
-        && (!me.is_lazy(loaded, me.order()) || without!(UserAccessLazy))
-        && (!me.rare.serving.load(Ordering::Relaxed) || without!(UserAccessWhileServing))
+    loaded.id() == space.id().get()
+        && !me.is_lazy(loaded, me.order())
+        && !me.rare.serving.load(Ordering::Relaxed)
 }
 
 /// One turn of a wait loop: what [`Platform::relax`] asks for, then what others wait for.
@@ -66,14 +66,14 @@ pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(),
 /// The serving half of a turn.
 pub(crate) fn serve_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) {
     *turn = turn.wrapping_add(1);
-    let polls = *turn % 8 == 0 && !without!(TurnNeverPolls);
+    let polls = *turn % 8 == 0;
     let occasion = if polls { Occasion::Poll } else { Occasion::Turn };
     let _ = serve(pin, PerCpu::<P>::here(pin), occasion);
 }
 
 /// May this CPU wait for others? Not while it serves some: they could be waiting for it.
 pub(crate) fn may_wait<P: Platform>(me: &PerCpu<P>) -> bool {
-    P::may_wait() && (!me.rare.serving.load(Ordering::Relaxed) || without!(WaitsWhileServing))
+    P::may_wait() && !me.rare.serving.load(Ordering::Relaxed)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -90,8 +90,8 @@ enum Occasion {
 fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Served {
     // On the way out of a space that this CPU leaves while it serves others, it serves again when that is
     // over: only a switch, which has interrupts off, asks a non-maskable handler to come back.
-    let leaves = me.rare.serving.load(Ordering::Relaxed) && !without!(UnloadingAsksAgain);
-    if respond::is_switching(me) && !leaves && !without!(ServesWhileSwitching) {
+    let leaves = me.rare.serving.load(Ordering::Relaxed);
+    if respond::is_switching(me) && !leaves {
         return Served::Again;
     }
     let cpu = pin.cpu();
@@ -131,8 +131,8 @@ fn everything<P: Platform>(
 /// keep it.
 pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
     let Rare { serving, again, .. } = &me.rare;
-    if serving.load(Ordering::Relaxed) && !without!(NestedServes) {
-        again.store(!without!(NestedForgotten), Ordering::Relaxed);
+    if serving.load(Ordering::Relaxed) {
+        again.store(true, Ordering::Relaxed);
         return false;
     }
     serving.store(true, Ordering::Relaxed);

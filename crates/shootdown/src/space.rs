@@ -194,7 +194,7 @@ impl<P: Platform> AddressSpace<P> {
     #[must_use]
     pub fn generation(&self) -> Generation {
         // ORDERING: Acquire, with the Release in `bump`: whoever sees the number sees the tables.
-        Generation(self.hot.generation.load(order!(GenerationRelaxed, Acquire)))
+        Generation(self.hot.generation.load(Ordering::Acquire))
     }
 
     /// CPUs that may have the space loaded. Over-approximates.
@@ -222,12 +222,12 @@ impl<P: Platform> AddressSpace<P> {
     /// Counts a change.
     pub(crate) fn bump(&self) -> Generation {
         // ORDERING: Release, with the Acquire in `generation`
-        Generation(self.hot.generation.fetch_add(1, order!(BumpRelaxed, AcqRel)) + 1)
+        Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// A flush for freed tables failed: whatever flush comes next covers them too.
     pub(crate) fn owe_tables(&self, generation: Generation) {
-        self.hot.owed.fetch_max(generation.0, order!(OwedRelaxed, AcqRel));
+        self.hot.owed.fetch_max(generation.0, Ordering::AcqRel);
     }
 
     /// The generation of a failed flush for freed tables, if one is owed.
@@ -237,9 +237,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// What was owed when a flush began is paid now that it is done.
     pub(crate) fn paid_tables(&self, owed: u64) {
-        let (all, order) = (without!(OwedPaidTwice), order!(PaidRelaxed, AcqRel));
-        let owed = if all { self.hot.owed.load(Ordering::Relaxed) } else { owed };
-        let _ = self.hot.owed.compare_exchange(owed, 0, order, Ordering::Relaxed);
+        let _ = self.hot.owed.compare_exchange(owed, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them to
@@ -271,7 +269,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU itself
     /// may do this (I3), with interrupts off.
     pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
-        if me.loaded().id() != self.id().get() || without!(LeaveUnchecked) {
+        if me.loaded().id() != self.id().get() {
             if current::strategy::<P>().is_some() {
                 self.trim_here(cpu);
                 return;
@@ -291,13 +289,10 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
-        if self.presence.is_pinned() && !without!(RetireIgnoresPins) {
+        if self.presence.is_pinned() {
             return Err(RetireError::Pinned);
         }
         let me = pin.cpu();
-        if without!(SharedTagReleasedEarly) {
-            self.release_shared_tag();
-        }
         let mut lazy = CpuSetOf::<P>::EMPTY;
         let mut turn = 0;
         for cpu in self.cpus().iter() {
@@ -305,14 +300,12 @@ impl<P: Platform> AddressSpace<P> {
             loop {
                 match state.remote_view(self.id().get()) {
                     View::Elsewhere => break,
-                    View::Active if without!(RetireIgnoresActive) => break,
                     View::Active => return Err(RetireError::Loaded(cpu)),
                     View::Lazy => {
                         lazy.insert(cpu);
                         break;
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
-                    View::Switching if without!(RetireIgnoresSwitching) => break,
                     View::Switching => {
                         serve::wait_turn::<P>(pin, &mut turn)
                             .map_err(|Stalled| RetireError::Stalled)?;
@@ -324,14 +317,12 @@ impl<P: Platform> AddressSpace<P> {
             let here = PerCpu::<P>::here(pin);
             // A handler that comes in between waits with its work until the root is loaded.
             let unload = || switch::unload::<P>(here, me);
-            if without!(RetireLeavesOpenly) {
-                unload();
-            } else if !without!(RetireIgnoresItself) && !serve::exclusively(me, here, unload) {
+            if !serve::exclusively(me, here, unload) {
                 return Err(RetireError::WouldWait);
             }
             lazy.remove(me);
         }
-        if !lazy.is_empty() && !without!(RetireIgnoresLazy) {
+        if !lazy.is_empty() {
             let id = self.id().get();
             call::call_on::<P, _>(pin, &lazy, &|cpu| {
                 if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {

@@ -82,7 +82,7 @@ impl LastFault {
         renew(&self.entry, entry);
         renew(&self.generation, generation);
         let before = self.times.load(Ordering::Relaxed);
-        let times = if same || without!(SpuriousCountsAll) { before + 1 } else { 1 };
+        let times = if same { before + 1 } else { 1 };
         self.times.store(times, Ordering::Relaxed);
         times
     }
@@ -104,19 +104,15 @@ pub fn spurious_fault<P: Platform>(
     let id = space.id().get();
     me.stats.spurious_faults.inc();
     let times = me.rare.last_fault.note(id, page.start(), entry, space.generation().0);
-    if times > RETRIES && !without!(SpuriousForever) {
+    if times > RETRIES {
         fault_resolved::<P>(pin);
         return Spurious::Real;
     }
     if !P::Regime::facts().fault_forgets && me.loaded().id() == id {
-        if !without!(SpuriousUnpublished) {
-            P::Regime::publish();
-        }
+        P::Regime::publish();
         // A right may have been added on any level.
         let step = Step { range: Some(page), freed_tables: true };
-        if !without!(SpuriousStays) {
-            respond::invalidate_steps(me, me.order().current(), &Steps::one(step));
-        }
+        respond::invalidate_steps(me, me.order().current(), &Steps::one(step));
     }
     Spurious::Retry
 }

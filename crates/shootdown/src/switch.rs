@@ -113,9 +113,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         };
         if let Some(outcome) = same {
             accessed::honour(me, next);
-            if !without!(LaterSwitchForgotten) {
-                later::come_by(cpu, me, next);
-            }
+            later::come_by(cpu, me, next);
             return outcome;
         }
     }
@@ -127,11 +125,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let policy = P::policy();
     let ids = me.private.ids.as_ref();
     let n = slots_in_use::<P>(ids);
-    let early = without!(SwitchReadsGenerationFirst).then(|| next.generation());
-    let early_tag = without!(SharedTagReadFirst).then(|| next.shared_tag().tag());
-    let early_age = without!(AgeReadFirst).then(|| accessed::number(next));
     let unsplit = lazy && !policy.split_lazy_line;
-    if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
+    if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
     }
     // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored before
@@ -143,27 +138,19 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let tag = if versioned { versioned::activate(pin, me, next, || ()) } else { Tag(0) };
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
-    if joins && !without!(SwitchJoinsLate) && !without!(SwitchDoesNotJoin) {
+    if joins {
         next.presence.cpus.insert(cpu);
     }
-    if !without!(SwitchWithoutFence) {
-        fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
-    }
+    fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
     if current::shared::<P>().is_some() {
-        let shared = early_tag.unwrap_or_else(|| next.shared_tag().tag());
-        if let Some(tag) = shared.filter(|_| !without!(SharedTagNotLoaded)) {
+        if let Some(tag) = next.shared_tag().tag() {
             // SAFETY: this function's contract; the fence of D1 was before the tag was read.
             return unsafe { shared::switch_to(cpu, me, next, tag) };
         }
         // From here on the slot says which tag is loaded, for the steps that are replayed too.
-        if !without!(SharedStayRemembered) {
-            me.shared.acked.store(0, Ordering::Relaxed);
-        }
+        me.shared.acked.store(0, Ordering::Relaxed);
     }
-    let want = early.unwrap_or_else(|| next.generation());
-    if joins && without!(SwitchJoinsLate) {
-        next.presence.cpus.insert(cpu);
-    }
+    let want = next.generation();
 
     let tags_on = tags_on::<P>();
     let order = me.order();
@@ -175,12 +162,11 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             if !slots::read(ids, slot).is_empty() {
                 me.stats.evictions.inc();
             }
-            let keeps = without!(EvictionKeeps);
-            (slot, if keeps { Plan::Keep } else { Plan::Flush }, order)
+            (slot, Plan::Flush, order)
         }
     };
     let empty = matches!(plan, Plan::Flush);
-    let aged = accessed::must_flush(me, next, slot, joins, empty, early_age);
+    let aged = accessed::must_flush(me, next, slot, joins, empty);
     let plan = if aged { Plan::Flush } else { plan };
     let remembered = Remembered::new(next.id(), true);
     if slots::read(ids, slot) != remembered {
@@ -201,29 +187,26 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let outcome = match plan {
         Plan::Keep => Switched::Kept,
         Plan::Replay(steps) => {
-            if !without!(SwitchReplaysNothing) {
-                respond::invalidate_steps(me, slot, &steps);
-            }
+            respond::invalidate_steps(me, slot, &steps);
             me.stats.switches_replayed.inc();
             Switched::Replayed
         }
         Plan::Flush => {
             let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
-            if split && !without!(SwitchOwesNothing) {
+            if split {
                 me.owe_user_half(slot);
             }
             me.stats.switches_flushed.inc();
             Switched::Flushed
         }
     };
-    let want = if without!(SwitchReadsGenerationLate) { next.generation() } else { want };
-    if me.generation_of(slot) != want && !without!(SwitchKeepsGeneration) {
+    if me.generation_of(slot) != want {
         me.set_generation_of(slot, want);
     }
     if policy.leave == Leave::AtSwitch {
         leave_set(me, cpu);
     }
-    let mut order = if without!(CurrentSlotForgotten) { order } else { order.used(slot) };
+    let mut order = order.used(slot);
     if outcome == Switched::Kept {
         let (next_order, spill) = order.count_kept();
         order = next_order;
@@ -234,14 +217,9 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `flush::answer::is_done`: the space before was left
-    if !without!(SwitchKeepsAck) {
-        me.shared.acked.store(want.0, order!(SwitchAckRelaxed, Release));
-    }
+    me.shared.acked.store(want.0, Ordering::Release);
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
-    me.shared.loaded.store(next.id().get(), order!(LoadedRelaxed, Release));
-    if unsplit && without!(LazyFlagClearedLast) {
-        me.set_lazy(Loaded(next.id().get()), false);
-    }
+    me.shared.loaded.store(next.id().get(), Ordering::Release);
     outcome
 }
 
@@ -253,7 +231,7 @@ fn plan_for<P: Platform>(
     want: Generation,
 ) -> Plan {
     let have = me.generation_of(slot);
-    if have == want || without!(SlotTrusts) {
+    if have == want {
         return Plan::Keep;
     }
     if !P::policy().range_log {
@@ -262,7 +240,7 @@ fn plan_for<P: Platform>(
     match next.log.read(have, want) {
         // Freed tables: a cached non-leaf entry could be walked as soon as the root is loaded.
         Some(steps)
-            if (!steps.freed_tables() || without!(SwitchReplaysFreed))
+            if !steps.freed_tables()
                 && steps.strides().is_some_and(|n| n <= u64::from(P::Regime::facts().ceiling)) =>
         {
             Plan::Replay(steps)
@@ -280,21 +258,18 @@ fn leave_lazy<P: Platform>(
     next: &AddressSpace<P>,
 ) -> Option<Switched> {
     let unsplit = !P::policy().split_lazy_line;
-    if unsplit && !without!(LazyFlagKept) && !without!(LazyFlagClearedLast) {
+    if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
     // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     me.space()?;
-    if !without!(LazyExitWithoutFence) {
-        fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
-    }
+    fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
     let slot = me.order().current();
     let shared = current::shared::<P>().is_some() && me.runs_shared();
     let broadcast = current::strategy::<P>().is_some() || shared;
-    let current =
-        broadcast || without!(LazyExitTrusts) || me.generation_of(slot) == next.generation();
+    let current = broadcast || me.generation_of(slot) == next.generation();
     if current {
         me.stats.lazy_exits_current.inc();
     } else {
@@ -302,10 +277,7 @@ fn leave_lazy<P: Platform>(
         respond::catch_up(cpu, me, None, false, || {});
     }
     // ORDERING: Release, with the Acquire in `remote_view`
-    me.shared.loaded.store(next.id().get(), order!(LazyExitRelaxed, Release));
-    if unsplit && without!(LazyFlagClearedLast) {
-        me.set_lazy(Loaded(next.id().get()), false);
-    }
+    me.shared.loaded.store(next.id().get(), Ordering::Release);
     Some(if current { Switched::Same } else { Switched::CaughtUp })
 }
 
@@ -343,9 +315,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     // Between the two: a non-maskable kick leaves us alone, and `retire` waits for us.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-    if !without!(UnloadKeepsRoot) {
-        P::Regime::load_kernel();
-    }
+    P::Regime::load_kernel();
     me.set_order(me.order().with_lazy(false));
     match current::strategy::<P>() {
         Some(strategy) => broadcast::left(me, strategy),
@@ -359,7 +329,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
     // through the old one is in flight: contract of `load_kernel`)
-    me.shared.loaded.store(Loaded::KERNEL.0, order!(UnloadRelaxed, Release));
+    me.shared.loaded.store(Loaded::KERNEL.0, Ordering::Release);
     me.stats.leaves.inc();
 }
 
@@ -368,9 +338,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
-        if !without!(LeaveStaysInSet) {
-            prev.presence.cpus.remove(cpu);
-        }
+        prev.presence.cpus.remove(cpu);
     }
 }
 
@@ -379,7 +347,7 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
     let ids = me.private.ids.as_ref();
     #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
     let found = slots::find(ids, ids.len() as u8, space.id());
-    if let Some((slot, _)) = found.filter(|_| !without!(MembershipKept)) {
+    if let Some((slot, _)) = found {
         slots::write(ids, slot, Remembered::new(space.id(), false));
     }
 }
@@ -398,8 +366,8 @@ pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     };
     let owed = me.rare.user_half_owed.load(Ordering::Relaxed);
     let bit = 1 << slot.0;
-    if owed & bit == 0 || without!(UserHalfForgotten) {
-        return UserEntry { tag, keep: tags_on::<P>() || without!(UserHalfKeptUntagged) };
+    if owed & bit == 0 {
+        return UserEntry { tag, keep: tags_on::<P>() };
     }
     me.rare.user_half_owed.store(owed & !bit, Ordering::Relaxed);
     me.stats.user_half_flushes.inc();
@@ -411,10 +379,8 @@ pub(crate) use versioned::Everyone;
 
 /// Invalidations issued on this CPU are over, and later translations come after them.
 pub(crate) fn settle<P: Platform>() {
-    if !without!(SettleWithoutSync) {
-        P::Regime::sync(Reach::Local);
-    }
-    if !P::Regime::facts().invalidate_serializes && !without!(SettleWithoutFence) {
+    P::Regime::sync(Reach::Local);
+    if !P::Regime::facts().invalidate_serializes {
         // ORDERING: the generation was read before the invalidation; translations made from now on
         // must come after it (hardware that does not order them by itself)
         fence(Ordering::SeqCst);

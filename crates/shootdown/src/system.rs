@@ -109,17 +109,15 @@ impl<P: Platform> System<P> {
     /// Must the next flush of a kernel range be one of everything?
     pub(crate) fn owes_everything(&self) -> bool {
         self.debt.0.paid.load(Ordering::Relaxed) < self.failed_flushes()
-            && !without!(KernelDebtIgnored)
     }
 
     /// A flush of everything is over that began when `failed` had failed.
     pub(crate) fn settle_everything(&self, failed: u64, done: bool) {
         if done {
-            let failed = if without!(KernelDebtPaidTwice) { self.failed_flushes() } else { failed };
             if failed != 0 {
                 self.debt.0.paid.fetch_max(failed, Ordering::Relaxed);
             }
-        } else if !without!(KernelDebtForgotten) {
+        } else {
             self.debt.0.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -130,7 +128,6 @@ impl<P: Platform> System<P> {
     /// After [`SpaceId::MAX`] spaces, which takes longer than any machine runs.
     pub(crate) fn next_id(&self) -> SpaceId {
         let raw = self.last_id.0.fetch_add(1, Ordering::Relaxed) + 1;
-        let raw = if without!(IdReused) { (raw - 1) % 2 + 1 } else { raw };
         SpaceId::new(raw).expect("more spaces than ids: 2^62 were made")
     }
 }

@@ -123,25 +123,20 @@ impl<P: Platform> TreeCall<P> {
         let bits = self.targets.words()[w].load(Ordering::Relaxed);
         let of_group = |g: usize| bits >> (g * GROUP) & ((1 << GROUP) - 1);
         let acks = &self.acks.as_ref()[w];
-        let first_reports = without!(TreeFirstReports);
         // ORDERING: T3
-        let counted = acks.groups[group].0.fetch_add(1, order!(TreeGroupRelaxed, AcqRel)) + 1;
+        let counted = acks.groups[group].0.fetch_add(1, Ordering::AcqRel) + 1;
         let expected = u64::from(of_group(group).count_ones());
-        if counted < expected && !(first_reports && counted == 1) {
+        if counted < expected {
             return;
         }
-        if counted >= expected && !without!(TreeGroupNotReset) {
-            acks.groups[group].0.store(0, Ordering::Relaxed); // I3
-        }
+        acks.groups[group].0.store(0, Ordering::Relaxed); // I3
         let groups = (0..GROUPS).filter(|g| of_group(*g) != 0).count() as u64;
         // ORDERING: T3
-        if acks.word.0.fetch_add(1, order!(TreeWordRelaxed, AcqRel)) + 1 < groups {
+        if acks.word.0.fetch_add(1, Ordering::AcqRel) + 1 < groups {
             return;
         }
-        if !without!(TreeWordNotReset) {
-            acks.word.0.store(0, Ordering::Relaxed); // I3
-        }
-        acks.done.0.store(ticket, order!(TreeDoneRelaxed, Release)); // ORDERING: T4
+        acks.word.0.store(0, Ordering::Relaxed); // I3
+        acks.done.0.store(ticket, Ordering::Release); // ORDERING: T4
     }
 }
 
@@ -176,13 +171,11 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
             && call
                 .ticket
                 // ORDERING: Acquire, with the Release of the last user in `wait`
-                .compare_exchange(0, CLAIMED, order!(TreeClaimRelaxed, Acquire), Ordering::Relaxed)
+                .compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
                 .is_ok()
     })?;
     let ticket = system.tickets.0.fetch_add(1, Ordering::Relaxed) + 1;
-    if !without!(TreeWithoutReleaseFence) {
-        fence(Ordering::Release); // ORDERING: T2, with the fence in `drain`
-    }
+    fence(Ordering::Release); // ORDERING: T2, with the fence in `drain`
     call.func.store(func as *mut (), Ordering::Relaxed);
     call.data.store(data.cast_mut(), Ordering::Relaxed);
     let words = targets.words().iter().filter(|w| **w != 0).count();
@@ -191,18 +184,13 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
     for (to, from) in call.targets.words().iter().zip(targets.words()) {
         to.store(*from, Ordering::Relaxed);
     }
-    call.ticket.store(ticket, order!(TreeTicketRelaxed, Release)); // ORDERING: T1
-    system.active_trees.0.fetch_or(1 << index, order!(TreeAnnounceRelaxed, AcqRel));
-    if !without!(TreeWithoutFence) {
-        fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::offline`
-    }
+    call.ticket.store(ticket, Ordering::Release); // ORDERING: T1
+    system.active_trees.0.fetch_or(1 << index, Ordering::AcqRel);
+    fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::offline`
     let begun = Begun { me, index, ticket, targets: *targets };
     let online = system.online();
     for (w, bits) in targets.words().iter().enumerate() {
         let mut gone = bits & !online.words()[w];
-        if without!(TreeAbsentNotCounted) {
-            gone = 0;
-        }
         while gone != 0 {
             #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
             let cpu = CpuId((w * WORD) as u32 + gone.trailing_zeros());
@@ -220,9 +208,7 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
 fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool {
     let acked = &state.mailbox.acked_trees[index];
     // Tickets grow, so a claim for an old one, however late, fails.
-    acked.load(Ordering::Relaxed) < ticket
-        && acked.fetch_max(ticket, order!(TreeRightRelaxed, AcqRel)) < ticket
-        || without!(TreeClaimIgnored)
+    acked.load(Ordering::Relaxed) < ticket && acked.fetch_max(ticket, Ordering::AcqRel) < ticket
 }
 
 impl<P: Platform> Begun<'_, P> {
@@ -235,7 +221,7 @@ impl<P: Platform> Begun<'_, P> {
             for (word, online) in first.words_mut().iter_mut().zip(online.words()) {
                 let lowest = *word & word.wrapping_neg();
                 // A first CPU that has left can't pass the kick on: kick its whole word from here.
-                if lowest & online != 0 || without!(TreeForwardsByAbsent) {
+                if lowest & online != 0 {
                     *word = lowest;
                 }
             }
@@ -247,9 +233,6 @@ impl<P: Platform> Begun<'_, P> {
 
     /// Acknowledges for every target that has not begun; returns one of those.
     fn take_back(&self) -> Option<CpuId> {
-        if without!(TreeNotTakenBack) {
-            return None;
-        }
         let call = &P::system().trees[self.index];
         let mut one = None;
         for cpu in self.targets.iter() {
@@ -271,7 +254,7 @@ impl<P: Platform> Begun<'_, P> {
         let mut stalled = None;
         let mut turn = 0;
         for (w, bits) in self.targets.words().iter().enumerate().rev() {
-            if *bits == 0 || answered && without!(TreeWaitsForLastWord) {
+            if *bits == 0 {
                 continue;
             }
             // The last word to be told is the last to answer; once it has, the others probably have,
@@ -283,17 +266,17 @@ impl<P: Platform> Begun<'_, P> {
             }
             answered = true;
             // ORDERING: T4
-            while acks[w].done.0.load(order!(TreeDoneSeenRelaxed, Acquire)) != self.ticket {
+            while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
                 if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back();
                 }
             }
         }
         let mark = 1 << self.index;
-        system.active_trees.0.fetch_and(!mark, order!(TreeRetireRelaxed, AcqRel));
+        system.active_trees.0.fetch_and(!mark, Ordering::AcqRel);
         // ORDERING: Release, with the claim in `begin`: the place is free when all is read
-        call.ticket.store(0, order!(TreeFreeRelaxed, Release));
-        match stalled.filter(|_| !without!(TreeStallForgotten)) {
+        call.ticket.store(0, Ordering::Release);
+        match stalled {
             None => Ok(()),
             Some(cpu) => {
                 self.me.stats.stalls.inc();
@@ -310,7 +293,7 @@ pub(crate) const READ_AHEAD: usize = 8;
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let system = P::system();
     // ORDERING: Acquire, with the AcqRel in `begin`
-    let mut active = system.active_trees.0.load(order!(TreeMarksRelaxed, Acquire));
+    let mut active = system.active_trees.0.load(Ordering::Acquire);
     let mut served = 0;
     while active != 0 {
         let index = active.trailing_zeros() as usize;
@@ -318,12 +301,10 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
         let call = &system.trees[index];
         let w = cpu.index() / WORD;
         let (ticket, bits) = loop {
-            let ticket = call.ticket.load(order!(TreeTicketSeenRelaxed, Acquire)); // ORDERING: T2
+            let ticket = call.ticket.load(Ordering::Acquire); // ORDERING: T2
             let bits = call.targets.words()[w].load(Ordering::Relaxed);
-            if !without!(TreeWithoutAcquireFence) {
-                fence(Ordering::Acquire); // ORDERING: T2
-            }
-            if call.ticket.load(Ordering::Relaxed) == ticket || without!(TreeReadOnce) {
+            fence(Ordering::Acquire); // ORDERING: T2
+            if call.ticket.load(Ordering::Relaxed) == ticket {
                 break (ticket, bits);
             }
         };
@@ -338,7 +319,7 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
         if !claim_ack(me, index, ticket) {
             continue;
         }
-        if forward && bits != mine && !without!(TreeForwardsNothing) {
+        if forward && bits != mine {
             let mut rest = CpuSetOf::<P>::EMPTY;
             rest.words_mut()[w] = bits & !mine;
             me.stats.forwarded.add(u64::from(rest.len()));

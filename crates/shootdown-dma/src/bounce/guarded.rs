@@ -198,13 +198,11 @@ impl<H: Access> Guarded<H> {
         edges: [Option<usize>; 2],
     ) -> Result<(), MapError> {
         for index in edges.iter().flatten() {
-            if !without!(BounceNotCleared) {
-                self.host().clear(self.pool().at(*index), Self::PAGE);
-            }
+            self.host().clear(self.pool().at(*index), Self::PAGE);
         }
         let [head, tail] = self.places(phys, bytes, pieces, edges);
         for (buffer, page, bytes) in [head, tail].into_iter().flatten() {
-            if !without!(BounceNotCopiedIn) && !self.host().copy(buffer, page, bytes) {
+            if !self.host().copy(buffer, page, bytes) {
                 return Err(MapError::NoSuchMemory);
             }
         }
@@ -300,7 +298,7 @@ impl<H: Access> Guarded<H> {
     /// [`OutOfRange`].
     pub fn sync_for_cpu(&self, mapped: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
         self.check(mapped, &part)?;
-        if mapped.rights.writes() && !without!(BounceNotCopiedOut) {
+        if mapped.rights.writes() {
             for (buffer, page, bytes) in self.bounced(mapped, &part) {
                 self.host().copy(page, buffer, bytes);
             }

@@ -90,9 +90,7 @@ unsafe impl<H: Access> Host for Bouncing<H> {
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
         let page = first.0 >> Self::SHIFT;
         let ours = |index| {
-            if !without!(BounceReusedEarly) {
-                self.pool.hold(index);
-            }
+            self.pool.hold(index);
         };
         match self.sort(page, pages, ours, |at, pages| self.host.hold(at, pages)) {
             Ok(()) => true,
@@ -105,9 +103,7 @@ unsafe impl<H: Access> Host for Bouncing<H> {
 
     fn release(&self, first: PhysAddr, pages: u64) {
         let ours = |index| {
-            if !without!(BounceReusedEarly) {
-                self.pool.let_go(index);
-            }
+            self.pool.let_go(index);
         };
         let _ = self.sort(first.0 >> Self::SHIFT, pages, ours, |at, pages| {
             self.host.release(at, pages);

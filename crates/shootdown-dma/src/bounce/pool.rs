@@ -131,8 +131,7 @@ impl Pool {
         let found = order.find(|index| {
             // ORDERING [P1]: Acquire, with the Release of whoever let go of it last.
             let uses = &self.slots[*index].uses;
-            let acquire = order!(PoolTakeRelaxed, Acquire);
-            uses.compare_exchange(0, 1, acquire, Ordering::Relaxed).is_ok()
+            uses.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
         })?;
         self.next.store(if found + 1 < len { found + 1 } else { 0 }, Ordering::Relaxed);
         Some(found)
@@ -151,7 +150,7 @@ impl Pool {
     /// One user less: it may have been the last.
     pub(super) fn let_go(&self, index: usize) {
         // ORDERING [P2]: Release, with the Acquire of who takes it next.
-        let before = self.slots[index].uses.fetch_sub(1, order!(PoolLetGoRelaxed, Release));
+        let before = self.slots[index].uses.fetch_sub(1, Ordering::Release);
         debug_assert_ne!(before, 0, "nobody used it");
     }
 

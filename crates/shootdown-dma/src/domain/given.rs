@@ -41,9 +41,7 @@ impl<H: Host> Domain<H> {
         if in_window || self.is_identity(range) {
             return Err(UnmapError::NotMapped);
         }
-        let policy =
-            if without!(GivenUnmappedLazily) { self.config.policy } else { Policy::Strict };
-        self.unmap_pages(range, None, policy, false)
+        self.unmap_pages(range, None, Policy::Strict, false)
     }
 
     /// Where a device that uses this address comes to, and with which rights, by the page table; `None` if it would fault.

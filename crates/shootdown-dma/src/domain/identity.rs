@@ -51,8 +51,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn sizes_of(&self, layout: &Layout<'_>, frames: Frames) -> impl Iterator<Item = LeafSize> {
         let all = frames.first.0 >> Self::SHIFT | frames.pages;
-        let largest =
-            if without!(IdentityInSmallLeaves) { LeafSize::Page } else { layout.largest() };
+        let largest = layout.largest();
         let fits = move |size: &LeafSize| {
             *size == LeafSize::Page
                 || (all & (size.pages() - 1) == 0
@@ -132,9 +131,6 @@ impl<H: Host> Domain<H> {
 
     /// Are some of these addresses not the allocator's to hand out, as they follow from the memory's, or may?
     pub(super) fn is_in_zones(&self, range: IovaRange) -> bool {
-        if without!(ZonesMappedAt) {
-            return self.is_identity(range);
-        }
         self.config.identity.is_some_and(|layout| range.last() >= layout.zone_pages())
     }
 

@@ -184,7 +184,7 @@ impl<H: Host> Domain<H> {
 
     /// Memory that begins with a page.
     pub(super) fn whole_pages(first: PhysAddr, pages: u64) -> Result<Frames, MapError> {
-        if first.0 & (Self::PAGE - 1) != 0 && !without!(UnalignedTaken) {
+        if first.0 & (Self::PAGE - 1) != 0 {
             return Err(MapError::Unaligned);
         }
         // What follows must be able to count in bytes.
@@ -222,8 +222,8 @@ impl<H: Host> Domain<H> {
     pub(super) fn limit(&self) -> u64 {
         // Above the first zone addresses mean something else.
         let zone = match self.config.identity {
-            Some(layout) if !without!(ZonesHandedOut) => layout.zone_pages() - 1,
-            _ => u64::MAX,
+            Some(layout) => layout.zone_pages() - 1,
+            None => u64::MAX,
         };
         self.config.limit.min(self.table.last_page()).min(zone)
     }
@@ -295,16 +295,12 @@ impl<H: Host> Domain<H> {
         let frames = self.held(frames);
         let mut stale = None;
         match seen {
-            Some(cleared) if !without!(UndoneNotNoted) => {
+            Some(cleared) => {
                 let token = self.engine.note(self.host.cpu(), cleared, true);
                 let thing = Thing::Mapping { cleared, gives: None, frames };
-                if without!(UndoneNotAwaited) && self.may_owe(self.config.policy) {
-                    self.strand(token, thing);
-                } else {
-                    stale = self.wait_for_all(token, core::iter::once(thing)).err();
-                }
+                stale = self.wait_for_all(token, core::iter::once(thing)).err();
             }
-            _ => {
+            None => {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
@@ -329,7 +325,7 @@ impl<H: Host> Domain<H> {
     ) -> Result<(), MapError> {
         let frames = self.held(frames);
         match seen {
-            Some(cleared) if !without!(UndoneNotNoted) => {
+            Some(cleared) => {
                 let thing = Thing::Mapping { cleared, gives: Some(range), frames };
                 // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
                 if let Err(thing) = self.owe_thing(thing) {
@@ -338,7 +334,7 @@ impl<H: Host> Domain<H> {
                         .map_err(MapError::NotComplete)?;
                 }
             }
-            _ => {
+            None => {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
@@ -377,7 +373,7 @@ impl<H: Host> Domain<H> {
                 false => self.unmap_pages(range, gives, Policy::Strict, false),
             };
             match outcome {
-                Err(UnmapError::Busy) if !without!(BusyGivesUp) => spin_loop(),
+                Err(UnmapError::Busy) => spin_loop(),
                 Err(UnmapError::NotComplete(error)) => return Err(error),
                 _ => return Ok(()),
             }
@@ -397,7 +393,7 @@ impl<H: Host> Domain<H> {
         range: IovaRange,
         gives: Option<IovaRange>,
     ) -> Result<(), MapError> {
-        if !self.config.caches_absence || without!(PresenceNotTold) {
+        if !self.config.caches_absence {
             return Ok(());
         }
         let told = self.tell_units(range);
@@ -409,7 +405,6 @@ impl<H: Host> Domain<H> {
 
     /// Tells units of pages that are mapped now, and of tables that may have come with them.
     pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
-        let leaf_only = without!(PresenceToldAsLeaf);
-        self.wait(self.engine.invalidate(self.host.cpu(), range, leaf_only))
+        self.wait(self.engine.invalidate(self.host.cpu(), range, false))
     }
 }

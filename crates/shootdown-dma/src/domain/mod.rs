@@ -289,10 +289,7 @@ impl<H: Host> Domain<H> {
         units: impl IntoIterator<Item = (H::Unit, DomainId)>,
     ) -> Result<Self, DomainError> {
         // Devices that address no page above a limit don't reach zones above it.
-        let identity = config.identity.map(|layout| match without!(IdentityUnlimited) {
-            true => layout,
-            false => layout.at_most(config.limit),
-        });
+        let identity = config.identity.map(|layout| layout.at_most(config.limit));
         let config = Config { identity, ..config };
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
@@ -306,18 +303,17 @@ impl<H: Host> Domain<H> {
         let engine = Engine::new(cpus, units, config.ladder)?;
         // A unit that counts in other pages would forget others than it is told to.
         let other = engine.units().position(|unit| unit.granule() != Self::SHIFT);
-        if let Some(unit) = other.filter(|_| !without!(GranuleUnchecked)) {
+        if let Some(unit) = other {
             return Err(DomainError::Granule { unit });
         }
         let stranded = Local::try_new(1, |_| {
             let mut list = Vec::new();
-            let room = if without!(StrandedUnprepared) { 0 } else { config.limits.entries };
-            list.try_reserve_exact(room).map_err(|_| NoMemory)?;
+            list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
             Ok(list)
         })?;
         let table = IoPageTable::new(format, tables, cpus)?;
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
-        if wide && !without!(IdentityUnchecked) {
+        if wide {
             // SAFETY: nobody knows of it.
             unsafe { table.free() };
             return Err(DomainError::IdentityTooWide);
@@ -400,9 +396,6 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`QueueError`].
     pub fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
-        if without!(ArrivalNotTold) {
-            return Ok(());
-        }
         self.engine.announce(seat, &mut || self.host.relax())
     }
 
@@ -431,9 +424,6 @@ impl<H: Host> Domain<H> {
 
     /// Waits for a token, with no cell entered (I3).
     fn wait(&self, token: Token) -> Result<(), QueueError> {
-        if without!(StrictDoesNotWait) {
-            return Ok(());
-        }
         self.engine.wait(token, &mut || self.host.relax())
     }
 

@@ -68,7 +68,7 @@ impl Thing {
     pub fn covered(&self) -> (IovaRange, bool) {
         match self {
             Self::Mapping { cleared, .. } => (*cleared, true),
-            Self::Table(detached) => (detached.range(), without!(SweptAsLeaf)),
+            Self::Table(detached) => (detached.range(), false),
         }
     }
 }
@@ -218,9 +218,7 @@ impl Queue {
     /// Is there room for so many more, with so many pages?
     #[inline]
     pub fn has_room(&self, things: usize, pages: u64) -> bool {
-        let fits = self.len() + things <= self.limits.entries
-            && self.pages + pages <= self.limits.held_pages;
-        fits || without!(BoundIgnored)
+        self.len() + things <= self.limits.entries && self.pages + pages <= self.limits.held_pages
     }
 
     /// Puts something at the end.
@@ -315,7 +313,7 @@ impl Queue {
     /// Takes from the front what `is_complete`.
     pub fn take(&mut self, taken: &mut Taken, is_complete: impl Fn(Token) -> bool) {
         while let Some(batch) = self.batches.front_mut() {
-            if !is_complete(batch.token) && !without!(GivenBackEarly) {
+            if !is_complete(batch.token) {
                 return;
             }
             while batch.items != 0 {

@@ -48,11 +48,11 @@ impl<H: Host> Domain<H> {
         let mut missed = false;
         for cpu in self.stirred() {
             self.settle(cpu);
-            if due && !without!(TimerForgets) {
+            if due {
                 missed |= !self.flush_late(cpu);
             }
         }
-        if missed && !without!(MissedWaitsAWindow) {
+        if missed {
             // Somebody was in a cell all the time: the next call tries again, and does not wait for another window.
             self.flushed_at.store(before, Ordering::Relaxed);
         }
@@ -129,7 +129,7 @@ impl<H: Host> Domain<H> {
     /// May a CPU keep single addresses that come back to it?
     #[inline]
     pub(super) fn keeps(&self) -> bool {
-        self.addresses.may_keep() || without!(KeepsAll)
+        self.addresses.may_keep()
     }
 
     /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which there are `len` already.
@@ -140,9 +140,6 @@ impl<H: Host> Domain<H> {
         mut len: usize,
     ) {
         for frame in taken.pages().iter().filter_map(|page| page.frame()) {
-            if without!(ReferenceLost) {
-                continue;
-            }
             self.host.release(frame, 1);
         }
         for thing in taken.things.iter_mut().map_while(Option::take) {
@@ -337,8 +334,7 @@ impl<H: Host> Domain<H> {
             self.cool(cpu);
         }
         // What is stranded meanwhile was not owed when this began.
-        let (mut first, mut left) =
-            if without!(StrandedPassedBy) { (None, 0) } else { self.incomplete()? };
+        let (mut first, mut left) = self.incomplete()?;
         while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
             self.engine.wait(token, &mut || self.host.relax())?;
             (first, left) = (self.incomplete()?.0, rest);
@@ -378,12 +374,8 @@ impl<H: Host> Domain<H> {
     /// [`Failed`], with the domain.
     #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
     pub unsafe fn end(self) -> Result<H::Addresses, Failed<H>> {
-        let told = if without!(EndUntold) {
-            Ok(())
-        } else {
-            self.wait(self.engine.note_everything(self.host.cpu()))
-        };
-        let outcome = told.and_then(|()| if without!(EndOwes) { Ok(()) } else { self.flush() });
+        let told = self.wait(self.engine.note_everything(self.host.cpu()));
+        let outcome = told.and_then(|()| self.flush());
         if let Err(error) = outcome {
             return Err(Failed { error, domain: self });
         }

@@ -80,7 +80,7 @@ impl<H: Host> Domain<H> {
 
     /// Are these addresses the domain's own?
     fn has_reserved(&self, reservation: &Reservation) -> bool {
-        reservation.domain == self.engine.id() || without!(ReservationOfAnother)
+        reservation.domain == self.engine.id()
     }
 
     /// Puts `pages` pages of memory behind the next addresses; says by which address the device reaches them. It may

@@ -276,11 +276,7 @@ impl<H: Host> Domain<H> {
         if !self.may_owe(self.config.policy) {
             return Err(thing);
         }
-        let (range, leaf_only) = thing.covered();
-        if without!(UndoneUnbounded) {
-            self.strand(self.engine.note(self.host.cpu(), range, leaf_only), thing);
-            return Ok(());
-        }
+        let (range, _) = thing.covered();
         let mut thing = Some(thing);
         let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
             cell.stop();
@@ -364,9 +360,6 @@ impl<H: Host> Domain<H> {
         cell.counts.waits += 1;
         cell.counts.forced_waits += u64::from(may_owe);
         let token = self.engine.invalidate(seat, range, leaf_only);
-        if without!(WaitsInCell) {
-            let _ = self.wait(token);
-        }
         // Room is made for the next.
         let flush = if may_owe { self.seal(seat, cell) } else { None };
         Left { seat, wait: Some(token), flush, settle: may_owe, sweep }

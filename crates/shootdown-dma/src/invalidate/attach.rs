@@ -51,7 +51,7 @@ impl<U: Unit> Engine<U> {
     /// # Errors
     /// See [`QueueError`]. The device is listed, and must not be served; try again, or [`detach`](Self::detach) it.
     pub fn welcome(&self, seat: &Seat, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
-        if seat.caching.is_none() || without!(StaleForNewcomers) {
+        if seat.caching.is_none() {
             return Ok(());
         }
         let member = self.member(seat)?;
@@ -60,7 +60,7 @@ impl<U: Unit> Engine<U> {
 
     /// The unit that a device is behind, if it is listed here.
     fn member(&self, seat: &Seat) -> Result<&Member<U>, QueueError> {
-        if seat.engine != self.id() && !without!(SeatOfAnother) {
+        if seat.engine != self.id() {
             return Err(QueueError::NotListed);
         }
         Ok(&self.members[seat.unit])
@@ -133,12 +133,8 @@ impl<U: Unit> Engine<U> {
             Err(error) => return Err((error, seat)),
         }
         let seat = Seat { caching: None, ..seat };
-        let phases =
-            [Departure::Config, Departure::Translations].into_iter().filter(|what| match what {
-                Departure::Config => !without!(EvictionUntold),
-                Departure::Translations => !without!(EvictedUnitForgotten),
-            });
-        self.depart(seat, phases, relax)
+        let phases = [Departure::Config, Departure::Translations];
+        self.depart(seat, phases.into_iter(), relax)
     }
 
     fn depart(
@@ -158,7 +154,6 @@ impl<U: Unit> Engine<U> {
         while let Some(what) = phase {
             let step = match ticket {
                 None => match member.tell_departed(&seat, what) {
-                    Ok(_) if without!(ConfigNotAwaited) && what == Departure::Config => Ok(true),
                     Ok(told) => {
                         ticket = Some(told.0);
                         continue;

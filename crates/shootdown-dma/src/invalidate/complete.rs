@@ -32,15 +32,12 @@ impl<U: Unit> Engine<U> {
 
     /// Submits what could not be, or was not yet: with a unit that takes nothing any more there is nothing under way that would tell of it.
     fn tell_again(&self, index: usize) -> Result<(), QueueError> {
-        let told = self.try_flush(index, true);
-        if without!(StuckUntold) { Ok(()) } else { told }
+        self.try_flush(index, true)
     }
 
     /// An error that was told to somebody who goes on: the next [`poll`](Self::poll) tells it.
     pub(super) fn put_down(&self, error: QueueError) {
-        if !without!(ErrorForgotten) {
-            self.unheard.put(error);
-        }
+        self.unheard.put(error);
     }
 
     /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts. What a unit
@@ -84,7 +81,7 @@ impl<U: Unit> Engine<U> {
             }
             match moved.and(told) {
                 // Whatever is wrong is wrong with what came later.
-                _ if lane.done() >= token.batch && !without!(LaterErrorReturned) => break,
+                _ if lane.done() >= token.batch => break,
                 Err(error) if error.is_final() => return Err(error),
                 _ if self.members.iter().any(|m| m.silent().is_some()) => {
                     return Err(QueueError::DeviceTimeout);
@@ -122,7 +119,6 @@ impl<U: Unit> Engine<U> {
         for (unit, member) in self.members.iter().enumerate() {
             match slot.get(unit) {
                 0 => {}
-                _ if without!(WaitSkipped) => {}
                 ticket if !member.reached(ticket, asks)? => return Ok(false),
                 _ => {}
             }

@@ -26,9 +26,7 @@ impl Block {
     fn spanning(first: u64, last: u64) -> Self {
         // The highest bit in which first and last differ lies inside the block, all above it outside.
         let order = u64::BITS - (first ^ last).leading_zeros();
-        let order = order.saturating_sub(u32::from(without!(BlockTooSmall)));
-        let first = if without!(BlockUnaligned) { first } else { first & !Self::mask(order) };
-        Self { first, order }
+        Self { first: first & !Self::mask(order), order }
     }
 
     const fn mask(order: u32) -> u64 {
@@ -91,11 +89,7 @@ pub fn cover(range: IovaRange) -> Cover {
     let middle = range.last() & !Block::mask(one.order - 1);
     let left = Block::spanning(range.first(), middle - 1);
     let right = Block::spanning(middle, range.last());
-    Cover {
-        blocks: [left, right],
-        next: 0,
-        count: if without!(SecondBlockForgotten) { 1 } else { 2 },
-    }
+    Cover { blocks: [left, right], next: 0, count: 2 }
 }
 
 impl Cover {

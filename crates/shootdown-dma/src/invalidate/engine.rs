@@ -225,11 +225,9 @@ impl<U: Unit> Engine<U> {
     }
 
     fn whole_token(&self) -> Token {
-        if !without!(WholeTokenUnfenced) {
-            fence(Ordering::SeqCst); // [E1]
-        }
+        fence(Ordering::SeqCst); // [E1]
         let started = self.started.load(Ordering::Relaxed);
-        let batch = if without!(WholeTokenTooEarly) { started } else { started + 1 };
+        let batch = started + 1;
         Token { lane: self.whole() as u32, batch }
     }
 
@@ -237,7 +235,7 @@ impl<U: Unit> Engine<U> {
     fn token(&self, index: usize) -> Token {
         let closed = self.lanes[index].closed();
         // [I5] A batch that is submitted may have been executed before the entry was cleared.
-        Token { lane: index as u32, batch: closed + u64::from(!without!(SubmittedTrusted)) }
+        Token { lane: index as u32, batch: closed + 1 }
     }
 
     /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays pending, and
@@ -288,7 +286,7 @@ impl<U: Unit> Engine<U> {
             } else {
                 self.submit_lane(lane, force)
             };
-            if submitted.is_err() && !without!(FullForgotten) {
+            if submitted.is_err() {
                 lane.wish(); // for `poll`
             }
             if !lane.unlock() || submitted.is_err() || !lane.try_lock_or_wish() {
@@ -342,11 +340,7 @@ impl<U: Unit> Engine<U> {
         }
         if let Some(slot) = lane.open_slot() {
             let _ = lane.take_wish();
-            if without!(FollowerFree) {
-                slot.clear()
-            } else {
-                slot.follow(whole)
-            }
+            slot.follow(whole);
             lane.close();
         }
         if lane.unlock() {
@@ -356,12 +350,9 @@ impl<U: Unit> Engine<U> {
 
     /// Tells all units of the domain.
     fn tell(&self, slot: &Slot<'_>, spans: Option<&[Span]>) -> Result<(), QueueError> {
-        if !without!(TellUnfenced) {
-            fence(Ordering::SeqCst); // [M2] [E2]
-        }
+        fence(Ordering::SeqCst); // [M2] [E2]
         slot.clear();
-        let count = if without!(FirstUnitOnly) { 1 } else { self.members.len() };
-        for (unit, member) in self.members[..count].iter().enumerate() {
+        for (unit, member) in self.members.iter().enumerate() {
             // If it fails, units that were told already are told again: too much is harmless.
             if let Some(ticket) = member.tell(spans, &self.ladder)? {
                 slot.set(unit, ticket.0);

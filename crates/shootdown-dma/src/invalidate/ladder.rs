@@ -99,7 +99,7 @@ impl Ladder {
         let domain = u64::from(self.domain_ns) + forgotten(self.live);
         let everything =
             u64::from(self.everything_ns) + forgotten(self.live) + forgotten(self.others);
-        let all = (all || without!(AllUnasked)) && everything < domain;
+        let all = all && everything < domain;
         if all { (Plan::Everything, everything) } else { (Plan::Domain, domain) }
     }
 
@@ -121,9 +121,7 @@ impl Ladder {
             let pages = (span.last - span.first).saturating_add(1);
             if count > 0 && self.joins(spans[count - 1], span, asked.saturating_add(pages), command)
             {
-                if !without!(NeighbourForgotten) {
-                    spans[count - 1] = spans[count - 1].hull(span);
-                }
+                spans[count - 1] = spans[count - 1].hull(span);
                 asked = asked.saturating_add(pages);
             } else {
                 spans[count] = span;

@@ -68,16 +68,15 @@ impl Lane {
 
     /// Takes the lock, if nobody has it.
     pub fn try_lock(&self) -> bool {
-        let before = self.state.fetch_or(LOCKED, order!(LaneLockRelaxed, Acquire)); // [L1]
-        before & LOCKED == 0 || without!(LaneLockIgnored)
+        let before = self.state.fetch_or(LOCKED, Ordering::Acquire); // [L1]
+        before & LOCKED == 0
     }
 
     /// Takes the lock, or leaves the wish to whoever has it.
     pub fn try_lock_or_wish(&self) -> bool {
         while !self.try_lock() {
             // [L3]
-            let wish = if without!(WishForgotten) { 0 } else { WANTED };
-            if self.state.fetch_or(wish, Ordering::Release) & LOCKED != 0 {
+            if self.state.fetch_or(WANTED, Ordering::Release) & LOCKED != 0 {
                 return false;
             }
         }
@@ -87,7 +86,7 @@ impl Lane {
     /// Leaves the lock, and says if somebody wants the open batch submitted.
     #[must_use]
     pub fn unlock(&self) -> bool {
-        self.state.fetch_and(!LOCKED, order!(LaneUnlockRelaxed, Release)) & WANTED != 0 // [L2]
+        self.state.fetch_and(!LOCKED, Ordering::Release) & WANTED != 0 // [L2]
     }
 
     /// Leaves a wish.
@@ -108,12 +107,12 @@ impl Lane {
 
     /// The newest batch that is submitted.
     pub fn closed(&self) -> u64 {
-        self.closed.load(order!(ClosedReadRelaxed, Acquire)) // [L5]
+        self.closed.load(Ordering::Acquire) // [L5]
     }
 
     /// All batches up to this are complete.
     pub fn done(&self) -> u64 {
-        self.done.load(order!(DoneReadRelaxed, Acquire)) // [L7]
+        self.done.load(Ordering::Acquire) // [L7]
     }
 
     /// Are fewer batches than this under way? Without the lock a guess.
@@ -143,7 +142,7 @@ impl Lane {
     pub fn close(&self) {
         let batch = self.closed.load(Ordering::Relaxed) + 1;
         self.pending.clear();
-        self.closed.store(batch, order!(CloseRelaxed, Release)); // [L4]
+        self.closed.store(batch, Ordering::Release); // [L4]
     }
 
     /// This batch is complete, and all before it were.
@@ -152,7 +151,7 @@ impl Lane {
         let _ = self.done.compare_exchange(
             batch - 1,
             batch,
-            order!(FinishRelaxed, AcqRel), // [L6]
+            Ordering::AcqRel, // [L6]
             Ordering::Relaxed,
         );
     }

@@ -142,9 +142,7 @@ impl<U: Unit> Member<U> {
     pub fn attach(&self, device: DeviceId, caches: bool) -> Result<Option<usize>, AttachError> {
         let slot = if caches { Some(self.take_slot(device)?) } else { None };
         self.devices.fetch_add(1, Ordering::Relaxed);
-        if !without!(AttachUnfenced) {
-            fence(Ordering::SeqCst); // [M1]
-        }
+        fence(Ordering::SeqCst); // [M1]
         Ok(slot)
     }
 
@@ -208,14 +206,13 @@ impl<U: Unit> Member<U> {
             }
         }
         // [I6] After the unit's own.
-        for device in self.caching().filter(|_| !without!(DevicesNotTold)) {
+        for device in self.caching() {
             match spans {
                 Some(spans) if spans.len() <= ladder.device_ranges as usize => {
                     for span in spans {
                         batch.push(Command::Device { device, range: span.range() })?;
                     }
                 }
-                None if without!(PromotedDevicesNotTold) => {}
                 _ => batch.push(Command::Device { device, range: None })?,
             }
         }
@@ -228,10 +225,10 @@ impl<U: Unit> Member<U> {
     }
 
     fn pages(&self, span: Span) -> Command {
-        let domain = DomainId(self.domain.0 ^ u16::from(without!(DomainMistaken)));
+        let domain = self.domain;
         match span.range() {
             Some(range) => Command::Pages { domain, range, leaf_only: span.leaf_only },
-            None => Command::Domain(self.domain),
+            None => Command::Domain(domain),
         }
     }
 
@@ -262,7 +259,7 @@ impl<U: Unit> Member<U> {
     /// Is the ticket complete, and can all devices be relied on?
     pub fn reached(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
         let answer = || self.caching().all(|device| self.unit.answers(device));
-        Ok(self.completed(ticket, asks)? && (without!(SilenceIgnored) || answer()))
+        Ok(self.completed(ticket, asks)? && answer())
     }
 
     /// Is the ticket complete, as far as devices answer?

@@ -32,7 +32,7 @@ impl Span {
         Self {
             first: if self.first < other.first { self.first } else { other.first },
             last: if self.last > other.last { self.last } else { other.last },
-            leaf_only: self.leaf_only && (other.leaf_only || without!(FreedTableForgotten)),
+            leaf_only: self.leaf_only && other.leaf_only,
         }
     }
 
@@ -123,7 +123,7 @@ impl Pending {
             len = merge(&mut spans);
             (0..len).for_each(|i| self.set(i, spans[i]));
         }
-        if len == SPANS && !without!(SpanDropped) {
+        if len == SPANS {
             return self.push_everything();
         }
         if len < SPANS {

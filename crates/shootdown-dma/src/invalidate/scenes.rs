@@ -1,4 +1,4 @@
-//! Scenes that break when a step of the engine is missing: each passes as the code is, and each mutant fails one.
+//! Scenes that break when a step of the engine is missing: each passes as the code is.
 
 use alloc::collections::BTreeMap;
 use std::format;

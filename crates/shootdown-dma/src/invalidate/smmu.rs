@@ -194,7 +194,7 @@ pub struct Piece {
 pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
     let mut all = [Piece { page: 0, count: 1, scale: 0 }; PIECES];
     let (mut page, mut pages) = (range.first(), range.pages());
-    if pages & 31 == 1 && !without!(LonelyGranule) {
+    if pages & 31 == 1 {
         pages = pages.checked_add(1)?;
     }
     let mut used = 0;
@@ -205,8 +205,7 @@ pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
         *all.get_mut(used).filter(|_| scale < 32)? = Piece { page, count: count as u32, scale };
         used += 1;
         pages -= count << scale;
-        let told = if without!(PieceMisplaced) { count } else { count << scale };
-        page = page.wrapping_add(told); // wraps behind the last piece alone
+        page = page.wrapping_add(count << scale); // wraps behind the last piece alone
     }
     Some((all, used))
 }
@@ -218,8 +217,6 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Entry)) {
             None => put(tlbi_domain(facts, domain)),
             Some((all, used)) => all[..used].iter().for_each(|piece| {
                 let [low, high] = tlbi_range(facts, domain, *piece, leaf_only);
-                let high =
-                    if without!(GranuleMistaken) { high & !(3 << 10) | 1 << 10 } else { high };
                 put([low, high]);
             }),
         },
@@ -243,7 +240,7 @@ pub fn encode(facts: &Facts, command: &Command, mut put: impl FnMut(Entry)) {
 
 fn device_range(facts: &Facts, device: DeviceId, range: IovaRange, put: &mut impl FnMut(Entry)) {
     // Devices count in 4 KiB, whatever the granule is.
-    let shift = if without!(DeviceUnscaled) { 0 } else { facts.granule - 12 };
+    let shift = facts.granule - 12;
     let scaled = |page: u64| page.checked_mul(1 << shift);
     match (scaled(range.first()), scaled(range.pages())) {
         (Some(first), Some(pages)) => match IovaRange::new(first, pages) {

@@ -71,7 +71,7 @@ impl<A: Allocate> Checked<A> {
     }
 
     fn forget(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
-        let all = apart(range).filter(|all| without!(PartUnseen) || self.live.is_run(*all));
+        let all = apart(range).filter(|all| self.live.is_run(*all));
         self.live.free(cpu, all.ok_or(FreeError::NotAllocated)?)?;
         self.pages.fetch_sub(range.pages(), Ordering::Relaxed);
         Ok(())
@@ -98,9 +98,7 @@ unsafe impl<A: Allocate> Allocate for Checked<A> {
     }
 
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
-        if !without!(CheckedFreeUnseen) {
-            self.forget(cpu, range)?;
-        }
+        self.forget(cpu, range)?;
         self.inner.free(cpu, range).inspect_err(|_| {
             // It stays allocated. There is room: its node was there a moment ago.
             let _ = self.note(range);

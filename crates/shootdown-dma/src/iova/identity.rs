@@ -239,17 +239,16 @@ impl<'a> Layout<'a> {
         }
         let last =
             pages.checked_sub(1).and_then(|more| first.checked_add(more)).ok_or(Unfit::Empty)?;
-        if last >= self.zone_pages() && !without!(IdentityZoneOverrun) {
+        if last >= self.zone_pages() {
             return Err(Unfit::AboveZone);
         }
-        let rights = if without!(IdentityRightsShared) { Rights::ReadWrite } else { rights };
-        let sizes = if without!(IdentitySizesShared) { 0 } else { (size as u64) << 2 };
+        let sizes = (size as u64) << 2;
         let zone = sizes | rights_zone(rights);
         let range = IovaRange::new((zone << self.shift) + first, pages).ok_or(Unfit::Empty)?;
-        if range.last() > self.limit && !without!(IdentityLimitIgnored) {
+        if range.last() > self.limit {
             return Err(Unfit::AboveLimit);
         }
-        if self.reserved.iter().any(|r| r.overlaps(range)) && !without!(IdentityHolesIgnored) {
+        if self.reserved.iter().any(|r| r.overlaps(range)) {
             return Err(Unfit::Reserved);
         }
         Ok(range)

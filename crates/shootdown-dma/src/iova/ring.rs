@@ -121,7 +121,7 @@ unsafe impl<A: Allocate> Allocate for Ring<A> {
             let end = at + want.pages;
             // A ring that is empty may begin anywhere: what is skipped is not lost until it comes round.
             let head = if state.head == state.tail { at } else { state.head };
-            let full = end - head > self.size && !without!(RingOverrun);
+            let full = end - head > self.size;
             let first = self.region.first() + (at & (self.size - 1));
             let range = IovaRange::new(first, want.pages).ok_or(AllocError::Exhausted)?;
             if full || range.last() > want.limit {
@@ -153,7 +153,7 @@ unsafe impl<A: Allocate> Allocate for Ring<A> {
                     let (word, bit) = self.bit(count);
                     state.free[word] & bit == 0
                 });
-            if !live && !without!(RingFreeUnchecked) {
+            if !live {
                 return Err(FreeError::NotAllocated);
             }
             for count in counts {
@@ -194,8 +194,7 @@ impl<A: Allocate> Drop for Ring<A> {
     fn drop(&mut self) {
         if self.is_empty() {
             // If the inner allocator has no memory to take it back, it stays taken.
-            let cpu = if without!(RingDroppedOnZero) { 0 } else { NOBODY };
-            let _ = self.inner.free(cpu, self.region);
+            let _ = self.inner.free(NOBODY, self.region);
         }
     }
 }

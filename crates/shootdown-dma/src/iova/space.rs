@@ -93,9 +93,6 @@ impl<'a> Space<'a> {
         self.check()?;
         let mut holes: Vec<IovaRange> = Vec::new();
         holes.try_reserve_exact(self.reserved.len()).map_err(|_| SpaceError::NoMemory)?;
-        if without!(HolesForgotten) {
-            return Ok(holes);
-        }
         holes.extend_from_slice(self.reserved);
         holes.sort_unstable();
         let mut kept = 0;

@@ -36,7 +36,7 @@ struct Taken<'a>(&'a AtomicBool, #[allow(dead_code)] Held); // counted as long a
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.0.store(false, order!(SpinReleaseRelaxed, Release)); // [S2]
+        self.0.store(false, Ordering::Release); // [S2]
     }
 }
 
@@ -61,8 +61,7 @@ impl<T> Spin<T> {
     #[inline]
     fn take(&self) -> bool {
         // ORDERING: acquires what the holder before released [S2].
-        let acquire = order!(SpinAcquireRelaxed, Acquire);
-        self.taken.compare_exchange(false, true, acquire, Ordering::Relaxed).is_ok() // [S1]
+        self.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok() // [S1]
     }
 
     #[inline]

@@ -110,7 +110,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             Ordering::AcqRel,
             Ordering::Acquire,
         );
-        if let (Err(mut entry), false) = (away, without!(RevivalOverlooked)) {
+        if let Err(mut entry) = away {
             // It was put back. When the mark is gone it can be taken out again.
             self.rely_on(slot, entry, level);
             while let Err(other) = slot.compare_exchange(

@@ -100,17 +100,14 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let (next, acquired) = match self.table.format.decode(entry, level) {
                 Decoded::Empty => (first, Acquired::First),
                 // Seen before the last walk: it means nothing any more (see `down`).
-                Decoded::Tombstone if entry == stale || without!(TombTaken) => {
-                    (first, Acquired::First)
-                }
+                Decoded::Tombstone if entry == stale => (first, Acquired::First),
                 Decoded::Leaf(..)
-                    if !F::is_counted(entry)
-                        || (F::meaning(entry) != F::meaning(leaf) && !without!(RightsIgnored)) =>
+                    if !F::is_counted(entry) || F::meaning(entry) != F::meaning(leaf) =>
                 {
                     return fail(MapErrorKind::AlreadyMapped);
                 }
                 Decoded::Leaf(..) => match counted::<F>(entry) {
-                    Counted::Here(n) if n + 1 < F::max_count() || without!(CountWraps) => {
+                    Counted::Here(n) if n + 1 < F::max_count() => {
                         let count = (entry & F::COUNT).wrapping_add(F::one()) & F::COUNT;
                         (entry & !F::COUNT | count, Acquired::Shared)
                     }
@@ -139,9 +136,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             };
             // ORDERING: AcqRel: what earlier users did comes before, and this before what later ones do.
             if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                if !without!(SharedLeafTrusted) || acquired == Acquired::First {
-                    self.table.rely_on(slot, next, level);
-                }
+                self.table.rely_on(slot, next, level);
                 return Ok(acquired);
             }
         }

@@ -297,7 +297,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn new_table(&self) -> Option<PhysAddr> {
         let phys = self.memory.allocate_many(sheets::<F>())?;
         self.count_pages(sheets::<F>());
-        if !self.memory.is_coherent() && !without!(ParentBeforeChild) {
+        if !self.memory.is_coherent() {
             // SAFETY: just allocated.
             unsafe { self.sheets_of(phys, sheets::<F>()) }
                 .for_each(|sheet| self.memory.write_back(sheet));
@@ -395,7 +395,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// Entries were stored: the hardware is to see them.
     #[inline]
     fn show(&self, entries: &[AtomicU64]) {
-        if !self.memory.is_coherent() && !without!(LeafNotWrittenBack) {
+        if !self.memory.is_coherent() {
             self.memory.write_back(entries);
         }
     }

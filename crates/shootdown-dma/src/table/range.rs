@@ -72,7 +72,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     ) -> Result<(), MapError> {
         self.check(range, phys)?;
         let (begins, ends) = (part.first::<F>(), part.last::<F>());
-        let near = range.pages() == 1 && !without!(AnchorStored);
+        let near = range.pages() == 1;
         if near && self.map_near(range.first(), phys, rights, begins | ends) {
             return Ok(());
         }
@@ -102,7 +102,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     pub(crate) fn map_page_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
         let marks = Part::Whole.first::<F>() | Part::Whole.last::<F>();
         range.pages() == 1
-            && !without!(AnchorStored)
             && self.check(range, phys).is_ok()
             && self.map_near(range.first(), phys, rights, marks)
     }
@@ -162,8 +161,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         let format = &self.table.format;
         let mut best = 0;
         for level in 1..format.levels() {
-            let memory = if without!(PhysUnaligned) { 0 } else { phys.0 >> F::GRANULE };
-            let all = page | memory;
+            let all = page | phys.0 >> F::GRANULE;
             if pages < span::<F>(level) || all & (span::<F>(level) - 1) != 0 {
                 break;
             }
@@ -202,10 +200,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let large =
                 if order > 0 { self.table.format.enlarge(plain, level, order) } else { plain };
             let leaf = large | begins | if pages == span::<F>(level) << order { ends } else { 0 };
-            if without!(AnchorStored) && table[first].load(Ordering::Relaxed) == word::EMPTY {
-                put(&table[first], leaf);
-                break (table, first, plain, order);
-            }
             // ORDERING: what decides is that the entry was empty; Release, as for all links.
             match table[first].compare_exchange(expected, leaf, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -214,7 +208,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
                     Decoded::Empty => expected = entry,
                     // Once more from the root. If it is still the same then, it means nothing any more (see `down`).
-                    Decoded::Tombstone if entry != stale && !without!(TombTaken) => {
+                    Decoded::Tombstone if entry != stale => {
                         stale = entry;
                         self.forget(page, level);
                     }
@@ -295,10 +289,10 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     fn undo(&mut self, range: IovaRange, done: u64, kind: MapErrorKind) -> MapError {
         let page = range.first() + done;
         let undone = IovaRange::new(range.first(), done);
-        if let (Some(undone), false) = (undone, without!(UndoSkipped)) {
+        if let Some(undone) = undone {
             self.clear(undone, None);
         }
-        MapError { kind, page, undone: if without!(UndoneNotReported) { None } else { undone } }
+        MapError { kind, page, undone }
     }
 
     /// Unmaps the pages of `range`: one mapping, no less and no more (see `unit.rs`). Tables that it empties as a whole are
@@ -321,7 +315,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             return Ok(Unmapped { range, leaf_only: true });
         }
         self.check_mapped(range, true)?;
-        let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
+        let leaf_only = self.clear(range, Some(detached));
         Ok(Unmapped { range, leaf_only })
     }
 
@@ -341,7 +335,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             return Err(UnmapError::OutOfRange);
         }
         self.check_mapped(range, false)?;
-        let leaf_only = self.clear(range, Some(detached)) || without!(LeafOnlyAlways);
+        let leaf_only = self.clear(range, Some(detached));
         Ok(Unmapped { range, leaf_only })
     }
 

@@ -68,8 +68,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             }
             if sweep.budget == 0 || sweep.detached.is_full() {
                 // What is below this one was looked at: its end leads here again, and not to all of that.
-                let below =
-                    if level > 1 && !without!(SweepBeginsAnew) { span::<F>(level) - 1 } else { 0 };
+                let below = if level > 1 { span::<F>(level) - 1 } else { 0 };
                 sweep.from = first + below;
                 return false;
             }
@@ -96,7 +95,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let Decoded::Table(below) = self.format.decode(entry, level) else {
             return None;
         };
-        if entry & F::PENDING != 0 && !without!(PendingIgnored) {
+        if entry & F::PENDING != 0 {
             return None;
         }
         // SAFETY: see above.
@@ -124,9 +123,6 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             });
         }
         for slot in table() {
-            if without!(RollbackStores) && slot.load(Ordering::Relaxed) == tomb {
-                put(slot, word::EMPTY);
-            }
             // Where something is mapped by now it stays.
             let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -139,19 +135,13 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// Makes all entries of an empty table tombstones. False: it is not empty.
     fn entomb<'a>(&self, table: impl Iterator<Item = &'a AtomicU64>, tomb: u64) -> bool {
-        for (n, slot) in table.enumerate() {
-            if n == 1 && without!(TombstoneSkipped) {
-                continue;
-            }
+        for slot in table {
             let mut entry = word::EMPTY;
             // ORDERING: Acquire, with the Release of who cleared the entry: it is done with the table.
             while let Err(other) =
                 slot.compare_exchange(entry, tomb, Ordering::AcqRel, Ordering::Acquire)
             {
                 if !word::is_vacant(other) {
-                    if without!(LiveEntryEntombed) {
-                        break;
-                    }
                     return false;
                 }
                 entry = other; // from an earlier burial
@@ -165,7 +155,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let mut entry = slot.load(Ordering::Acquire);
         loop {
             debug_assert_eq!(self.format.decode(entry, level), Decoded::Table(below));
-            if entry & mark != mark && !without!(CallOffIgnored) {
+            if entry & mark != mark {
                 return false;
             }
             // ORDERING: Release, with the Acquire of `put_back`: it sees all tombstones.
@@ -212,14 +202,13 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 let entry = slot.load(Ordering::Acquire);
                 let leaves = level == 0
                     || entries.iter().all(|e| !self.is_table(e.load(Ordering::Relaxed), level));
-                if !leaves || (entry & F::PENDING != 0 && !without!(PendingIgnored)) {
+                if !leaves || entry & F::PENDING != 0 {
                     return false;
                 }
                 state.burials += 1;
                 let tomb = word::tombstone(state.burials);
-                let dead = if without!(DeadTableOpen) { word::EMPTY } else { tomb };
                 for slot in entries {
-                    put(slot, dead);
+                    put(slot, tomb);
                 }
                 self.show(entries);
                 self.unlink(slot, below, level + 1, 0);
@@ -273,9 +262,6 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
         self.rely_on(slot, linked, level);
         for slot in table {
-            if without!(RevivalStores) && slot.load(Ordering::Relaxed) == tomb {
-                put(slot, word::EMPTY);
-            }
             // Others may have mapped there by now, knowing that the tombstone means nothing.
             let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }

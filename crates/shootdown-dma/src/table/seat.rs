@@ -68,8 +68,7 @@ impl Memo {
     #[inline]
     fn place(&self, part: u64) -> Option<usize> {
         let first = part as usize % SETS * WAYS;
-        let ways = if without!(OneWayRemembered) { 1 } else { WAYS };
-        (first..first + ways).find(|place| self.leaves[*place] == part)
+        (first..first + WAYS).find(|place| self.leaves[*place] == part)
     }
 
     /// The place that it is to have.
@@ -193,7 +192,7 @@ impl Seat {
             *walks
         });
         // ORDERING [S1].
-        self.post.swap(walk << 1 | WALKING, order!(WalkUnordered, AcqRel));
+        self.post.swap(walk << 1 | WALKING, Ordering::AcqRel);
     }
 
     /// Posts that the walk for `page` is over, and that it has come to this table at this level: it is held instead of what
@@ -225,7 +224,7 @@ impl Seat {
 
     fn keep(&self, place: usize, table: PhysAddr) {
         // ORDERING [S5].
-        self.held[place].store(table.0, order!(HeldRelaxed, Release));
+        self.held[place].store(table.0, Ordering::Release);
     }
 
     /// Forgets everything, and holds nothing.
@@ -250,7 +249,7 @@ impl Seat {
     /// Asks what is posted.
     fn ask(&self) -> u64 {
         // ORDERING [S3]: a read-modify-write, though nothing is changed.
-        self.post.fetch_or(0, order!(SeatsReadRelaxed, AcqRel))
+        self.post.fetch_or(0, Ordering::AcqRel)
     }
 
     /// Begins to wait until whoever walks here now has walked to its end.
@@ -262,7 +261,7 @@ impl Seat {
     /// Has it?
     pub fn has_walked(&self) -> bool {
         let awaited = self.awaited.load(Ordering::Relaxed);
-        if awaited != 0 && self.ask() == awaited && !without!(WalkNotAwaited) {
+        if awaited != 0 && self.ask() == awaited {
             return false;
         }
         self.awaited.store(0, Ordering::Relaxed);
@@ -272,10 +271,8 @@ impl Seat {
     /// Is a page of this table, which has so many bytes and is aligned to them, held here? To be asked after the walks that
     /// went on have been waited for.
     pub fn holds(&self, table: PhysAddr, bytes: u64) -> bool {
-        let within = if without!(PageHeldFreed) { 0 } else { bytes - 1 };
-        let places = if without!(PlacesOverlooked) { 1 } else { self.held.len() };
         // ORDERING [S5].
-        let mut held = self.held[..places].iter().map(|held| held.load(Ordering::Acquire));
-        held.any(|held| held & !within == table.0) && !without!(HeldTableFreed)
+        let mut held = self.held.iter().map(|held| held.load(Ordering::Acquire));
+        held.any(|held| held & !(bytes - 1) == table.0)
     }
 }

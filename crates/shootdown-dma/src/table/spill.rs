@@ -138,7 +138,6 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// Takes away `mine` tokens. True: with them the last use went, and the entry is empty.
     fn drop_tokens(&self, slot: &AtomicU64, side: &AtomicU64, mine: u64) -> bool {
-        let changed = if without!(ChangeUncounted) { 0 } else { CHANGE };
         let mut emptied = false;
         loop {
             // ORDERING [S3]: Acquire, with what others did before they dropped theirs.
@@ -147,7 +146,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             let entry = slot.load(Ordering::Acquire);
             if others || self.spilled(entry).is_none() {
                 // ORDERING [S3].
-                let less = seen.wrapping_add(changed) - mine;
+                let less = seen.wrapping_add(CHANGE) - mine;
                 let taken = side.compare_exchange(seen, less, Ordering::AcqRel, Ordering::Relaxed);
                 if taken.is_ok() {
                     return emptied;
@@ -159,11 +158,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             if slot.compare_exchange(entry, marked, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
-            if !without!(CloseUnfenced) {
-                fence(Ordering::SeqCst); // [S2]
-            }
+            fence(Ordering::SeqCst); // [S2]
             // [P3] [P4]
-            if side.load(Ordering::Acquire) != seen && !without!(CloseUnchecked) {
+            if side.load(Ordering::Acquire) != seen {
                 continue;
             }
             // ORDERING: AcqRel, as all that empties entries.
@@ -216,11 +213,10 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         if tokens(side.load(Ordering::Relaxed)) >= MOST {
             return Err(MapErrorKind::CountFull);
         }
-        let changed = if without!(ChangeUncounted) { 0 } else { CHANGE };
         if let Counted::Here(n) = counted::<F>(entry) {
-            let ours = if without!(SpilledAlone) { 1 } else { n + 1 };
+            let ours = n + 1;
             // ORDERING [S3].
-            side.fetch_add(changed + ours, Ordering::AcqRel);
+            side.fetch_add(CHANGE + ours, Ordering::AcqRel);
             let spilled = entry | F::COUNT;
             // ORDERING [S5].
             let moved = slot.compare_exchange(entry, spilled, Ordering::AcqRel, Ordering::Relaxed);
@@ -230,16 +226,13 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             });
         }
         // ORDERING [S3].
-        side.fetch_add(changed + 1, Ordering::AcqRel);
-        if !without!(JoinUnfenced) {
-            fence(Ordering::SeqCst); // [S1]
-        }
+        side.fetch_add(CHANGE + 1, Ordering::AcqRel);
+        fence(Ordering::SeqCst); // [S1]
         let mut now = slot.load(Ordering::Acquire);
         loop {
             let same = F::meaning(now) == F::meaning(entry);
             match self.table.spilled(now).filter(|_| same) {
                 Some(Counted::Spilled) => return Ok(Joined::Shared),
-                Some(_) if without!(ClosingJoined) => return Ok(Joined::Shared),
                 Some(_) => {
                     let open = now | F::COUNT;
                     match slot.compare_exchange(now, open, Ordering::AcqRel, Ordering::Acquire) {
@@ -255,9 +248,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// One use less of a page whose entry, in the leaf table that is remembered, has spilled. True: it was the last one.
     #[cold]
     pub(super) fn part(&self, page: u64, slot: &AtomicU64) -> bool {
-        if !without!(PartUnordered) {
-            fence(Ordering::Acquire); // [S5] The entry was read Relaxed.
-        }
+        fence(Ordering::Acquire); // [S5] The entry was read Relaxed.
         match self.side_word(page, false) {
             Some(side) => self.table.drop_tokens(slot, side, 1),
             None => unreachable!("what is spilled has a side table"),

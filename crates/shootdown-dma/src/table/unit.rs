@@ -83,10 +83,7 @@ pub(super) fn is_whole<F: Format>(format: &F, entry: u64) -> bool {
     if F::SIZED && format.order(entry, 0) != 0 {
         return false; // one leaf, and several pages
     }
-    if without!(CountedUnmapped) && F::is_counted(entry) {
-        return true;
-    }
-    let marks = if without!(LengthIgnored) { 0 } else { marks::<F>() };
+    let marks = marks::<F>();
     entry & (F::COUNTED | marks) == marks
 }
 
@@ -94,7 +91,6 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// Is all of it mapped, in whole leaves that are not counted? With `whole`: and is it one mapping, no less and no more?
     #[inline]
     pub(crate) fn check_mapped(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
-        let whole = whole && !without!(LengthIgnored);
         if F::SIZED && self.table.format.most_order() > 0 {
             return self.check_blocks(range, whole);
         }
@@ -109,7 +105,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let last = (fit as u64) << (F::INDEX * level) == left;
             let ends = if whole && last { F::ENDS } else { 0 };
             let good = self.count_good(entries, level, whole, (begins, ends));
-            let cut = page & (span::<F>(level) - 1) != 0 && !without!(CutUnnoticed);
+            let cut = page & (span::<F>(level) - 1) != 0;
             if good == 0 || cut {
                 let entry = table[first].load(Ordering::Relaxed);
                 return Err(self.why_not(range, page, entry, level));
@@ -138,7 +134,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let should = if page == range.first() { F::BEGINS } else { 0 }
                 | if last == range.last() { F::ENDS } else { 0 };
             let marked = !whole || entry & marks::<F>() == should;
-            if !leaf || F::is_counted(entry) || (cut && !without!(BlockCut)) || !marked {
+            if !leaf || F::is_counted(entry) || cut || !marked {
                 return Err(self.why_not(range, page, entry, level));
             }
             if last >= range.last() {

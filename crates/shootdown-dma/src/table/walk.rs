@@ -236,9 +236,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         match self.table.format.decode(entry, level) {
             Decoded::Table(below) => {
                 // It is remembered, and what is mapped near relies on it.
-                if !without!(PeekedTrusted) {
-                    self.table.rely_on_found(&table[index], entry, level);
-                }
+                self.table.rely_on_found(&table[index], entry, level);
                 Some(below)
             }
             _ => None,
@@ -267,9 +265,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
                     if entry & F::BURYING != 0 && !all.call_off(slot, entry) {
                         continue;
                     }
-                    if !without!(ParentTrusted) {
-                        all.rely_on(slot, entry & !F::BURYING, level);
-                    }
+                    all.rely_on(slot, entry & !F::BURYING, level);
                     return Ok(Some(below));
                 }
                 Decoded::Detached(below) => {

@@ -172,7 +172,7 @@ impl<B: Backend> Kernel<B> {
             }
         }
         *lock(&self.failed) = outcome.err();
-        if outcome.is_err() && !without!(RefusalIgnored) {
+        if outcome.is_err() {
             // K3: it is dead, so it is found again when everything is looked at.
             lock(&self.notes).everything = true;
             return outcome;
@@ -210,13 +210,6 @@ impl<B: Backend> Kernel<B> {
                 add(*first, *pages);
             }
         }
-        if without!(LiveUnmapped) {
-            for (first, pages) in &mappings.live {
-                if wanted(*first, *pages) {
-                    runs.extend(IovaRange::new(*first, *pages));
-                }
-            }
-        }
         runs
     }
 
@@ -225,7 +218,7 @@ impl<B: Backend> Kernel<B> {
         let (at, bytes) = self.bytes_of(run);
         self.calls.add(1, 1);
         let mut outcome = self.backend.unmap(at, bytes);
-        if outcome.is_ok_and(|unmapped| unmapped < bytes) && !without!(ShortTrusted) {
+        if outcome.is_ok_and(|unmapped| unmapped < bytes) {
             // Was the rest unmapped by somebody else, or was it left? It says, if it is asked again.
             self.calls.add(1, 1);
             outcome = match (outcome, self.backend.unmap(at, bytes)) {

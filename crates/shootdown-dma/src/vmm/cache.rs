@@ -135,16 +135,14 @@ impl Cache {
     /// Carries out what is noted (V1).
     fn carry_out(&self, tlb: &mut Tlb) {
         let mut notes = self.notes();
-        if !without!(CacheNotTold) {
-            if core::mem::take(&mut notes.everything) {
-                notes.ranges.clear();
-                tlb.forget_everything();
-            }
-            for range in notes.ranges.drain(..) {
-                tlb.forget(range, self.granule);
-                // What was one may be two now.
-                self.make_room(tlb, 1);
-            }
+        if core::mem::take(&mut notes.everything) {
+            notes.ranges.clear();
+            tlb.forget_everything();
+        }
+        for range in notes.ranges.drain(..) {
+            tlb.forget(range, self.granule);
+            // What was one may be two now.
+            self.make_room(tlb, 1);
         }
         // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The lock has ordered the rest.
         self.done.store(notes.told, Ordering::Release);

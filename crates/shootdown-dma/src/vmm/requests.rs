@@ -203,7 +203,7 @@ impl<H: Host> Mappings<H> {
         }
         let mapped = self.domain.map_at(range, PhysAddr(phys), rights);
         // It is not mapped, but a device may have seen it.
-        let stale = matches!(mapped, Err(MapError::NotComplete(_))) && !without!(StaleForgotten);
+        let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
             self.live.insert(range.first(), Mapping { pages: range.pages(), stale });
         }
@@ -243,7 +243,7 @@ impl<H: Host> Mappings<H> {
         let whole = |(first, mapping): (u64, Mapping)| {
             IovaRange::new(first, mapping.pages).is_some_and(|all| range.contains(all))
         };
-        if !self.overlapping(range).all(whole) && !without!(MappingCut) {
+        if !self.overlapping(range).all(whole) {
             return Err(RequestError::Partial);
         }
         let mut count = 0;

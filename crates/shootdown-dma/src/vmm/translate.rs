@@ -64,10 +64,6 @@ impl<W: Walk> Translator<W> {
 
     /// Puts into the cache what the tables hold of a range, in whole pages (V2).
     fn fill(&self, first: u64, end: u64, access: Permissions) -> Result<(), Error> {
-        if without!(FilledBeside) {
-            let found = self.collect(first, end, access)?;
-            return self.put(&mut self.cache.write(), &found);
-        }
         let mut tlb = self.cache.write();
         let found = self.collect(first, end, access)?;
         self.put(&mut tlb, &found)

@@ -129,11 +129,11 @@ fn model_checker(mutant: Removed) -> Option<String> {
     match mutant {
         Removed::Core(mutant) => {
             let Elsewhere { file, test, .. } = elsewhere::of(mutant)?;
-            Some(format!("the model checker: `{test}` in tests/{file}"))
+            Some(format!("the model checker: `{test}` in verify/core/tests/{file}"))
         }
         Removed::Dma(mutant) => {
             let by = mutant.killed_by();
-            (devices::of(mutant).is_none() && by.contains("model checker")).then(|| by.to_owned())
+            (devices::of(mutant).is_none() && by.contains("model checker")).then_some(by)
         }
     }
 }
@@ -142,7 +142,7 @@ fn model_checker(mutant: Removed) -> Option<String> {
 fn unit_test(mutant: Removed) -> Option<String> {
     let Removed::Dma(dma) = mutant else { return None };
     let here = devices::of(dma).is_some() || model_checker(mutant).is_some();
-    (!here && dma.equivalent().is_none()).then(|| dma.killed_by().to_owned())
+    (!here && dma.equivalent().is_none()).then(|| dma.killed_by())
 }
 
 /// Schedules by turns at random and by priorities.

@@ -9,7 +9,7 @@ use crate::platform::{CpuSetOf, Platform};
 use crate::policy::Lazy;
 use crate::serve;
 use crate::space::AddressSpace;
-use crate::sync::prefetch;
+use crate::sync::{Ordering, prefetch};
 use crate::tree::{GROUP, READ_AHEAD};
 
 /// A flush that was begun and must be waited for.
@@ -80,9 +80,6 @@ impl Asked {
         for cpu in cpus(last) {
             self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
         }
-        if without!(WaitsForLastOnly) {
-            return Ok(());
-        }
         let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
         for cpu in cpus(group ^ last) {
             expect(&mut ahead, 1);
@@ -119,14 +116,10 @@ impl Asked {
                 break;
             }
             // It may have said something else in between, and now says the answer: then it must not sleep.
-            let same = state.published() == before || without!(SleepUnchecked);
-            if same && (!self.is_answered_by::<P>(before) || without!(SleepOnAnswer)) {
+            let same = state.published() == before;
+            if same && !self.is_answered_by::<P>(before) {
                 if P::relax(pin).is_err() {
-                    return if without!(StallForgotten) {
-                        Ok(())
-                    } else {
-                        Err(FlushError::Stalled(cpu))
-                    };
+                    return Err(FlushError::Stalled(cpu));
                 }
                 prefetch(&state.shared);
                 awake();
@@ -155,16 +148,13 @@ pub(super) fn is_done<P: Platform>(
     generation: Generation,
     freed_tables: bool,
 ) -> bool {
-    let freed_tables = freed_tables && !without!(LazyAnswersFreed);
-    // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the state, whose
-    // Acquire pairs with the Release that ends `switch_to`
-    let acked = || state.shared.acked.load(order!(AnswerRelaxed, Acquire));
-    let first = without!(AnswerReadFirst).then(acked);
     match state.remote_view(id) {
         View::Elsewhere => true,
         View::Switching => false,
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        View::Active | View::Lazy => first.unwrap_or_else(acked) >= generation.0,
+        // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the state,
+        // whose Acquire pairs with the Release that ends `switch_to`
+        View::Active | View::Lazy => state.shared.acked.load(Ordering::Acquire) >= generation.0,
     }
 }
 
@@ -198,9 +188,6 @@ impl<P: Platform> Ticket<'_, P> {
                 return false;
             }
             self.waiting.remove(cpu);
-            if without!(TicketTrustsFirst) {
-                return true;
-            }
         }
         self.answered();
         true
@@ -209,8 +196,7 @@ impl<P: Platform> Ticket<'_, P> {
     /// Everyone has.
     fn answered(&mut self) {
         let Change { space, request, hint, .. } = self.change;
-        let looks_again =
-            core::mem::take(&mut self.change.looks_again) && !without!(TicketNotLookedAtAgain);
+        let looks_again = core::mem::take(&mut self.change.looks_again);
         if !looks_again && !space.is_owing() {
             return;
         }

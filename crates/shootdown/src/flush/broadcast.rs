@@ -39,7 +39,7 @@ impl<P: Platform> AddressSpace<P> {
         if strategy == Strategy::Trim {
             self.trim(pin, me);
         }
-        if P::Regime::facts().errata.completes_early && !without!(EarlyCompletionTrusted) {
+        if P::Regime::facts().errata.completes_early {
             self.runs_on(pin.cpu())
         } else {
             CpuSetOf::<P>::EMPTY
@@ -61,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
             me.stats.invalidations_none.inc();
             return None;
         };
-        if extent == Extent::Broadcast && !without!(BroadcastStaysLocal) {
+        if extent == Extent::Broadcast {
             me.stats.invalidations_broadcast.inc();
             return Some(invalidate(me, tag, request, Reach::Broadcast));
         }
@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
         if current::strategy::<P>() != Some(Strategy::Trim) {
             return;
         }
-        if let Some(tag) = self.tag().filter(|_| !without!(TrimWithoutFlush)) {
+        if let Some(tag) = self.tag() {
             sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
             let user = user_tag::<P>(tag);
             if user != tag {
@@ -143,12 +143,7 @@ impl<P: Platform> AddressSpace<P> {
 
 /// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that issued it.
 pub(super) fn complete<P: Platform>(last: Invalidate) {
-    let by_strategy = current::strategy::<P>().is_some();
-    let skipped = by_strategy && without!(BroadcastWithoutSync)
-        || !by_strategy && without!(SharedBroadcastWithoutSync);
-    if !skipped {
-        sandwich::sync_everywhere::<P>(last);
-    }
+    sandwich::sync_everywhere::<P>(last);
 }
 
 /// Removes what the request names; returns the last of what was removed.
@@ -160,7 +155,7 @@ pub(super) fn invalidate<P: Platform>(
 ) -> Invalidate {
     let step = request.step(P::Regime::facts().ceiling);
     let range = step.range.filter(|_| P::policy().ranges);
-    let leaf_only = !step.freed_tables || without!(BroadcastLeafOnly);
+    let leaf_only = !step.freed_tables;
     let what = |tag| match range {
         Some(range) => Invalidate::Range { tag, range, leaf_only },
         None => Invalidate::Tag(tag),
@@ -174,7 +169,7 @@ pub(super) fn invalidate<P: Platform>(
     }
     sandwich::invalidate::<P>(what(tag), reach);
     let user = user_tag::<P>(tag);
-    if user != tag && !without!(BroadcastUserHalfForgotten) {
+    if user != tag {
         sandwich::invalidate::<P>(what(user), reach);
     }
     what(user)

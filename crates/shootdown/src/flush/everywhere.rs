@@ -36,7 +36,7 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
         Invalidate::Kernel(range)
     };
     // A table that was freed is still in walk caches, which user mode has too.
-    let waits = !P::system().owes_everything() || without!(QuietTablesDeferred);
+    let waits = !P::system().owes_everything();
     everywhere::<P>(pin, what, waits)
 }
 
@@ -47,7 +47,7 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
 /// a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
-    everywhere::<P>(pin, Invalidate::Everything, without!(QuietTablesDeferred))
+    everywhere::<P>(pin, Invalidate::Everything, false)
 }
 
 /// `quiet_wait`: CPUs that are quiet forget when they next enter the kernel.
@@ -69,23 +69,16 @@ fn reach_all<P: Platform>(
     what: Invalidate,
     quiet_wait: bool,
 ) -> Result<(), FlushError> {
-    if !without!(EverywhereWithoutPublish) {
-        P::Regime::publish();
-    }
+    P::Regime::publish();
     let change = if quiet_wait { P::system().count_kernel_change() } else { None };
-    if !without!(EverywhereWithoutFence) {
-        // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
-        fence(Ordering::SeqCst);
-    }
+    // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
+    fence(Ordering::SeqCst);
     let mut targets = P::system().online();
     if current::strategy::<P>().is_some() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
-        let local = without!(KernelBroadcastStaysLocal);
-        sandwich::invalidate::<P>(what, if local { Reach::Local } else { Reach::Broadcast });
-        if !without!(KernelBroadcastWithoutSync) {
-            sandwich::sync_everywhere::<P>(what);
-        }
-        if P::Regime::facts().errata.completes_early && !without!(KernelCompletionTrusted) {
+        sandwich::invalidate::<P>(what, Reach::Broadcast);
+        sandwich::sync_everywhere::<P>(what);
+        if P::Regime::facts().errata.completes_early {
             // To be interrupted is all that is missing.
             call::call_on::<P, _>(pin, &targets, &|_| ())?;
         }
@@ -93,30 +86,22 @@ fn reach_all<P: Platform>(
     }
     targets.remove(pin.cpu());
     let me = PerCpu::<P>::here(pin);
-    if change.is_some() || without!(QuietUncounted) {
+    if change.is_some() {
         let quiet = P::system().leave_quiet_alone(&mut targets);
         me.stats.avoided_quiet.add(u64::from(quiet));
     }
     hand_over_everywhere(me, what, &mut targets);
-    if !without!(InitiatorDropped) {
-        targets.insert(pin.cpu());
-    }
+    targets.insert(pin.cpu());
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
-        if !without!(EverywhereInvalidatesNothing) {
-            P::Regime::invalidate(what, Reach::Local);
-        }
+        P::Regime::invalidate(what, Reach::Local);
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
             // No entry is global here, and one kernel range is cached under every tag: the loaded
             // pair was invalidated just now (its user half is owed), the others lose their memory.
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
-            if !without!(KernelOwesNothing) {
-                current.into_iter().for_each(|slot| me.owe_user_half(slot));
-            }
-            if !without!(OtherTagsForgotten) {
-                slots::forget_others(me.private.ids.as_ref(), current);
-            }
+            current.into_iter().for_each(|slot| me.owe_user_half(slot));
+            slots::forget_others(me.private.ids.as_ref(), current);
         }
         switch::settle::<P>();
         if let Some(change) = change {

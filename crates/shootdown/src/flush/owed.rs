@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
         if nested || self.owed_tables().is_some() {
             return self.flush(pin, Request::space()).map(drop);
         }
-        let Some(owed) = self.debts.outstanding().filter(|_| !without!(DebtIgnored)) else {
+        let Some(owed) = self.debts.outstanding() else {
             return Ok(());
         };
         // Whose change it is, and of what, is not known here; the log may know the last one.
@@ -62,7 +62,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Are other gathers open? Then a flush of everything is called for.
     pub(crate) fn nests(&self, me: &PerCpu<P>, own: u32) -> bool {
-        let nested = self.debts.others_are_open(own) && !without!(NestedGatherIgnored);
+        let nested = self.debts.others_are_open(own);
         if nested {
             me.stats.escalated_gathers.inc();
         }
@@ -90,9 +90,7 @@ impl<P: Platform> AddressSpace<P> {
     /// A change was unmapped for a batch: counts it, and leaves the telling for later.
     pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
         let change = self.count(Request::pages(range));
-        if !without!(PutOffForgotten) {
-            self.debts.owe(change.hint.generation);
-        }
+        self.debts.owe(change.hint.generation);
         change
     }
 
@@ -107,9 +105,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// The flush of a change has failed.
     pub(crate) fn owe(&self, generation: Generation) {
-        if !without!(FailedFlushForgotten) {
-            self.debts.owe(generation);
-        }
+        self.debts.owe(generation);
     }
 
     /// A flush is done. If something was owed that it pays for, it is no more.
@@ -127,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
         let by_name = current::strategy::<P>().is_some()
             || current::shared::<P>().is_some() && self.shared_tag().tag().is_some();
         let range = request.step(P::Regime::facts().ceiling).range;
-        !by_name || range.is_none() || !P::policy().ranges || without!(RangePaysForAll)
+        !by_name || range.is_none() || !P::policy().ranges
     }
 }
 
@@ -173,9 +169,6 @@ pub(crate) fn pay_together<P: Platform>(
         for Change { space, .. } in changes.iter() {
             targets = union::<P>(&targets, &space.completed(pin, me));
         }
-    }
-    if without!(PaymentAsksNobody) {
-        targets = CpuSetOf::<P>::EMPTY;
     }
     let spared =
         if spare == Spare::Quiet { P::system().leave_quiet_alone(&mut targets) } else { 0 };

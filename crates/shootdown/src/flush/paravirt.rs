@@ -96,7 +96,7 @@ pub(super) fn mark_late<P: Platform>(cpu: CpuId) -> bool {
     if !P::preempted(cpu).is_some_and(PreemptedWord::is_preempted) {
         return false;
     }
-    without!(PreemptedAnswers) || mark(PerCpu::<P>::here(&P::pin()), cpu)
+    mark(PerCpu::<P>::here(&P::pin()), cpu)
 }
 
 fn mark<P: Platform>(me: &PerCpu<P>, cpu: CpuId) -> bool {
@@ -118,13 +118,8 @@ fn hypercall<P: Platform>(
     range: Option<VaRange>,
     freed_tables: bool,
 ) -> bool {
-    let mut first = *cpus;
-    if without!(HandedFirstWordOnly) {
-        first.words_mut().iter_mut().skip(1).for_each(|word| *word = 0);
-    }
-    let freed_tables = freed_tables && !without!(HandedWithoutTables);
-    let flush = RemoteFlush { cpus: &first, of, pages: range.and_then(Runs::of), freed_tables };
-    if P::flush_remote(&flush).is_err() && !without!(HypercallFailureTrusted) {
+    let flush = RemoteFlush { cpus, of, pages: range.and_then(Runs::of), freed_tables };
+    if P::flush_remote(&flush).is_err() {
         me.stats.hypercall_failed.inc();
         return false;
     }

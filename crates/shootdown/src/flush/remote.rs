@@ -26,14 +26,7 @@ pub(super) unsafe fn push<P: Platform>(
     let Push { changes } = unsafe { &*data.cast::<Push<'_, P>>() };
     let here = me.loaded().id();
     let loaded = changes.iter().find(|change| change.space.id().get() == here);
-    let first = changes.first();
-    let loaded = if without!(BatchPushedToFirst) {
-        first.filter(|c| c.space.id().get() == here)
-    } else {
-        loaded
-    };
-    let trusted = first.filter(|_| without!(PushIgnoresSpace));
-    let Some(Change { hint, .. }) = loaded.or(trusted) else {
+    let Some(Change { hint, .. }) = loaded else {
         me.stats.wrong_space.inc();
         if let [Change { space, .. }] = changes {
             space.leave_in_vain(cpu, me);
@@ -75,9 +68,7 @@ pub(super) unsafe fn catch_up_any<P: Platform>(
     _: *const (),
     ack: &mut Ack<'_, P>,
 ) {
-    if !without!(BatchTreeCatchesNothing) {
-        respond::catch_up(cpu, me, None, ack.early, || ack.fire());
-    }
+    respond::catch_up(cpu, me, None, ack.early, || ack.fire());
 }
 
 /// Leaves the set of a space that is not loaded.

@@ -23,9 +23,6 @@ impl<P: Platform> AddressSpace<P> {
         request: Request,
     ) -> Option<Invalidate> {
         let tag = self.shared_tag().moved()?;
-        if without!(MovedNotBroadcast) {
-            return Some(Invalidate::Tag(tag));
-        }
         Some(broadcast_for(me, tag, request))
     }
 
@@ -61,7 +58,7 @@ impl<P: Platform> AddressSpace<P> {
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
-        let may_wait = serve::may_wait(me) || without!(HandlersAssign);
+        let may_wait = serve::may_wait(me);
         if !threshold.is_due(generation.0) || !may_wait {
             return;
         }
@@ -79,11 +76,8 @@ impl<P: Platform> AddressSpace<P> {
         };
         let reset = || {
             P::Regime::publish();
-            let reach = if without!(SharedResetLocal) { Reach::Local } else { Reach::Broadcast };
-            sandwich::invalidate::<P>(Invalidate::Everything, reach);
-            if !without!(SharedResetWithoutSync) {
-                sandwich::sync_everywhere::<P>(Invalidate::Everything);
-            }
+            sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
+            sandwich::sync_everywhere::<P>(Invalidate::Everything);
         };
         if let Some(Err(tag)) = tags.assign(wait, reset).map(|tag| self.shared_tag().assign(tag)) {
             tags.release(tag);

@@ -31,7 +31,7 @@ pub(super) fn tell_and_wait<P: Platform>(
         // Telling the others and doing the local work is all that can be done, and does no harm.
         let kicked = tell(me, &targets);
         local_work(cpu, me, changes);
-        let done = targets.is_empty() || without!(WouldWaitIsOk);
+        let done = targets.is_empty();
         let waited = if done { Ok(0) } else { Err(FlushError::WouldWait) };
         return kicked.and(waited);
     }
@@ -54,18 +54,12 @@ pub(super) fn tell_and_wait<P: Platform>(
             local_work(cpu, me, changes);
         }
         posted.wait(pin)?;
-        if !without!(PushErrorForgotten) {
-            kicked?;
-        }
+        kicked?;
     } else if let Some(call) = as_tree(me, changes, &targets) {
         let kicked = call.kick();
         local_work(cpu, me, changes);
-        if !without!(NoWaitTree) {
-            call.wait(pin)?;
-        }
-        if !without!(TreeErrorForgotten) {
-            kicked?;
-        }
+        call.wait(pin)?;
+        kicked?;
     } else {
         if let ([Change { space, hint, .. }], true) = (changes, tree::is_for::<P>(&targets)) {
             // every place is taken: CPU by CPU then, and only those that must be told
@@ -108,9 +102,6 @@ fn pull_from<P: Platform>(
         let _ = leaving.wait(pin);
     }
     kicked?;
-    if without!(NoWait) {
-        return Ok(());
-    }
     for Change { space, hint, .. } in changes {
         let (generation, freed_tables) = (hint.generation, hint.step.freed_tables);
         // Of the CPUs that were told for all changes together, those that this one concerns. Who has left the
@@ -156,7 +147,7 @@ pub(super) fn tell<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result
         return Ok(());
     }
     if P::policy().delivery == Delivery::Push {
-        for state in targets.iter().filter_map(P::slot).filter(|_| !without!(DeferForgotten)) {
+        for state in targets.iter().filter_map(P::slot) {
             state.mailbox.defer();
         }
     }
@@ -168,7 +159,7 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
     if current::strategy::<P>().is_some() {
         return; // hardware has done it
     }
-    if respond::is_switching(me) && !without!(UnloadingWorkForgotten) {
+    if respond::is_switching(me) {
         // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
         // the old root still loaded.
         respond::over_flush(me);
@@ -176,11 +167,11 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
     }
     let here = me.loaded().id();
     let change = changes.iter().find(|change| change.space.id().get() == here);
-    let Some(Change { hint, .. }) = change.filter(|_| !without!(NoLocalWork)) else { return };
+    let Some(Change { hint, .. }) = change else { return };
     let done = serve::exclusively(cpu, me, || {
         respond::catch_up(cpu, me, Some(*hint), false, || {});
     });
-    if !done && !without!(NestedWorkForgotten) {
+    if !done {
         // We are a handler that interrupted this CPU's catching up, which may have read the generation
         // before ours: see to our own change by ourselves.
         respond::over_flush(me);

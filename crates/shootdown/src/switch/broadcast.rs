@@ -35,9 +35,7 @@ pub(super) unsafe fn switch_to<P: Platform>(
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     let tag = versioned::activate(pin, me, next, || {
-        if !without!(PresenceNotRenewed) {
-            next.presence.renew();
-        }
+        next.presence.renew();
     });
     let stale = next.presence.enter(strategy, cpu);
     if stale {

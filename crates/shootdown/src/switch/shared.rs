@@ -38,26 +38,16 @@ pub(super) unsafe fn switch_to<P: Platform>(
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     // ORDERING: Release, twice: the space before was left; S3: the tag was read before this says so
-    if !without!(SharedStayUnsaid) {
-        me.shared.acked.store(Shared::<P>::EVERY, order!(SharedLoadedRelaxed, Release));
-    }
-    me.shared.loaded.store(next.id().get(), order!(SharedLoadedRelaxed, Release));
+    me.shared.acked.store(Shared::<P>::EVERY, Ordering::Release);
+    me.shared.loaded.store(next.id().get(), Ordering::Release);
     Switched::Kept
 }
 
 /// The loaded space has got a tag: this CPU runs it under that from now on. Call it with no other handler of
 /// this CPU at work ([`crate::serve`]).
 pub(crate) fn move_over<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>, tag: Tag) {
+    // SAFETY: the space is loaded, so its tables are valid; as above for what is cached.
+    unsafe { P::Regime::load(space.root(), tag, true) };
     // ORDERING: Release: S3, S4: accesses under the slot are over, and the tag was read
-    let say = || me.shared.acked.store(Shared::<P>::EVERY, order!(MoveOverRelaxed, Release));
-    if without!(MoveOverSaysFirst) {
-        say();
-    }
-    if !without!(MoveOverLoadsNothing) {
-        // SAFETY: the space is loaded, so its tables are valid; as above for what is cached.
-        unsafe { P::Regime::load(space.root(), tag, true) };
-    }
-    if !without!(MoveOverSaysFirst) && !without!(MoveOverUnsaid) {
-        say();
-    }
+    me.shared.acked.store(Shared::<P>::EVERY, Ordering::Release);
 }

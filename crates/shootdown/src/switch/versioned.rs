@@ -53,7 +53,7 @@ pub(super) fn activate<P: Platform>(
     if done.rolled_over {
         me.stats.rollovers.inc();
     }
-    if done.flush && !without!(GenerationNotFlushed) {
+    if done.flush {
         me.stats.rollover_flushes.inc();
         sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
         switch::settle::<P>();

@@ -151,15 +151,11 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
             set.get(at).is_some_and(|word| word.load(order) & bit != 0)
         };
         assert!(
-            owned(&self.taken, Ordering::Relaxed) && !owned(&self.released, Ordering::Relaxed)
-                || without!(NotFoundClaimed),
+            owned(&self.taken, Ordering::Relaxed) && !owned(&self.released, Ordering::Relaxed),
             "{tag:?} has no owner"
         );
-        if without!(ReleasedIsFree) {
-            self.taken[at].fetch_and(!bit, Ordering::AcqRel);
-            self.hand.store(0, Ordering::Relaxed);
-        } else if let Some(word) = self.released.get(at) {
-            word.fetch_or(bit, order!(TagReleaseRelaxed, Release)); // [B3]
+        if let Some(word) = self.released.get(at) {
+            word.fetch_or(bit, Ordering::Release); // [B3]
         }
     }
 
@@ -185,18 +181,15 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
 
     fn locked<R>(&self, mut wait: impl FnMut(), f: impl FnOnce() -> R) -> R {
         // [B1]
-        let order = order!(BroadcastTagsLockRelaxed, Acquire);
-        while self.lock.compare_exchange(false, true, order, Ordering::Relaxed).is_err() {
-            if without!(BroadcastTagsLockIgnored) {
-                break;
-            }
+        while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             // `wait` may sleep until the line that was loaded last is written: load it.
             while self.lock.load(Ordering::Relaxed) {
                 wait();
             }
         }
         let result = f();
-        self.lock.store(false, order!(BroadcastTagsUnlockRelaxed, Release)); // [B2]
+        self.lock.store(false, Ordering::Release); // [B2]
         result
     }
 
@@ -204,16 +197,13 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
         let number = match self.find() {
             Some(number) => number,
             None if self.nothing_released() => return None,
-            None if without!(NotFoundClaimed) && self.hand() < self.count => self.count,
             None => {
                 self.free_released(reset);
                 self.find()?
             }
         };
         let (at, bit) = place(number);
-        if number < self.count && !without!(AssignedNotTaken) {
-            change(&self.taken, at, |word| word | bit);
-        }
+        change(&self.taken, at, |word| word | bit);
         self.hand.store(number + 1, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation)] // it fits the width, checked when this was made
         let number = number as u16;
@@ -246,28 +236,18 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
 
     fn free_released(&self, reset: impl FnOnce()) {
         // Before the invalidation: who releases a number meanwhile may cache something until then.
-        let early = !without!(ReleasedNotedLate);
         let mut released = [0; WORDS];
-        if early {
-            self.note_released(&mut released);
-        }
-        if !without!(ResetForgotten) {
-            reset();
-        }
-        if !early {
-            self.note_released(&mut released);
-        }
+        self.note_released(&mut released);
+        reset();
         for (at, released) in released.into_iter().enumerate().take(self.released().len()) {
-            let free = if without!(ResetFreesOwned) { u64::MAX } else { released };
-            change(&self.taken, at, |word| word & !free);
+            change(&self.taken, at, |word| word & !released);
         }
         self.hand.store(0, Ordering::Relaxed);
     }
 
     fn note_released(&self, noted: &mut [u64; WORDS]) {
         for (noted, word) in noted.iter_mut().zip(self.released()) {
-            let order = order!(TagReleaseSeenRelaxed, Acquire);
-            *noted = if without!(ReleasedKept) { word.load(order) } else { word.swap(0, order) }; // [B4]
+            *noted = word.swap(0, Ordering::Acquire); // [B4]
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
     if machine_wide::<P>() {
         return me.tag.tag();
     }
-    let runs_shared = || me.runs_shared() && !without!(LoadedTagOfSlot);
+    let runs_shared = || me.runs_shared();
     let shared = shared::<P>().filter(|_| runs_shared()).and_then(|_| me.space());
     let tag = shared.and_then(|space| space.shared_tag().tag());
     tag.unwrap_or_else(|| slot.tag(tags_on::<P>()))

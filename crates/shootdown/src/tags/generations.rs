@@ -213,7 +213,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let flushed = || me.flushed.load(Ordering::Relaxed) == generation;
         if active != 0
             && generation_of(id) == generation
-            && (flushed() || without!(FastPathIgnoresFlush))
+            && flushed()
             && me.replace_active(active, id)
         {
             return Activated { tag: self.tag(id), flush: false, rolled_over: false };
@@ -223,18 +223,15 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     fn locked<W: FnMut(), R>(&self, mut wait: W, f: impl FnOnce(&mut W) -> R) -> R {
         // [V3]
-        let order = order!(TagLockRelaxed, Acquire);
-        while self.lock.compare_exchange(false, true, order, Ordering::Relaxed).is_err() {
-            if without!(TagLockIgnored) {
-                break;
-            }
+        while self.lock.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
             // Whoever waits may sleep until the line that was loaded last is written.
             while self.lock.load(Ordering::Relaxed) {
                 wait();
             }
         }
         let result = f(&mut wait);
-        self.lock.store(false, order!(TagUnlockRelaxed, Release)); // [V4]
+        self.lock.store(false, Ordering::Release); // [V4]
         result
     }
 
@@ -250,11 +247,10 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let id = self.renew(space, cpus, wait, fresh);
         let generation = self.generation();
         let flushed = me.flushed.load(Ordering::Relaxed) == generation;
-        let flush = !flushed && !without!(RolloverNotFlushed);
         me.flushed.store(generation, Ordering::Relaxed);
-        me.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed); // [V7]: by V4
+        me.loading.store(true, Ordering::Relaxed); // [V7]: by V4
         me.active.store(id, Ordering::Relaxed);
-        Activated { tag: self.tag(id), flush, rolled_over: generation != before }
+        Activated { tag: self.tag(id), flush: !flushed, rolled_over: generation != before }
     }
 
     /// Makes the space's id one of the current generation. Under the lock.
@@ -285,7 +281,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             Number::Fresh(number) => {
                 let id = id(number);
                 fresh();
-                space.id.store(id, order!(FreshIdRelaxed, Release)); // [V6]
+                space.id.store(id, Ordering::Release); // [V6]
                 id
             }
         }
@@ -300,25 +296,21 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let (word, bit) = (number / WORD, 1 << (number % WORD));
         if let Some(at) = self.reserved.find(number) {
             // Someone runs under the number: is it this space?
-            if self.reserved.get(at) != id && !without!(KeepIgnoresOwner) {
+            if self.reserved.get(at) != id {
                 return None;
             }
             let renewed = self.generation() << NUMBER_BITS | number as u64;
-            if !without!(ReservedNotRenewed) {
-                self.reserved.renew(at, renewed);
-            }
+            self.reserved.renew(at, renewed);
             return Some(Number::InUse(number));
         }
         if space.pins.load(Ordering::Relaxed) != 0 {
             return Some(Number::Fresh(number));
         }
         let taken = self.map[word].load(Ordering::Relaxed);
-        if taken & bit != 0 && !without!(KeepIgnoresTaken) {
+        if taken & bit != 0 {
             return None;
         }
-        if !without!(KeptNotTaken) {
-            self.map[word].store(taken | bit, Ordering::Relaxed);
-        }
+        self.map[word].store(taken | bit, Ordering::Relaxed);
         Some(Number::Fresh(number))
     }
 
@@ -328,7 +320,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             (self.next.load(Ordering::Relaxed) as usize, self.read.numbers as usize);
         let number = self.free_from(next, numbers).or_else(|| self.free_from(1, next))?;
         let word = &self.map[number / WORD];
-        let bit = if without!(FreeNotTaken) { 0 } else { 1 << (number % WORD) };
+        let bit = 1 << (number % WORD);
         word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         #[allow(clippy::cast_possible_truncation)] // at most 2^16
         self.next.store((number + 1) as u32, Ordering::Relaxed);
@@ -350,35 +342,33 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
     fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C, wait: &mut impl FnMut()) {
-        let next = self.generation() + u64::from(!without!(RolloverNotCounted));
+        let next = self.generation() + 1;
         self.read.generation.store(next, Ordering::Relaxed);
         for (word, pinned) in self.map.iter().zip(&self.pinned) {
             let pinned = pinned.load(Ordering::Relaxed);
-            word.store(if without!(PinnedForgotten) { 0 } else { pinned }, Ordering::Relaxed);
+            word.store(pinned, Ordering::Relaxed);
         }
         self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         let states = || (0..self.read.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
-            let id = match cpu.active.swap(0, order!(TakeActiveRelaxed, Acquire)) {
+            let id = match cpu.active.swap(0, Ordering::Acquire) {
                 // Rolled over before, and it has not switched since: it runs under what was reserved
                 // then, which its space may have renewed.
                 0 => match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
-                    Some(at) if !without!(ReservedForgotten) => self.reserved.get(at),
-                    _ => 0,
+                    Some(at) => self.reserved.get(at),
+                    None => 0,
                 },
                 INACTIVE => 0,
-                _ if without!(ActiveNotReserved) => 0,
                 id => id, // [V1]
             };
             cpu.reserved.store(id, Ordering::Relaxed);
-            while cpu.loading.load(order!(LoadedSeenRelaxed, Acquire)) {
+            while cpu.loading.load(Ordering::Acquire) {
                 wait(); // [V8]
             }
         }
         let ids = || states().map(|cpu| cpu.reserved.load(Ordering::Relaxed)).filter(|id| *id != 0);
         for id in ids() {
             let (word, bit) = (&self.map[number_of(id) / WORD], 1 << (number_of(id) % WORD));
-            let bit = if without!(ReservedNotTaken) { 0 } else { bit };
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
         }
         self.reserved.fill(ids());
@@ -404,15 +394,14 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
                 // One number is never given out; one must be left when all CPUs and pins have theirs.
-                if self.read.numbers - 1 <= self.read.cpus + pinned + 1 && !without!(PinsUnbounded)
-                {
+                if self.read.numbers - 1 <= self.read.cpus + pinned + 1 {
                     return Err(TagsError::NoPinLeft);
                 }
                 self.pins.store(pinned + 1, Ordering::Relaxed);
             }
             let number = number_of(self.renew(space, cpus, wait, || ()));
             let word = &self.pinned[number / WORD];
-            let bit = if without!(PinNotNoted) { 0 } else { 1 << (number % WORD) };
+            let bit = 1 << (number % WORD);
             word.store(word.load(Ordering::Relaxed) | bit, Ordering::Relaxed);
             space.pins.store(pins.checked_add(1).expect("fewer than 2^32 pins"), Ordering::Relaxed);
             Ok(self.tag(space.id()))

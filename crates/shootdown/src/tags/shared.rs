@@ -94,7 +94,7 @@ impl SharedTag {
     /// Where the space is now. [S2, S3, S5]
     #[must_use]
     pub fn phase(&self) -> Phase {
-        let word = self.0.load(order!(SharedTagRelaxed, Acquire));
+        let word = self.0.load(Ordering::Acquire);
         match (word & MOVED != 0, word & MOVING != 0) {
             (true, _) => Phase::Moved(tag_of(word)),
             (false, true) => Phase::Moving(tag_of(word)),
@@ -115,16 +115,15 @@ impl SharedTag {
     #[must_use]
     pub fn moved(&self) -> Option<Tag> {
         match self.phase() {
-            Phase::Moving(tag) if without!(MovingCountsAsMoved) => Some(tag),
             Phase::Slots | Phase::Moving(_) => None,
             Phase::Moved(tag) => Some(tag),
         }
     }
 
-    /// The tag to broadcast for after CPUs have been asked.
+    /// The tag to broadcast for after CPUs have been asked: the space may have got one meanwhile.
     #[must_use]
     pub fn after_asking(&self) -> Option<Tag> {
-        if without!(SharedTagNotLookedAtAgain) { None } else { self.tag() }
+        self.tag()
     }
 
     /// Gives the space a tag that has no entries on any CPU ([`super::broadcast::BroadcastTags::assign`]).
@@ -134,12 +133,7 @@ impl SharedTag {
     pub fn assign(&self, tag: Tag) -> Result<(), Tag> {
         let word = MOVING | u32::from(tag.0);
         // [S1]
-        let order = order!(SharedTagAssignRelaxed, Release);
-        if without!(SharedTagOverwritten) {
-            self.0.store(word, order);
-            return Ok(());
-        }
-        match self.0.compare_exchange(0, word, order, Ordering::Relaxed) {
+        match self.0.compare_exchange(0, word, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => Ok(()),
             Err(_) => Err(tag),
         }
@@ -157,20 +151,16 @@ impl SharedTag {
             Phase::Moving(tag) => tag,
             Phase::Moved(_) => return true,
         };
-        let early = without!(SettleReadsSetFirst).then(&cpus);
-        if !without!(SettleWithoutSharedFence) {
-            // ORDERING: S1, S2. The word before the set, and what its CPUs have loaded.
-            fence(Ordering::SeqCst);
-        }
-        let settled = early.unwrap_or_else(cpus).iter().all(|cpu| match uses(cpu) {
+        // ORDERING: S1, S2. The word before the set, and what its CPUs have loaded.
+        fence(Ordering::SeqCst);
+        let settled = cpus().iter().all(|cpu| match uses(cpu) {
             Uses::Nothing | Uses::Shared => true,
-            Uses::Unknown => without!(SettleIgnoresSwitching),
-            Uses::Slot => without!(SettleIgnoresSlots),
+            Uses::Unknown | Uses::Slot => false,
         });
         if settled {
             // [S4] Nobody else changes the word in another way.
             let word = MOVED | u32::from(tag.0);
-            self.0.store(word, order!(MovedRelaxed, Release));
+            self.0.store(word, Ordering::Release);
         }
         settled
     }

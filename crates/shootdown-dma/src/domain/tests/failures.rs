@@ -91,7 +91,6 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 1).unwrap();
     let all_taken = Barrier::new(2);
-    let mutant = crate::mutant::current();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let taken = domain.cells.enter(0, |_| {
@@ -105,7 +104,6 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
             assert!(taken.flatten().flatten().is_some());
         });
         all_taken.wait();
-        crate::mutant::set(mutant);
         domain.unmap_ours(range, Some(range)).unwrap();
     });
     assert_eq!(domain.lookup(at), None);

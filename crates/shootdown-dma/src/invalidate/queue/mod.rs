@@ -138,13 +138,6 @@ impl<P: Port, F: Format> Queue<P, F> {
         Self::starting_at(port, format, 0).map_err(|NoMemory| RingError::NoMemory)
     }
 
-    /// A queue of any size whose positions begin elsewhere: for tests of what happens when they wrap.
-    #[cfg(any(test, loom, feature = "mutants"))]
-    #[doc(hidden)]
-    pub fn small(port: P, format: F, start: u64) -> Self {
-        Self::starting_at(port, format, start).expect("memory")
-    }
-
     fn starting_at(port: P, format: F, start: u64) -> Result<Self, NoMemory> {
         let slots = port.ring().len() / 2;
         let ends = Fixed::new(slots, |_| AtomicU64::new(0))?;
@@ -182,19 +175,19 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// The first slot that is still needed.
     fn base(&self) -> u64 {
         // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit has read what is before.
-        let done = self.done.load(order!(QueueDoneReadRelaxed, Acquire));
+        let done = self.done.load(Ordering::Acquire);
         done.max(self.floor.load(Ordering::Acquire))
     }
 
     fn reserve(&self, count: u64) -> Option<u64> {
         for _ in 0..2 {
             // A look first: a full queue is not worth a line of one's own.
-            let has_room = |taken: u64| taken + count <= self.share() || without!(RoomUnchecked);
+            let has_room = |taken: u64| taken + count <= self.share();
             if has_room(self.taken.load(Ordering::Relaxed)) {
                 // [Q10]
-                if has_room(self.taken.fetch_add(count, order!(RoomTakenRelaxed, Acquire))) {
+                if has_room(self.taken.fetch_add(count, Ordering::Acquire)) {
                     // [Q11]
-                    return Some(self.reserved.fetch_add(count, order!(ReservedRelaxed, AcqRel)));
+                    return Some(self.reserved.fetch_add(count, Ordering::AcqRel));
                 }
                 self.taken.fetch_sub(count, Ordering::Relaxed);
             }
@@ -210,7 +203,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         // ORDERING: AcqRel, with itself: each slot is given by one, who has seen that it was read.
         let before = self.given.fetch_max(base, Ordering::AcqRel);
         if base > before {
-            self.taken.fetch_sub(base - before, order!(RoomGivenRelaxed, Release)); // [Q9]
+            self.taken.fetch_sub(base - before, Ordering::Release); // [Q9]
         }
     }
 
@@ -229,13 +222,13 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Says that the slots from `from` to `end` are written.
     fn written(&self, from: u64, end: u64) {
         let index = (from % self.slots) as usize;
-        self.ends[index].store(end, order!(EndRelaxed, Release)); // [Q1]
+        self.ends[index].store(end, Ordering::Release); // [Q1]
     }
 
     /// Where the submission that begins there ends, if it is written.
     fn end(&self, from: u64) -> Option<u64> {
         let index = (from % self.slots) as usize;
-        let end = self.ends[index].load(order!(EndReadRelaxed, Acquire)); // [Q2]
+        let end = self.ends[index].load(Ordering::Acquire); // [Q2]
         // What was there a round before is not above.
         (end > from).then_some(end)
     }
@@ -243,9 +236,8 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Somebody moves the tail over what is written.
     fn publish(&self) {
         // [Q3]
-        let word = if without!(WorkForgotten) { LOCKED } else { LOCKED | WORK };
-        let before = self.state.fetch_or(word, Ordering::AcqRel);
-        if before & LOCKED == 0 || without!(PublisherIgnored) {
+        let before = self.state.fetch_or(LOCKED | WORK, Ordering::AcqRel);
+        if before & LOCKED == 0 {
             self.publish_held();
         }
     }
@@ -278,12 +270,11 @@ impl<P: Port, F: Format> Queue<P, F> {
 
     /// Looks how far the unit is, and keeps it if that is news of so many slots at least. Whoever needs room looks by itself.
     fn look(&self, news: u64) -> u64 {
-        let kept = self.done.load(order!(QueueDoneReadRelaxed, Acquire)); // [Q6]
+        let kept = self.done.load(Ordering::Acquire); // [Q6]
         let mut done = kept;
-        let early = without!(GateReadFirst).then(|| self.gate.load(Ordering::Acquire));
         let position = self.format.position(&self.port, self.base());
-        let gate = early.unwrap_or_else(|| self.gate.load(Ordering::Acquire)); // [Q8]
-        if position <= done || (position < gate && !without!(GateOpen)) {
+        let gate = self.gate.load(Ordering::Acquire); // [Q8]
+        if position <= done || position < gate {
             return done;
         }
         if self.format.is_coarse() {
@@ -298,7 +289,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         if done - kept < news {
             return done;
         }
-        self.done.fetch_max(done, order!(QueueDoneRelaxed, AcqRel)).max(done) // [Q5]
+        self.done.fetch_max(done, Ordering::AcqRel).max(done) // [Q5]
     }
 
     /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
@@ -306,7 +297,7 @@ impl<P: Port, F: Format> Queue<P, F> {
     fn slots_of(&self, commands: &[Command], left_out: u64, put: &mut dyn FnMut(Slot)) {
         let own = || commands.iter().filter(|c| !c.is_for_device());
         own().for_each(|c| self.format.encode(c, put));
-        if self.format.repeats() && own().next().is_some() && !without!(RepeatSkipped) {
+        if self.format.repeats() && own().next().is_some() {
             put(self.format.barrier(self.port.status_address()));
             own().for_each(|c| self.format.encode(c, put));
         }
@@ -315,7 +306,7 @@ impl<P: Port, F: Format> Queue<P, F> {
             .enumerate()
             .filter(|(n, c)| c.is_for_device() && left_out & (1 << n) == 0);
         let mut told = told.map(|(_, c)| c).peekable();
-        if told.peek().is_some() && !without!(BarrierSkipped) {
+        if told.peek().is_some() {
             put(self.format.barrier(self.port.status_address())); // [I6]
         }
         told.for_each(|c| self.format.encode(c, put));
@@ -358,9 +349,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         self.slots_of(commands, left_out, &mut |_| count += 1);
         let Some(from) = self.reserve(count) else {
             // Who can't submit anything has nothing to ask for, and the unit may be standing still.
-            if !without!(FullUnattended) {
-                self.no_progress()?;
-            }
+            self.no_progress()?;
             return Err(QueueError::Full);
         };
         let mut at = from;
@@ -396,7 +385,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     }
 
     fn answers(&self, device: DeviceId) -> bool {
-        without!(SilentRelied) || !self.silence.is_silent(device)
+        !self.silence.is_silent(device)
     }
 
     fn granule(&self) -> u32 {

@@ -124,7 +124,6 @@ impl<P: Port, F: Format> Queue<P, F> {
         let instead = match self.format.instead(status, slot) {
             Instead::Wait if !again => self.format.wait(status, head + 1),
             Instead::Barrier if !again => self.format.barrier(status),
-            Instead::Coarser(_) if without!(RefusedDropped) => self.format.barrier(status),
             Instead::Coarser(coarser) if !again => coarser,
             Instead::Coarser(_) => {
                 // The unit can't tell this device anything: it is not to be relied on.
@@ -187,9 +186,6 @@ impl<P: Port, F: Format> Queue<P, F> {
 
     /// Up to where a wait says that all was answered, of what was read. Only of units whose waits wait for devices.
     fn passed(&self, base: u64, head: u64) -> u64 {
-        if without!(AnsweredSuspected) {
-            return base;
-        }
         if !self.format.is_coarse() {
             return self.format.position(&self.port, base).min(head);
         }
@@ -203,7 +199,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         let mut only = None;
         for slot in lost.map(|at| self.read(at)) {
             match self.format.device(slot) {
-                Some(device) if only.is_some_and(|o| o != device) && !without!(FirstStruck) => {
+                Some(device) if only.is_some_and(|o| o != device) => {
                     return None;
                 }
                 Some(device) => only = only.or(Some(device)),
@@ -218,9 +214,6 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// How many may be told alone, if so many slots are copied: half of what is left of the ring when submitters have taken what they
     /// may is for that (an eighth of the ring), the other half for later recoveries. One at least, or it would go on for ever.
     fn singly(&self, count: u64) -> u64 {
-        if without!(ToldTogether) {
-            return 0;
-        }
         // Submitters may take theirs meanwhile.
         let taken = self.taken.load(Ordering::Relaxed).max(self.share()) + count;
         ((self.slots - self.slots / 8).saturating_sub(taken) / 2).max(1)
@@ -229,7 +222,7 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// Puts what was lost as in a submission, and so many devices each as in one of its own; `None` is a wait. (Waits of
     /// those whose slots are copied do not know what was lost.)
     fn copy(&self, lost: Range<u64>, mut singly: u64, put: &mut dyn FnMut(Option<Slot>)) {
-        let commands = || lost.clone().map(|at| self.read(at)).filter(|_| !without!(LostForgotten));
+        let commands = || lost.clone().map(|at| self.read(at));
         let own =
             |slot: &Slot| self.format.is_command(*slot) && self.format.device(*slot).is_none();
         commands().filter(own).for_each(|slot| put(Some(slot)));

@@ -82,7 +82,7 @@ impl Silence {
             None => {
                 let others = mark(self.others.load(Ordering::Relaxed));
                 self.others.store(others, Ordering::Relaxed);
-                if strikes(others) >= STRIKES || without!(OthersAllSilent) {
+                if strikes(others) >= STRIKES {
                     self.all.store(true, Ordering::Release);
                 }
             }
@@ -104,10 +104,8 @@ impl Silence {
     /// With the lock: all were reset or removed.
     pub fn forgive_all(&self) {
         self.struck.iter().for_each(|word| word.store(0, Ordering::Release));
-        if !without!(OthersUnforgiven) {
-            self.others.store(0, Ordering::Relaxed);
-            self.all.store(false, Ordering::Release);
-        }
+        self.others.store(0, Ordering::Relaxed);
+        self.all.store(false, Ordering::Release);
         self.any.store(false, Ordering::Release);
     }
 }

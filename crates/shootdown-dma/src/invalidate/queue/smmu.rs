@@ -80,11 +80,9 @@ impl Format for Smmu {
         }
         // The unit is not behind `base`, and was read after: so what is found is the truth, or less.
         let ahead = u64::from(port.read32(CONS)).wrapping_sub(base) & self.mask();
-        if !without!(ConsumedUnfenced) {
-            // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders nothing. The partner is what
-            // the unit did before it moved CONS, and the Release of Q7 before it was told to go on.
-            fence(Ordering::Acquire);
-        }
+        // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders nothing. The partner is what
+        // the unit did before it moved CONS, and the Release of Q7 before it was told to go on.
+        fence(Ordering::Acquire);
         base + ahead
     }
 

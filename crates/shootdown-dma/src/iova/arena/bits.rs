@@ -134,13 +134,11 @@ impl Bits {
     /// The first place at `from` or above, ending before `end`.
     fn find(&self, want: &Want, from: u64, end: u64) -> Option<u64> {
         let mut at = from;
-        let align = if without!(PoolUnaligned) { 1 } else { want.align };
-        let limit = if without!(PoolUnlimited) { u64::MAX } else { want.limit };
         loop {
             at = self.next_free(at)?;
-            let up = (self.first + at).checked_add(align - 1)? & !(align - 1);
+            let up = (self.first + at).checked_add(want.align - 1)? & !(want.align - 1);
             let last = up.checked_add(want.pages - 1)?;
-            if up - self.first >= end || last > self.last() || last > limit {
+            if up - self.first >= end || last > self.last() || last > want.limit {
                 return None;
             }
             let wall = if want.boundary == 0 { up } else { last & !(want.boundary - 1) };
@@ -209,12 +207,9 @@ impl Bits {
 
     /// The flush of this number is complete.
     pub(super) fn complete(&mut self, number: u64) {
-        if self.has_old && (number > self.old_since || without!(PoolEpochIgnored)) {
+        if self.has_old && number > self.old_since {
             Self::release(&mut self.busy, &mut self.old);
             self.has_old = false;
-        }
-        if without!(RetiredTooLateFreed) {
-            self.release_all();
         }
     }
 
@@ -222,12 +217,5 @@ impl Bits {
         for (busy, held) in busy.iter_mut().zip(held) {
             *busy &= !core::mem::take(held);
         }
-    }
-
-    /// What no flush has made free. For mutants.
-    pub(super) fn release_all(&mut self) {
-        Self::release(&mut self.busy, &mut self.old);
-        Self::release(&mut self.busy, &mut self.new);
-        (self.has_old, self.has_new) = (false, false);
     }
 }

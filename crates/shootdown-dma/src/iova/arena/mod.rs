@@ -232,14 +232,6 @@ impl<F: Flush> Arena<F> {
 
     /// Flushes under this number, and makes free what that allows.
     fn sweep(&self, pool: &Pool, number: u64) {
-        if without!(FreedBeforeFlush) {
-            pool.0.with(|bits| bits.complete(number));
-        }
-        if without!(PoolsShareOneFlag) {
-            self.flushes.fetch_or(FLAG, Ordering::SeqCst);
-            pool.0.with(Bits::release_all);
-            return;
-        }
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.hardware.flush();
         pool.0.with(|bits| bits.complete(number));
@@ -255,17 +247,9 @@ impl<F: Flush> Arena<F> {
                 Taken::Nothing => return None,
             }
         };
-        if without!(PoolsShareOneFlag)
-            && self.flushes.fetch_and(!FLAG, Ordering::SeqCst) & FLAG != 0
-        {
-            self.hardware.flush();
-        }
         IovaRange::new(found, want.pages)
     }
 }
-
-/// The flag of [`PoolsShareOneFlag`](crate::mutant): a bit of a counter that real builds never set.
-const FLAG: u64 = 1 << 63;
 
 // SAFETY: what is handed out was not busy and is so afterwards, under the pool's lock; live, held back and reserved pages are
 // busy (B1). Pages of `Space` begin at 1. `Bits::find` keeps alignment, limit and boundary.

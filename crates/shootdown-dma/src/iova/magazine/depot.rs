@@ -74,7 +74,7 @@ impl Depot {
 
     /// Is there room for one with blocks?
     pub(super) fn has_room(&self) -> bool {
-        self.stocked.len() + self.lent < self.bound || without!(DepotUnbounded)
+        self.stocked.len() + self.lent < self.bound
     }
 
     /// Takes one with blocks, if there is [room](Self::has_room).
@@ -97,7 +97,7 @@ impl Depot {
 
     /// Lends one that nobody needs, for a portion of it to go back.
     pub(super) fn lend_surplus(&mut self) -> Option<Magazine> {
-        if self.surplus == 0 || without!(DepotNeverTrims) { None } else { self.lend() }
+        if self.surplus == 0 { None } else { self.lend() }
     }
 
     /// Lends any.

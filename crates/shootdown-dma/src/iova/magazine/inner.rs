@@ -59,7 +59,6 @@ impl<A: Allocate> Magazines<A> {
     /// Returns a CPU's blocks to the inner allocator, for who is `here`. The magazines stay. Waits a little for who is using them,
     /// not for whoever holds them in a [batch](Self::batch).
     pub(super) fn empty(&self, cpu: usize, here: usize) {
-        let here = if without!(EmptiedInAnothersName) { cpu } else { here };
         // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
         self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(here, pairs));
     }
@@ -84,7 +83,7 @@ impl<A: Allocate> Magazines<A> {
     #[cold]
     pub(super) fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         match self.inner.alloc(cpu, want) {
-            Err(AllocError::Exhausted) if !without!(MagazinesNotFlushed) => {
+            Err(AllocError::Exhausted) => {
                 self.flush_from(Some(cpu));
                 self.inner.alloc(cpu, want)
             }
@@ -144,7 +143,7 @@ impl<A: Allocate> Magazines<A> {
         // The highest is handed out, as if it had been asked for alone; the next one lies on top.
         let handed = run.last() - (class.pages() - 1);
         let mut block = run.first();
-        while block < handed || (block == handed && without!(MagazineSuppliedTwice)) {
+        while block < handed {
             loaded.push(block, ROUNDS);
             block += class.pages();
         }

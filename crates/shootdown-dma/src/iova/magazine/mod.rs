@@ -308,7 +308,7 @@ impl<A: Allocate> Magazines<A> {
         fresh: &mut Option<Magazine>,
     ) -> Result<Result<Option<Magazine>, Full>, FreeError> {
         let pair = &mut pairs[class.0];
-        if self.check && !without!(DoubleFreeUnseen) && pair.rounds().any(|b| *b == block) {
+        if self.check && pair.rounds().any(|b| *b == block) {
             return Err(FreeError::NotAllocated);
         }
         if pair.push(block, class.most()) {
@@ -363,9 +363,6 @@ impl<A: Allocate> Magazines<A> {
             }
             pair.previous = pair.loaded.replace(empty);
             pair.push(block, class.most());
-            if without!(MagazinePushesTwice) {
-                pair.push(block, class.most());
-            }
             Ok(depot.lend_surplus())
         })
     }
@@ -421,14 +418,11 @@ unsafe impl<A: Allocate> Allocate for Magazines<A> {
     }
 
     fn drain(&self, cpu: usize) {
-        if !without!(DrainLoses) {
-            self.empty(cpu, NOBODY);
-        }
+        self.empty(cpu, NOBODY);
         // Their memory is freed when the lock is not held.
         let magazines = self.cpus.enter(cpu, |pairs| {
             pairs.each_mut().map(|pair| {
-                let take =
-                    |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty() || without!(DrainLoses));
+                let take = |m: &mut Option<Magazine>| m.take_if(|m| m.is_empty());
                 [take(&mut pair.loaded), take(&mut pair.previous)]
             })
         });

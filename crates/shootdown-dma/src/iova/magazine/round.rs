@@ -72,7 +72,7 @@ impl Magazine {
         let body = self.body();
         let top = body.len.wrapping_sub(1);
         match body.rounds.get(top) {
-            Some(block) if *block <= highest || without!(PopIgnoresLimit) => {
+            Some(block) if *block <= highest => {
                 body.len = top;
                 Some(*block)
             }

@@ -46,13 +46,13 @@ impl Gap {
 
     /// The highest place for `want`.
     pub(super) fn place(self, want: &Want) -> Option<u64> {
-        let gap = if without!(TreeLimitIgnored) { self } else { self.below(want.limit) };
+        let gap = self.below(want.limit);
         if gap.pages() < want.pages {
             return None;
         }
         let down = |page: u64| page & !(want.align - 1);
         let mut first = down(gap.last - (want.pages - 1));
-        if want.boundary != 0 && !without!(TreeBoundaryIgnored) {
+        if want.boundary != 0 {
             let end = (first + (want.pages - 1)) & !(want.boundary - 1);
             if end > first {
                 // It would cross `end`: the highest that ends there. That doesn't cross the boundary before, which is

@@ -180,9 +180,7 @@ fn find(runs: &Runs, plan: Plan, want: &Want) -> Option<Place> {
         Some(Place { first, below: first - gap.first })
     });
     match place {
-        None if !plan.exact && !without!(TreeScanSkipped) => {
-            runs.scan(want).map(|first| Place { first, below: 0 })
-        }
+        None if !plan.exact => runs.scan(want).map(|first| Place { first, below: 0 }),
         found => found,
     }
 }
@@ -203,8 +201,8 @@ unsafe impl Allocate for Tree {
             let Some(place) = find(runs, plan, want) else {
                 return Ok(Err(AllocError::Exhausted));
             };
-            let abut = want.align == want.pages && (!runs.is_guarded() || without!(RunUnguarded));
-            let fit = if without!(RunBeyondGap) { u64::MAX } else { place.below / want.pages };
+            let abut = want.align == want.pages && !runs.is_guarded();
+            let fit = place.below / want.pages;
             // Where little is left, others want it too.
             let plenty = fit >= SHARE.saturating_mul(most);
             let more = if abut && plenty { most.saturating_sub(1) } else { 0 };

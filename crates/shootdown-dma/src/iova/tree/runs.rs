@@ -324,9 +324,7 @@ impl Runs {
     fn set_gap(&mut self, page: u64, gap: u64) {
         let path = self.way(page);
         self.node_mut(path.end()).gap = gap;
-        if !without!(TreeGreatestStale) {
-            self.settle_path(&path, false);
-        }
+        self.settle_path(&path, false);
     }
 
     // ---- what is asked
@@ -399,7 +397,7 @@ impl Runs {
     /// Is every page of it in a run?
     pub(super) fn is_live(&self, first: u64, last: u64) -> bool {
         let run = self.node(self.way(first).end());
-        run.first <= first && (last <= run.last || without!(TreeFreeUnchecked))
+        run.first <= first && last <= run.last
     }
 
     /// Is it all of a run?
@@ -421,7 +419,7 @@ impl Runs {
         let path = self.way(first);
         let after = *self.node(path.end());
         let before = self.neighbour(&path, LOW).map(|at| (at, *self.node(at)));
-        let joins_after = last + 1 == after.first && !without!(TreeRunsUnmerged);
+        let joins_after = last + 1 == after.first;
         let joins_before = before.filter(|(_, run)| run.last + 1 == first);
         match (joins_before, joins_after) {
             (Some((_, run)), true) => {

@@ -1,4 +1,4 @@
-//! Small stories, each of which a mutant spoils.
+//! Small stories, each of which breaks when a step is missing.
 
 use std::sync::Arc;
 

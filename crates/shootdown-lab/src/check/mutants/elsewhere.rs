@@ -7,7 +7,7 @@ use shootdown::mutant::Mutant::{self, *};
 /// A test of the model checker.
 #[derive(Debug)]
 pub struct Elsewhere {
-    /// A file of the library's tests.
+    /// A file of `verify/core/tests`.
     pub file: &'static str,
     /// The test function.
     pub test: &'static str,
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn tests_elsewhere_exist_and_name_their_mutants() {
         for Elsewhere { file, test, kills } in ALL {
-            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../shootdown/tests/");
+            let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../verify/core/tests/");
             let source = std::fs::read_to_string(format!("{dir}{file}")).unwrap();
             let text = text(&source, test).unwrap_or_else(|| panic!("{file} has no test {test}"));
             for mutant in *kills {

@@ -70,7 +70,7 @@ impl SpaceTag {
     }
 
     pub(super) fn id(&self) -> u64 {
-        self.id.load(order!(FreshIdSeenRelaxed, Acquire)) // [V5, V6]
+        self.id.load(Ordering::Acquire) // [V5, V6]
     }
 
     /// Has the space a tag at all? One of an old generation counts: CPUs may have entries under it.
@@ -115,13 +115,9 @@ impl CpuTag {
 
     /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2, V7]
     pub(super) fn replace_active(&self, from: u64, to: u64) -> bool {
-        self.loading.store(!without!(LoadingNotSaid), Ordering::Relaxed);
-        if without!(FastPathIgnoresRollover) {
-            self.active.store(to, Ordering::Relaxed);
-            return true;
-        }
-        let release = order!(ReplaceActiveRelaxed, Release);
-        let done = self.active.compare_exchange(from, to, release, Ordering::Relaxed).is_ok();
+        self.loading.store(true, Ordering::Relaxed);
+        let done =
+            self.active.compare_exchange(from, to, Ordering::Release, Ordering::Relaxed).is_ok();
         if !done {
             // Or a rollover, for whose end this CPU is about to wait, would wait for it.
             self.loading.store(false, Ordering::Relaxed);
@@ -144,7 +140,7 @@ impl CpuTag {
     /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a
     /// rollover waits for it.
     pub fn loaded(&self) {
-        self.loading.store(false, order!(TagLoadedRelaxed, Release)); // [V8]
+        self.loading.store(false, Ordering::Release); // [V8]
     }
 
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
@@ -178,12 +174,7 @@ impl CpuTag {
     pub fn deactivate(&self) {
         // A rollover that has taken the id away must not be overlooked: it does not come again, and the
         // generation may be read before it is seen. [V2]
-        let before = if without!(DeactivateOverlooksRollover) {
-            self.active.store(INACTIVE, Ordering::Relaxed);
-            INACTIVE
-        } else {
-            self.active.swap(INACTIVE, Ordering::Release)
-        };
+        let before = self.active.swap(INACTIVE, Ordering::Release);
         if before == 0 {
             self.flushed.store(0, Ordering::Relaxed);
         }

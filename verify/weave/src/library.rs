@@ -1,0 +1,61 @@
+//! What the build script of a package does whose source is a woven copy.
+
+use std::path::{Path, PathBuf};
+
+use crate::change::Change;
+use crate::error::Error;
+use crate::table::Table;
+use crate::tree::Tree;
+
+/// A library whose source is woven with a table of mutants.
+///
+/// The package includes the root of the copy:
+///
+/// ```text
+/// include!(concat!(env!("OUT_DIR"), "/woven/lib.rs"));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Library<'a> {
+    /// The source, `src/` of the library.
+    pub source: &'a Path,
+    /// The folder of the table. `mutant.rs` in it becomes the module `mutant` of the copy; it has a
+    /// `mod list`, and a type `Row` with a field for each column and `name`, `sentence`, `place`.
+    pub mutants: &'a Path,
+    /// Changes beside those of the table, with numbers of their own.
+    pub more: &'a [Change],
+}
+
+impl Library<'_> {
+    /// Writes the copy to `OUT_DIR/woven`, and tells Cargo what it depends on. For a build script.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn write(&self) -> Result<(), Error> {
+        for folder in [self.source, self.mutants] {
+            println!("cargo::rerun-if-changed={}", folder.display());
+        }
+        let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
+        self.woven()?.write(&out.join("woven"))
+    }
+
+    /// The copy.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn woven(&self) -> Result<Tree, Error> {
+        let table = Table::read(self.mutants)?;
+        let mut changes = table.changes();
+        changes.extend_from_slice(self.more);
+        let mut tree = Tree::read(self.source)?.weave(&changes)?;
+        for (file, items) in table.items() {
+            tree.append(file, &format!("\n{items}"));
+        }
+        tree.without_tests(); // they are run where the source is
+        let module = self.mutants.join("mutant.rs");
+        let text = std::fs::read_to_string(&module).map_err(|why| Error::Io(module, why))?;
+        tree.add_module("mutant", text);
+        tree.add_file("mutant/list.rs", table.list()?);
+        tree.bare_root()?;
+        Ok(tree)
+    }
+}

@@ -1,0 +1,39 @@
+//! The tables of this repository: every mutant can be woven into the source, and changes it.
+
+use std::path::Path;
+
+use shootdown_weave::{Table, Tree, What};
+
+fn check(library: &str, at_least: usize) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let table = Table::read(&root.join("verify/mutants").join(library)).unwrap();
+    let tree = Tree::read(&root.join("crates").join(library).join("src")).unwrap();
+    assert!(table.mutants().len() >= at_least, "{library}: {} mutants", table.mutants().len());
+    for mutant in table.mutants() {
+        assert!(
+            mutant.what.len() > 15 && mutant.what.ends_with('.'),
+            "{}: {}",
+            mutant.name,
+            mutant.what
+        );
+        for edit in &mutant.edits {
+            let What::Text { before, after } = &edit.what else {
+                unreachable!("tables have texts")
+            };
+            assert_ne!(before.trim(), after.trim(), "{} changes nothing", mutant.name);
+        }
+    }
+    if let Err(error) = tree.weave(&table.changes()) {
+        panic!("{error}");
+    }
+}
+
+#[test]
+fn every_mutant_of_the_core_changes_it() {
+    check("shootdown", 370);
+}
+
+#[test]
+fn every_mutant_of_the_library_of_devices_changes_it() {
+    check("shootdown-dma", 190);
+}

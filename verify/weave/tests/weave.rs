@@ -1,0 +1,220 @@
+//! What a woven copy looks like, and that it does what its changes say: it is compiled and run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use shootdown_weave::{Change, Edit, Error, Tree};
+
+const ROOT: &str = r#"//! A library.
+#![allow(dead_code)]
+
+pub mod inner;
+
+/// Documented.
+pub fn double(x: u32) -> u32 {
+    // A comment.
+    let y = x * 2;
+    if y > 10 {
+        return 10;
+    }
+    y
+}
+
+pub const fn seven() -> u32 {
+    7
+}
+
+pub fn below(limit: u32) -> impl Iterator<Item = u32> {
+    (0..limit).filter(|n| n % 2 == 0)
+}
+"#;
+
+const INNER: &str = r#"pub struct Cell(pub u32);
+
+impl Cell {
+    pub fn take(&mut self) -> u32 {
+        let Some(rest) = self.0.checked_sub(1) else { return 0 };
+        self.0 = rest;
+        rest
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.0 = 0;
+    }
+}
+
+pub trait Named {
+    fn name(&self) -> &'static str {
+        "nobody"
+    }
+}
+
+impl Named for Cell {}
+"#;
+
+const MUTANT: &str = r#"
+use std::cell::Cell;
+std::thread_local! {
+    static SELECTED: Cell<u32> = const { Cell::new(0) };
+    static REACHED: Cell<bool> = const { Cell::new(false) };
+}
+pub fn selected() -> u32 { SELECTED.get() }
+pub fn reach() { REACHED.set(true) }
+pub fn reached() -> bool { REACHED.get() }
+pub fn set(id: u32) { SELECTED.set(id); REACHED.set(false) }
+"#;
+
+fn tree() -> Tree {
+    Tree::from_files([("lib.rs", ROOT), ("inner.rs", INNER)])
+}
+
+fn change(id: u32, edits: impl Into<Vec<Edit>>) -> Change {
+    Change { id, name: format!("change-{id}"), edits: edits.into() }
+}
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// Compiles a tree with a `main` beside it, and runs it.
+fn run(name: &str, mut tree: Tree, main: &str) {
+    let folder = scratch(name);
+    tree.add_module("mutant", MUTANT);
+    tree.bare_root().unwrap();
+    tree.write(&folder.join("src")).unwrap();
+    let root = folder.join("src/lib.rs");
+    std::fs::write(folder.join("main.rs"), format!("include!({root:?});\nfn main() {{ {main} }}"))
+        .unwrap();
+    let rustc = std::env::var("RUSTC").unwrap_or("rustc".into());
+    let built = Command::new(rustc)
+        .args(["--edition=2024", "-Adead_code", "main.rs", "-o", "main"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(built.success(), "the woven copy does not compile: {}", folder.display());
+    assert!(Command::new(folder.join("main")).status().unwrap().success());
+}
+
+#[test]
+fn each_change_is_behind_its_number() {
+    let changes = [
+        change(1, [Edit::text("lib.rs", "double", "x * 2", "x * 3")]),
+        change(2, [Edit::text("lib.rs", "double", "if y > 10 { return 10; }", "")]),
+        // Several functions in several files, a `const fn` among them.
+        change(
+            3,
+            [
+                Edit::text("lib.rs", "seven", "7", "8"),
+                Edit::text("inner.rs", "Cell::take", "self.0 = rest;", ""),
+                Edit::text("inner.rs", "Named::name", "\"nobody\"", "\"somebody\""),
+            ],
+        ),
+        // A declaration that what follows uses, and two edits of one function.
+        change(
+            4,
+            [
+                Edit::text("lib.rs", "double", "let y = x * 2;", "let y = x; let z = 1;"),
+                Edit::text("lib.rs", "double", "y > 10", "y + z > 9"),
+            ],
+        ),
+        change(5, [Edit::text("lib.rs", "below", "n % 2 == 0", "n % 2 == 1")]),
+        change(6, [Edit::text("inner.rs", "<Cell as Drop>::drop", "self.0 = 0", "self.0 = 1")]),
+    ];
+    let woven = tree().weave(&changes).unwrap();
+    run(
+        "each",
+        woven,
+        r#"
+        use inner::{Cell, Named};
+        let all = |id| {
+            mutant::set(id);
+            let mut cell = Cell(5);
+            let took = (cell.take(), cell.take());
+            let name = cell.name();
+            (double(4), double(9), seven(), took, name, below(4).collect::<Vec<_>>())
+        };
+        let plain = (8, 10, 7, (4, 3), "nobody", vec![0, 2]);
+        assert_eq!(all(0), plain);
+        assert!(!mutant::reached());
+        assert_eq!(all(1), (10, 10, 7, (4, 3), "nobody", vec![0, 2]));
+        assert!(mutant::reached());
+        assert_eq!(all(2), (8, 18, 7, (4, 3), "nobody", vec![0, 2]));
+        assert_eq!(all(3), (8, 10, 8, (4, 4), "somebody", vec![0, 2]));
+        assert_eq!(all(4), (4, 10, 7, (4, 3), "nobody", vec![0, 2]));
+        assert_eq!(all(5), (8, 10, 7, (4, 3), "nobody", vec![1, 3]));
+        assert_eq!(all(6), plain);
+        assert_eq!(all(99), plain);
+        "#,
+    );
+}
+
+#[test]
+fn a_change_is_reached_where_its_statement_is_come_by() {
+    let changes = [change(1, [Edit::text("lib.rs", "double", "return 10", "return 11")])];
+    run(
+        "reached",
+        tree().weave(&changes).unwrap(),
+        "mutant::set(1); assert_eq!(double(2), 4); assert!(!mutant::reached());
+        assert_eq!(double(9), 11); assert!(mutant::reached());",
+    );
+}
+
+#[test]
+fn lines_stay_where_they_are() {
+    let changes = [
+        change(1, [Edit::text("lib.rs", "double", "x * 2", "x\n*\n3")]),
+        change(2, [Edit::text("lib.rs", "seven", "7", "8")]),
+    ];
+    let woven = tree().weave(&changes).unwrap();
+    let woven = woven.file(Path::new("lib.rs")).unwrap();
+    let line = |text: &str, of: &str| text.lines().position(|l| l.contains(of)).unwrap();
+    for of in ["A comment", "return 10;", "seven()", "below("] {
+        assert_eq!(line(ROOT, of), line(woven, of));
+    }
+}
+
+#[test]
+fn a_range_of_bytes_is_replaced() {
+    let start = ROOT.find("> 10").unwrap();
+    let changes = [change(7, [Edit::span("lib.rs", "double", start..start + 1, "<")])];
+    run(
+        "bytes",
+        tree().weave(&changes).unwrap(),
+        "mutant::set(7); assert_eq!(double(2), 10); assert!(mutant::reached());",
+    );
+}
+
+#[test]
+fn what_is_not_there_once_stops_the_build() {
+    let weave = |edit: Edit| tree().weave(&[change(1, [edit])]).unwrap_err();
+    assert!(matches!(weave(Edit::text("no.rs", "double", "x", "y")), Error::NoFile { .. }));
+    assert!(matches!(weave(Edit::text("lib.rs", "triple", "x", "y")), Error::NoFunction { .. }));
+    let twice = weave(Edit::text("lib.rs", "double", "10", "11"));
+    assert!(matches!(twice, Error::NotOnce { times: 2, .. }), "{twice}");
+    let never = weave(Edit::text("lib.rs", "double", "seven", "eight"));
+    assert!(matches!(never, Error::NotOnce { times: 0, .. }), "{never}");
+    let nothing = weave(Edit::text("lib.rs", "double", "", "x"));
+    assert!(matches!(nothing, Error::NotOnce { times: 0, .. }), "{nothing}");
+    assert!(matches!(weave(Edit::span("lib.rs", "double", 0..3, "x")), Error::Outside { .. }));
+    let broken = weave(Edit::text("lib.rs", "double", "x * 2", "x *"));
+    assert!(matches!(broken, Error::Broken { .. }), "{broken}");
+    for word in ["change-1", "lib.rs", "double"] {
+        assert!(broken.to_string().contains(word) && twice.to_string().contains(word));
+    }
+
+    let overlap = [
+        Edit::text("lib.rs", "double", "x * 2", "x"),
+        Edit::text("lib.rs", "double", "* 2", "* 3"),
+    ];
+    let error = tree().weave(&[change(1, overlap)]).unwrap_err();
+    assert!(matches!(error, Error::Overlap { .. }), "{error}");
+    let edit = || [Edit::text("lib.rs", "seven", "7", "8")];
+    let error = tree().weave(&[change(1, edit()), change(1, edit())]).unwrap_err();
+    assert!(matches!(error, Error::Number { id: 1, .. }), "{error}");
+    assert!(matches!(tree().weave(&[change(0, edit())]), Err(Error::Number { id: 0, .. })));
+}
