@@ -41,6 +41,9 @@ const LEVELS: u32 = 3;
 /// For each level: a table is taken out, units are told, it is given back; and some that find another CPU's part entered.
 const TIMERS: usize = 12;
 
+/// Pages and where they lead; first pages and tables.
+type Pairs = BTreeSet<(u64, u64)>;
+
 /// Entries that a command will have forgotten when it is complete.
 #[derive(Default)]
 struct Submitted {
@@ -51,9 +54,9 @@ struct Submitted {
 #[derive(Default)]
 struct Book {
     /// Page and frame.
-    entries: BTreeSet<(u64, u64)>,
+    entries: Pairs,
     /// First page that a table covers, and the table.
-    walks: BTreeSet<(u64, u64)>,
+    walks: Pairs,
     submitted: Vec<Submitted>,
     completed: usize,
     /// Pages of tables in use.
@@ -79,7 +82,7 @@ impl Book {
     }
 
     /// What is mapped, and the tables on the way there: it is remembered.
-    fn walk(&mut self) -> (BTreeSet<(u64, u64)>, BTreeSet<(u64, u64)>) {
+    fn walk(&mut self) -> (Pairs, Pairs) {
         let (mut entries, mut walks) = (BTreeSet::new(), BTreeSet::new());
         if self.root != 0 {
             look(PhysAddr(self.root), LEVELS - 1, 0, &mut entries, &mut walks);
@@ -113,13 +116,7 @@ fn format() -> VtdSecondLevel {
     VtdSecondLevel::new(LEVELS, true, true).expect("three levels")
 }
 
-fn look(
-    table: PhysAddr,
-    level: u32,
-    base: u64,
-    entries: &mut BTreeSet<(u64, u64)>,
-    walks: &mut BTreeSet<(u64, u64)>,
-) {
+fn look(table: PhysAddr, level: u32, base: u64, entries: &mut Pairs, walks: &mut Pairs) {
     // SAFETY: a table that is linked is in use; one thread plays all CPUs.
     let slots = unsafe { &*(table.0 as *const Table) };
     for (n, slot) in (0..).zip(slots) {
