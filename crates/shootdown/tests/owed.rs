@@ -25,7 +25,7 @@ fn batch<'a>() -> ManuallyDrop<Batch<'a, Mock, Nothing>> {
 
 fn finish(batch: ManuallyDrop<Batch<'_, Mock, Nothing>>) {
     let batch = ManuallyDrop::into_inner(batch);
-    let done = on_cpu(0, |pin| batch.finish(pin)).map_err(|(error, _)| error);
+    let done = on_cpu(0, |pin| batch.finish(pin).map_err(|(error, _)| error));
     done.expect("everybody can be reached");
 }
 
