@@ -25,7 +25,7 @@ use crate::range_log::RangeLog;
 use crate::regime::Regime;
 use crate::serve;
 use crate::switch;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write, reads};
 use crate::tags::current;
 use crate::tags::generations::SpaceTag;
 use crate::tags::shared::SharedTag;
@@ -155,12 +155,14 @@ impl<P: Platform> AddressSpace<P> {
     /// The space's name.
     #[must_use]
     pub fn id(&self) -> SpaceId {
+        reads(&self.hot.id);
         self.hot.id
     }
 
     /// The root of its tables.
     #[must_use]
     pub fn root(&self) -> <P::Regime as Regime>::Root {
+        reads(&self.hot.root);
         self.hot.root
     }
 

@@ -44,6 +44,10 @@ mod imp {
         #[cfg(not(target_arch = "x86_64"))]
         let _ = target;
     }
+
+    /// Says that `target`, which never changes while it is shared, is read: for machines that know when it is given back.
+    #[inline(always)]
+    pub(crate) const fn reads<T>(_: &T) {}
 }
 
 #[cfg(loom)]
@@ -63,6 +67,9 @@ mod imp {
 
     /// Nothing to do under the model checker.
     pub fn prefetch_write<T>(_: &T) {}
+
+    /// Nothing to do under the model checker.
+    pub(crate) fn reads<T>(_: &T) {}
 }
 
 #[cfg(all(shootdown_traced, not(loom)))]

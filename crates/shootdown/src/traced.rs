@@ -26,6 +26,8 @@ pub enum Access {
     CountLoad = 3,
     /// A store to such a counter.
     CountStore = 4,
+    /// A read of what never changes while it is shared, and is given back one day.
+    Plain = 5,
 }
 
 // SAFETY: whoever links this build defines the functions with these signatures, and they may be called
@@ -55,6 +57,12 @@ pub fn prefetch<T>(target: &T) {
 #[inline]
 pub fn prefetch_write<T>(target: &T) {
     __shootdown_prefetch(core::ptr::from_ref(target) as usize, true);
+}
+
+/// Tells the machine that `target`, which never changes while it is shared, is read.
+#[inline]
+pub(crate) fn reads<T>(target: &T) {
+    __shootdown_access(core::ptr::from_ref(target) as usize, Access::Plain, Ordering::Relaxed);
 }
 
 /// A fence, traced.

@@ -275,6 +275,21 @@ fn a_table_is_put_back_or_freed() {
         unsafe { table.finish(out.pop().expect("one")) };
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
     });
+    // The other maps the first entry of the table, which whoever puts it back looks at.
+    holds("a map of the first entry beside one who puts the table back", Some(3), &[], || {
+        let table = world();
+        empty_table(table);
+        let mut out = Detachments::new();
+        assert_eq!(table.sweep(8, &mut out), Some(1));
+        let other = thread::spawn(move || {
+            let mut walker = table.walker(1).expect("a seat");
+            walker.map(range(4, 1), phys(4), Rights::Read).expect("free");
+        });
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+        other.join().expect("the other");
+        assert_eq!([4, 5].map(|page| reach(table, page)), [4, 5].map(|p| Some(phys(p))));
+    });
     holds("a map beside a finish", None, &[Mutant::RevivalOverlooked], || {
         let table = world();
         empty_table(table);
@@ -293,6 +308,30 @@ fn a_table_is_put_back_or_freed() {
         walker.let_go();
         table.collect();
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
+    });
+}
+
+/// Whoever collects need not be the one who has finished a table.
+#[test]
+fn a_table_is_waited_for_by_whoever_takes_it_from_the_list() {
+    holds("a walk beside a finish beside a collection", Some(3), &[], || {
+        let table = world();
+        empty_table(table);
+        table.walker(0).expect("a seat").let_go();
+        let mut out = Detachments::new();
+        assert_eq!(table.sweep(8, &mut out), Some(1));
+        let collector = thread::spawn(move || table.collect());
+        let finisher = thread::spawn(move || {
+            let gone = out.pop().expect("one");
+            // SAFETY: there is no device.
+            unsafe { table.finish(gone) };
+        });
+        let mut walker = table.walker(0).expect("a seat");
+        walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
+        assert_eq!(reach(table, 5), Some(phys(5)));
+        finisher.join().expect("the finish");
+        collector.join().expect("the collection");
+        assert_eq!(reach(table, 5), Some(phys(5)));
     });
 }
 

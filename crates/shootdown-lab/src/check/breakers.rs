@@ -93,6 +93,8 @@ pub const BREAKERS: &[Breaker] = {
         library(I::WriteBack, M::LaterTakesWritten, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
         library(I::WriteBack, M::LaterIgnoresPending, "lazy=on; grant a0 | track a0; unmap-later a0; switch a | user, user"),
         kernel(I::WriteBack, K::LaterOverlooksDirty, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
+        library(I::SpaceReuse, M::RetireIgnoresSwitching, "; retire a; switch a, lazy | leave"),
+        kernel(I::SpaceReuse, K::RetireWithoutAsking, "; retire a; switch a, lazy | leave"),
         library(I::ErrorsTotal, M::OfflineDoesNotLeave, "; switch a | offline, online"),
     ]
 };

@@ -18,6 +18,9 @@ use super::{CPU_BITS, Engine, LOOKAHEAD, PRIVATE_LOOKAHEAD, step, with};
 /// What the hook of an atomic does.
 #[inline]
 pub fn access(addr: usize, access: Access, ordering: Ordering) {
+    if access == Access::Plain {
+        return; // only hunts ask whose memory it is
+    }
     // A sequentially consistent store is an exchange on x86.
     let access = match access {
         Access::Store if ordering == Ordering::SeqCst => Access::Rmw,
@@ -99,7 +102,7 @@ impl Engine {
             self.recall(line, access);
         }
         match access {
-            Access::Load | Access::CountLoad => self.load(line),
+            Access::Load | Access::CountLoad | Access::Plain => self.load(line),
             Access::Store | Access::CountStore => self.store(line),
             Access::Rmw => self.rmw(line),
         }

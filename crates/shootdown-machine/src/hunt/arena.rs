@@ -28,6 +28,8 @@ pub(super) struct Arena {
     names: Vec<(usize, usize, String)>,
     /// Parts that one CPU has for itself.
     own: Vec<bool>,
+    /// Parts that are given back one day, and whether they were.
+    mortal: Vec<Option<bool>>,
 }
 
 impl Arena {
@@ -39,6 +41,7 @@ impl Arena {
             touched: Vec::new(),
             names: Vec::new(),
             own: vec![false; SIZE / OWN],
+            mortal: vec![None; SIZE / OWN],
         }
     }
 
@@ -49,6 +52,7 @@ impl Arena {
         }
         self.names.clear();
         self.own.fill(false);
+        self.mortal.fill(None);
     }
 
     /// Is the address one that only one CPU uses?
@@ -61,6 +65,25 @@ impl Arena {
     pub fn set_own(&mut self, addr: usize, len: usize) {
         if let Some(offset) = self.offset(addr) {
             self.own[offset / OWN..(offset + len).div_ceil(OWN)].fill(true);
+        }
+    }
+
+    /// Is the address part of something that is given back one day?
+    #[inline]
+    pub fn is_mortal(&self, offset: usize) -> bool {
+        self.mortal[offset / OWN].is_some()
+    }
+
+    /// Was it?
+    #[inline]
+    pub fn is_gone(&self, offset: usize) -> bool {
+        self.mortal[offset / OWN] == Some(true)
+    }
+
+    /// A part of the region, in units of a line, will be given back; `gone`: it is now.
+    pub fn set_mortal(&mut self, addr: usize, len: usize, gone: bool) {
+        if let Some(offset) = self.offset(addr) {
+            self.mortal[offset / OWN..(offset + len).div_ceil(OWN)].fill(Some(gone));
         }
     }
 

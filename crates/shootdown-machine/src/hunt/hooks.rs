@@ -15,7 +15,9 @@ use super::choice::Point;
 use super::machine::{Hunt, is_hunting, relax, step, stop, with};
 use super::memory::{FENCES, Location};
 use super::powers::Memory;
+use super::promises::breach;
 use super::{End, sharing};
+use crate::oracle::Invariant;
 
 /// What the announcement of an access needs to know.
 enum Plan {
@@ -34,6 +36,10 @@ enum Plan {
 /// An access is announced. `true`: ask for its value.
 pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
     if !is_hunting() || matches!(access, Access::CountLoad | Access::CountStore) {
+        return false;
+    }
+    if access == Access::Plain {
+        plain(addr);
         return false;
     }
     let plan = with(|h| {
@@ -83,7 +89,7 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
         Plan::Over => stop(),
     };
     let (write, drains) = match access {
-        Access::Load | Access::CountLoad => (false, false),
+        Access::Load | Access::CountLoad | Access::Plain => (false, false),
         Access::Store | Access::CountStore => (true, order == Ordering::SeqCst),
         Access::Rmw => (true, true),
     };
@@ -95,6 +101,7 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
     // Devices walk at every store to their tables.
     let walked = write && with(|h| h.io_word(addr).is_some());
     step(location, write, drains || fenced || walked);
+    alive(addr);
     with(|h| {
         if drains {
             h.drain(h.current);
@@ -106,6 +113,32 @@ pub fn access(addr: usize, access: Access, order: Ordering) -> bool {
         h.me().order = order;
     });
     true
+}
+
+/// A plain read is a step where it matters when it comes: of what is given back one day.
+fn plain(addr: usize) {
+    let location = with(|h| {
+        let offset = h.arena.offset(addr).filter(|at| h.running && h.arena.is_mortal(*at))?;
+        let mut location = h.arena.location(offset);
+        if location == 0 {
+            location = h.memory.locate_unknown();
+            h.arena.set_location(offset, location);
+        }
+        Some(location)
+    });
+    if let Some(location) = location {
+        step(location, false, false);
+        alive(addr);
+    }
+}
+
+/// Nobody uses what was given back.
+fn alive(addr: usize) {
+    let gone = with(|h| h.arena.offset(addr).is_some_and(|at| h.arena.is_gone(at)));
+    if gone {
+        let what = with(|h| h.arena.name_of(addr));
+        breach(Invariant::SpaceReuse, format!("{what} is used after it was given back"));
+    }
 }
 
 /// The value of the load announced last.

@@ -110,6 +110,21 @@ pub fn own(at: NonNull<u8>, len: usize) {
     with(|h| h.arena.set_own(at.as_ptr() as usize, len));
 }
 
+/// Part of the shared memory, in whole lines, that is [given back](given_back) one day: plain reads of it are steps too.
+pub fn is_given_back(at: NonNull<u8>, len: usize) {
+    with(|h| h.arena.set_mortal(at.as_ptr() as usize, len, false));
+}
+
+/// It is, now: whoever touches it breaks a promise ([`Invariant::SpaceReuse`]).
+pub fn given_back(at: NonNull<u8>, len: usize) {
+    step(0, false, true);
+    with(|h| {
+        h.saw(0x9011e);
+        h.note(|| "gives memory back".to_owned());
+        h.arena.set_mortal(at.as_ptr() as usize, len, true);
+    });
+}
+
 /// Names part of the shared memory for timelines. The innermost name counts.
 pub fn name(at: NonNull<u8>, len: usize, name: impl FnOnce() -> String) {
     with(|h| {

@@ -43,11 +43,13 @@ pub enum Invariant {
     RangeReuse,
     /// What was unmapped lazily is used no longer than the policy allows.
     LazyBound,
+    /// Nobody uses the memory of a space that was retired.
+    SpaceReuse,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Revocation,
         Self::FrameReuse,
         Self::TableReuse,
@@ -64,6 +66,7 @@ impl Invariant {
         Self::AccessedBound,
         Self::RangeReuse,
         Self::LazyBound,
+        Self::SpaceReuse,
     ];
 
     /// Its name, as reports and tests write it.
@@ -86,6 +89,7 @@ impl Invariant {
             Self::AccessedBound => "accessed-bound",
             Self::RangeReuse => "range-reuse",
             Self::LazyBound => "lazy-bound",
+            Self::SpaceReuse => "space-reuse",
         }
     }
 
@@ -137,6 +141,9 @@ impl Invariant {
             Self::LazyBound => {
                 "after a switch, a tick, or a way in from quiet user mode of a CPU, it uses nothing that had been unmapped lazily before"
             }
+            Self::SpaceReuse => {
+                "when a space was retired, no CPU reads or writes its memory any more"
+            }
         }
     }
 
@@ -173,6 +180,9 @@ impl Invariant {
             }
             Self::LazyBound => {
                 "for all that a CPU has cached, when it has unmapped, and when a switch, a tick or a way in of it ends (hunt)"
+            }
+            Self::SpaceReuse => {
+                "at every access of the library to a space, plain reads among them (hunt)"
             }
         }
     }
@@ -213,6 +223,9 @@ impl Invariant {
             }
             Self::LazyBound => {
                 "later: whoever comes by compares generations; polls pay what is older than allowed"
+            }
+            Self::SpaceReuse => {
+                "space: CPUs leave the set as their last touch, and who retires waits until all have"
             }
         }
     }

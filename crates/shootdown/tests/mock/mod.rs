@@ -64,6 +64,8 @@ pub struct World {
     pub kicked: Cell<u64>,
     pub may_wait: Cell<bool>,
     pub refuse_kicks: Cell<bool>,
+    /// CPUs that can't be interrupted, by their bits.
+    pub unreachable: Cell<u64>,
     pub patience: Cell<u32>,
     pub policy: Cell<&'static Policy>,
     pub facts: Cell<&'static Facts>,
@@ -88,6 +90,8 @@ pub struct World {
     pub during_invalidation: Hook,
     /// Runs once inside the next turn of a wait loop.
     pub during_wait: Hook,
+    /// Runs once when the next kick was sent, before it is known whether it has failed.
+    pub after_kick: Hook,
 }
 
 /// CPUs, pages (first address and count), freed tables.
@@ -113,6 +117,7 @@ std::thread_local! {
         kicked: Cell::new(0),
         may_wait: Cell::new(true),
         refuse_kicks: Cell::new(false),
+        unreachable: Cell::new(0),
         patience: Cell::new(1000),
         policy: Cell::new(&Policy::SHOOTDOWN),
         facts: Cell::new(&PCID),
@@ -129,6 +134,7 @@ std::thread_local! {
         refuse_hypercalls: Cell::new(false),
         during_invalidation: RefCell::default(),
         during_wait: RefCell::default(),
+        after_kick: RefCell::default(),
     }));
 }
 
@@ -176,7 +182,12 @@ unsafe impl Platform for Mock {
         if world().refuse_kicks.get() {
             return Err(KickError::NotReady);
         }
+        let mut result = Ok(());
         for cpu in targets.iter() {
+            if world().unreachable.get() & 1 << cpu.0 != 0 {
+                result = Err(KickError::Unreachable(cpu));
+                continue;
+            }
             world().kicked.set(world().kicked.get() + 1);
             if world().masked.get() & 1 << cpu.0 != 0 {
                 world().waiting.set(world().waiting.get() | 1 << cpu.0);
@@ -184,7 +195,8 @@ unsafe impl Platform for Mock {
                 interrupt(cpu.0);
             }
         }
-        Ok(())
+        happen(&world().after_kick);
+        result
     }
 
     fn relax(_: &Pin) -> Result<(), Stalled> {

@@ -26,6 +26,8 @@ pub struct Chance {
     guests: bool,
     /// Pages are unmapped lazily.
     lazy: bool,
+    /// Every other operation concerns all CPUs, which are called as a tree.
+    trees: bool,
     powers: Powers,
     witnesses: &'static [&'static str],
 }
@@ -66,10 +68,20 @@ impl Chance {
             unmap_lazily(&mut program, seed);
             return program;
         }
+        if self.trees {
+            config.policy.tree_above = 1;
+            // Mostly of one word, where what groups count comes together.
+            let apart = [0, 1, 0, 1, 0, 1, 2, 3];
+            config.numbers = Config::APART[apart[(seed >> 10) as usize % apart.len()]];
+            call_often(&mut program);
+            return program;
+        }
         match self.tags {
             Tags::Any => {}
             Tags::Wide(strategy) => {
                 config.wide = if cpus < 3 { 2 } else { 3 };
+                // Tags are for CPUs that are numbered from 0.
+                config.numbers = Config::NEAR;
                 config.policy.tags = true;
                 config.broadcast = strategy.is_some();
                 config.policy.broadcast = strategy;
@@ -102,6 +114,19 @@ fn switch_often(program: &mut Program, to: impl Fn(usize, usize) -> usize) {
             #[allow(clippy::cast_possible_truncation)] // a space
             let space = to(cpu, at / 3) as u8;
             *op = Op::Switch(space);
+        }
+    }
+}
+
+/// Every other operation is a call to all CPUs, or a flush of all.
+fn call_often(program: &mut Program) {
+    let concerned = [Op::Call, Op::KernelPage(0), Op::Call, Op::KernelTable];
+    for (cpu, script) in program.cpus.iter_mut().enumerate() {
+        for (at, op) in script.run.iter_mut().enumerate().step_by(2) {
+            // Offline, it would be nothing.
+            if !matches!(op, Op::Offline | Op::Online) {
+                *op = concerned[(cpu + at / 2) % concerned.len()];
+            }
         }
     }
 }
@@ -193,6 +218,10 @@ const LAZY: &[&str] = &[
 const LAZY_GUESTS: &[&str] =
     &["unmapped-lazily", "paid-lazily", "address-needed", "hypercall", "forgets-before-it-runs"];
 
+/// What a hunt of large calls must have seen.
+const TREES: &[&str] =
+    &["call-returned", "kernel-page-flushed", "went-offline", "came-back-online"];
+
 /// What a hunt of a hypervisor's guests must have seen.
 const GUESTS: &[&str] =
     &["table-page-freed", "hypercall", "hypercall-fails", "forgets-before-it-runs"];
@@ -206,6 +235,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         tags: Tags::Any,
         guests: false,
         lazy: false,
+        trees: false,
         powers,
         witnesses: USUAL,
     };
@@ -216,6 +246,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         tags: Tags::Wide(Some(strategy)),
         guests: false,
         lazy: false,
+        trees: false,
         powers: Powers::HOSTILE,
         witnesses,
     };
@@ -298,6 +329,10 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
                 ..x86("random/lazy-guest", tso)
             },
             "virtual CPUs, pages unmapped lazily: what is paid for may be marked, or go by hypercall",
+        ),
+        (
+            Chance { trees: true, witnesses: TREES, ..x86("random/trees", hostile) },
+            "calls and kernel flushes as trees, to CPUs of several groups and words; weak memory",
         ),
         (
             x86("random/unreliable", moody),

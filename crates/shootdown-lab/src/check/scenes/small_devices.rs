@@ -100,6 +100,18 @@ const SMALL: &[Played] = &[
     )
     .shows(&["stale-in-unit", "absence-remembered"]),
     small(
+        "exhaustive/dma-promoted",
+        "two ranges are unmapped, for which the unit is told to forget the domain, one of two",
+        "policy=strict-ish entries=4 domains=2 promotes=on denials=1; map a, map c, unmap a, map a | unmap a; | use c",
+    )
+    .shows(&["stale-in-unit", "held-frame-recycled"]),
+    small(
+        "exhaustive/dma-idle",
+        "what a CPU owes that is idle is settled by the timers of another",
+        "policy=strict-ish pinned=on denials=1; map a, unmap a |; | poll, settle",
+    )
+    .shows(&["held-frame-recycled", "settled-by-timers"]),
+    small(
         "exhaustive/dma-lines",
         "two CPUs map in a table that is not there yet, and whose lines have to be written back",
         "policy=strict coherent=off tables=5; | map a; | map b",
@@ -195,6 +207,8 @@ mod tests {
             ("dma-detach", &[Library(M::DomainMistaken)]),
             ("dma-move", &[Library(M::DomainMistaken)]),
             ("dma-absence", &[Library(M::PresenceNotTold), Kernel(Mistake::AbsenceDenied)]),
+            ("dma-promoted", &[Library(M::WaitSkipped), Library(M::SubmittedTrusted)]),
+            ("dma-idle", &[Library(M::TimerForgets)]),
             ("dma-lines", &[Kernel(Mistake::NotWrittenBack)]),
             ("dma-large", &[Library(M::StrictDoesNotWait)]),
             ("dma-undone", &[Library(M::UndoneNotNoted)]),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use shootdown::CpuId;
 use shootdown_dma::domain::{Limits, Policy};
+use shootdown_dma::invalidate::Ladder;
 use shootdown_dma::iova::identity::{Layout, LeafSize};
 use shootdown_dma::pinned::Pinned;
 
@@ -125,6 +126,8 @@ pub struct Config {
     pub side: bool,
     /// Pages that a CPU may hold back: `held=`.
     pub held: u64,
+    /// Two ranges are enough for a unit to be told to forget the domain: `promotes=on`.
+    pub promotes: bool,
     /// A translation survives the first command for it, and ports tell units everything twice: `survives=on`.
     pub survives: bool,
     /// How often each unit fails to be told something, or finds that a device does not answer: `faults=`. (The device that comes and
@@ -160,6 +163,7 @@ impl Default for Config {
             window: false,
             side: false,
             held: Limits::DEFAULT.held_pages,
+            promotes: false,
             survives: false,
             faults: 0,
             pinned: false,
@@ -220,6 +224,7 @@ impl Config {
             "side" => self.side = value == "on",
             "faults" => self.faults = u8::try_from(number()?).map_err(|_| bad())?,
             "held" => self.held = number()? as u64,
+            "promotes" => self.promotes = value == "on",
             "survives" => self.survives = value == "on",
             "pinned" => self.pinned = value == "on",
             "bounce" => self.bounce = value == "on",
@@ -283,6 +288,9 @@ impl Config {
             let layout = if self.reads_too() { layout.without_write_only() } else { layout };
             config = config.identity(layout);
         }
+        if self.promotes {
+            config = config.ladder(cheap_domains());
+        }
         if self.window {
             config = config.trusted();
         }
@@ -294,6 +302,13 @@ impl Config {
         }
         config
     }
+}
+
+/// Costs of units that forget a domain for less than two ranges, and two pages for less than the page between them.
+fn cheap_domains() -> Ladder {
+    let mut ladder = Ladder::DEFAULT.with_command_ns(200).with_live(0);
+    (ladder.domain_ns, ladder.refill_ns) = (300, 1000);
+    ladder
 }
 
 /// Makes a CPU pass a full barrier.
@@ -334,6 +349,7 @@ impl fmt::Display for Config {
             (!self.coherent, "coherent=off"),
             (self.window, "window=on"),
             (self.side, "side=on"),
+            (self.promotes, "promotes=on"),
             (self.survives, "survives=on"),
             (self.pinned, "pinned=on"),
             (self.bounce, "bounce=on"),

@@ -39,6 +39,8 @@ pub(super) trait AnyDomain {
     fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)>;
     /// How many unmappings have waited because a bound was reached.
     fn forced_waits(&self) -> u64;
+    /// How many things are owed, and pages held back.
+    fn owes(&self) -> (usize, u64);
     /// Ends it.
     ///
     /// # Safety
@@ -183,6 +185,10 @@ impl<H: Host> AnyDomain for Domain<H> {
 
     fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
         self.lookup(at)
+    }
+
+    fn owes(&self) -> (usize, u64) {
+        self.owes()
     }
 
     fn forced_waits(&self) -> u64 {

@@ -44,6 +44,8 @@ pub(super) struct Mapping {
 const SMALL: u64 = 4096;
 /// Pages that are reserved.
 const RESERVED: u64 = 2;
+/// Turns of a timer: one tells the units, one gives back, and each may be in the way of a table that is taken out then.
+const TIMERS: usize = 12;
 /// Nanoseconds after which something is owed for too long.
 const LATE: u64 = 10_000_000;
 
@@ -104,6 +106,7 @@ impl Kernel {
             Op::Pull => self.traveller.enter(|at| self.pull(at)),
             Op::Poll => self.poll(0),
             Op::Timer => self.poll(LATE),
+            Op::Settle => self.settle(),
             Op::Flush => self.flush(),
         }
     }
@@ -116,6 +119,18 @@ impl Kernel {
             hw::witness("timer-of-large-pages");
         }
         self.each_domain(|domain| self.hear("polling", domain.poll(self.clock.get())));
+    }
+
+    /// Timers tick until nothing is owed. Nobody else maps or unmaps.
+    fn settle(&self) {
+        for _ in 0..TIMERS {
+            self.poll(LATE);
+            if self.all_domains().all(|domain| domain.owes() == (0, 0)) {
+                return hw::witness("settled-by-timers");
+            }
+        }
+        let details = format!("something is owed still after {TIMERS} timers");
+        hw::breach(Invariant::LazyBound, details);
     }
 
     /// What the counters of the domains tell of.

@@ -70,6 +70,8 @@ pub enum Op {
     Poll,
     /// The same because it is time: what is owed is told of, empty tables are looked for.
     Timer,
+    /// As often as it takes until nothing is owed. Only where no other CPU maps or unmaps.
+    Settle,
     /// Waits until nothing is owed.
     Flush,
 }
@@ -107,6 +109,7 @@ impl Op {
             Self::Pull => "pull",
             Self::Poll => "poll",
             Self::Timer => "timer",
+            Self::Settle => "settle",
             Self::Flush => "flush",
         }
     }
@@ -143,6 +146,7 @@ impl Op {
             | Self::Pull
             | Self::Poll
             | Self::Timer
+            | Self::Settle
             | Self::Flush => None,
         }
     }
@@ -214,6 +218,7 @@ impl FromStr for Op {
             Self::Pull,
             Self::Poll,
             Self::Timer,
+            Self::Settle,
             Self::Flush,
         ];
         let found = alone.into_iter().find(|op| op.name() == text);

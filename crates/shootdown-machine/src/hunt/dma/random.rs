@@ -58,6 +58,7 @@ fn config(n: &mut Rng) -> Config {
         window: from == Source::Tree && chance(n, 20),
         side: chance(n, 50),
         held: if chance(n, 25) { 1 } else { Config::default().held },
+        promotes: chance(n, 25),
         survives: chance(n, 10),
         pinned: chance(n, 25),
         bounce: chance(n, 20),

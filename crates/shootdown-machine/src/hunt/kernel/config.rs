@@ -13,6 +13,7 @@ use shootdown::tags::shared::Threshold;
 
 use super::KernelMutant;
 use crate::hostile::{Descriptor, Frame};
+use crate::hunt::MAX_CPUS;
 use crate::hunt::hw::{Architecture, Setup};
 
 /// The configuration of a world. Its text is a list of `word=value`; what is not said is as in
@@ -45,6 +46,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `serializes` | invalidations order later translations | `on`, `off` |
 /// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
+/// | `numbers` | the library's numbers of the CPUs | up to 8 different ones below 4096, after commas |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
 /// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +89,8 @@ pub struct Config {
     pub guest: Guest,
     /// Non-maskable handlers.
     pub nmi: bool,
+    /// The library's numbers of the CPUs.
+    pub numbers: [u16; MAX_CPUS],
     /// The port works around defects of the hardware.
     pub defects: bool,
     /// The kernel's broken step.
@@ -165,6 +169,7 @@ impl Default for Config {
             serializes: true,
             guest: Guest::Off,
             nmi: false,
+            numbers: Self::NEAR,
             defects: false,
             mutant: None,
         }
@@ -203,6 +208,17 @@ impl Config {
 
     /// The first of the tags for all CPUs: above those of the slots.
     pub const FIRST_SHARED: Tag = Tag(7);
+
+    /// The numbers of CPUs, if nothing else is said: all in one group.
+    pub const NEAR: [u16; MAX_CPUS] = [0, 1, 2, 3, 4, 5, 6, 7];
+
+    /// In several groups of one word, in two words, and far apart; at the edges of all of these.
+    pub const APART: [[u16; MAX_CPUS]; 4] = [
+        [0, 1, 17, 2, 18, 3, 19, 4],
+        [16, 48, 63, 49, 1, 17, 47, 0],
+        [0, 64, 65, 1, 63, 17, 127, 16],
+        [1, 4094, 64, 4095, 63, 65, 0, 16],
+    ];
 
     /// Spaces that are active on more CPUs than `above` get a tag for all CPUs; every flush looks.
     #[must_use]
@@ -277,6 +293,15 @@ impl Config {
     #[must_use]
     pub const fn entries(&self) -> u8 {
         1 << self.bits
+    }
+
+    /// Words of a set with all of the numbers: 1 or 64.
+    #[must_use]
+    pub fn words(&self) -> usize {
+        match self.numbers.iter().max() {
+            None | Some(..64) => 1,
+            Some(_) => 64,
+        }
     }
 
     /// Is this step of the kernel broken?
@@ -364,6 +389,7 @@ impl Config {
                 })?;
             }
             "nmi" => self.nmi = switch()?,
+            "numbers" => self.numbers = numbers(value)?,
             "defects" => self.defects = switch()?,
             "mutant" => {
                 let mutant = KernelMutant::from_name(value);
@@ -389,9 +415,25 @@ impl Config {
         if self.invlpgb != 0 && (self.broadcast || !self.tags) {
             return Err("`invlpgb` needs tags=on, and no other broadcast".to_owned());
         }
+        if self.wide != 0 && self.numbers != Self::NEAR {
+            return Err("`wide` tags are for CPUs that are numbered from 0".to_owned());
+        }
         self.facts().check().map_err(|e| e.to_string())?;
         self.policy.check(&self.facts()).map_err(|e| e.to_string())
     }
+}
+
+/// Reads the numbers of CPUs. Those that are not said are the smallest that are left.
+fn numbers(text: &str) -> Result<[u16; MAX_CPUS], String> {
+    let mut numbers = Vec::new();
+    for word in text.split(',') {
+        let number = word.parse::<u16>().ok().filter(|n| *n < 4096 && !numbers.contains(n));
+        numbers.push(number.ok_or("`numbers` are different ones below 4096, after commas")?);
+    }
+    let rest = (0..).filter(|n| !numbers.contains(n)).take(MAX_CPUS).collect::<Vec<u16>>();
+    numbers.extend(rest);
+    numbers.truncate(MAX_CPUS);
+    Ok(numbers.try_into().expect("as many as there are CPUs"))
 }
 
 impl fmt::Display for Config {
@@ -463,6 +505,8 @@ impl fmt::Display for Config {
         say(!self.serializes, "serializes", &"off")?;
         say(self.guest != Guest::Off, "guest", &self.guest.name())?;
         say(self.nmi, "nmi", &"on")?;
+        let numbers = self.numbers.map(|n| n.to_string()).join(",");
+        say(self.numbers != plain.numbers, "numbers", &numbers)?;
         say(self.defects, "defects", &"on")?;
         if let Some(mutant) = self.mutant {
             say(true, "mutant", &mutant.name())?;

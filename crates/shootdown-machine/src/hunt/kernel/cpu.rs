@@ -4,7 +4,7 @@ use shootdown::cpu_set::Bits;
 use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
-use shootdown::{AddressSpace, CpuId, Request, Served, call_on, quiet};
+use shootdown::{AddressSpace, CpuId, Pinned, Request, Served, call_on, quiet};
 
 use super::state::{Kernel, Mine, Room};
 use super::tables::{Tables, range};
@@ -56,14 +56,9 @@ pub(super) struct Cpu<P: Port> {
 
 impl<P: Port> Cpu<P> {
     pub fn here() -> Self {
-        let (k, id) = (Kernel::<P>::get(), hw::this_cpu());
-        Self {
-            k,
-            pin: P::pin(),
-            id,
-            mine: k.mine(id),
-            tables: Tables::of(&k.config, P::Regime::publish),
-        }
+        let (k, pin) = (Kernel::<P>::get(), P::pin());
+        let id = pin.cpu();
+        Self { k, pin, id, mine: k.mine(id), tables: Tables::of(&k.config, P::Regime::publish) }
     }
 
     pub fn run(&self, ops: &[Op]) {
@@ -125,6 +120,15 @@ impl<P: Port> Cpu<P> {
             Op::Reclaim(one, other) => self.at(one, |first, page| {
                 self.at(other, |second, at| self.reclaim([(first, page), (second, at)]));
             }),
+            Op::Ticket(at) => self.at(at, |used, page| self.ticket(used, page)),
+            Op::FreeTableAfter(at) => {
+                self.at(at, |used, page| self.free_table_after(used, page));
+            }
+            Op::ReclaimTight(one, other) => self.at(one, |first, page| {
+                self.at(other, |second, at| self.reclaim_tight([(first, page), (second, at)]));
+            }),
+            Op::PinTag(space) => self.in_space(space, |used| self.pin_tag(used)),
+            Op::UnpinTag(space) => self.in_space(space, |used| self.unpin_tag(used)),
             Op::Age(at) => self.at(at, |used, page| self.age(used, page)),
             Op::UnmapLater(at) => self.at(at, |used, page| self.unmap_later(used, page)),
             Op::Redeem(space) => self.in_space(space, |used| self.redeem(used)),
@@ -404,7 +408,7 @@ impl<P: Port> Cpu<P> {
         }
         hw::witness("call-returned");
         for cpu in online.iter() {
-            if self.k.mine(cpu).calls.get() == before[cpu.index()] {
+            if self.k.mine(cpu).calls.get() == before[P::place_of(cpu)] {
                 let details = format!("{cpu} has not run the function of a call that has returned");
                 hw::breach(Invariant::CallCompletes, details);
             }
@@ -466,12 +470,14 @@ impl<P: Port> Cpu<P> {
     /// off.
     fn walk(&self, used: Used<'_, P>, page: u32) {
         let before = hw::set_irqs(false);
+        self.walk_begins();
         if let Some(word) = self.tables.walk(used.root(), page, 0) {
             hw::software_reads(word.table);
             let _ = hw::read_entry(word);
             hw::software_reads(word.table);
             hw::witness("lockless-walk");
         }
+        self.walk_ends();
         hw::set_irqs(before);
     }
 }

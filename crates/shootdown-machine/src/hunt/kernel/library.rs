@@ -49,7 +49,7 @@ impl<P: Platform> Library<P> {
         unsafe { self.system.as_ref() }
     }
 
-    /// For [`Platform::slot`].
+    /// For [`Platform::slot`], by the machine's number of the CPU.
     #[must_use]
     pub fn slot(&self, cpu: CpuId) -> Option<&'static PerCpu<P>> {
         let slot = (*self.slots.get(cpu.index())?)?;

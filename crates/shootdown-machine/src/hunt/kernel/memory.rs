@@ -186,6 +186,51 @@ impl<P: Port> Cpu<P> {
         }
     }
 
+    pub(super) fn ticket(&self, used: Used<'_, P>, page: u32) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            self.promise(used, word, KernelMutant::DiscardIgnoresPending);
+            return used.room.lock.unlock();
+        }
+        let mut items = Items::default();
+        put(&mut items, Item::Frame(old.frame()));
+        let mut changes = Changes::default();
+        put(&mut changes, change);
+        let done = match used.space.begin_flush(&self.pin, Request::pages(range(page, 1))) {
+            Ok(mut ticket) => {
+                // Something else, during which others answer, and flush.
+                hw::kernel_code();
+                if ticket.poll() {
+                    hw::witness("ticket-answered");
+                    true
+                } else {
+                    hw::witness("ticket-waited-for");
+                    ticket.wait(&self.pin).is_ok()
+                }
+            }
+            Err(_) => false,
+        };
+        if done {
+            hw::revoked(changes.as_slice());
+            used.room.lock.unlock();
+            self.free(items);
+        } else {
+            // Nobody asks the ticket again: another flush does it, before others find the page unmapped.
+            let flushed = used.space.flush(&self.pin, Request::space()).is_ok();
+            if flushed {
+                hw::revoked(changes.as_slice());
+            }
+            used.room.lock.unlock();
+            if flushed {
+                self.free(items);
+            } else {
+                self.pay_later(used, items, &changes);
+            }
+        }
+    }
+
     pub(super) fn protect(&self, used: Used<'_, P>, page: u32) {
         self.lock(used);
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };

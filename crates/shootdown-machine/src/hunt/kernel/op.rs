@@ -147,6 +147,16 @@ pub enum Op {
     Redeem(u8),
     /// The same because it is time: quiet CPUs are left alone.
     Expire(u8),
+    /// Unmaps a page, and does something else before it asks whether everyone has answered; with the lock held.
+    Ticket(At),
+    /// As [`Self::FreeTable`]; what walks without a lock is waited for by an epoch.
+    FreeTableAfter(At),
+    /// As [`Self::Reclaim`], with room for one space at a time; the first page is mapped elsewhere too, and stays.
+    ReclaimTight(At, At),
+    /// Gives a space a tag that it keeps.
+    PinTag(u8),
+    /// Takes that back.
+    UnpinTag(u8),
     /// Clears a page's accessed bit, to see whether it is used.
     Age(At),
     /// The timer's work for the library.
@@ -162,12 +172,17 @@ impl fmt::Display for Op {
             | Self::Retire(s)
             | Self::Peek(s)
             | Self::Redeem(s)
-            | Self::Expire(s) => {
+            | Self::Expire(s)
+            | Self::PinTag(s)
+            | Self::UnpinTag(s) => {
                 write!(f, "{name} {}", Space(s))
             }
             Self::KernelPage(page) => write!(f, "{name} {page}"),
             Self::UnmapMany(at, count) => write!(f, "{name} {at} {count}"),
-            Self::Move(from, to) | Self::MoveTable(from, to) | Self::Reclaim(from, to) => {
+            Self::Move(from, to)
+            | Self::MoveTable(from, to)
+            | Self::Reclaim(from, to)
+            | Self::ReclaimTight(from, to) => {
                 write!(f, "{name} {from} {to}")
             }
             _ => match self.at() {
@@ -226,6 +241,11 @@ impl Op {
             Self::UnmapLater(_) => "unmap-later",
             Self::Redeem(_) => "redeem",
             Self::Expire(_) => "expire",
+            Self::Ticket(_) => "ticket",
+            Self::FreeTableAfter(_) => "free-table-after",
+            Self::ReclaimTight(..) => "reclaim-tight",
+            Self::PinTag(_) => "pin-tag",
+            Self::UnpinTag(_) => "unpin-tag",
             Self::Age(_) => "age",
             Self::Tick => "tick",
         }
@@ -235,7 +255,10 @@ impl Op {
     #[must_use]
     pub fn pages(&self) -> [Option<u8>; 2] {
         let to = match *self {
-            Self::Move(_, to) | Self::MoveTable(_, to) | Self::Reclaim(_, to) => Some(to.page),
+            Self::Move(_, to)
+            | Self::MoveTable(_, to)
+            | Self::Reclaim(_, to)
+            | Self::ReclaimTight(_, to) => Some(to.page),
             _ => None,
         };
         [self.at().map(|at| at.page), to]
@@ -270,6 +293,9 @@ impl Op {
             | Self::Munmap(at)
             | Self::Driver(at)
             | Self::Reclaim(at, _)
+            | Self::ReclaimTight(at, _)
+            | Self::Ticket(at)
+            | Self::FreeTableAfter(at)
             | Self::UnmapLater(at)
             | Self::Age(at) => Some(at),
             _ => None,
@@ -334,6 +360,11 @@ impl FromStr for Op {
             "unmap-later" => Self::UnmapLater(word()?.parse()?),
             "redeem" => Self::Redeem(space(word()?)?),
             "expire" => Self::Expire(space(word()?)?),
+            "ticket" => Self::Ticket(word()?.parse()?),
+            "free-table-after" => Self::FreeTableAfter(word()?.parse()?),
+            "reclaim-tight" => Self::ReclaimTight(word()?.parse()?, word()?.parse()?),
+            "pin-tag" => Self::PinTag(space(word()?)?),
+            "unpin-tag" => Self::UnpinTag(space(word()?)?),
             "age" => Self::Age(word()?.parse()?),
             "tick" => Self::Tick,
             _ => return Err(format!("there is no operation `{name}`")),

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits};
 use shootdown::facts::Facts;
@@ -38,24 +38,35 @@ pub trait Port: Platform<Regime: Regime<Root = TableId>> {
         let _ = space;
     }
 
+    /// Which CPU of the machine has this number.
+    #[must_use]
+    fn place_of(cpu: CpuId) -> usize {
+        cpu.index()
+    }
+
     /// What the hypervisor does when it takes the executing CPU away and brings it back, where the port asked for
     /// that ([`hw::virtual_cpus`]).
     fn absent() {}
 }
 
 /// The default port: does what the contracts of [`Platform`] and [`Regime`] say, under the facts and the
-/// policy of the [`Config`], and nothing more.
+/// policy of the [`Config`], and nothing more. Its sets of CPUs have `W` words.
 #[derive(Debug)]
-pub struct HuntPort;
+pub struct HuntPort<const W: usize = 1>;
 
-struct State {
-    library: Cell<Option<Library<HuntPort>>>,
+struct State<const W: usize> {
+    library: Cell<Option<Library<HuntPort<W>>>>,
     tags: Option<NonNull<Generations<4, MAX_CPUS>>>,
     shared_tags: Option<NonNull<SharedTags>>,
+    tasks: [Cell<Option<&'static AddressSpace<HuntPort<W>>>>; MAX_CPUS],
+    shared: Shared,
+}
+
+/// What does not depend on the width of sets.
+struct Shared {
     config: Config,
     facts: Facts,
     kernel: TableId,
-    tasks: [Cell<Option<&'static AddressSpace<HuntPort>>>; MAX_CPUS],
     /// Which CPUs the hypervisor has taken away.
     words: [PreemptedWord; MAX_CPUS],
     policy: Policy,
@@ -65,18 +76,26 @@ struct State {
 const ABSENCES: u8 = 2;
 
 thread_local! {
-    static STATE: Cell<Option<&'static State>> = const { Cell::new(None) };
+    static STATE: Cell<*const ()> = const { Cell::new(ptr::null()) };
+    static SHARED: Cell<Option<&'static Shared>> = const { Cell::new(None) };
 }
 
-fn state() -> &'static State {
-    STATE.get().expect("the kernel boots the port first")
+fn state<const W: usize>() -> &'static State<W> {
+    let state = STATE.get();
+    assert!(!state.is_null(), "the kernel boots the port first");
+    // SAFETY: `boot` of this run stored it, with the same width: a world has one port.
+    unsafe { &*state.cast() }
+}
+
+fn shared() -> &'static Shared {
+    SHARED.get().expect("the kernel boots the port first")
 }
 
 fn breaks(mutant: KernelMutant) -> bool {
-    state().config.breaks(mutant)
+    shared().config.breaks(mutant)
 }
 
-impl Port for HuntPort {
+impl<const W: usize> Port for HuntPort<W> {
     fn boot(cpus: u8, config: &Config, kernel: TableId) {
         let pairs = config.split != Split::Off;
         let tags = (config.wide != 0).then(|| {
@@ -89,25 +108,33 @@ impl Port for HuntPort {
             let tags = SharedTags::with_count(first, count, facts.tag_bits);
             hw::place(tags.unwrap_or_else(|e| panic!("{e}")))
         });
-        let placed = hw::place(State {
+        let placed = hw::place(State::<W> {
             library: Cell::new(None),
             tags,
             shared_tags,
-            config: *config,
-            facts,
-            kernel,
             tasks: [const { Cell::new(None) }; MAX_CPUS],
-            words: [const { PreemptedWord::new() }; MAX_CPUS],
-            policy: Policy { hypercall_from: u16::from(config.guest.calls()), ..config.policy },
+            shared: Shared {
+                config: *config,
+                facts,
+                kernel,
+                words: [const { PreemptedWord::new() }; MAX_CPUS],
+                policy: Policy { hypercall_from: u16::from(config.guest.calls()), ..config.policy },
+            },
         });
         if config.guest != Guest::Off {
             hw::virtual_cpus(ABSENCES);
         }
         // SAFETY: placed just now; it stays for the whole run, and `boot` of the next run replaces the
         // reference before anything uses it.
-        let state: &'static State = unsafe { placed.as_ref() };
-        STATE.set(Some(state));
+        let state: &'static State<W> = unsafe { placed.as_ref() };
+        STATE.set(ptr::from_ref(state).cast());
+        SHARED.set(Some(&state.shared));
         state.library.set(Some(Library::place(cpus)));
+    }
+
+    fn place_of(cpu: CpuId) -> usize {
+        let numbers = &shared().config.numbers;
+        numbers.iter().position(|n| u32::from(*n) == cpu.0).unwrap_or(MAX_CPUS)
     }
 
     fn interrupt(pin: &HuntPin) -> Served {
@@ -119,14 +146,14 @@ impl Port for HuntPort {
     }
 
     fn absent() {
-        let word = &state().words[hw::this_cpu().index()];
+        let word = &shared().words[hw::this_cpu().index()];
         let loaded = hw::leave_guest();
         word.stopped();
         hw::enter_guest(loaded, word.resumes());
     }
 
     fn task(space: Option<&'static AddressSpace<Self>>) {
-        state().tasks[hw::this_cpu().index()].set(space);
+        state::<W>().tasks[hw::this_cpu().index()].set(space);
     }
 }
 
@@ -145,39 +172,40 @@ unsafe impl Pinned for HuntPin {
 // interrupt until the CPU takes it, with interrupts off, and the handler then knows what the sender knew.
 // (4) Both live as long as the run. (5) The interrupt is maskable. (6, 7) `absent` keeps to the hypervisor's half of the word,
 // and `hw::forget_on` lets both CPUs know of each other what they did.
-unsafe impl Platform for HuntPort {
+unsafe impl<const W: usize> Platform for HuntPort<W> {
     type Pin = HuntPin;
-    type Regime = HuntRegime;
-    type Mask = AtomicCpuSet<1>;
+    type Regime = HuntRegime<W>;
+    type Mask = AtomicCpuSet<W>;
     type Slots = Slots<6>;
     type Tags = Generations<4, MAX_CPUS>;
 
     fn pin() -> HuntPin {
-        HuntPin(hw::this_cpu(), PhantomData)
+        let number = shared().config.numbers[hw::this_cpu().index()];
+        HuntPin(CpuId(number.into()), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
-        state().library.get().expect("placed by `boot`").system()
+        state::<W>().library.get().expect("placed by `boot`").system()
     }
 
     fn tags() -> Option<&'static Self::Tags> {
         // SAFETY: placed by `boot` of this run, and there until the run is over.
-        state().tags.map(|tags| unsafe { tags.as_ref() })
+        state::<W>().tags.map(|tags| unsafe { tags.as_ref() })
     }
 
     fn shared_tags() -> Option<&'static SharedTags> {
         // SAFETY: as in `tags`.
-        state().shared_tags.map(|tags| unsafe { tags.as_ref() })
+        state::<W>().shared_tags.map(|tags| unsafe { tags.as_ref() })
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
-        state().library.get().expect("placed by `boot`").slot(cpu)
+        state::<W>().library.get().expect("placed by `boot`").slot(machine::<W>(cpu))
     }
 
     fn kick(targets: &CpuSetOf<Self>) -> Result<(), KickError> {
         let mut result = Ok(());
         for cpu in targets.iter() {
-            if !hw::kick(cpu) {
+            if !hw::kick(machine::<W>(cpu)) {
                 result = Err(KickError::Unreachable(cpu));
             }
         }
@@ -194,22 +222,22 @@ unsafe impl Platform for HuntPort {
     }
 
     fn policy() -> &'static Policy {
-        &state().policy
+        &shared().policy
     }
 
     fn preempted(cpu: CpuId) -> Option<&'static PreemptedWord> {
-        state().words.get(cpu.index()).filter(|_| state().config.guest.marks())
+        shared().words.get(Self::place_of(cpu)).filter(|_| shared().config.guest.marks())
     }
 
     fn flush_remote(flush: &RemoteFlush<'_, Self>) -> Result<(), HypercallError> {
-        if !state().config.guest.calls() {
+        if !shared().config.guest.calls() {
             return Err(HypercallError::NotOffered);
         }
         if hw::choose(4) == 3 {
             hw::witness("hypercall-fails");
             return Err(HypercallError::Status(1));
         }
-        for cpu in flush.cpus.iter() {
+        for cpu in flush.cpus.iter().map(machine::<W>) {
             match &flush.pages {
                 Some(runs) if !flush.freed_tables => {
                     for run in runs.as_slice() {
@@ -226,18 +254,24 @@ unsafe impl Platform for HuntPort {
     }
 }
 
+/// The CPU of the machine that has this number.
+fn machine<const W: usize>(cpu: CpuId) -> CpuId {
+    #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
+    CpuId(HuntPort::<W>::place_of(cpu) as u32)
+}
+
 /// The MMU of the executing CPU, as [`HuntPort`] uses it.
 #[derive(Debug)]
-pub struct HuntRegime;
+pub struct HuntRegime<const W: usize = 1>;
 
 /// A non-maskable interrupt may come now: its handler reads user memory of the task it has interrupted, if
 /// the library lets it.
-fn nmi() {
-    if !state().config.nmi || hw::choose(2) == 0 {
+fn nmi<const W: usize>() {
+    if !shared().config.nmi || hw::choose(2) == 0 {
         return;
     }
-    let Some(space) = state().tasks[hw::this_cpu().index()].get() else { return };
-    if breaks(KernelMutant::UncheckedNmi) || user_access_ok(&HuntPort::pin(), space) {
+    let Some(space) = state::<W>().tasks[hw::this_cpu().index()].get() else { return };
+    if breaks(KernelMutant::UncheckedNmi) || user_access_ok(&HuntPort::<W>::pin(), space) {
         hw::witness("nmi-reads-user-memory");
         hw::user_code();
     } else {
@@ -248,7 +282,7 @@ fn nmi() {
 /// Does `f`; twice where the hardware has defects that the port knows of.
 fn thoroughly(once: KernelMutant, f: impl Fn()) {
     f();
-    if state().config.defects && !breaks(once) {
+    if shared().config.defects && !breaks(once) {
         f();
     }
 }
@@ -261,28 +295,28 @@ fn pages(range: VaRange) -> (u32, u32) {
 // SAFETY: (1, 2, 5) as the hardware does; where it has defects that are declared, everything is done
 // twice. (3) The facts are the configuration's. (4) Nothing waits for another CPU. (6) A load of a root
 // orders all loads before it. (7) The hardware takes a tag.
-unsafe impl Regime for HuntRegime {
+unsafe impl<const W: usize> Regime for HuntRegime<W> {
     type Root = TableId;
 
     fn facts() -> &'static Facts {
-        &state().facts
+        &shared().facts
     }
 
     unsafe fn load(root: TableId, tag: Tag, keep: bool) {
-        nmi();
+        nmi::<W>();
         let keep = keep || breaks(KernelMutant::LoadKeeps);
-        if state().config.invlpgb != 0 && tag >= Config::FIRST_SHARED {
+        if shared().config.invlpgb != 0 && tag >= Config::FIRST_SHARED {
             hw::witness("tag-for-all-cpus");
         }
         hw::load_root(root, tag, keep);
-        if !keep && state().config.defects {
+        if !keep && shared().config.defects {
             hw::load_root(root, tag, keep);
         }
-        nmi();
+        nmi::<W>();
     }
 
     fn load_kernel() {
-        thoroughly(KernelMutant::InvalidateOnce, || hw::load_kernel(state().kernel));
+        thoroughly(KernelMutant::InvalidateOnce, || hw::load_kernel(shared().kernel));
     }
 
     fn publish() {
@@ -292,7 +326,7 @@ unsafe impl Regime for HuntRegime {
     }
 
     fn invalidate(what: Invalidate, reach: Reach) {
-        nmi();
+        nmi::<W>();
         let invalidate = |target| match reach {
             Reach::Local => hw::invalidate(target),
             Reach::Broadcast => hw::broadcast(target),
@@ -308,7 +342,7 @@ unsafe impl Regime for HuntRegime {
                 Target::Pages { tag, first, last, leaf_only: true }
             }
             Invalidate::Kernel(range)
-                if !state().config.defects || breaks(KernelMutant::TrustsPage) =>
+                if !shared().config.defects || breaks(KernelMutant::TrustsPage) =>
             {
                 let (first, last) = pages(range);
                 Target::Kernel { first, last }
@@ -320,14 +354,14 @@ unsafe impl Regime for HuntRegime {
             hw::witness("broadcast-of-everything");
         }
         invalidate(target);
-        if state().config.defects && !breaks(KernelMutant::InvalidateOnce) {
+        if shared().config.defects && !breaks(KernelMutant::InvalidateOnce) {
             // The first must be over before the second can do better.
             if !breaks(KernelMutant::SyncOnce) {
                 hw::sync();
             }
             invalidate(target);
         }
-        nmi();
+        nmi::<W>();
     }
 
     fn sync(reach: Reach) {

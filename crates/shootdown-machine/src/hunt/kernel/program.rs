@@ -7,7 +7,7 @@ use std::str::FromStr;
 use shootdown::CpuId;
 use shootdown::tags::generations::Generations;
 
-use super::cpu::Cpu;
+use super::cpu::{Cpu, interrupt};
 use super::state::{Kernel, Traits};
 use super::tables::Tables;
 use super::{Config, HuntPort, Op, Port, Split};
@@ -53,6 +53,7 @@ impl Program {
                 Op::Retire(space) => traits.retired |= 1 << space,
                 Op::Walk(_) => traits.walks = true,
                 Op::Age(_) | Op::UnmapLater(_) => traits.ages = true,
+                Op::FreeTableAfter(_) => traits.epochs = true,
                 Op::Offline => traits.hotplug = true,
                 _ => {}
             }
@@ -152,12 +153,22 @@ impl<P: Port> World for On<P> {
     }
 
     fn interrupt(&self, cpu: CpuId) {
-        super::cpu::interrupt::<P>(cpu);
+        interrupt::<P>(cpu);
     }
 
     fn absent(&self, _: CpuId) {
         P::absent();
     }
+}
+
+/// Calls a function for the port whose sets are as wide as the program's numbers need.
+macro_rules! by_width {
+    ($program:expr, $function:ident($($argument:expr),*)) => {
+        match $program.config.words() {
+            1 => $function::<HuntPort>($($argument),*),
+            _ => $function::<HuntPort<64>>($($argument),*),
+        }
+    };
 }
 
 /// On the [`HuntPort`].
@@ -168,19 +179,19 @@ impl World for Program {
     }
 
     fn boot(&self) {
-        boot::<HuntPort>(self);
+        by_width!(self, boot(self));
     }
 
     fn program(&self, cpu: CpuId) {
-        program::<HuntPort>(self, cpu);
+        by_width!(self, program(self, cpu));
     }
 
     fn interrupt(&self, cpu: CpuId) {
-        super::cpu::interrupt::<HuntPort>(cpu);
+        by_width!(self, interrupt(cpu));
     }
 
     fn absent(&self, _: CpuId) {
-        HuntPort::absent();
+        <HuntPort>::absent();
     }
 }
 

@@ -5,6 +5,7 @@ use shootdown::policy::Policy;
 
 use super::config::Split;
 use super::{At, Config, Op, Program, Script};
+use crate::hunt::MAX_CPUS;
 
 /// Numbers that follow from a seed (splitmix64: G. Steele, D. Lea, C. Flood, OOPSLA 2014).
 struct Numbers(u64);
@@ -119,15 +120,27 @@ fn config(n: &mut Numbers) -> Config {
         quiet: n.one_in(3),
         serializes: !n.one_in(4),
         nmi: n.one_in(8),
+        numbers: numbers(n),
         ..Config::default()
+    }
+}
+
+/// Where CPUs are far apart there is more to step through: seldom.
+fn numbers(n: &mut Numbers) -> [u16; MAX_CPUS] {
+    match n.below(8) {
+        0..4 => Config::NEAR,
+        4 | 5 => Config::APART[0],
+        6 => Config::APART[1],
+        _ => n.of(&Config::APART[2..]),
     }
 }
 
 fn op(n: &mut Numbers, config: &Config) -> Op {
     let at = At { space: n.below(config.spaces), page: n.below(config.pages.max(1)) };
     let other = At { page: n.below(config.entries()), ..at };
+    let elsewhere = At { space: n.below(config.spaces), ..other };
     let large = At { page: config.entries(), ..at };
-    match n.below(42) {
+    match n.below(44) {
         0..8 => Op::User,
         8..12 => Op::Switch(at.space),
         12 | 13 => Op::Lazy,
@@ -166,7 +179,12 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
             Op::Peek(at.space),
             Op::Track(at),
             Op::Write(at),
-            Op::Reclaim(at, other),
+            Op::Reclaim(at, elsewhere),
+            Op::ReclaimTight(at, elsewhere),
+            Op::Ticket(at),
+            Op::FreeTableAfter(at),
+            Op::PinTag(at.space),
+            Op::UnpinTag(at.space),
         ]),
     }
 }

@@ -13,18 +13,34 @@ use crate::oracle::Invariant;
 impl<P: Port> Cpu<P> {
     /// Unmaps two pages, writes out those that may have been written to, and frees their frames.
     pub(super) fn reclaim(&self, mappings: [(Used<'_, P>, u32); 2]) {
-        let mut batch = Batch::<P, Items, 2>::new();
+        self.reclaim_with::<2>(mappings, false);
+    }
+
+    /// The same with room for one space: it is paid for before the next. The first frame has another mapping, and stays.
+    pub(super) fn reclaim_tight(&self, mappings: [(Used<'_, P>, u32); 2]) {
+        self.reclaim_with::<1>(mappings, true);
+    }
+
+    fn reclaim_with<const N: usize>(&self, mappings: [(Used<'_, P>, u32); 2], first_stays: bool) {
+        let mut batch = Batch::<P, Items, N>::new();
         let mut changes = Changes::default();
         let mut dirty = Array::<Frame, 2>::default();
-        for (used, page) in mappings {
+        for (n, (used, page)) in mappings.into_iter().enumerate() {
+            if batch.make_room(&self.pin, used.space).is_err() {
+                continue;
+            }
             self.lock(used);
             if let Some(word) = self.leaf(used, page) {
                 let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
                 if old.present() {
                     let (frame, written) = (old.frame(), old.has(Descriptor::WRITE));
-                    let put_off =
-                        batch.unmapped(used.space, range(page, 1), written, Item::Frame(frame));
-                    assert!(put_off.is_ok(), "there is room for two");
+                    let (range, item) = (range(page, 1), Item::Frame(frame));
+                    let put_off = if n == 0 && first_stays {
+                        batch.changed(used.space, range, written).is_ok()
+                    } else {
+                        batch.unmapped(used.space, range, written, item).is_ok()
+                    };
+                    assert!(put_off, "there is room for two");
                     put(&mut changes, change);
                     if written {
                         put(&mut dirty, frame);

@@ -1,5 +1,7 @@
 //! The end of a space that nobody runs, and its successor.
 
+use std::ptr::NonNull;
+
 use super::cpu::{Cpu, Used};
 use super::{KernelMutant, Port};
 use crate::hostile::TableId;
@@ -20,7 +22,9 @@ impl<P: Port> Cpu<P> {
             return;
         }
         self.redeem_last(Used { room: self.k.room(number), space });
-        self.tear_down(space.root());
+        let old = space.root();
+        hw::given_back(NonNull::from(space).cast(), size_of_val(space));
+        self.tear_down(old);
         let root = self.tables.new_root(self.k.kernel_root);
         let word = self.tables.walk_or_make(root, 0, 0).expect("a new root has no large pages");
         let frame = hw::new_frame();

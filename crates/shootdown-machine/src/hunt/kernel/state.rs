@@ -11,6 +11,7 @@ use shootdown::layout;
 use shootdown::sync::{AtomicBool, AtomicU32, Ordering};
 use shootdown::{AddressSpace, CpuId, poll};
 
+use super::epoch::Walkers;
 use super::later::Owed;
 use super::library::name_parts;
 use super::{Config, KernelMutant, Port};
@@ -56,6 +57,9 @@ pub(super) struct Room<P: Port> {
     /// What was unmapped lazily.
     pub owed: Owed<P>,
     spaces: [UnsafeCell<MaybeUninit<AddressSpace<P>>>; 2],
+    /// How often its tag is pinned, and which that is. With the lock held.
+    pub pins: Cell<u8>,
+    pub pinned: Cell<Option<shootdown::Tag>>,
     /// Frames of the pages that are mapped at the start.
     pub frames: [Cell<Frame>; 8],
 }
@@ -71,6 +75,8 @@ impl<P: Port> Room<P> {
             linked: AtomicBool::new(true),
             owed: Owed::new(),
             spaces: [const { UnsafeCell::new(MaybeUninit::uninit()) }; 2],
+            pins: Cell::new(0),
+            pinned: Cell::new(None),
             frames: [const { Cell::new(Frame(0)) }; 8],
         }
     }
@@ -109,6 +115,8 @@ pub(super) struct Kernel<P: Port> {
     pub rooms: [Room<P>; Config::MAX_SPACES],
     pub kernel_lock: Lock,
     pub kernel_root: TableId,
+    /// Walks without a lock that are under way.
+    pub walkers: Walkers,
     /// Spaces that have the shared table.
     pub sharers: AtomicU32,
     /// Of how many changes the library was told that each CPU sees to by itself.
@@ -123,6 +131,8 @@ pub(super) struct Traits {
     pub retired: u8,
     /// Tables are walked without a lock.
     pub walks: bool,
+    /// Tables are freed after an epoch, and walks are counted.
+    pub epochs: bool,
     /// CPUs go offline.
     pub hotplug: bool,
     /// Accessed bits are cleared, or pages are unmapped lazily.
@@ -142,6 +152,7 @@ impl<P: Port> Kernel<P> {
             rooms: std::array::from_fn(|_| Room::new()),
             kernel_lock: Lock::new(),
             kernel_root,
+            walkers: Walkers::new(),
             sharers: AtomicU32::new(u32::from(config.spaces)),
             aged: AtomicU32::new(0),
             cpus: std::array::from_fn(|_| Mine {
@@ -187,6 +198,9 @@ impl<P: Port> Kernel<P> {
             let at = NonNull::from(place).cast::<AddressSpace<P>>();
             let prime = if which == 0 { "" } else { "'" };
             name_parts(at, &format!("space {letter}{prime}"), &layout::space::<P>());
+            if self.is_counted(space) {
+                hw::is_given_back(at.cast(), size_of::<AddressSpace<P>>());
+            }
         }
         let name = |at: NonNull<u8>, len, what: &str| {
             hw::name(at, len, || format!("{what} of space {letter}"));
@@ -267,7 +281,8 @@ impl<P: Port> Kernel<P> {
         room.users.store(0, Ordering::Release);
     }
 
+    /// What the CPU of this number has for itself.
     pub fn mine(&self, cpu: CpuId) -> &Mine<P> {
-        &self.cpus[cpu.index()]
+        &self.cpus[P::place_of(cpu)]
     }
 }

@@ -25,14 +25,23 @@ const WORDS: Rules = numbers([0, 1, 65, 2, 66, 3, 67, 4]);
 
 /// CPU 0 calls CPUs 1 and 2 twice.
 fn twice(cpu: u8) {
+    call_twice(cpu, &[1, 2]);
+}
+
+/// CPU 0 calls CPUs 1 to 3 twice.
+fn three_twice(cpu: u8) {
+    call_twice(cpu, &[1, 2, 3]);
+}
+
+fn call_twice(cpu: u8, others: &[usize]) {
     port::come_online();
-    meet(3);
+    meet(others.len() as u64 + 1);
     if cpu != 0 {
         return;
     }
     for time in 1..=2 {
-        call_on::<Rig, _>(&Rig::pin(), &set(&[1, 2]), &|_| ran_here()).expect("a task may call");
-        all_ran_times(&[1, 2], time);
+        call_on::<Rig, _>(&Rig::pin(), &set(others), &|_| ran_here()).expect("a task may call");
+        all_ran_times(others, time);
     }
 }
 
@@ -139,7 +148,7 @@ pub static SCENES: &[Scene] = &[
         TreeDoneRelaxed,
         TreeDoneSeenRelaxed,
     ]),
-    Scene::new("tree-groups", "a large call to two groups, twice", 3, twice)
+    Scene::new("tree-groups", "a large call to two groups, one of two CPUs, twice", 4, three_twice)
         .rules(WORD)
         .kills(&[TreeWordNotReset, TreeWordRelaxed]),
     Scene::new("tree-words", "a large call to two words, twice", 3, twice)
