@@ -1,4 +1,22 @@
 //! VMX and SVM instructions whose every failure is handled, and the host's control bits in force in the guest.
+//!
+//! | question | module |
+//! |---|---|
+//! | What can an instruction do besides succeeding, and who hears of it? | [`Failure`], [`set_hook`] |
+//! | How does a fault become a value? | [`extable`] |
+//! | What if a panic or a reboot turns virtualization off under a hypervisor's feet? | [`teardown`], `vmx::emergency_off`, `svm::emergency_off` |
+//! | How is a guest made and entered? | [`vmx`], [`svm`] |
+//! | Which of CR0, CR4 and EFER is the host's while the guest runs? | [`host_bits`] |
+//!
+//! # Contract of the instructions
+//! They are `unsafe`, because three things are the kernel's to see to: the CPU is at privilege level 0; the
+//! handlers of #UD, #GP, #SS and #PF ask [`extable::fixup`]; the caller stays on its CPU between
+//! instructions that belong together. With these no instruction ends in an exception that nobody expects.
+//!
+//! Sections are cited from the Intel Software Developer's Manual ("SDM") and the AMD64 Architecture
+//! Programmer's Manual ("APM"). The shape of the instructions follows the published patch "KVM: VMX:
+//! Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the host's bits
+//! "Preserve host CR4.MCE value while in guest mode" (Ben Serebrin, 2015).
 #![no_std]
 #![cfg_attr(feature = "nightly", feature(asm_goto_with_outputs))]
 
@@ -17,3 +35,7 @@ pub mod teardown;
 pub mod vmx;
 
 pub use failure::{Failure, Fault, Hook, Instruction, Report, reset_hook, set_hook};
+
+#[cfg(all(doctest, target_arch = "x86_64"))]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;
