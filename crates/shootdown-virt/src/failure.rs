@@ -111,7 +111,9 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::UndefinedOpcode => f.write_str("#UD: virtualization is off on this CPU"),
+            Self::UndefinedOpcode => f.write_str(
+                "#UD: virtualization is off on this CPU, or it has not this instruction",
+            ),
             Self::Protection => f.write_str("#GP: the CPU refuses the operand or its own state"),
             Self::Stack => f.write_str("#SS: the operand on the stack has no canonical address"),
             Self::Page(address) => write!(f, "#PF at {address:#x}"),
@@ -136,7 +138,9 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Invalid => f.write_str("VMfailInvalid: no VMCS is current on this CPU"),
+            Self::Invalid => f.write_str(
+                "VMfailInvalid: no VMCS is current on this CPU, or VMXON was given a bad region",
+            ),
             Self::Valid(number) => write!(f, "VMfailValid: {number}"),
             Self::Fault(fault) => fault.fmt(f),
             Self::Gone => f.write_str("virtualization is being taken away: leave the guest alone"),
@@ -259,7 +263,10 @@ mod tests {
         let ud = Failure::Fault(Fault::UndefinedOpcode);
         let panic = std::panic::catch_unwind(|| conclude(Instruction::Vmwrite, 1, ud, 2));
         let text = panic.unwrap_err().downcast::<std::string::String>().unwrap();
-        assert_eq!(*text, "VMWRITE of 0x1 at 0x2: #UD: virtualization is off on this CPU");
+        assert_eq!(
+            *text,
+            "VMWRITE of 0x1 at 0x2: #UD: virtualization is off on this CPU, or it has not this instruction"
+        );
     }
 
     #[test]

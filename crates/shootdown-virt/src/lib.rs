@@ -13,6 +13,8 @@
 //! handlers of #UD, #GP, #SS and #PF ask [`extable::fixup`]; the caller stays on its CPU between
 //! instructions that belong together. With these no instruction ends in an exception that nobody expects.
 //!
+//! The exception table relies on ELF: targets with other object formats don't assemble it.
+//!
 //! Sections are cited from the Intel Software Developer's Manual ("SDM") and the AMD64 Architecture
 //! Programmer's Manual ("APM"). The shape of the instructions follows the published patch "KVM: VMX:
 //! Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the host's bits

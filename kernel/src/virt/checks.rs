@@ -3,6 +3,7 @@
 use alloc::string::String;
 use core::fmt::{self, Debug, Write};
 
+use shootdown_virt::vmx::GuestRegisters;
 use shootdown_virt::{Report, set_hook};
 use spin::Mutex;
 
@@ -72,6 +73,51 @@ impl Checks {
             (None, Seen::Nothing(why)) => say!("case {family}/{name} {verdict} {why}"),
             (None, Seen::All) => say!("case {family}/{name} {verdict} {} checks", self.looked),
         }
+    }
+}
+
+/// Fifteen registers and CR2, each with a value of its own.
+pub fn pattern() -> GuestRegisters {
+    let value = |n: u64| 0x0123_4567_89ab_cdef ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    GuestRegisters {
+        rax: value(1),
+        rcx: value(2),
+        rdx: value(3),
+        rbx: value(4),
+        rbp: value(5),
+        rsi: value(6),
+        rdi: value(7),
+        r8: value(8),
+        r9: value(9),
+        r10: value(10),
+        r11: value(11),
+        r12: value(12),
+        r13: value(13),
+        r14: value(14),
+        r15: value(15),
+        cr2: value(16),
+    }
+}
+
+/// What the guest `registers` makes of them.
+pub fn turned_over(r: GuestRegisters) -> GuestRegisters {
+    GuestRegisters {
+        rax: !r.rax,
+        rcx: !r.rcx,
+        rdx: !r.rdx,
+        rbx: !r.rbx,
+        rbp: !r.rbp,
+        rsi: !r.rsi,
+        rdi: !r.rdi,
+        r8: !r.r8,
+        r9: !r.r9,
+        r10: !r.r10,
+        r11: !r.r11,
+        r12: !r.r12,
+        r13: !r.r13,
+        r14: !r.r14,
+        r15: r.cr2,
+        cr2: !r.rcx,
     }
 }
 

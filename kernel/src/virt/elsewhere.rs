@@ -1,4 +1,4 @@
-//! Virtualization is taken away by a non-maskable interrupt from another CPU, wherever the hypervisor is just then.
+//! Virtualization is taken away by a non-maskable interrupt from another CPU, wherever the hypervisor's loop is just then.
 //!
 //! The second CPU runs a guest again and again, by an entry and all that comes with it, until it learns that virtualization
 //! is gone. The first lets it get under way and interrupts it: between any two instructions of the loop, or in the guest.

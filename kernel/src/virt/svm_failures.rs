@@ -268,8 +268,15 @@ fn gif(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     soon();
     checks.same("held", held, 1);
     checks.same("let in", NMIS.load(Relaxed), 2);
+    // An emergency that comes while the flag is clear (by a machine check) sets it: INIT and NMI get through.
+    // SAFETY: as in `execute`.
+    checks.same("CLGI", unsafe { svm::clgi() }, Ok(()));
+    emergency();
+    checks.ok("NMI", send());
+    soon();
+    checks.same("after an emergency", NMIS.load(Relaxed), 3);
+    teardown::cancel();
     expected::on_non_maskable(None);
-    cpu.off();
     Seen::All
 }
 
@@ -315,6 +322,5 @@ fn operand_types(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     checks.same("an ASID beyond", Asid::new(count, count), beyond);
     let flush = TlbControl::ThisAsid.bits(cpu.capabilities.flush_by_asid);
     checks.same("a flush by ASID", flush.is_ok(), cpu.capabilities.flush_by_asid);
-    checks.same("an error prints", matches!(Error::Unable(""), Error::Unable(_)), true);
     Seen::All
 }

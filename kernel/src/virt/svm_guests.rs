@@ -6,13 +6,14 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use shootdown_virt::host_bits::EXCEPTION_INTERCEPT;
 use shootdown_virt::svm::ExitCode;
+use shootdown_virt::vmx::GuestRegisters;
 
 use super::Case;
-use super::checks::{Checks, Seen};
+use super::checks::{Checks, Seen, pattern, turned_over};
 use super::host::{self, HANDLER_XCR0, MACHINE_CHECKS, SvmCpu};
 use super::hypervisor::guests::{self, HEARD, Program};
 use super::hypervisor::svm::SvmMachine;
-use super::hypervisor::{self, Exit, Mode};
+use super::hypervisor::{self, Exit, Machine, Mode};
 use crate::arch::{self, expected};
 use crate::port::Deadline;
 use crate::say;
@@ -22,6 +23,7 @@ pub const CASES: &[Case<SvmCpu>] = &[
     Case::new("guest-16", |cpu, checks| hello(cpu, checks, Mode::Real, "16 bits\n")),
     Case::new("guest-32", |cpu, checks| hello(cpu, checks, Mode::Protected, "32 bits\n")),
     Case::new("guest-64", |cpu, checks| hello(cpu, checks, Mode::Long, "64 bits\n")),
+    Case::new("registers", registers),
     Case::new("exception-intercept", exception_intercept),
     Case::new("cr4-intercepts", cr4_intercepts),
     Case::new("efer-hidden", efer_hidden),
@@ -65,6 +67,28 @@ fn hello(cpu: &SvmCpu, checks: &mut Checks, mode: Mode, wanted: &str) -> Seen {
     checks.same("end", end.ok(), Some(Exit::Call));
     checks.same("console", console.as_str(), wanted);
     done(cpu, machine)
+}
+
+/// Every register goes in, and comes out; RAX and CR2 by way of the VMCB.
+fn registers(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
+    let Some(mut machine) = machine(cpu, checks, Program::Registers) else { return Seen::All };
+    let before = pattern();
+    *machine.registers() = before;
+    machine.vmcb.save.rax = before.rax;
+    machine.vmcb.save.cr2 = before.cr2;
+    checks.ok("fields", machine.prepare());
+    checks.same("exit", machine.enter_raw(), Ok(ExitCode::VMMCALL));
+    let cr2 = machine.vmcb.save.cr2;
+    let after = GuestRegisters { cr2, ..*machine.registers() };
+    let wanted = turned_over(before);
+    let loaded = after.r15 == wanted.r15;
+    checks.same("registers", GuestRegisters { r15: wanted.r15, ..after }, wanted);
+    done(cpu, machine);
+    if !loaded && after.r15 == 0 {
+        return Seen::Nothing("VMRUN does not load CR2 here");
+    }
+    checks.same("CR2 that the guest reads", after.r15, wanted.r15);
+    Seen::All
 }
 
 /// An exception that is intercepted exits; one that is not is the guest's, whose handler tells by a hypercall.

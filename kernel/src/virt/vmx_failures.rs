@@ -1,8 +1,8 @@
 //! Every VMX instruction with every failure that can be provoked: each comes back as the value that the manual says.
 
 use shootdown_virt::vmx::{
-    self, Descriptor, EntryError, Hypercall, InstructionError, Invept, Invvpid, RegionAddress,
-    TurnOnError, Vpid, field,
+    self, Descriptor, EntryError, Hypercall, InstructionError, Invept, Invvpid, LoadError,
+    RegionAddress, TurnOnError, Vpid, field,
 };
 use shootdown_virt::{Failure, Fault, Instruction, may_fault, teardown};
 
@@ -290,10 +290,17 @@ fn emergency_before_entry(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     // SAFETY: VMX is off; the read is 0.
     checks.same("a read", unsafe { vmx::vmread_or_zero(field::GUEST_CR4) }, 0);
     checks.holds("list", !cpu.loaded.is_empty(), format_args!("empty before it was unwound"));
+    // The emergency has cleared both: what was launched is not any more, and is launched anew.
+    checks.ok("VMX on", cpu.resume());
+    let region = second.vmcs.region().get();
+    checks.same("VMPTRLD", vmptrld_of(region), Ok(()));
+    checks.same("VMRESUME", raw_entry(1), Err(Some(5)));
+    checks.ok("load", second.load());
+    checks.same("launched", second.vmcs.is_launched(), false);
+    checks.same("it runs again", second.enter_raw().map(|reason| reason.basic()), Ok(18));
     drop(first);
     drop(second);
     checks.same("list", cpu.loaded.is_empty(), true);
-    checks.ok("VMX on", cpu.resume());
     checks.ok("VMXOFF", cpu.off());
     Seen::All
 }
@@ -309,9 +316,15 @@ impl elsewhere::Loop for EntryLoop {
         // What fails because the interrupt has come before the guest was whole counts too.
         let gone = match VmxMachine::new(&cpu, &start) {
             Ok(mut machine) => loop {
-                match machine.enter() {
+                // it is cleared and loaded each time, so that the interrupt finds the list in every state.
+                let entered = machine.reload().and_then(|()| machine.enter());
+                match entered {
                     Ok(_) => turn(),
-                    Err(Error::Entry(EntryError::Failed(failure)) | Error::Vmcs(failure)) => {
+                    Err(
+                        Error::Entry(EntryError::Failed(failure))
+                        | Error::Vmcs(failure)
+                        | Error::Load(LoadError::Failed(failure)),
+                    ) => {
                         break failure == Failure::Gone;
                     }
                     Err(_) => break false,

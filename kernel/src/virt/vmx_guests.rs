@@ -6,17 +6,18 @@ use alloc::vec::Vec;
 use shootdown_virt::vmx::{self, ExitReason, field};
 
 use super::Case;
-use super::checks::{Checks, Seen};
+use super::checks::{Checks, Seen, pattern, turned_over};
 use super::host::{self, VMXE, VmxCpu};
 use super::hypervisor::guests::{self, Program};
 use super::hypervisor::vmx::VmxMachine;
-use super::hypervisor::{self, Exit, Mode};
+use super::hypervisor::{self, Exit, Machine, Mode};
 
 /// All of them.
 pub const CASES: &[Case<VmxCpu>] = &[
     Case::new("guest-16", |cpu, checks| hello(cpu, checks, Mode::Real, "16 bits\n")),
     Case::new("guest-32", |cpu, checks| hello(cpu, checks, Mode::Protected, "32 bits\n")),
     Case::new("guest-64", |cpu, checks| hello(cpu, checks, Mode::Long, "64 bits\n")),
+    Case::new("registers", registers),
     Case::new("exception-bitmap", exception_bitmap),
     Case::new("cr4-shadow", cr4_shadow),
     Case::new("host-cr4-survives", host_cr4_survives),
@@ -52,6 +53,16 @@ fn hello(cpu: &VmxCpu, checks: &mut Checks, mode: Mode, wanted: &str) -> Seen {
     });
     checks.same("end", end.ok(), Some(Exit::Call));
     checks.same("console", console.as_str(), wanted);
+    done(cpu, checks, machine)
+}
+
+/// Every register goes in, and comes out.
+fn registers(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
+    let Some(mut machine) = machine(cpu, checks, Program::Registers) else { return Seen::All };
+    *machine.registers() = pattern();
+    checks.ok("fields", machine.prepare());
+    checks.same("exit", machine.enter_raw().map(ExitReason::basic), Ok(ExitReason::VMCALL));
+    checks.same("registers", *machine.registers(), turned_over(pattern()));
     done(cpu, checks, machine)
 }
 

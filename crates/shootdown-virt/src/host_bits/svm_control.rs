@@ -32,6 +32,7 @@ use super::machine_check::EXCEPTION_INTERCEPT;
 use super::outcome::{FieldWrite, Outcome};
 use super::owned::{Extension, HostBits};
 use super::register_bits::{cr4, efer};
+use crate::svm::intercept;
 
 /// What a guest's control registers are computed by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +83,8 @@ pub struct SvmIntercepts {
     pub control_registers: u32,
     /// For offset 0x008: exceptions. Machine checks.
     pub exceptions: u32,
+    /// For offset 0x010: XSETBV, because an XCR0 that the guest changes without an exit is not put back.
+    pub instructions: u32,
     /// MSRs whose reads and writes the permission map intercepts: EFER.
     pub msr: u32,
 }
@@ -115,6 +118,7 @@ impl SvmRules {
         SvmIntercepts {
             control_registers: registers | registers << 16,
             exceptions: EXCEPTION_INTERCEPT,
+            instructions: intercept::XSETBV,
             msr: 0xc000_0080,
         }
     }

@@ -24,6 +24,8 @@ pub enum TurnOnError {
     DisabledByFirmware,
     /// EFER.SVME is set: somebody has turned SVM on already.
     OnAlready,
+    /// Virtualization is being taken away.
+    Gone,
 }
 
 impl fmt::Display for TurnOnError {
@@ -34,6 +36,7 @@ impl fmt::Display for TurnOnError {
             Self::OnAlready => {
                 "EFER.SVME is set: SVM is in use on this CPU; turn it off there first"
             }
+            Self::Gone => "virtualization is being taken away",
         })
     }
 }
@@ -107,6 +110,12 @@ pub unsafe fn turn_on(host_save: VmcbAddress) -> Result<Capabilities, TurnOnErro
         msr::write(msr::EFER, efer | SVME);
         msr::write(msr::VM_HSAVE_PA, host_save.get());
     }
+    if teardown::has_begun() {
+        // An emergency that came before the write has found nothing to do.
+        // SAFETY: SVM was turned on above.
+        unsafe { turn_off() };
+        return Err(TurnOnError::Gone);
+    }
     Ok(capabilities)
 }
 
@@ -130,8 +139,12 @@ pub unsafe fn turn_off() {
 /// The global interrupt flag is set first, because INIT is held while it is clear.
 ///
 /// # Safety
-/// The CPU is at privilege level 0 and stays so, and the kernel's handlers ask [`fixup`](crate::extable::fixup). No
-/// guest is entered on this CPU any more until [`teardown::cancel`], and SVM is turned on again before.
+/// 1. The CPU is at privilege level 0, and the kernel's handlers ask [`fixup`](crate::extable::fixup). Outside of an NMI
+///    interrupts are off.
+/// 2. NMIs that were held while the global interrupt flag was clear come as soon as it is set: in an NMI the caller sees to
+///    it that a second one on this CPU finds a stack of its own.
+/// 3. Guests have the intercept of NMIs, where it comes by NMI.
+/// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off() {
     // First, so that a failure from here on, on this CPU and in the code that was interrupted, is expected.

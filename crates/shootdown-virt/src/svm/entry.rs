@@ -7,14 +7,15 @@
 //! for so long.
 //!
 //! # The sequence of [`enter`]
-//! CLGI; VMSAVE to the host's page; VMLOAD from the VMCB; registers; STI; VMRUN; CLI; VMSAVE to the VMCB; VMLOAD from
-//! the host's page; STGI. STI, because an interrupt that is to end the guest does so only with the host's IF set
+//! CLGI; STI; VMSAVE to the host's page; VMLOAD from the VMCB; registers; VMRUN; VMSAVE to the VMCB; VMLOAD from the
+//! host's page; CLI; mitigations; STGI. STI, because an interrupt that is to end the guest does so only with the host's IF set
 //! where V_INTR_MASKING is (APM vol. 2, 15.21.1); with the global flag clear the host takes nothing meanwhile.
 //!
 //! # Faults
 //! CLGI faults where SVM is off, and nothing is changed then. The VMLOAD checks the address of the VMCB as VMRUN
 //! does, before it loads anything; NMIs are held from the CLGI on, so nobody turns SVM off in between. A VMRUN of
-//! this sequence can only be refused, by VMEXIT_INVALID. All of them have entries in the exception table nevertheless.
+//! this sequence can only be refused, by VMEXIT_INVALID. It has entries in the exception table nevertheless. The VMSAVE and
+//! VMLOAD behind it have none: where they fault the CPU has the guest's GS, and nothing of the host can run.
 //!
 //! | state | who switches it |
 //! |---|---|
@@ -22,6 +23,7 @@
 //! | FS, GS, TR, LDTR, KernelGsBase, STAR, LSTAR, CSTAR, SFMASK, SYSENTER | VMLOAD and VMSAVE here |
 //! | the other fourteen general registers | the function here, by [`GuestRegisters`] |
 //! | x87, SSE, AVX, XCR0, XSS, PKRU, DR0 to DR3 | the hypervisor, around the call |
+//! | DR6, DR7, CR2 | nobody gives the host's back: DR7 is reset by the exit, the other two are the guest's |
 //!
 //! [`svm_entry!`](crate::svm_entry) makes functions with text for mitigations, at the places that the VMX entry
 //! has too: when the guest's registers are loaded, and after the exit when they are saved.
@@ -42,7 +44,7 @@ const LEFT: u64 = 0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// An instruction faulted.
+    /// An instruction faulted. CLGI, VMSAVE and VMLOAD report that to the [hook](crate::set_hook) before, VMRUN does not.
     Failed(Failure),
     /// VMEXIT_INVALID: the guest's state or its controls are invalid. Nothing says which. What
     /// [`Vmcb::flush`] asked for is still to be done.
@@ -108,6 +110,9 @@ macro_rules! svm_entry {
                 "push rdx",
                 "push rsi",
                 $crate::may_fault!("clgi", "51f", "52f", "53f", "54f"),
+                // Interrupts end the guest; the global flag holds them from the host. Here, so that VMRUN does not come in
+                // the shadow of STI, which an exit during the injection of an event takes for the guest's.
+                "sti",
                 "mov rax, rdx",
                 $crate::may_fault!("vmsave rax", "55f", "56f", "57f", "58f"),
                 "mov rax, rdi",
@@ -126,11 +131,8 @@ macro_rules! svm_entry {
                 "mov r14, [rsi + 104]",
                 "mov r15, [rsi + 112]",
                 "mov rsi, [rsi + 40]",
-                // Interrupts end the guest; the global flag holds them from the host.
-                "sti",
                 $before,
                 $crate::may_fault!("vmrun rax", "65f", "66f", "67f", "68f"),
-                "cli",
                 "vmsave rax",
                 // RSP is the host's again, and RAX the address of the VMCB; all others are the guest's.
                 "pop rax",
@@ -185,12 +187,15 @@ macro_rules! svm_entry {
                 "67: mov ecx, 51",
                 "jmp 69f",
                 "68: mov ecx, 52",
-                "69: cli",
+                "69:",
                 "40: mov rax, [rsp + 8]",
                 "vmload rax",
-                "41: stgi",
+                "41: cli",
                 "42:",
                 // Nothing of the guest stays in a register, whether it ran or not.
+                "mov [rsp + 8], rcx",
+                "xor eax, eax",
+                "xor ecx, ecx",
                 "xor edx, edx",
                 "xor ebx, ebx",
                 "xor ebp, ebp",
@@ -204,8 +209,14 @@ macro_rules! svm_entry {
                 "xor r13d, r13d",
                 "xor r14d, r14d",
                 "xor r15d, r15d",
-                "mov [rsp + 8], rcx",
                 $after,
+                // After the mitigations: what was held comes now. Where CLGI has failed (codes 1 to 4) STGI would too.
+                "mov rcx, [rsp + 8]",
+                "dec rcx",
+                "cmp rcx, 4",
+                "jb 43f",
+                "stgi",
+                "43:",
                 "pop rcx",
                 "pop rax",
                 "pop r15",
@@ -248,7 +259,8 @@ fn failed(code: u64, vmcb: u64, host: u64) -> Failure {
 }
 
 /// VMRUN of the VMCB at this physical address and nothing else: what is not VMRUN's to switch stays the host's, and
-/// the guest begins with whatever is in the registers. For tests of VMRUN itself.
+/// the guest begins with whatever is in the registers. For tests of VMRUN itself. After `Ok` the global interrupt flag is
+/// clear, as after every exit.
 ///
 /// # Errors
 /// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned, not reported.
@@ -307,7 +319,7 @@ impl Vmcb {
             return Err(EntryError::Failed(failed(code, address.get(), host.get())));
         }
         match self.exit_code() {
-            ExitCode::INVALID => Err(EntryError::Invalid),
+            exit if exit.is_refusal() => Err(EntryError::Invalid),
             exit => {
                 self.flushed();
                 Ok(exit)

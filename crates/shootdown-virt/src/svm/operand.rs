@@ -118,6 +118,16 @@ pub enum TlbControl {
 }
 
 impl TlbControl {
+    /// How much a value of the field removes, for comparison.
+    pub(super) const fn width(bits: u8) -> u8 {
+        match bits {
+            0 => 0,
+            7 => 1,
+            3 => 2,
+            _ => 3,
+        }
+    }
+
     /// The value of the field; 3 and 7 need a CPU that can flush by ASID.
     ///
     /// # Errors

@@ -169,6 +169,8 @@ pub mod intercept {
     pub const CPUID: u32 = 1 << 18;
     /// HLT.
     pub const HLT: u32 = 1 << 24;
+    /// INVLPGA.
+    pub const INVLPGA: u32 = 1 << 26;
     /// IN and OUT, by the permission map.
     pub const IO: u32 = 1 << 27;
     /// RDMSR and WRMSR, by the permission map.
@@ -179,8 +181,10 @@ pub mod intercept {
     pub const VMRUN: u32 = 1 << 0;
     /// VMMCALL, in `intercepts_svm`.
     pub const VMMCALL: u32 = 1 << 1;
-    /// The rest of SVM's instructions, in `intercepts_svm`: VMLOAD, VMSAVE, STGI, CLGI, SKINIT.
+    /// VMLOAD, VMSAVE, STGI, CLGI and SKINIT, in `intercepts_svm`.
     pub const SVM: u32 = 0b111_1100;
+    /// XSETBV, in `intercepts_svm`.
+    pub const XSETBV: u32 = 1 << 13;
 }
 
 /// Why a guest was left (appendix C).
@@ -228,6 +232,12 @@ impl ExitCode {
         if raw & 0xffff_ffff == 0xffff_ffff { Self::INVALID } else { Self(raw) }
     }
 
+    /// VMRUN has not entered the guest: VMEXIT_INVALID, and the other negative codes (VMEXIT_BUSY and its like).
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        self.0 & 0xffff_ff00 == 0xffff_ff00
+    }
+
     /// The code.
     #[must_use]
     pub const fn bits(self) -> u64 {
@@ -242,12 +252,16 @@ impl fmt::Display for ExitCode {
 }
 
 impl Vmcb {
-    /// One that is all zeros but for the intercept of VMRUN, without which VMRUN refuses it.
+    /// One that is all zeros but for the intercepts that a guest needs so that it can't reach its host: VMRUN, without
+    /// which VMRUN refuses it, and the other instructions of SVM, which work in a guest because its EFER.SVME is set;
+    /// XSETBV, because no exit switches XCR0.
     #[must_use]
     pub const fn new() -> Self {
         // SAFETY: a VMCB is nothing but integers, for which zeros are values.
         let mut vmcb: Self = unsafe { core::mem::zeroed() };
-        vmcb.control.intercepts_svm = intercept::VMRUN;
+        vmcb.control.intercepts = intercept::INVLPGA;
+        vmcb.control.intercepts_svm =
+            intercept::VMRUN | intercept::VMMCALL | intercept::SVM | intercept::XSETBV;
         vmcb
     }
 
@@ -259,11 +273,14 @@ impl Vmcb {
 
     /// Gives the guest an ASID.
     pub const fn set_asid(&mut self, asid: Asid) {
+        /// The clean bit of the ASID (APM vol. 2, 15.15.3).
+        const CLEAN: u64 = 1 << 2;
         self.control.asid = asid.get();
+        self.control.clean &= !CLEAN;
     }
 
     /// Has the next VMRUN that succeeds remove entries. The request stays until then: a VMRUN that is refused has
-    /// removed nothing.
+    /// removed nothing. Of two requests the wider one stays.
     ///
     /// # Errors
     /// [`OperandError::NoFlushByAsid`].
@@ -274,7 +291,9 @@ impl Vmcb {
     ) -> Result<(), OperandError> {
         match what.bits(flush_by_asid) {
             Ok(bits) => {
-                self.control.tlb_control = bits;
+                if TlbControl::width(bits) > TlbControl::width(self.control.tlb_control) {
+                    self.control.tlb_control = bits;
+                }
                 Ok(())
             }
             Err(error) => Err(error),
@@ -314,6 +333,24 @@ mod tests {
         assert_eq!(ExitCode::from_bits(u64::MAX), ExitCode::INVALID);
         assert_eq!(ExitCode::from_bits(0xffff_ffff), ExitCode::INVALID);
         assert_ne!(ExitCode::from_bits(0x400), ExitCode::INVALID);
+        assert!(ExitCode::INVALID.is_refusal() && ExitCode::from_bits(-2i64 as u64).is_refusal());
+        assert!(!ExitCode::from_bits(0x403).is_refusal());
+    }
+
+    /// What a request removes, as sets: everything, this ASID's, this ASID's but global ones.
+    #[test]
+    fn of_two_requests_the_wider_one_stays() {
+        use TlbControl::{AllAsids, Nothing, ThisAsid, ThisAsidButGlobals};
+        let narrow_to_wide = [Nothing, ThisAsidButGlobals, ThisAsid, AllAsids];
+        for (i, first) in narrow_to_wide.into_iter().enumerate() {
+            for (j, second) in narrow_to_wide.into_iter().enumerate() {
+                let mut vmcb = Vmcb::new();
+                vmcb.flush(first, true).unwrap();
+                vmcb.flush(second, true).unwrap();
+                let wanted = narrow_to_wide[i.max(j)].bits(true).unwrap();
+                assert_eq!(vmcb.pending_flush(), wanted, "{first:?}, then {second:?}");
+            }
+        }
     }
 
     #[test]

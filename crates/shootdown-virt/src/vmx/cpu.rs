@@ -17,7 +17,7 @@ use {
     super::loaded::LoadedList,
     super::operand::RegionAddress,
     crate::{msr, teardown},
-    shootdown_arch::x86_64::{Cr4, read_cr4, write_cr4},
+    shootdown_arch::x86_64::read_cr4,
 };
 
 /// CR4.VMXE.
@@ -172,8 +172,17 @@ pub unsafe fn turn_on(
     }
     now.check(capabilities)?;
     set_vmxe(true);
-    // SAFETY: this function's contract.
-    unsafe { vmxon(region) }.map_err(|failure| {
+    // SAFETY: this function's contract. An emergency that came before CR4.VMXE was set has found nothing to do.
+    let done = unsafe {
+        vmxon(region).and_then(|()| {
+            if !teardown::has_begun() {
+                return Ok(());
+            }
+            let _ = vmxoff();
+            Err(Failure::Gone)
+        })
+    };
+    done.map_err(|failure| {
         set_vmxe(false); // C1
         TurnOnError::Vmxon(failure)
     })
@@ -206,7 +215,7 @@ impl core::error::Error for TurnOffError {}
 /// Leaves VMX operation on this CPU.
 ///
 /// # Errors
-/// [`TurnOffError`]; CR4.VMXE is still set.
+/// [`TurnOffError`]; CR4.VMXE is as it was, unless an emergency has cleared it ([`Failure::Gone`]).
 ///
 /// # Safety
 /// As [`turn_on`]; `loaded` is this CPU's list.
@@ -229,9 +238,12 @@ pub unsafe fn turn_off(
 /// next fails as [`Failure::Gone`].
 ///
 /// # Safety
-/// The CPU is at privilege level 0 and stays so, and the kernel's handlers ask [`fixup`](crate::extable::fixup).
-/// `loaded` is this CPU's list. No guest is entered on this CPU any more until [`teardown::cancel`], and VMX is
-/// turned on again before.
+/// 1. The CPU is at privilege level 0, and the kernel's handlers ask [`fixup`](crate::extable::fixup). `loaded` is this
+///    CPU's list. Outside of an NMI interrupts are off.
+/// 2. Instructions fault here on purpose, and the IRET of their handler ends the blocking of NMIs: in an NMI the caller sees
+///    to it that a second NMI on this CPU finds a stack of its own, or none comes.
+/// 3. Guests have NMI exiting, where it comes by NMI.
+/// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off(loaded: &LoadedList) {
     // First, so that a failure from here on, on this CPU and in the code that was interrupted, is expected.
@@ -248,8 +260,16 @@ pub unsafe fn emergency_off(loaded: &LoadedList) {
     }
     // SAFETY: no VMCS is active. Whether VMX operation was on can't be known here: a fault is as good as success.
     let _ = unsafe { vmxoff() };
-    // SAFETY: outside of VMX operation the bit may be cleared, and nothing relies on it.
-    unsafe { write_cr4(Cr4::from_bits(cr4 & !VMXE)) };
+    // SAFETY: outside of VMX operation the bit may be cleared, and nothing relies on it. A CPU that is still in VMX
+    // operation (SMM can forbid VMXOFF) refuses by #GP, and nothing more can be done.
+    unsafe {
+        core::arch::asm!(
+            crate::may_fault!("mov cr4, {0}"),
+            in(reg) cr4 & !VMXE,
+            ud = label {}, gp = label {}, ss = label {}, pf = label {},
+            options(nostack, preserves_flags)
+        );
+    }
 }
 
 #[cfg(test)]

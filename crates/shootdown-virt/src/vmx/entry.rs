@@ -13,6 +13,8 @@
 //! | the other fifteen general registers, CR2 | the function here, by [`GuestRegisters`] |
 //! | x87, SSE, AVX, XCR0, XSS, PKRU, DR0 to DR3, DR6, and MSRs that no list names (STAR, LSTAR, KernelGsBase) | the hypervisor, around the call; `host_bits` puts XCR0 and PKRU back for machine checks |
 //!
+//! | LDTR, DR7, IA32_DEBUGCTL, and the limits of GDTR, IDTR and TR | nobody: an exit makes them null, 0x400, 0, 0xffff, 0xffff and 0x67 (SDM vol. 3C, 28.5); a host that needs others loads them |
+//!
 //! The flags of the host are as the CPU leaves them at an exit: interrupts off, direction up.
 //!
 //! # Mitigations
@@ -46,15 +48,21 @@ pub type EntryFunction = unsafe extern "sysv64" fn(*mut GuestRegisters, *mut u64
 ///
 /// ```
 /// # #[cfg(target_arch = "x86_64")] {
+/// /// The kernel's selector of writable data.
+/// #[unsafe(no_mangle)]
+/// static KERNEL_DATA: u16 = 0x10;
+///
 /// shootdown_virt::vmx_entry! {
 ///     /// Clears the CPU's buffers before the guest runs.
 ///     pub fn enter_cleared;
-///     before = "verw word ptr [rsp + 4]", // whatever is there: only its privilege check counts
+///     before = "verw word ptr [rip + KERNEL_DATA]",
 ///     after = "",
 /// }
 /// # let _: shootdown_virt::vmx::EntryFunction = enter_cleared;
 /// # }
 /// ```
+///
+/// The function uses the local labels 2, 3 and 40 to 69; the text uses others.
 #[macro_export]
 macro_rules! vmx_entry {
     ($(#[$meta:meta])* $visibility:vis fn $name:ident;
@@ -209,7 +217,9 @@ fn failed(code: u64, registers: *const GuestRegisters, resume: bool) -> Failure 
         (false, true) => Instruction::Vmresume,
         (false, false) => Instruction::Vmlaunch,
     };
-    let operand = registers as u64;
+    // The two fields that an entry writes; HOST_RIP is written only if HOST_RSP was.
+    let operand =
+        if code & VMWRITE != 0 { u64::from(field::HOST_RSP.encoding()) } else { registers as u64 };
     let fault = match code & (VMWRITE - 1) {
         2 => Fault::UndefinedOpcode,
         3 => Fault::Protection,
@@ -225,7 +235,8 @@ impl Vmcs {
     /// Enters the guest, and returns when it was left. The first entry since it was loaded or cleared launches.
     ///
     /// # Errors
-    /// [`EntryError`]: the guest did not run. VMfail says with its number what of the VMCS is invalid (7 and 8 are
+    /// [`EntryError`]: the guest did not run, or an emergency came between its exit and the reading of the reason. VMfail
+    /// says with its number what of the VMCS is invalid (7 and 8 are
     /// checked in any order); an emergency on this CPU makes it [`Failure::Gone`].
     ///
     /// # Safety
@@ -249,8 +260,9 @@ impl Vmcs {
     /// As [`enter`](Self::enter).
     ///
     /// # Safety
-    /// As [`enter`](Self::enter); `function` was made by [`vmx_entry!`](crate::vmx_entry), and one VMCS is entered by
-    /// one function from one load to the next, because HOST_RIP is written only when the stack has moved.
+    /// As [`enter`](Self::enter); `function` was made by [`vmx_entry!`](crate::vmx_entry), and from one
+    /// [clear](Self::clear) to the next the VMCS is entered by one function, because HOST_RIP is written only when the stack
+    /// has moved.
     pub unsafe fn enter_by(
         self: Pin<&Self>,
         function: EntryFunction,

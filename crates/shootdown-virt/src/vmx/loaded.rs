@@ -22,16 +22,19 @@
 //! | [P1] store of the next pointer, then of the head | Release | P3 | L1: an NMI that reads the head reads the pointer too |
 //! | [P2] link, then VMPTRLD; VMCLEAR, then unlink | program order, kept by `asm!` without `nomem` | P3 | L2 |
 //! | [P3] loads of the chain by an NMI of the same CPU | Acquire | P1 | |
+//! | [P4] compare-exchange of the list's name from null in `load` | Acquire | P5 | L3: one of two CPUs that load at once wins; it sees what the CPU before has stored |
+//! | [P5] store of null to the list's name, the last of `unlink` | Release | P4 | the pointer is null before another CPU links |
 
 use core::fmt;
 use core::marker::PhantomPinned;
 use core::pin::Pin;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use super::instruction::{vmclear, vmptrld};
 use super::operand::RegionAddress;
 use crate::failure::Failure;
+use crate::teardown;
 
 /// A VMCS: its region, and what software has to know about it that the CPU does not tell.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct Vmcs {
     next: AtomicPtr<Vmcs>,
     /// VMLAUNCH has succeeded since the last VMCLEAR.
     launched: AtomicBool,
+    /// How often virtualization had been taken away when it was loaded: a later emergency has cleared it.
+    epoch: AtomicU32,
     /// What HOST_RSP holds; 0: nothing yet, nor does HOST_RIP.
     host_rsp: AtomicU64,
     _pinned: PhantomPinned,
@@ -98,7 +103,7 @@ impl LoadedList {
     /// The regions of all that is on it, the last that was loaded first.
     ///
     /// # Safety
-    /// The caller runs on the list's CPU, with interrupts off or in an NMI.
+    /// As long as the iterator is used, the caller runs on the list's CPU, with interrupts off or in an NMI.
     pub unsafe fn each(&self) -> impl Iterator<Item = RegionAddress> {
         let mut at = self.head.load(Ordering::Acquire); // [P3]
         core::iter::from_fn(move || {
@@ -109,8 +114,8 @@ impl LoadedList {
         })
     }
 
+    /// Puts a VMCS on the list that names the list already.
     fn link(&self, vmcs: &Vmcs) {
-        vmcs.on.store(ptr::from_ref(self).cast_mut(), Ordering::Relaxed);
         vmcs.next.store(self.head.load(Ordering::Relaxed), Ordering::Release); // [P1]
         self.head.store(ptr::from_ref(vmcs).cast_mut(), Ordering::Release); // [P1]
     }
@@ -130,8 +135,8 @@ impl LoadedList {
             // SAFETY: `vmcs` is on the list, so the chain does not end before it; what is on it stays in place.
             from = unsafe { &(*at).next };
         }
-        vmcs.next.store(ptr::null_mut(), Ordering::Release);
-        vmcs.on.store(ptr::null_mut(), Ordering::Relaxed);
+        vmcs.next.store(ptr::null_mut(), Ordering::Relaxed);
+        vmcs.on.store(ptr::null_mut(), Ordering::Release); // [P5]
     }
 }
 
@@ -144,6 +149,7 @@ impl Vmcs {
             on: AtomicPtr::new(ptr::null_mut()),
             next: AtomicPtr::new(ptr::null_mut()),
             launched: AtomicBool::new(false),
+            epoch: AtomicU32::new(0),
             host_rsp: AtomicU64::new(0),
             _pinned: PhantomPinned,
         }
@@ -176,8 +182,8 @@ impl Vmcs {
         self.host_rsp.as_ptr()
     }
 
-    /// Makes it active and current on this CPU. The first time, and after a [clear](Self::clear), its launch state
-    /// is clear.
+    /// Makes it active and current on this CPU. The first time, after a [clear](Self::clear), and after an emergency
+    /// that was called off, its launch state is clear.
     ///
     /// # Errors
     /// [`LoadError::Elsewhere`]; [`LoadError::Failed`], and then it is on no list that it was not on before.
@@ -187,20 +193,34 @@ impl Vmcs {
     ///    [instructions](super::vmptrld) holds.
     /// 2. It and its region stay in place until [`clear`](Self::clear) has returned `Ok`. So does the list.
     pub unsafe fn load(self: Pin<&Self>, list: &LoadedList) -> Result<(), LoadError> {
-        let on = self.on.load(Ordering::Relaxed);
-        if !on.is_null() && !ptr::eq(on, list) {
-            return Err(LoadError::Elsewhere);
-        }
-        let linked = on.is_null();
+        let own = ptr::from_ref(list).cast_mut();
+        // [P4]
+        let linked = match self.on.compare_exchange(
+            ptr::null_mut(),
+            own,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => true,
+            Err(on) if ptr::eq(on, list) => false,
+            Err(_) => return Err(LoadError::Elsewhere),
+        };
         if linked {
             list.link(self.get_ref()); // [P2]
-            self.launched.store(false, Ordering::Relaxed);
         }
+        let epoch = teardown::epoch();
+        let fresh = linked || self.epoch.load(Ordering::Relaxed) != epoch;
         // SAFETY: the contract above. What was on no list is cleared first: a region that was never active has no
-        // launch state otherwise (SDM vol. 3C, 25.11.3).
+        // launch state otherwise (SDM vol. 3C, 25.11.3). What an emergency has cleared may be cleared again.
         let done = unsafe {
-            if linked { vmclear(self.region) } else { Ok(()) }.and_then(|()| vmptrld(self.region))
+            if fresh { vmclear(self.region) } else { Ok(()) }.and_then(|()| vmptrld(self.region))
         };
+        if fresh {
+            self.epoch.store(epoch, Ordering::Relaxed);
+            self.launched.store(false, Ordering::Relaxed);
+            // HOST_RSP and HOST_RIP are written at the next entry, which may be by another function.
+            self.host_rsp.store(0, Ordering::Relaxed);
+        }
         done.map_err(|failure| {
             if linked {
                 // SAFETY: it was linked above, on this CPU.
@@ -253,6 +273,12 @@ mod tests {
         Vmcs::new(RegionAddress::new(page << 12, 40, &capabilities).unwrap())
     }
 
+    /// As `load` does it.
+    fn link(list: &LoadedList, one: &Vmcs) {
+        one.on.store(ptr::from_ref(list).cast_mut(), Ordering::Relaxed);
+        list.link(one);
+    }
+
     fn pages(list: &LoadedList) -> Vec<u64> {
         // SAFETY: the test is the only one that knows the list.
         unsafe { list.each() }.map(|region| region.get() >> 12).collect()
@@ -262,7 +288,7 @@ mod tests {
     fn any_of_several_can_go() {
         for gone in 1..=3 {
             let (list, all) = (LoadedList::new(), [vmcs(1), vmcs(2), vmcs(3)]);
-            all.iter().for_each(|one| list.link(one));
+            all.iter().for_each(|one| link(&list, one));
             assert_eq!(pages(&list), [3, 2, 1]);
             // SAFETY: it was linked above.
             unsafe { list.unlink(&all[gone - 1]) };
@@ -301,11 +327,11 @@ mod tests {
         }
 
         let (a, b, c) = (vmcs(1), vmcs(2), vmcs(3));
-        LIST.link(&a);
+        link(&LIST, &a);
         // In the middle, and at the head.
         for first in [true, false] {
             if first {
-                LIST.link(&b);
+                link(&LIST, &b);
             }
             // SAFETY: the handler only reads the list and counts; the trap flag is cleared again at the end.
             unsafe {
@@ -315,9 +341,9 @@ mod tests {
                 if !first {
                     LIST.unlink(&b);
                 }
-                LIST.link(&c);
+                link(&LIST, &c);
                 if !first {
-                    LIST.link(&b);
+                    link(&LIST, &b);
                 }
                 LIST.unlink(&c);
                 asm!("pushfq", "and qword ptr [rsp], ~0x100", "popfq");
@@ -341,7 +367,7 @@ mod tests {
     fn an_active_one_is_not_dropped_in_silence() {
         let list = LoadedList::new();
         let one = vmcs(1);
-        list.link(&one);
+        link(&list, &one);
         drop(one);
     }
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `hello` (16, 32, 64 bits) | prints a line byte by byte, and ends |
 //! | `control` | reads CR4 and tells it; clears MCE, sets TSD, takes both back, telling CR4 each time; tells EFER where it is asked to |
+//! | `registers` | turns every bit of its registers over, but R15 gets CR2 and CR2 gets RCX, and calls |
 //! | `undefined` | executes UD2; its own handler of #UD tells [`HEARD`] |
 //! | `quiet` | clears MCE and waits until its handler of machine checks has run, which tells [`HEARD`] |
 //! | `call` | one hypercall after the other, with number [`HEARD`] and the count in RBX |
@@ -97,6 +98,16 @@ macro_rules! guests {
             ".balign 16\n",
             "guest_",
             $vendor,
+            "_registers:\n",
+            "mov r15, cr2\n",
+            "not rax\nnot rcx\nnot rdx\nnot rbx\nnot rbp\nnot rsi\nnot rdi\n",
+            "not r8\nnot r9\nnot r10\nnot r11\nnot r12\nnot r13\nnot r14\n",
+            "mov cr2, rcx\n",
+            $call,
+            "\nhlt\n",
+            ".balign 16\n",
+            "guest_",
+            $vendor,
             "_undefined:\n",
             "ud2\nhlt\n",
             ".balign 16\n",
@@ -142,6 +153,7 @@ pub enum Program {
     Hello(Mode),
     Control,
     Efer,
+    Registers,
     Undefined,
     Quiet,
     Call,
@@ -181,6 +193,7 @@ pub fn start(program: Program) -> Start {
         Program::Hello(Mode::Long) => (Mode::Long, address!("hello64")),
         Program::Control => (Mode::Long, address!("control")),
         Program::Efer => (Mode::Long, address!("efer")),
+        Program::Registers => (Mode::Long, address!("registers")),
         Program::Undefined => (Mode::Long, address!("undefined")),
         Program::Quiet => (Mode::Long, address!("quiet")),
         Program::Call => (Mode::Long, address!("call")),

@@ -72,12 +72,12 @@ impl SvmMachine {
         vmcb.control.cr_reads = intercepts.control_registers as u16;
         vmcb.control.cr_writes = (intercepts.control_registers >> 16) as u16;
         vmcb.control.exceptions = intercepts.exceptions;
-        vmcb.control.intercepts = intercept::INTR
+        vmcb.control.intercepts |= intercept::INTR
             | intercept::NMI
             | intercept::HLT
             | intercept::MSR
             | intercept::SHUTDOWN;
-        vmcb.control.intercepts_svm = intercept::VMRUN | intercept::VMMCALL | intercept::SVM;
+        vmcb.control.intercepts_svm |= intercepts.instructions;
         vmcb.control.msrpm = (&raw const MSRS) as u64;
         vmcb.control.virtual_interrupt = 1 << 24; // V_INTR_MASKING: the guest's IF does not hold the host's interrupts
         vmcb.control.nested = 1;
