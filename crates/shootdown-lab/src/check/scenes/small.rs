@@ -149,14 +149,6 @@ const SMALL: &[Small] = &[
         quick: true,
     },
     Small {
-        name: "exhaustive/sticky-third",
-        line: "the same while two CPUs come, one of which finds the space about to be shared",
-        text: "arch=arm wide=3 broadcast=sticky; switch a | unmap a0; | switch a; | switch a, user",
-        memory: Memory::Weak,
-        witnesses: &["invalidation-local", "invalidation-broadcast"],
-        quick: false,
-    },
-    Small {
         name: "exhaustive/active",
         line: "the same, local while one CPU is active in it",
         text: "arch=arm wide=2 broadcast=active; switch a | unmap a0; switch a, leave | switch a, user",
