@@ -329,6 +329,22 @@ fn room_is_taken_when_slots_were_read() {
 }
 
 #[test]
+fn room_that_was_not_got_is_given_back() {
+    holds("refused", Some(3), &[], || {
+        // One of two slots is handed out: of two who want it at once, one may find it gone when it has taken it.
+        let (unit, queue) = queue_to(Inline::new(2, true));
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || submit_wait(&queue))
+        };
+        submit_wait(&queue);
+        other.join().unwrap();
+        unit.step();
+        assert!(queue.submit(&[]).is_ok(), "there is room when the unit has read all");
+    });
+}
+
+#[test]
 fn slots_are_reserved_when_they_were_read() {
     // I8, Q11. Mutant: ReservedRelaxed.
     holds("reserved", Some(2), &[Mutant::ReservedRelaxed], || {

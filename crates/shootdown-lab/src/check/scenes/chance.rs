@@ -180,11 +180,34 @@ impl Scene for Chance {
 }
 
 /// What every hunt by chance must have seen.
-const USUAL: &[&str] = &["table-page-freed", "spurious-fault"];
+const USUAL: &[&str] = &[
+    "table-page-freed",
+    "spurious-fault",
+    "ticket-answered",
+    "ticket-waited-for",
+    "user-half-flushed",
+    "space-reborn",
+    "batch-paid",
+];
+
+/// As [`USUAL`], where tables are not split. (RISC-V and Arm.)
+const UNSPLIT: &[&str] = &[
+    "table-page-freed",
+    "spurious-fault",
+    "ticket-answered",
+    "ticket-waited-for",
+    "space-reborn",
+    "batch-paid",
+];
 
 /// What every hunt of a strategy must have seen.
-const SAVING: &[&str] =
-    &["invalidation-none", "invalidation-local", "invalidation-broadcast", "rollover"];
+const SAVING: &[&str] = &[
+    "invalidation-none",
+    "invalidation-local",
+    "invalidation-broadcast",
+    "rollover",
+    "tag-pinned",
+];
 
 /// As [`SAVING`], where tags may be stale.
 const ACTIVE: &[&str] = &[
@@ -193,6 +216,7 @@ const ACTIVE: &[&str] = &[
     "invalidation-broadcast",
     "stale-tag-flushed",
     "rollover",
+    "tag-pinned",
 ];
 
 /// What a hunt of tags for all CPUs beside slots must have seen.
@@ -265,11 +289,19 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
             "x86-64's MMU under the language's memory model: unfenced stores in any order",
         ),
         (
-            Chance { architecture: Architecture::Aarch64, ..x86("random/arm", hostile) },
+            Chance {
+                architecture: Architecture::Aarch64,
+                witnesses: UNSPLIT,
+                ..x86("random/arm", hostile)
+            },
             "AArch64's MMU, weak memory",
         ),
         (
-            Chance { architecture: Architecture::RiscV64, ..x86("random/riscv", hostile) },
+            Chance {
+                architecture: Architecture::RiscV64,
+                witnesses: UNSPLIT,
+                ..x86("random/riscv", hostile)
+            },
             "RISC-V's MMU, weak memory",
         ),
         (

@@ -44,6 +44,16 @@ impl Driver {
         self.leads(self.page_of(mapped), 1, page, Rights::ReadWrite);
     }
 
+    /// The driver has written to the buffer, and reads what the device has written.
+    pub(super) fn sync_bounced(self, mapped: &Mapped) {
+        let Some(guarded) = self.kernel.guarded(self.number) else { return };
+        let (all, beyond) = (guarded.sync(mapped, 0..BYTES), guarded.sync(mapped, 0..BYTES + 1));
+        if all.is_err() || beyond.is_ok() {
+            let details = format!("syncing all of a buffer: {all:?}; more than that: {beyond:?}");
+            hw::breach(Invariant::ErrorsTotal, details);
+        }
+    }
+
     pub(super) fn unbounce(
         self,
         mapped: Mapped,

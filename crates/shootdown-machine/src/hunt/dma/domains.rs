@@ -1,9 +1,10 @@
 //! Domains of any format, behind one face; and those whose devices see bytes.
 
 use std::mem;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
-use shootdown_dma::bounce::{self, Access, Guarded, Mapped};
+use shootdown_dma::bounce::{self, Access, Guarded, Mapped, OutOfRange};
 use shootdown_dma::domain::{Domain, Failed, Host, Reservation, Segment};
 use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
 use shootdown_dma::{DeviceId, DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
@@ -53,6 +54,8 @@ pub(super) trait AnyGuarded {
     fn domain(&self) -> &dyn AnyDomain;
     fn map(&self, at: PhysAddr, bytes: u64, r: Rights) -> Result<Mapped, bounce::MapError>;
     fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)>;
+    /// For the device, then back for the CPU.
+    fn sync(&self, m: &Mapped, part: Range<u64>) -> Result<(), OutOfRange>;
 }
 
 /// A domain in the run's memory.
@@ -219,5 +222,10 @@ impl<H: Access> AnyGuarded for Guarded<H> {
 
     fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
         self.unmap_under(policy, m)
+    }
+
+    fn sync(&self, m: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
+        self.sync_for_device(m, part.clone())?;
+        self.sync_for_cpu(m, part)
     }
 }

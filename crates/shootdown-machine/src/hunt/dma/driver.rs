@@ -83,7 +83,10 @@ impl Kernel {
             Op::Use(b) => slot(b).enter(|content| {
                 match &content {
                     Content::Mapped(mapping) => driver(b).used(mapping),
-                    Content::Bounced(mapped, page, _) => driver(b).used_bounced(mapped, *page),
+                    Content::Bounced(mapped, page, _) => {
+                        driver(b).used_bounced(mapped, *page);
+                        driver(b).sync_bounced(mapped);
+                    }
                     Content::Given(range, first) => driver(b).used_at(*range, *first),
                     Content::Nothing | Content::Reserved(..) => {}
                 }

@@ -1,7 +1,7 @@
 //! Operations on single pages: mapping, unmapping, permissions, and the many ways to unmap.
 
 use shootdown::gather::{Gather, Nothing};
-use shootdown::{Request, Spurious, spurious_fault};
+use shootdown::{Request, Spurious, fault_resolved, spurious_fault};
 
 use super::cpu::{Changes, Cpu, Item, Items, Used, put};
 use super::elide::demand;
@@ -354,7 +354,8 @@ impl<P: Port> Cpu<P> {
                 }
             });
             if allowed.is_none() || answer == Spurious::Real {
-                return;
+                // A real one: who handles it has nothing to map here.
+                return fault_resolved::<P>(&self.pin);
             }
             // Each time that somebody changes the page in between, the bound begins anew.
             spurious = if seen == allowed { spurious + 1 } else { 1 };
