@@ -25,6 +25,10 @@ pub struct Library<'a> {
     pub more: &'a [Change],
 }
 
+/// The variable of the environment that leaves the changes of tables out of copies: the source holds changes already,
+/// other ones, and a copy of theirs would be as large again.
+pub const WITHOUT_TABLE: &str = "SHOOTDOWN_WITHOUT_TABLE";
+
 impl Library<'_> {
     /// Writes the copy to `OUT_DIR/woven`, and tells Cargo what it depends on. For a build script.
     ///
@@ -44,7 +48,9 @@ impl Library<'_> {
     /// See [`Error`].
     pub fn woven(&self) -> Result<Tree, Error> {
         let table = Table::read(self.mutants)?;
-        let mut changes = table.changes();
+        println!("cargo::rerun-if-env-changed={WITHOUT_TABLE}");
+        let without = std::env::var_os(WITHOUT_TABLE).is_some();
+        let mut changes = if without { Vec::new() } else { table.changes() };
         changes.extend_from_slice(self.more);
         let mut tree = Tree::read(self.source)?.weave(&changes)?;
         for (file, items) in table.items() {
