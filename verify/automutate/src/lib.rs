@@ -1,10 +1,11 @@
 //! Automatic mutants: changes of the two libraries that nobody wrote.
 //!
-//! Mutants written by hand show that the checks find what their authors thought of. These show what they find of the
-//! rest: a statement left out, a comparison off by one, an ordering weakened, wherever the protocol files have one.
+//! Mutants written by hand show that the checks find what their authors thought of. These show what
+//! they find of the rest: a statement left out, a comparison off by one, an ordering weakened,
+//! wherever the protocol files have one.
 //!
 //! ```text
-//! src/*.rs -- generate --> mutants -- weave --> a copy of the workspace -- compile --> a binary with a switch
+//! src/*.rs -- generate --> mutants -- weave --> a copy of the workspace -- compile --> a binary
 //!                                                        ^                       |
 //!                                                        +--- drop what does not compile
 //! ```

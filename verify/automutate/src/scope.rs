@@ -1,7 +1,7 @@
 //! What is mutated, and what is not and why.
 //!
-//! A file in TOML lists, with a sentence each, the files, functions and statements that are left out. Everything else
-//! below a library's `src` is mutated.
+//! A file in TOML lists, with a sentence each, the files, functions and statements that are left
+//! out. Everything else below a library's `src` is mutated.
 
 use serde::Deserialize;
 

@@ -1,8 +1,9 @@
 //! A copy of the workspace, with woven libraries in the place of the two.
 //!
-//! Mutants that do not compile are found by what the compiler says of the copy: an error in a mutant's body drops the
-//! mutant, one in the body of a function as it was (whose type no longer agrees with those of its mutants) drops all of
-//! the function. What is left is woven and compiled again, until nothing is said.
+//! Mutants that do not compile are found by what the compiler says of the copy: an error in a
+//! mutant's body drops the mutant, one in the body of a function as it was (whose type no longer
+//! agrees with those of its mutants) drops all of the function. What is left is woven and compiled
+//! again, until nothing is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -151,14 +152,16 @@ impl Tree {
         &self.root
     }
 
-    /// Where what is compiled goes. Not where the workspace's own builds go: Cargo tells packages apart by their path in
-    /// their workspace, so that it would take a woven library for the one that it is a copy of.
+    /// Where what is compiled goes. Not where the workspace's own builds go: Cargo tells packages
+    /// apart by their path in their workspace, so that it would take a woven library for the one
+    /// that it is a copy of.
     #[must_use]
     pub fn target(&self) -> PathBuf {
         self.root.with_file_name("build")
     }
 
-    /// Weaves the wanted mutants and compiles the libraries until no mutant is left that does not compile.
+    /// Weaves the wanted mutants and compiles the libraries until no mutant is left that does not
+    /// compile.
     ///
     /// # Errors
     /// [`Error::Compile`] when no mutant is to blame.
@@ -218,7 +221,8 @@ impl Tree {
         Ok(all)
     }
 
-    /// Runs cargo in the copy: the programs that it has built, if it succeeds, and what the compiler objects to.
+    /// Runs cargo in the copy: the programs that it has built, if it succeeds, and what the
+    /// compiler objects to.
     fn cargo(&self, build: Build<'_>) -> Result<(Option<Vec<Built>>, Vec<Diagnostic>), Error> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(&cargo);
@@ -309,8 +313,8 @@ struct Place {
     is_primary: bool,
 }
 
-/// The file of the source that a file is, or is a copy of: build scripts copy the source to `out/woven`, where every byte
-/// of a function is at its place.
+/// The file of the source that a file is, or is a copy of: build scripts copy the source to
+/// `out/woven`, where every byte of a function is at its place.
 fn original(path: &Path) -> PathBuf {
     let text = path.to_string_lossy();
     let Some((package, file)) = text.split_once("/out/woven/") else { return path.to_owned() };

@@ -10,9 +10,9 @@
 //! } }
 //! ```
 //!
-//! One binary holds as many as wanted, and the environment says which is on: see [`SWITCH`].
-//! A `const fn` becomes a plain one, as nothing can be asked while a constant is computed; where it is needed as a
-//! constant, the compiler says so and its mutants are dropped.
+//! One binary holds as many as wanted, and the environment says which is on: see [`SWITCH`]. A
+//! `const fn` becomes a plain one, as nothing can be asked while a constant is computed; where it
+//! is needed as a constant, the compiler says so and its mutants are dropped.
 
 use std::ops::Range;
 
@@ -21,7 +21,8 @@ use crate::generate::{Function, Mutant, changed};
 /// The variable of the environment that holds the number of the mutant that is on; none without it.
 pub const SWITCH: &str = "SHOOTDOWN_AUTOMATIC";
 
-/// The variable that names a file to which each woven function's number is written when it is first come by.
+/// The variable that names a file to which each woven function's number is written when it is first
+/// come by.
 pub const REACHED: &str = "SHOOTDOWN_AUTOMATIC_REACHED";
 
 /// A function, its number, and its mutants with theirs.

@@ -10,8 +10,9 @@ use crate::check::automatic::{self, Options};
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Automatic mutants")]
 pub struct AutomaticArgs {
-    /// With `mutants`: make mutants from the text of the libraries (a statement left out, `<` for `<=`, a weaker
-    /// ordering), compile them into a copy, and hunt each. Needs a checkout of the project, and cargo.
+    /// With `mutants`: make mutants from the text of the libraries (a statement left out, `<` for
+    /// `<=`, a weaker ordering), compile them into a copy, and hunt each. Needs a checkout of the
+    /// project, and cargo.
     #[arg(long, conflicts_with_all = [
         "runs", "powers", "without", "mutant", "hours", "steps", "litmus", "replay", "policy",
     ])]
@@ -29,12 +30,13 @@ pub struct AutomaticArgs {
     #[arg(long, value_name = "BEGINNING", requires = "automatic")]
     pub among: Option<String>,
 
-    /// Leave out those whose result is in verify/automatic/shootdown.csv and still holds, and add what is found.
+    /// Leave out those whose result is in verify/automatic/shootdown.csv and still holds, and add
+    /// what is found.
     #[arg(long, requires = "automatic")]
     pub record: bool,
 
-    /// Try what no hunt kills with the crates' tests and the models for the model checker; without it, what
-    /// verify/automatic/shootdown.csv says of them counts.
+    /// Try what no hunt kills with the crates' tests and the models for the model checker; without
+    /// it, what verify/automatic/shootdown.csv says of them counts.
     #[arg(long, requires = "automatic")]
     pub tests: bool,
 

@@ -44,7 +44,8 @@ pub fn of(file: &File) -> Vec<(Function, &Block)> {
     let mut finder = Finder { owner: Vec::new(), found: Vec::new() };
     finder.visit_file(file);
     let mut found = finder.found;
-    // Two functions of one name (under different conditions, or of generic types): the second is `name~2`.
+    // Two functions of one name (under different conditions, or of generic types): the second is
+    // `name~2`.
     for n in 1..found.len() {
         let same = found[..n]
             .iter()

@@ -180,7 +180,8 @@ impl Changes<'_> {
         self.scope.leaves_out_text(self.slice(of))
     }
 
-    /// A condition, the other way round. Comparisons and hooks have operators of their own, or none.
+    /// A condition, the other way round. Comparisons and hooks have operators of their own, or
+    /// none.
     fn condition(&mut self, condition: &Expr) {
         let compares =
             matches!(condition, Expr::Binary(ExprBinary { op: BinOp::Eq(_) | BinOp::Ne(_), .. }));

@@ -82,10 +82,12 @@ fn failed(error: shootdown_automutate::Error) -> LabError {
 const CONTROL: [(Worlds, usize); 2] = [(Worlds::Fixed, 2), (Worlds::Chance, 3)];
 
 impl Campaign {
-    /// Compiles the mutants, of those that compile the chosen ones, and looks at all hunts without any.
+    /// Compiles the mutants, of those that compile the chosen ones, and looks at all hunts without
+    /// any.
     ///
     /// # Errors
-    /// What can't be written, compiled or run; and a hunt that objects to the libraries as they are.
+    /// What can't be written, compiled or run; and a hunt that objects to the libraries as they
+    /// are.
     pub fn begin(
         tree: &Tree,
         sources: &[Source],
@@ -201,8 +203,8 @@ impl Campaign {
         Ok(seen)
     }
 
-    /// What comes of each mutant, in their order; `done` is called as each is through. Those that no hunt is expected to
-    /// kill are looked at only (`leave_alone`).
+    /// What comes of each mutant, in their order; `done` is called as each is through. Those that
+    /// no hunt is expected to kill are looked at only (`leave_alone`).
     ///
     /// # Errors
     /// A worker can't be started, or a hunt objects to the libraries as they are.
@@ -306,7 +308,8 @@ impl Drop for Campaign {
     }
 }
 
-/// Does something for each of so many numbers, with some threads, and gives back the results in order.
+/// Does something for each of so many numbers, with some threads, and gives back the results in
+/// order.
 pub fn side_by_side<T: Send>(
     threads: usize,
     count: usize,

@@ -1,13 +1,14 @@
 //! `shootdown check mutants --automatic`: mutants that nobody wrote.
 //!
-//! Mutants that were written by hand show that the checks find what their authors thought of. These are made from the
-//! text of the two libraries ([`shootdown_automutate`]): a statement left out, a comparison off by one, an ordering
-//! weakened, wherever there is one. Many are woven into one binary, each behind a switch, and every one is hunted with the
-//! scenes that the other checks have, the cheapest first, until something objects: a broken promise, a panic, a run
-//! that never ends, a process that hangs or crashes, or something that must be seen and no longer is.
+//! Mutants that were written by hand show that the checks find what their authors thought of. These
+//! are made from the text of the two libraries ([`shootdown_automutate`]): a statement left out, a
+//! comparison off by one, an ordering weakened, wherever there is one. Many are woven into one
+//! binary, each behind a switch, and every one is hunted with the scenes that the other checks
+//! have, the cheapest first, until something objects: a broken promise, a panic, a run that never
+//! ends, a process that hangs or crashes, or something that must be seen and no longer is.
 //!
-//! A mutant that nothing objects to *survives*. The list of survivors says of each why: nothing is different, or only the
-//! time it takes is, or a check is missing.
+//! A mutant that nothing objects to *survives*. The list of survivors says of each why: nothing is
+//! different, or only the time it takes is, or a check is missing.
 //!
 //! | module | holds |
 //! |---|---|
@@ -74,7 +75,8 @@ fn workspace() -> Result<PathBuf, LabError> {
     let found = places.find(|place| place.join("verify/automatic/scope.toml").is_file());
     found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
         LabError::bad(
-            "automatic mutants are made from the libraries' source; run this in a checkout of the project",
+            "automatic mutants are made from the libraries' source; \
+             run this in a checkout of the project",
         )
     })
 }
@@ -85,8 +87,8 @@ fn number(sources: &[Source]) -> Vec<(u32, &Mutant)> {
     (0..).zip(functions).flat_map(|(n, one)| one.mutants.iter().map(move |m| (n, m))).collect()
 }
 
-/// A sample by seed: each mutant has a number by chance that follows from its name, and the lowest are taken, so that
-/// the sample changes little when the libraries do.
+/// A sample by seed: each mutant has a number by chance that follows from its name, and the lowest
+/// are taken, so that the sample changes little when the libraries do.
 fn sample<'a>(mut all: Vec<(u32, &'a Mutant)>, seed: u64, size: usize) -> Vec<(u32, &'a Mutant)> {
     let drawn = |m: &Mutant| chance(seed, super::seed_for(seed, &m.name.to_string()));
     all.sort_by_cached_key(|(_, mutant)| (drawn(mutant), mutant.name.clone()));
@@ -130,7 +132,8 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         .collect();
     if chosen.is_empty() {
         return Err(LabError::bad(format!(
-            "of {generated} mutants none is left that begins with `{among}`; names look like core/switch.rs:switch_to:compare:1"
+            "of {generated} mutants none is left that begins with `{among}`; \
+             names look like core/switch.rs:switch_to:compare:1"
         )));
     }
     let size = options.sample.unwrap_or(usize::MAX);
@@ -188,7 +191,8 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             } else {
                 report.note(row); // tests may kill it yet
             }
-            // A campaign that is stopped keeps what it knows; what can't be written is said at its end.
+            // A campaign that is stopped keeps what it knows; what can't be written is said at its
+            // end.
             let _ = report.write();
         })?;
         let survivors = rows.into_iter().filter(|row| row.stage.is_none());
@@ -319,7 +323,8 @@ fn summary(
     let unknown = unargued(rows, argued).count();
     let known = rows.len() - killed - unknown;
     format!(
-        "{generated} mutants can be made; {dropped} of those drawn do not compile; {} hunted: {killed} killed, {known} argued, {unknown} survive",
+        "{generated} mutants can be made; {dropped} of those drawn do not compile; \
+         {} hunted: {killed} killed, {known} argued, {unknown} survive",
         rows.len()
     )
 }

@@ -1,11 +1,12 @@
 //! Worker processes: what they print, and what becomes of them.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shootdown_automutate::weave::{REACHED, SWITCH};
 
@@ -14,6 +15,13 @@ use crate::LabError;
 
 /// How long a worker may say nothing: a hundred times what 64 schedules take.
 pub const SILENCE: Duration = Duration::from_secs(30);
+
+/// Who has used no CPU for so many times as long waits for what never comes, or for a very busy
+/// host.
+const ASLEEP: u32 = 20;
+
+/// Ticks of a CPU's time in a second, as Linux counts them for processes (`USER_HZ`).
+const TICKS: u64 = 100;
 
 /// Memory that a worker may take, in KiB: some mutants allocate without end.
 const MEMORY: u64 = 8 << 20;
@@ -43,8 +51,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Runs it with this mutant on (0: none), and hands on each line that it prints. What it reaches goes to a file, if
-    /// one is given.
+    /// Runs it with this mutant on (0: none), and hands on each line that it prints. What it
+    /// reaches goes to a file, if one is given.
     ///
     /// # Errors
     /// It can't be started.
@@ -78,10 +86,22 @@ impl Program {
                 }
             }
         });
+        // What it has used of a CPU when it last said something: on a busy host it may have used
+        // none since.
+        let mut used = Duration::ZERO;
+        let mut said = Instant::now();
         let ended = loop {
             match receiver.recv_timeout(self.silence) {
-                Ok(text) => line(&text),
+                Ok(text) => {
+                    line(&text);
+                    used = cpu_time(child.id());
+                    said = Instant::now();
+                }
                 Err(RecvTimeoutError::Timeout) => {
+                    let busy = cpu_time(child.id()).saturating_sub(used);
+                    if busy < self.silence && said.elapsed() < self.silence * ASLEEP {
+                        continue;
+                    }
                     stop(&mut child);
                     break Ended::Hangs;
                 }
@@ -115,6 +135,16 @@ impl Program {
             }
         })
     }
+}
+
+/// What a process has used of CPUs, in its own time and the system's; nothing where the host does
+/// not tell.
+fn cpu_time(process: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    // The name comes second, in parentheses; what follows has its fields 3, 4, .. (proc(5)).
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+    let ticks = fields.skip(14 - 3).take(2).filter_map(|field| field.parse::<u64>().ok());
+    Duration::from_millis(ticks.sum::<u64>() * 1000 / TICKS)
 }
 
 fn stop(child: &mut Child) {

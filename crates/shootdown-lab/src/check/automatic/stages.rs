@@ -19,7 +19,8 @@ pub struct Stage {
     pub runs: u64,
 }
 
-/// The stages. Each takes several times as long as the one before, and most mutants die in the first.
+/// The stages. Each takes several times as long as the one before, and most mutants die in the
+/// first.
 pub const STAGES: [Stage; 5] = [
     Stage { name: "programs", worlds: Worlds::Fixed, runs: 6 },
     Stage { name: "random", worlds: Worlds::Chance, runs: 64 },

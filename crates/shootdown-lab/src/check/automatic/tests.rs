@@ -1,7 +1,8 @@
 //! Tests of the crates, and models for the model checker, on mutants that no hunt has killed.
 //!
-//! Both are built with the survivors woven in. A program of tests that comes by a survivor's function is run with it;
-//! tests that fail without any mutant (in a copy of the workspace some do) say nothing.
+//! Both are built with the survivors woven in. A program of tests that comes by a survivor's
+//! function is run with it; tests that fail without any mutant (in a copy of the workspace some do)
+//! say nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

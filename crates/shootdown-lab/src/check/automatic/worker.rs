@@ -1,12 +1,15 @@
 //! A process that hunts one mutant.
 //!
-//! It is built with the libraries that mutants are woven into, and the environment says which is on. What the mutant does
-//! to the process (an endless loop, a crash, memory without end) stays its own.
+//! It is built with the libraries that mutants are woven into, and the environment says which is
+//! on. What the mutant does to the process (an endless loop, a crash, memory without end) stays its
+//! own.
 //!
 //! | command | prints |
 //! |---|---|
 //! | `hunts` | each hunt: its sort and its name |
-//! | `hunt SEED STAGE NUMBER,..` | what these hunts come to in a stage, a line of JSON each, until one objects |
+//! | `hunt SEED STAGE NUMBER,..` | what these hunts come to in a stage, until one objects |
+//!
+//! A line is JSON ([`Line`]).
 
 use std::io::Write;
 use std::process::ExitCode;

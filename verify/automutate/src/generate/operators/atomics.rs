@@ -24,8 +24,8 @@ impl Changes<'_> {
         }
     }
 
-    /// A read-modify-write becomes a store, where nobody looks at what was there, and a load and a store otherwise.
-    /// Both are tried: which of them has the right type, the compiler says.
+    /// A read-modify-write becomes a store, where nobody looks at what was there, and a load and a
+    /// store otherwise. Both are tried: which of them has the right type, the compiler says.
     pub(super) fn update(&mut self, call: &ExprMethodCall) {
         let name = call.method.to_string();
         let arguments: Vec<&syn::Expr> = call.args.iter().collect();

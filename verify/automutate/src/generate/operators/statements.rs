@@ -57,23 +57,30 @@ fn is_only_hooked(expr: &Expr) -> bool {
 }
 
 impl Changes<'_> {
-    /// Statements that the scope leaves out, with all that is in them.
+    /// Statements that the scope leaves out, with all that is in them: those of such a text, and
+    /// choices between nothing else.
     pub(super) fn left_out_statement(&self, statement: &Stmt) -> bool {
-        let simple = match statement {
-            Stmt::Expr(expr, _) => !matches!(
-                expr,
-                Expr::If(_)
-                    | Expr::Match(_)
-                    | Expr::ForLoop(_)
-                    | Expr::While(_)
-                    | Expr::Loop(_)
-                    | Expr::Block(_)
-                    | Expr::Unsafe(_)
-            ),
-            Stmt::Macro(_) => true,
+        match statement {
+            Stmt::Expr(expr, _) => self.left_out_expression(expr),
+            Stmt::Macro(_) => self.left_out(statement),
             _ => false,
+        }
+    }
+
+    fn left_out_expression(&self, expr: &Expr) -> bool {
+        let block = |block: &Block| {
+            !block.stmts.is_empty() && block.stmts.iter().all(|s| self.left_out_statement(s))
         };
-        simple && self.left_out(statement)
+        match expr {
+            Expr::If(expr) => {
+                let other = expr.else_branch.as_ref();
+                block(&expr.then_branch) && other.is_none_or(|(_, e)| self.left_out_expression(e))
+            }
+            Expr::Match(expr) => expr.arms.iter().all(|arm| self.left_out_expression(&arm.body)),
+            Expr::Block(expr) => block(&expr.block),
+            Expr::ForLoop(_) | Expr::While(_) | Expr::Loop(_) | Expr::Unsafe(_) => false,
+            _ => self.left_out(expr),
+        }
     }
 
     /// Leaves out each statement of a block, and exchanges neighbours.
