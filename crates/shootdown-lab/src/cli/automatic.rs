@@ -30,6 +30,11 @@ pub struct AutomaticArgs {
     #[arg(long, value_name = "BEGINNING", requires = "automatic")]
     pub among: Option<String>,
 
+    /// Only those that verify/automatic/shootdown.csv says a hunt kills, and whose function has not
+    /// changed since: each must still be killed.
+    #[arg(long, requires = "automatic", conflicts_with = "record")]
+    pub recorded: bool,
+
     /// Leave out those whose result is in verify/automatic/shootdown.csv and still holds, and add
     /// what is found.
     #[arg(long, requires = "automatic")]
@@ -51,6 +56,7 @@ impl AutomaticArgs {
             sample: (!self.whole).then_some(self.sample as usize),
             seed: shared.seed,
             among: self.among.clone(),
+            recorded: self.recorded,
             record: self.record,
             tests: self.tests,
             stages: self.stages.map(usize::from),

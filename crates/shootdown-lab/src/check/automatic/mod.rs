@@ -53,6 +53,8 @@ pub struct Options {
     pub seed: u64,
     /// Only mutants whose names begin like this.
     pub among: Option<String>,
+    /// Only mutants that a hunt kills according to the results.
+    pub recorded: bool,
     /// Leave out those that the results know already, and write what is found to them.
     pub record: bool,
     /// Try what hunts leave with the tests of the crates and the models for the model checker.
@@ -122,24 +124,25 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     let all = number(&sources);
     let generated = all.len();
     let among = options.among.as_deref().unwrap_or_default();
-    let is_known = |m: &Mutant| {
-        let holds = |row: &Row| row.hash == m.hash && row.stage.is_some();
-        options.record && known.get(&m.name.to_string()).is_some_and(holds)
+    let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
+    let is_wanted = |m: &Mutant| {
+        let name = m.name.to_string();
+        let row = known.get(&name).filter(|row| row.hash == m.hash && row.stage.is_some());
+        let recorded = row.is_some_and(|row| !by_tests(row));
+        name.starts_with(among)
+            && (recorded || !options.recorded)
+            && (row.is_none() || !options.record)
     };
-    let chosen: Vec<_> = all
-        .into_iter()
-        .filter(|(_, m)| m.name.to_string().starts_with(among) && !is_known(m))
-        .collect();
+    let chosen: Vec<_> = all.into_iter().filter(|(_, m)| is_wanted(m)).collect();
     if chosen.is_empty() {
         return Err(LabError::bad(format!(
-            "of {generated} mutants none is left that begins with `{among}`; \
+            "of {generated} mutants none is left that begins with `{among}` and is asked for; \
              names look like core/switch.rs:switch_to:compare:1"
         )));
     }
     let size = options.sample.unwrap_or(usize::MAX);
     let chosen = sample(chosen, options.seed, size.saturating_mul(SPARE));
     // Of what hunts can't kill: what tests have, says the file.
-    let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
     let recorded: BTreeMap<String, Row> = known
         .iter()
         .filter(|(_, row)| by_tests(row))
