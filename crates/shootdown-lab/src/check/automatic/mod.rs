@@ -91,7 +91,7 @@ fn number(sources: &[Source]) -> Vec<(u32, &Mutant)> {
 
 /// A sample by seed: each mutant has a number by chance that follows from its name, and the lowest
 /// are taken, so that the sample changes little when the libraries do.
-fn sample<'a>(mut all: Vec<(u32, &'a Mutant)>, seed: u64, size: usize) -> Vec<(u32, &'a Mutant)> {
+fn sample(mut all: Vec<(u32, &Mutant)>, seed: u64, size: usize) -> Vec<(u32, &Mutant)> {
     let drawn = |m: &Mutant| chance(seed, super::seed_for(seed, &m.name.to_string()));
     all.sort_by_cached_key(|(_, mutant)| (drawn(mutant), mutant.name.clone()));
     all.truncate(size);

@@ -121,13 +121,12 @@ impl Changes<'_> {
     /// The last expression of a body that returns nothing is a statement without its semicolon.
     pub(super) fn tail_of_body(&mut self, block: &Block, unit: bool) {
         let Some(last) = block.stmts.last().filter(|_| unit) else { return };
-        if let Stmt::Expr(expr, None) = last {
-            if !stands_alone(last)
-                && !matches!(expr, Expr::Macro(_))
-                && !self.left_out_statement(last)
-            {
-                self.edit(Operator::DropStatement, range(last), "");
-            }
+        if let Stmt::Expr(expr, None) = last
+            && !stands_alone(last)
+            && !matches!(expr, Expr::Macro(_))
+            && !self.left_out_statement(last)
+        {
+            self.edit(Operator::DropStatement, range(last), "");
         }
     }
 }
