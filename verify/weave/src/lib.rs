@@ -49,6 +49,6 @@ mod tree;
 pub use change::{Change, Edit, What};
 pub use error::Error;
 pub use function::{Function, functions};
-pub use library::Library;
+pub use library::{Library, WITHOUT_TABLE};
 pub use table::{Mutant, Table};
 pub use tree::Tree;

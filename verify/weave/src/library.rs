@@ -25,6 +25,10 @@ pub struct Library<'a> {
     pub more: &'a [Change],
 }
 
+/// The variable of the environment that leaves the changes of tables out of copies: the source
+/// holds changes already, other ones, and a copy of theirs would be as large again.
+pub const WITHOUT_TABLE: &str = "SHOOTDOWN_WITHOUT_TABLE";
+
 impl Library<'_> {
     /// Writes the copy to `OUT_DIR/woven`, and tells Cargo what it depends on. For a build script.
     ///
@@ -34,6 +38,7 @@ impl Library<'_> {
         for folder in [self.source, self.mutants] {
             println!("cargo::rerun-if-changed={}", folder.display());
         }
+        println!("cargo::rerun-if-env-changed={WITHOUT_TABLE}");
         let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
         self.woven()?.write(&out.join("woven"))
     }
@@ -44,7 +49,8 @@ impl Library<'_> {
     /// See [`Error`].
     pub fn woven(&self) -> Result<Tree, Error> {
         let table = Table::read(self.mutants)?;
-        let mut changes = table.changes();
+        let without = std::env::var_os(WITHOUT_TABLE).is_some();
+        let mut changes = if without { Vec::new() } else { table.changes() };
         changes.extend_from_slice(self.more);
         let mut tree = Tree::read(self.source)?.weave(&changes)?;
         for (file, items) in table.items() {

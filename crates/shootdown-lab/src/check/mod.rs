@@ -24,6 +24,7 @@
 //! | [`report`] | the lines, the JSON document and the summary |
 
 pub mod adversary;
+pub mod automatic;
 pub mod breakers;
 pub mod code;
 pub mod exhaustive;

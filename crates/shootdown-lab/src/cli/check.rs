@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use super::Shared;
+use super::automatic::AutomaticArgs;
 use crate::LabError;
 use crate::check::adversary::Adversary;
 use crate::check::report::{self, Entry, Lines, Tally};
@@ -33,7 +34,8 @@ use crate::progress::Progress;
         shootdown check 'litmus/riscv/*' mutants   checks by pattern and by kind\n  \
         shootdown check random --seed 7 --format json\n  \
         shootdown check random --mutant no-wait    see it fail\n  \
-        shootdown check soak --hours 8\n\n\
+        shootdown check soak --hours 8\n  \
+        shootdown check mutants --automatic        a sample of mutants that nobody wrote\n\n\
         Exit codes: 0 everything asked for held, 1 something did not, 2 bad input."
 )]
 pub struct CheckArgs {
@@ -82,10 +84,16 @@ pub struct CheckArgs {
     /// devices [default: each check's own].
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
+
+    #[command(flatten)]
+    pub automatic: AutomaticArgs,
 }
 
 impl CheckArgs {
     pub(super) fn run(self, shared: &Shared) -> Result<(), LabError> {
+        if self.automatic.automatic {
+            return self.automatic(shared);
+        }
         // Everything is looked up before anything runs: a mistyped name must not cost minutes.
         let all = check::all();
         if let Some(code) = &self.replay {
@@ -111,6 +119,15 @@ impl CheckArgs {
             return Err(LabError::bad("--hours and --steps are for `shootdown check soak`"));
         }
         conclude(&run(&chosen, &settings, shared.format), shared.format)
+    }
+
+    fn automatic(&self, shared: &Shared) -> Result<(), LabError> {
+        if !self.names.iter().all(|name| name == Kind::Mutant.word()) {
+            return Err(LabError::bad(
+                "--automatic is for `shootdown check mutants`; --among takes the beginning of their names",
+            ));
+        }
+        self.automatic.run(shared, self.threads.map_or_else(cores, usize::from))
     }
 
     fn settings(&self, shared: &Shared) -> Result<Settings, LabError> {

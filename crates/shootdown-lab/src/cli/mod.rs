@@ -4,6 +4,7 @@
 //! the module that does the work; this module only routes, prints errors and chooses the exit code:
 //! 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
 
+mod automatic;
 mod bench;
 mod check;
 mod list;

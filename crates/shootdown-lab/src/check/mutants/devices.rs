@@ -137,12 +137,14 @@ pub fn of(mutant: DmaMutant) -> Option<&'static DeviceScene> {
 
 /// A scene as a world, for the check of this name.
 #[derive(Clone, Debug)]
-pub(super) struct DeviceStage {
+pub struct DeviceStage {
     scene: &'static DeviceScene,
     check: String,
 }
 
 impl DeviceStage {
+    /// The scene on the stage of this check.
+    #[must_use]
     pub fn new(scene: &'static DeviceScene, check: &str) -> Self {
         Self { scene, check: check.to_owned() }
     }

@@ -1,0 +1,383 @@
+//! `shootdown check mutants --automatic`: mutants that nobody wrote.
+//!
+//! Mutants that were written by hand show that the checks find what their authors thought of. These
+//! are made from the text of the two libraries ([`shootdown_automutate`]): a statement left out, a
+//! comparison off by one, an ordering weakened, wherever there is one. Many are woven into one
+//! binary, each behind a switch, and every one is hunted with the scenes that the other checks
+//! have, the cheapest first, until something objects: a broken promise, a panic, a run that never
+//! ends, a process that hangs or crashes, or something that must be seen and no longer is.
+//!
+//! A mutant that nothing objects to *survives*. The list of survivors says of each why: nothing is
+//! different, or only the time it takes is, or a check is missing.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`hunts`], [`stages`] | what a mutant is hunted with, in which order and for how long |
+//! | [`worker`], [`process`] | processes that hunt one mutant each |
+//! | [`tests`] | tests of the crates and models for the model checker, on what hunts leave |
+//! | [`campaign`] | compiling many mutants, and trying each |
+//! | [`results`] | the committed results, and the survivors with their arguments |
+
+pub mod campaign;
+pub mod hunts;
+pub mod process;
+pub mod results;
+pub mod stages;
+pub mod tests;
+pub mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Instant;
+
+use shootdown_automutate::generate::Mutant;
+use shootdown_automutate::scope::Scope;
+use shootdown_automutate::source::{Source, sources};
+use shootdown_automutate::tree::{Tree, Wanted};
+
+use self::campaign::Campaign;
+use self::results::{Row, Survivor};
+use crate::LabError;
+use crate::experiments::chance;
+use crate::output::{Format, emit};
+use crate::progress::Progress;
+
+/// What the user asks for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many mutants; `None` for all.
+    pub sample: Option<usize>,
+    /// Seed of the sample and of the hunts.
+    pub seed: u64,
+    /// Only mutants whose names begin like this.
+    pub among: Option<String>,
+    /// Only mutants that a hunt kills according to the results.
+    pub recorded: bool,
+    /// Leave out those that the results know already, and write what is found to them.
+    pub record: bool,
+    /// Try what hunts leave with the tests of the crates and the models for the model checker.
+    pub tests: bool,
+    /// Stages that are tried; `None` for all.
+    pub stages: Option<usize>,
+    /// Processes side by side.
+    pub threads: usize,
+    /// How results are printed.
+    pub format: Format,
+}
+
+/// The workspace that this was built from, or the one that the user is in.
+fn workspace() -> Result<PathBuf, LabError> {
+    let here = std::env::current_dir().unwrap_or_default();
+    let mut places = here
+        .ancestors()
+        .map(Path::to_owned)
+        .chain([Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")]);
+    let found = places.find(|place| place.join("verify/automatic/scope.toml").is_file());
+    found.and_then(|place| place.canonicalize().ok()).ok_or_else(|| {
+        LabError::bad(
+            "automatic mutants are made from the libraries' source; \
+             run this in a checkout of the project",
+        )
+    })
+}
+
+/// Every mutant of the sources with its function's number.
+fn number(sources: &[Source]) -> Vec<(u32, &Mutant)> {
+    let functions = sources.iter().flat_map(|source| &source.functions);
+    (0..).zip(functions).flat_map(|(n, one)| one.mutants.iter().map(move |m| (n, m))).collect()
+}
+
+/// A sample by seed: each mutant has a number by chance that follows from its name, and the lowest
+/// are taken, so that the sample changes little when the libraries do.
+fn sample(mut all: Vec<(u32, &Mutant)>, seed: u64, size: usize) -> Vec<(u32, &Mutant)> {
+    let drawn = |m: &Mutant| chance(seed, super::seed_for(seed, &m.name.to_string()));
+    all.sort_by_cached_key(|(_, mutant)| (drawn(mutant), mutant.name.clone()));
+    all.truncate(size);
+    all
+}
+
+/// More are drawn than are wanted: some do not compile.
+const SPARE: usize = 2;
+
+/// Mutants of one binary: more take too long to compile.
+const TOGETHER: usize = 700;
+
+/// Makes mutants, hunts them, and says what came of it.
+///
+/// # Errors
+/// [`LabError::Broken`] when a mutant survives that the list of survivors does not know.
+pub fn run(options: &Options) -> Result<(), LabError> {
+    let begun = Instant::now();
+    let workspace = workspace()?;
+    let folder = workspace.join("verify/automatic");
+    let scope = folder.join("scope.toml");
+    let text = fs::read_to_string(&scope)
+        .map_err(|e| LabError::bad(format!("{}: {e}", scope.display())))?;
+    let scope = Scope::new(&text).map_err(|e| LabError::bad(e.to_string()))?;
+    let sources = sources(&workspace, &scope).map_err(|e| LabError::bad(e.to_string()))?;
+    let argued = results::survivors(&folder.join("survivors.toml"))?;
+    let file = folder.join("shootdown.csv");
+    let known = results::read(&file)?;
+
+    let all = number(&sources);
+    let generated = all.len();
+    let among = options.among.as_deref().unwrap_or_default();
+    let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
+    let is_wanted = |m: &Mutant| {
+        let name = m.name.to_string();
+        let row = known.get(&name).filter(|row| row.hash == m.hash && row.stage.is_some());
+        let recorded = row.is_some_and(|row| !by_tests(row));
+        name.starts_with(among)
+            && (recorded || !options.recorded)
+            && (row.is_none() || !options.record)
+    };
+    let chosen: Vec<_> = all.into_iter().filter(|(_, m)| is_wanted(m)).collect();
+    if chosen.is_empty() {
+        return Err(LabError::bad(format!(
+            "of {generated} mutants none is left that begins with `{among}` and is asked for; \
+             names look like core/switch.rs:switch_to:compare:1"
+        )));
+    }
+    let size = options.sample.unwrap_or(usize::MAX);
+    let chosen = sample(chosen, options.seed, size.saturating_mul(SPARE));
+    // Of what hunts can't kill: what tests have, says the file.
+    let recorded: BTreeMap<String, Row> = known
+        .iter()
+        .filter(|(_, row)| by_tests(row))
+        .map(|(n, r)| (n.clone(), r.clone()))
+        .collect();
+    let report = Mutex::new(Report {
+        rows: Vec::new(),
+        known,
+        file,
+        argued: &argued,
+        record: options.record,
+        shown: options.format == Format::Table,
+    });
+    let tree = Tree::copy(&workspace, &workspace.join("target/automatic/tree"))
+        .map_err(|e| LabError::bad(e.to_string()))?;
+    let settings = campaign::Settings {
+        seed: options.seed,
+        stages: options.stages.unwrap_or(usize::MAX),
+        threads: options.threads,
+    };
+    let (mut dropped, mut left) = (0, size);
+    for part in chosen.chunks(TOGETHER) {
+        let progress = Progress::new("automatic", 1);
+        let numbered: BTreeMap<u32, (u32, &Mutant)> = (1..).zip(part.iter().copied()).collect();
+        let wanted = numbered.iter().map(|(number, (function, mutant))| Wanted {
+            name: mutant.name.clone(),
+            number: *number,
+            function: *function,
+        });
+        let campaign = Campaign::begin(
+            &tree,
+            &sources,
+            wanted.collect(),
+            |compile| sample_of(compile, &numbered, options.seed, left),
+            settings,
+            &progress,
+        )?;
+        dropped += campaign.compiled.dropped.len();
+        left -= campaign.compiled.wanted.len();
+        let mutants = numbered.iter().map(|(number, (_, mutant))| (*number, *mutant)).collect();
+        let elsewhere = |m: &Mutant| {
+            let name = m.name.to_string();
+            argued.contains_key(&name) || recorded.get(&name).is_some_and(|row| row.hash == m.hash)
+        };
+        let rows = campaign.hunt(&mutants, elsewhere, &progress, |row| {
+            let mut report = report.lock().unwrap_or_else(|e| e.into_inner());
+            if row.stage.is_some() {
+                report.take(row, &progress);
+            } else {
+                report.note(row); // tests may kill it yet
+            }
+            // A campaign that is stopped keeps what it knows; what can't be written is said at its
+            // end.
+            let _ = report.write();
+        })?;
+        let survivors = rows.into_iter().filter(|row| row.stage.is_none());
+        let numbers: BTreeMap<String, u32> =
+            numbered.iter().map(|(number, (_, m))| (m.name.to_string(), *number)).collect();
+        let mut survivors: BTreeMap<u32, Row> =
+            survivors.map(|row| (numbers[&row.mutant], row)).collect();
+        if !options.tests {
+            for row in survivors.values_mut() {
+                if let Some(known) = recorded.get(&row.mutant).filter(|r| r.hash == row.hash) {
+                    row.clone_from(known);
+                }
+            }
+        }
+        for layer in tests::LAYERS.iter().filter(|_| options.tests) {
+            let left =
+                |one: &&Wanted| survivors.get(&one.number).is_some_and(|r| r.stage.is_none());
+            let wanted: Vec<Wanted> =
+                campaign.compiled.wanted.iter().filter(left).cloned().collect();
+            if wanted.is_empty() {
+                continue;
+            }
+            let killed = tests::kill(*layer, &tree, &sources, wanted, options.threads, &progress)?;
+            for (number, killed) in killed {
+                if let Some(row) = survivors.get_mut(&number) {
+                    row.stage = Some(layer.name.to_owned());
+                    (row.by, row.objection) = (killed.by, killed.objection);
+                }
+            }
+        }
+        let mut report = report.lock().unwrap_or_else(|e| e.into_inner());
+        for row in survivors.values() {
+            report.take(row, &progress);
+        }
+        report.write()?;
+        if left == 0 {
+            break;
+        }
+    }
+    let mut rows = report.into_inner().unwrap_or_else(|e| e.into_inner()).rows;
+    rows.sort_by(|a, b| a.mutant.cmp(&b.mutant));
+    if options.format == Format::Json {
+        emit(&json(&rows, &argued));
+    }
+    let took = super::report::duration(begun.elapsed());
+    let words = summary(generated, dropped, &rows, &argued);
+    if options.format == Format::Table {
+        emit(&format!("\n{words}, in {took}"));
+    }
+    let unknown: BTreeSet<&str> = unargued(&rows, &argued).map(|row| row.mutant.as_str()).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(LabError::broken(format!(
+        "{} mutants survive without an argument in verify/automatic/survivors.toml",
+        unknown.len()
+    )))
+}
+
+/// Of what compiles, as many as are left to try: those that the seed draws first.
+fn sample_of(
+    compiled: Vec<Wanted>,
+    numbered: &BTreeMap<u32, (u32, &Mutant)>,
+    seed: u64,
+    size: usize,
+) -> Vec<Wanted> {
+    let mutants = compiled.iter().map(|wanted| (wanted.number, numbered[&wanted.number].1));
+    let taken: BTreeSet<u32> =
+        sample(mutants.collect(), seed, size).into_iter().map(|(number, _)| number).collect();
+    compiled.into_iter().filter(|wanted| taken.contains(&wanted.number)).collect()
+}
+
+struct Report<'a> {
+    rows: Vec<Row>,
+    known: BTreeMap<String, Row>,
+    file: PathBuf,
+    argued: &'a BTreeMap<String, Survivor>,
+    record: bool,
+    shown: bool,
+}
+
+impl Report<'_> {
+    fn take(&mut self, row: &Row, progress: &Progress) {
+        if self.shown {
+            progress.aside(|| emit(&line(row, self.argued)));
+        }
+        self.rows.push(row.clone());
+        self.note(row);
+    }
+
+    fn note(&mut self, row: &Row) {
+        // What tests have killed, a campaign without them does not bring back.
+        let keeps = |known: &Row| known.hash == row.hash && known.stage.is_some();
+        if row.stage.is_some() || !self.known.get(&row.mutant).is_some_and(keeps) {
+            self.known.insert(row.mutant.clone(), row.clone());
+        }
+    }
+
+    fn write(&self) -> Result<(), LabError> {
+        if self.record { results::write(&self.file, &self.known) } else { Ok(()) }
+    }
+}
+
+fn unargued<'a>(
+    rows: &'a [Row],
+    argued: &'a BTreeMap<String, Survivor>,
+) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(|row| row.stage.is_none() && !argued.contains_key(&row.mutant))
+}
+
+/// A mutant in a line.
+fn line(row: &Row, argued: &BTreeMap<String, Survivor>) -> String {
+    let Row { mutant, by, objection, runs, change, .. } = row;
+    match (&row.stage, argued.get(mutant)) {
+        (Some(stage), _) => format!("killed    {mutant}  {stage}: {by}: {objection}, {runs} runs"),
+        (None, Some(survivor)) => format!("argued    {mutant}  {}", survivor.because),
+        (None, None) => format!("SURVIVES  {mutant}  {change}  {objection} {runs} runs"),
+    }
+}
+
+fn summary(
+    generated: usize,
+    dropped: usize,
+    rows: &[Row],
+    argued: &BTreeMap<String, Survivor>,
+) -> String {
+    let killed = rows.iter().filter(|row| row.stage.is_some()).count();
+    let unknown = unargued(rows, argued).count();
+    let known = rows.len() - killed - unknown;
+    format!(
+        "{generated} mutants can be made; {dropped} of those drawn do not compile; \
+         {} hunted: {killed} killed, {known} argued, {unknown} survive",
+        rows.len()
+    )
+}
+
+fn json(rows: &[Row], argued: &BTreeMap<String, Survivor>) -> String {
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            serde_json::json!({
+                "mutant": row.mutant,
+                "change": row.change,
+                "killed": row.stage.is_some(),
+                "stage": row.stage,
+                "by": row.by,
+                "objection": row.objection,
+                "runs": row.runs,
+                "argued": argued.get(&row.mutant).map(|survivor| &survivor.because),
+            })
+        })
+        .collect();
+    serde_json::json!({ "schema": 1, "mutants": rows }).to_string()
+}
+
+#[cfg(test)]
+mod checks {
+    use super::*;
+
+    #[test]
+    fn hunts_have_names_of_their_own() {
+        let names: Vec<String> = hunts::all().into_iter().map(|hunt| hunt.name).collect();
+        let different: BTreeSet<&String> = names.iter().collect();
+        assert_eq!(different.len(), names.len());
+        for kind in ["breakers/", "scenes/", "zoo/", "exhaustive/", "random/"] {
+            assert!(names.iter().any(|name| name.starts_with(kind)), "no {kind}");
+        }
+    }
+
+    #[test]
+    fn a_sample_follows_from_the_seed() {
+        let workspace = workspace().unwrap();
+        let text = fs::read_to_string(workspace.join("verify/automatic/scope.toml")).unwrap();
+        let sources = sources(&workspace, &Scope::new(&text).unwrap()).unwrap();
+        let names = |seed, size| -> Vec<String> {
+            sample(number(&sources), seed, size).iter().map(|(_, m)| m.name.to_string()).collect()
+        };
+        assert_eq!(names(1, 60), names(1, 60));
+        assert_ne!(names(1, 60), names(2, 60));
+        assert_eq!(names(1, 60), names(1, 80)[..60], "a larger sample begins with the smaller one");
+        let all: BTreeSet<String> = names(1, usize::MAX).into_iter().collect();
+        assert_eq!(all.len(), number(&sources).len(), "every mutant has a name of its own");
+        assert!(all.len() > 5_000, "{}", all.len());
+    }
+}
