@@ -127,7 +127,7 @@ fn the_summary_counts_and_names_survivors() {
     assert_eq!(
         summary(&results).unwrap(),
         "mutants: 2 of 3 killed, 1 of them by the model checker; 1 argued to be equivalent\n\
-         survivor: no-ack (respond.rs catch_up): The responder catches up and does not say so."
+         survivor: no-ack (respond.rs: catch_up): The responder catches up and does not say so."
     );
     assert_eq!(summary(&[]), None);
 }

@@ -230,6 +230,7 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
             Invariant::UpgradeSoundness,
             Invariant::RangeReuse,
             Invariant::TableReuse,
+            Invariant::LazyBound,
         ],
     ),
     (
