@@ -20,6 +20,8 @@
 //! Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the host's bits
 //! "Preserve host CR4.MCE value while in guest mode" (Ben Serebrin, 2015).
 #![no_std]
+// What decides is compiled everywhere, for the documentation; what executes it is not.
+#![cfg_attr(not(any(test, target_arch = "x86_64")), allow(dead_code))]
 #![cfg_attr(feature = "nightly", feature(asm_goto_with_outputs))]
 
 #[cfg(test)]

@@ -14,8 +14,8 @@
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | [G1] store of the flag in [`begin`] | Release, then a compiler fence | G2 | an NMI on this CPU stores the flag before its VMXOFF, so the interrupted code that faults finds the flag set |
-//! | [G2] load of the flag in a slow path | Acquire | G1 | the fault was caused by a VMXOFF on this CPU, and the same CPU stored the flag before it; what other CPUs store is not needed |
+//! | \[G1\] store of the flag in [`begin`] | Release, then a compiler fence | G2 | an NMI on this CPU stores the flag before its VMXOFF, so the interrupted code that faults finds the flag set |
+//! | \[G2\] load of the flag in a slow path | Acquire | G1 | the fault was caused by a VMXOFF on this CPU, and the same CPU stored the flag before it; what other CPUs store is not needed |
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering, compiler_fence};
 

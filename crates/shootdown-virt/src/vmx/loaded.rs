@@ -19,11 +19,11 @@
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | [P1] store of the next pointer, then of the head | Release | P3 | L1: an NMI that reads the head reads the pointer too |
-//! | [P2] link, then VMPTRLD; VMCLEAR, then unlink | program order, kept by `asm!` without `nomem` | P3 | L2 |
-//! | [P3] loads of the chain by an NMI of the same CPU | Acquire | P1 | |
-//! | [P4] compare-exchange of the list's name from null in `load` | Acquire | P5 | L3: one of two CPUs that load at once wins; it sees what the CPU before has stored |
-//! | [P5] store of null to the list's name, the last of `unlink` | Release | P4 | the pointer is null before another CPU links |
+//! | \[P1\] store of the next pointer, then of the head | Release | P3 | L1: an NMI that reads the head reads the pointer too |
+//! | \[P2\] link, then VMPTRLD; VMCLEAR, then unlink | program order, kept by `asm!` without `nomem` | P3 | L2 |
+//! | \[P3\] loads of the chain by an NMI of the same CPU | Acquire | P1 | |
+//! | \[P4\] compare-exchange of the list's name from null in `load` | Acquire | P5 | L3: one of two CPUs that load at once wins; it sees what the CPU before has stored |
+//! | \[P5\] store of null to the list's name, the last of `unlink` | Release | P4 | the pointer is null before another CPU links |
 
 use core::fmt;
 use core::marker::PhantomPinned;
