@@ -249,7 +249,8 @@ impl Tree {
             return Ok((Some(programs), Vec::new()));
         }
         if errors.is_empty() {
-            return Err(Error::Compile(String::from_utf8_lossy(&output.stderr).into_owned()));
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(Error::Compile(format!("cargo ends with {}: {said}", output.status)));
         }
         Ok((None, errors))
     }
