@@ -13,8 +13,8 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`functions`] | which functions a file has |
-//! | [`operators`] | what is done to them |
+//! | `functions` | which functions a file has |
+//! | `operators` | what is done to them |
 
 mod functions;
 mod operators;
