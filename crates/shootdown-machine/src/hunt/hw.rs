@@ -115,7 +115,7 @@ pub fn is_given_back(at: NonNull<u8>, len: usize) {
     with(|h| h.arena.set_mortal(at.as_ptr() as usize, len, false));
 }
 
-/// It is, now: whoever touches it breaks a promise ([`Invariant::SpaceReuse`]).
+/// It is, now: whoever touches it breaks a promise (`Invariant::SpaceReuse`).
 pub fn given_back(at: NonNull<u8>, len: usize) {
     step(0, false, true);
     with(|h| {
