@@ -317,7 +317,10 @@ impl elsewhere::Loop for EntryLoop {
         let gone = match VmxMachine::new(&cpu, &start) {
             Ok(mut machine) => loop {
                 // it is cleared and loaded each time, so that the interrupt finds the list in every state.
-                let entered = machine.reload().and_then(|()| machine.enter());
+                // SAFETY: VMX is on, or was taken away, and interrupts are off.
+                let cleared = unsafe { machine.vmcs.as_ref().clear(cpu.loaded) };
+                let loaded = cleared.map_err(Error::Load).and_then(|()| machine.load());
+                let entered = loaded.and_then(|()| machine.enter());
                 match entered {
                     Ok(_) => turn(),
                     Err(

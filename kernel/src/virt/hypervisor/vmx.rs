@@ -101,13 +101,6 @@ impl VmxMachine {
         unsafe { self.vmcs.as_ref().load(self.list) }.map_err(Error::Load)
     }
 
-    /// Has it written back, and makes it current again.
-    pub fn reload(&self) -> Result<(), Error> {
-        // SAFETY: as in `load`.
-        unsafe { self.vmcs.as_ref().clear(self.list) }.map_err(Error::Load)?;
-        self.load()
-    }
-
     /// Writes the fields that stay as they are. CR0, CR3, CR4 are `control`'s, RSP and RIP of the host the entry's.
     fn fill(&self, cpu: &VmxCpu, start: &Start, eptp: Eptp) -> Result<(), Error> {
         let c = &cpu.capabilities;
