@@ -5,12 +5,10 @@ use std::ops::Range;
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
-use syn::{
-    Block, ImplItemFn, ItemFn, ItemImpl, ItemMod, ItemTrait, ReturnType, Signature, TraitItemFn,
-    Type,
-};
+use syn::{Block, ImplItemFn, ItemFn, ItemImpl, ItemMod, ItemTrait, Signature, TraitItemFn, Type};
 
 use crate::error::Error;
+use crate::site::Sites;
 
 /// A function of a file, with its place in the text.
 #[derive(Clone, Debug)]
@@ -26,13 +24,11 @@ pub struct Function {
     pub body: Range<usize>,
     /// The word `const`, if it is a `const fn`.
     pub constant: Option<Range<usize>>,
-    /// Does it return `impl Trait`?
-    pub returns_impl: bool,
     /// Does it, or a module or `impl` block that holds it, stand under `#[cfg(test)]`, or is it a
     /// test?
     pub is_test: bool,
-    /// The places of all statements in its body, outer ones before those that they hold.
-    pub statements: Vec<Range<usize>>,
+    /// Where its body can hold a choice between two texts.
+    pub(crate) sites: Sites,
 }
 
 impl Function {
@@ -84,8 +80,6 @@ impl Finder {
     ) {
         let mut path = self.path.clone();
         path.push(signature.ident.to_string());
-        let mut statements = Statements(Vec::new());
-        statements.visit_block(block);
         let body = block.span().byte_range();
         self.found.push(Function {
             path: path.join("::"),
@@ -93,9 +87,8 @@ impl Finder {
             range: start.byte_range().start..body.end,
             body,
             constant: signature.constness.as_ref().map(|word| word.span.byte_range()),
-            returns_impl: returns_impl(&signature.output),
             is_test: self.is_test || is_test(attributes),
-            statements: statements.0,
+            sites: Sites::of(block),
         });
     }
 
@@ -156,15 +149,6 @@ impl<'ast> Visit<'ast> for Finder {
     }
 }
 
-struct Statements(Vec<Range<usize>>);
-
-impl<'ast> Visit<'ast> for Statements {
-    fn visit_stmt(&mut self, statement: &'ast syn::Stmt) {
-        self.0.push(statement.span().byte_range());
-        visit::visit_stmt(self, statement);
-    }
-}
-
 /// The last word of a type's name: `Bits` of `&mut arena::Bits<'_, P>`.
 fn type_name(of: &Type) -> String {
     match of {
@@ -178,18 +162,6 @@ fn type_name(of: &Type) -> String {
         Type::Slice(slice) => type_name(&slice.elem),
         _ => "_".into(),
     }
-}
-
-fn returns_impl(output: &ReturnType) -> bool {
-    struct Seen(bool);
-    impl<'ast> Visit<'ast> for Seen {
-        fn visit_type_impl_trait(&mut self, _: &'ast syn::TypeImplTrait) {
-            self.0 = true;
-        }
-    }
-    let mut seen = Seen(false);
-    seen.visit_return_type(output);
-    seen.0
 }
 
 /// `#[test]`, or a `cfg` whose first condition is `test` (`cfg(test)`, `cfg(all(test, ..))`).

@@ -7,22 +7,20 @@
 //! not found exactly once in its function is an [`Error`] that stops the build.
 //!
 //! # The switch
-//! A function that has changes asks once, at its start, which change is on. Each change has a copy
-//! of the whole body:
+//! The smallest part of a body that holds a change becomes a choice: an argument, a condition, the
+//! value of a declaration, statements that declare nothing for others, or a block.
 //!
 //! ```text
-//! fn f(..) -> R {
-//!     let selected = crate::mutant::selected();
-//!     if !matches!(selected, 17 | 23) { the body }
-//!     else if selected == 17 { the body with change 17 }
-//!     else { the body with change 23 }
-//! }
+//! self.acked.store(seen, match crate::mutant::selected() {
+//!     17 => { crate::mutant::reach(); Ordering::Relaxed }
+//!     _ => { Ordering::Release }
+//! });
 //! ```
 //!
 //! So an edit may touch whatever stands in a body: an expression, statements, a pattern, a
-//! declaration that later statements use. Copies stand in one line after the body, and line numbers
-//! of the copy are those of the source. Before the statement that holds an edit, the copy calls
-//! `crate::mutant::reach()`.
+//! declaration that later statements use (then all of its block is copied). Copies stand in one line,
+//! and line numbers are those of the source. In a copy, `crate::mutant::reach()` is called before
+//! the innermost statement that holds an edit.
 //!
 //! The copy needs a module `mutant` with `selected() -> u32` (zero for no change) and `reach()`;
 //! [`Tree::add_module`] adds one.
@@ -34,13 +32,14 @@
 //! # Limits
 //! Signatures, constants, and code that a `macro_rules!` writes can't be changed. A function nested
 //! in another is a part of that other one. A `const fn` with changes is no longer `const` in the
-//! copy. Where a function returns `impl Trait`, copies would be of different types: an edit of such
-//! a function must replace a whole expression by another, and the switch stands in its place.
+//! copy. A closure is of another type in each copy: where a function returns one, an edit must stand in
+//! the closure's body.
 
 mod change;
 mod error;
 mod function;
 mod library;
+mod site;
 mod switch;
 mod table;
 mod tokens;

@@ -183,6 +183,7 @@ impl Tree {
             })?;
             all.extend(of_function);
         }
+        // The order in which one function inserts at a place stays.
         all.sort_by_key(|r| (r.range.start, r.range.end));
         Ok(switch::apply(text, 0..text.len(), &all))
     }
