@@ -133,7 +133,7 @@ fn run(block: &Range<usize>, list: &[Statement], range: &Range<usize>) -> Option
     let mut touched =
         list.iter().filter(|s| s.range.start < range.end && range.start < s.range.end);
     let first = touched.next()?;
-    let last = touched.clone().last().unwrap_or(first);
+    let last = touched.clone().next_back().unwrap_or(first);
     if !first.is_plain || !touched.all(|s| s.is_plain) {
         return None;
     }

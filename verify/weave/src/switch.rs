@@ -44,14 +44,34 @@ pub(crate) fn switch(
         replacements
             .push(Replacement { range: constant.clone(), text: " ".repeat(constant.len()) });
     }
+    let apart: Vec<Changed> = changes.iter().flat_map(|c| apart(text, function, c)).collect();
     let mut choices = Vec::new();
-    for change in changes {
+    for change in &apart {
         let site = site(text, function, change).map_err(|why| (change.id, why))?;
         add(&mut choices, site, change);
     }
     nest(function, &mut choices);
     insert(text, function, &choices, &mut replacements);
     Ok(replacements)
+}
+
+/// A change of several edits as several changes, where no edit declares what another may use: each
+/// then has a site that is no block, and shares nothing of it.
+fn apart(text: &str, function: &Function, change: &Changed) -> Vec<Changed> {
+    let whole = || Changed { id: change.id, replacements: change.replacements.clone() };
+    let mut parts: Vec<(Site, Changed)> = Vec::new();
+    for replacement in &change.replacements {
+        let part = Changed { id: change.id, replacements: vec![replacement.clone()] };
+        let Ok(site) = site(text, function, &part) else { return vec![whole()] };
+        let touches = |(other, _): &(Site, Changed)| {
+            other.range.start < site.range.end && site.range.start < other.range.end
+        };
+        if site.kind == Kind::Block || parts.iter().any(touches) {
+            return vec![whole()];
+        }
+        parts.push((site, part));
+    }
+    parts.into_iter().map(|(_, part)| part).collect()
 }
 
 /// The smallest site that holds a change, and where what it leaves is what was there before: an

@@ -153,6 +153,75 @@ fn each_change_is_behind_its_number() {
     );
 }
 
+const PLACES: &str = r#"//! Every kind of place.
+pub fn places(x: u32, list: &[u32]) -> u32 {
+    let Some(first) = list.first().copied() else { return 1 };
+    let odd = |n: &u32| n % 2 == 1;
+    let mut sum = 0;
+    for n in list.iter().filter(|n| odd(n)) {
+        if *n > 2 && x > 3 {
+            sum += n;
+        }
+        sum += 1;
+        sum %= 1000;
+    }
+    match first {
+        0 if x > 9 => 100,
+        0 => sum,
+        _ => sum + first,
+    }
+}
+"#;
+
+#[test]
+fn a_choice_stands_where_the_edit_is() {
+    let edit = |before: &str, after: &str| Edit::text("lib.rs", "places", before, after);
+    let changes = [
+        change(1, [edit("list.first().copied()", "list.last().copied()")]),
+        change(2, [edit("n % 2 == 1", "n % 2 == 0")]),
+        change(3, [edit("x > 3", "x > 5")]),
+        change(4, [edit("sum += n;", "")]),
+        change(5, [edit("x > 9", "x < 9")]),
+        change(6, [edit("0 => sum,", "0 => 7,")]),
+        // First and second statement, second and third: they cross.
+        change(7, [edit("if *n > 2 && x > 3 { sum += n; } sum += 1;", "sum += 2 * n + 2;")]),
+        change(8, [edit("sum += 1; sum %= 1000;", "sum += 2;")]),
+        // A declaration for all that follows, and two edits that need nothing of each other.
+        change(9, [edit("let mut sum = 0;", "let mut sum = 5; let list = &list[1..];")]),
+        change(10, [edit("sum += 1;", "sum += 3;"), edit("sum + first", "sum - first")]),
+        change(11, [edit("let odd = |n: &u32| n % 2 == 1;", "let odd = |n: &u32| n % 2 == 2;")]),
+    ];
+    let woven = Tree::from_files([("lib.rs", PLACES)]).weave(&changes).unwrap();
+    let text = woven.file(Path::new("lib.rs")).unwrap();
+    assert_eq!(
+        text.matches("list.iter()").count(),
+        1,
+        "a copy of a whole body where none is needed"
+    );
+    run(
+        "places",
+        woven,
+        r#"
+        let all = |id| {
+            mutant::set(id);
+            (places(4, &[1, 3, 5]), places(4, &[0, 3]), places(10, &[0, 3]), places(4, &[]))
+        };
+        assert_eq!(all(0), (12, 4, 100, 1));
+        assert_eq!(all(1), (16, 7, 7, 1));
+        assert_eq!(all(2), (1, 1, 100, 1));
+        assert_eq!(all(3), (4, 1, 100, 1));
+        assert_eq!(all(4), (4, 1, 100, 1));
+        assert_eq!(all(5), (12, 100, 4, 1));
+        assert_eq!(all(6), (12, 7, 100, 1));
+        assert_eq!(all(7), (25, 8, 100, 1));
+        assert_eq!(all(8), (15, 5, 100, 1));
+        assert_eq!(all(9), (16, 9, 100, 1));
+        assert_eq!(all(10), (16, 6, 100, 1));
+        assert_eq!(all(11), (1, 0, 100, 1));
+        "#,
+    );
+}
+
 #[test]
 fn a_change_is_reached_where_its_statement_is_come_by() {
     let changes = [change(1, [Edit::text("lib.rs", "double", "return 10", "return 11")])];
