@@ -12,8 +12,8 @@
 //!
 //! ```text
 //! self.acked.store(seen, match crate::mutant::selected() {
-//!     17 => { crate::mutant::reach(); Ordering::Relaxed }
-//!     _ => { Ordering::Release }
+//!     __on if !matches!(__on, 17) => { Ordering::Release }
+//!     _ => { crate::mutant::reach(); Ordering::Relaxed }
 //! });
 //! ```
 //!
@@ -24,6 +24,9 @@
 //!
 //! The copy needs a module `mutant` with `selected() -> u32` (zero for no change) and `reach()`;
 //! [`Tree::add_module`] adds one.
+//!
+//! [`Woven`] does the same to one text, with words of the caller's choice, and tells which part of the
+//! result is whose: what the compiler says of it can be brought home.
 //!
 //! # Tables
 //! The mutants of this repository that are written by hand are a [`Table`] beside the source;
@@ -44,10 +47,13 @@ mod switch;
 mod table;
 mod tokens;
 mod tree;
+mod woven;
 
 pub use change::{Change, Edit, What};
 pub use error::Error;
 pub use function::{Function, functions};
 pub use library::{Library, WITHOUT_TABLE};
+pub use switch::{Changed, Part, Replacement, Switch};
 pub use table::{Mutant, Table};
 pub use tree::Tree;
+pub use woven::{Broken, Woven};

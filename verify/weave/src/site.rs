@@ -39,6 +39,7 @@ pub(crate) struct Sites {
 pub(crate) struct Statement {
     pub(crate) range: Range<usize>,
     is_plain: bool,
+    is_whole: bool,
 }
 
 impl Sites {
@@ -124,15 +125,19 @@ impl Site {
     }
 }
 
-/// The statements of a block that a range touches, if it is not at their edge and they declare
-/// nothing.
+/// The statements of a block that a range touches, if they declare nothing; or where something is
+/// inserted between statements, that place.
 fn run(block: &Range<usize>, list: &[Statement], range: &Range<usize>) -> Option<Site> {
     if !(block.start < range.start && range.end < block.end) {
         return None;
     }
     let mut touched =
         list.iter().filter(|s| s.range.start < range.end && range.start < s.range.end);
-    let first = touched.next()?;
+    let Some(first) = touched.next() else {
+        let before = list.iter().rfind(|s| s.range.end <= range.start);
+        let fits = range.is_empty() && before.is_none_or(|s| s.is_whole);
+        return fits.then(|| Site { range: range.clone(), kind: Kind::Statements });
+    };
     let last = touched.clone().next_back().unwrap_or(first);
     if !first.is_plain || !touched.all(|s| s.is_plain) {
         return None;
@@ -154,6 +159,28 @@ fn is_plain(statement: &Stmt) -> bool {
     }
 }
 
+/// Can others stand after them? Not after a value of the block.
+pub(crate) fn are_whole(statements: &[Stmt]) -> bool {
+    statements.last().is_none_or(is_whole)
+}
+
+fn is_whole(statement: &Stmt) -> bool {
+    match statement {
+        Stmt::Expr(expression, None) => matches!(
+            expression,
+            Expr::Block(_)
+                | Expr::ForLoop(_)
+                | Expr::If(_)
+                | Expr::Loop(_)
+                | Expr::Match(_)
+                | Expr::Unsafe(_)
+                | Expr::While(_)
+        ),
+        Stmt::Macro(call) => call.semi_token.is_some(),
+        _ => true,
+    }
+}
+
 impl<'ast> Visit<'ast> for Sites {
     fn visit_block(&mut self, block: &'ast Block) {
         let range = block.span().byte_range();
@@ -161,6 +188,7 @@ impl<'ast> Visit<'ast> for Sites {
         let list = block.stmts.iter().map(|statement| Statement {
             range: statement.span().byte_range(),
             is_plain: is_plain(statement),
+            is_whole: is_whole(statement),
         });
         self.lists.push((range, list.collect()));
         visit::visit_block(self, block);

@@ -1,4 +1,4 @@
-//! The text of a function with its changes in it.
+//! The text of a function with its changes in it: see the root of the crate.
 
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -8,23 +8,50 @@ use proc_macro2::TokenStream;
 use syn::{Block, Expr};
 
 use crate::function::Function;
-use crate::site::{Kind, Site, are_plain};
+use crate::site::{Kind, Site, are_plain, are_whole};
 
 /// Text in place of a range of bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replacement {
+    /// What goes.
+    pub range: Range<usize>,
+    /// What comes in its place.
+    pub text: String,
+}
+
+/// What a change makes of one function: replacements in the order of the text, which don't overlap.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Changed {
+    /// The number that turns the change on. Never zero.
+    pub id: u32,
+    /// What it replaces, at least once.
+    pub replacements: Vec<Replacement>,
+}
+
+/// The words of a choice.
+pub struct Switch<'a> {
+    /// The expression that says which change is on, given the number of the choice.
+    pub ask: &'a dyn Fn(usize) -> String,
+    /// The statement before a changed one, or nothing.
+    pub reach: &'a str,
+}
+
+/// What a part of a woven text is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// A choice's text as it was, with the number of the choice.
+    Original(usize),
+    /// What a change makes of it.
+    Change(u32),
+}
+
+/// A piece of text to be inserted, with the parts that begin and end in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Replacement {
-    pub(crate) range: Range<usize>,
-    pub(crate) text: String,
+pub(crate) struct Insert {
+    pub(crate) replacement: Replacement,
+    /// Places in the text where a part begins (some) or the innermost one ends (none).
+    marks: Vec<(usize, Option<Part>)>,
 }
-
-/// What a change makes of one function: replacements that don't overlap.
-#[derive(Debug)]
-pub(crate) struct Changed {
-    pub(crate) id: u32,
-    pub(crate) replacements: Vec<Replacement>,
-}
-
-const REACH: &str = "crate::mutant::reach(); ";
 
 /// A site, and the changes that are made there.
 struct Choice<'a> {
@@ -32,18 +59,22 @@ struct Choice<'a> {
     changes: Vec<&'a Changed>,
 }
 
-/// What is replaced in the text of a file so that a function has its changes; or the number of the
+/// What is put into the text of a file so that a function has its changes.
+pub(crate) struct Switched {
+    pub(crate) inserts: Vec<Insert>,
+    /// The changes of each choice.
+    pub(crate) choices: Vec<Vec<u32>>,
+}
+
+/// Puts changes into a function, with choices numbered from `first`; or gives the number of the
 /// change that leaves no Rust, and what the parser says.
 pub(crate) fn switch(
     text: &str,
     function: &Function,
     changes: &[Changed],
-) -> Result<Vec<Replacement>, (u32, String)> {
-    let mut replacements = Vec::new();
-    if let Some(constant) = &function.constant {
-        replacements
-            .push(Replacement { range: constant.clone(), text: " ".repeat(constant.len()) });
-    }
+    first: usize,
+    words: &Switch<'_>,
+) -> Result<Switched, (u32, String)> {
     let apart: Vec<Changed> = changes.iter().flat_map(|c| apart(text, function, c)).collect();
     let mut choices = Vec::new();
     for change in &apart {
@@ -51,8 +82,13 @@ pub(crate) fn switch(
         add(&mut choices, site, change);
     }
     nest(function, &mut choices);
-    insert(text, function, &choices, &mut replacements);
-    Ok(replacements)
+    let mut writer = Writer { text, function, words, next: first, inserts: Vec::new() };
+    if let Some(constant) = &function.constant {
+        writer.put(constant.clone(), " ".repeat(constant.len()), Vec::new());
+    }
+    writer.insert(&choices);
+    let ids = |choice: &Choice<'_>| choice.changes.iter().map(|change| change.id).collect();
+    Ok(Switched { inserts: writer.inserts, choices: choices.iter().map(ids).collect() })
 }
 
 /// A change of several edits as several changes, where no edit declares what another may use: each
@@ -88,7 +124,9 @@ fn site(text: &str, function: &Function, change: &Changed) -> Result<Site, Strin
             Kind::Value | Kind::Enclosed => syn::parse_str::<Expr>(&text).map(|_| true),
             Kind::Block => syn::parse_str::<Block>(&text).map(|_| true),
             Kind::Statements => {
-                syn::parse_str::<Block>(&format!("{{{text}}}")).map(|b| are_plain(&b.stmts))
+                let block = syn::parse_str::<Block>(&format!("{{{text}}}"));
+                block
+                    .map(|b| are_plain(&b.stmts) && (!site.range.is_empty() || are_whole(&b.stmts)))
             }
         };
         is_same.map_err(|error| error.to_string())
@@ -134,55 +172,91 @@ fn crossing(choices: &[Choice<'_>]) -> Option<(usize, usize)> {
     all().find(|&(a, b)| choices[a].site.crosses(&choices[b].site))
 }
 
-/// Inserts a `match` around each site, and around those in it.
-fn insert(text: &str, function: &Function, choices: &[Choice<'_>], out: &mut Vec<Replacement>) {
-    let mut rest = choices;
-    while let Some((outer, after)) = rest.split_first() {
-        let range = &outer.site.range;
-        let (inner, next) =
-            after.split_at(after.partition_point(|choice| choice.site.range.start < range.end));
-        let (open, original, close) = match outer.site.kind {
-            Kind::Statements | Kind::Value => ("", "{ ", " } }"),
-            Kind::Enclosed => ("(", "{ ", " } })"),
-            Kind::Block => ("{ ", "", " } }"),
-        };
-        let mut head = format!("{open}match crate::mutant::selected() {{ ");
-        for change in &outer.changes {
-            let _ = write!(head, "{} => {{ {} }} ", change.id, copy(text, function, outer, change));
-        }
-        let _ = write!(head, "_ => {original}");
-        out.push(Replacement { range: range.start..range.start, text: head });
-        insert(text, function, inner, out);
-        out.push(Replacement { range: range.end..range.end, text: close.into() });
-        rest = next;
-    }
+/// Writes the choices of a function.
+struct Writer<'a> {
+    text: &'a str,
+    function: &'a Function,
+    words: &'a Switch<'a>,
+    /// The number of the next choice.
+    next: usize,
+    inserts: Vec<Insert>,
 }
 
-/// What stands at a site with a change in it, in one line. The mark that it is come by stands before
-/// the innermost statement that holds an edit, or before all of it.
-fn copy(text: &str, function: &Function, choice: &Choice<'_>, change: &Changed) -> String {
-    let site = &choice.site;
-    let mut all = change.replacements.clone();
-    let mut head = "";
-    for replacement in &change.replacements {
-        let before = function.sites.statement(replacement.range.start);
-        let before = before.filter(|&at| site.range.start < at && at < site.range.end);
-        let is_replaced =
-            |at| all.iter().any(|r| r.range.start < at && at < r.range.end && r.text != REACH);
-        match before {
-            Some(at) if !is_replaced(at) => {
-                if !all.iter().any(|r| r.text == REACH && r.range.start == at) {
-                    all.push(Replacement { range: at..at, text: REACH.into() });
-                }
+impl Writer<'_> {
+    fn put(&mut self, range: Range<usize>, text: String, marks: Vec<(usize, Option<Part>)>) {
+        self.inserts.push(Insert { replacement: Replacement { range, text }, marks });
+    }
+
+    /// Puts a `match` around each site, and around those in it. What was there comes first: it says
+    /// which type the other arms have to have.
+    fn insert(&mut self, choices: &[Choice<'_>]) {
+        let mut rest = choices;
+        while let Some((outer, after)) = rest.split_first() {
+            let range = &outer.site.range;
+            let (inner, next) =
+                after.split_at(after.partition_point(|choice| choice.site.range.start < range.end));
+            let number = self.next;
+            self.next += 1;
+            let (open, brace, close) = match outer.site.kind {
+                Kind::Statements | Kind::Value => ("", ("{ ", " }"), " }"),
+                Kind::Enclosed => ("(", ("{ ", " }"), " })"),
+                Kind::Block => ("{ ", ("", ""), " } }"),
+            };
+            let ids: Vec<String> = outer.changes.iter().map(|c| c.id.to_string()).collect();
+            let (ask, ids) = ((self.words.ask)(number), ids.join(" | "));
+            let head =
+                format!("{open}match {ask} {{ __on if !matches!(__on, {ids}) => {}", brace.0);
+            let begins = vec![(head.len(), Some(Part::Original(number)))];
+            self.put(range.start..range.start, head, begins);
+            self.insert(inner);
+
+            let mut tail = brace.1.to_owned();
+            let mut marks = vec![(0, None)];
+            for (at, change) in outer.changes.iter().enumerate() {
+                let last = at + 1 == outer.changes.len();
+                let _ = match change.id {
+                    _ if last => write!(tail, " _ => {{ "),
+                    id => write!(tail, " {id} => {{ "),
+                };
+                marks.push((tail.len(), Some(Part::Change(change.id))));
+                tail.push_str(&self.copy(&outer.site, change));
+                marks.push((tail.len(), None));
+                tail.push_str(" }");
             }
-            _ => head = REACH,
+            tail.push_str(close);
+            self.put(range.end..range.end, tail, marks);
+            rest = next;
         }
     }
-    // The mark before an edit of the same place.
-    all.sort_by_key(|r| (r.range.start, r.text != REACH, r.range.end));
-    let copy = apply(text, site.range.clone(), &all);
-    let in_one_line = TokenStream::from_str(&copy).map_or(copy, |tokens| tokens.to_string());
-    format!("{head}{in_one_line}")
+
+    /// What stands at a site with a change in it, in one line. The mark that it is come by stands
+    /// before the innermost statement that holds an edit, or before all of it.
+    fn copy(&self, site: &Site, change: &Changed) -> String {
+        let reach = self.words.reach;
+        let mut all = change.replacements.clone();
+        let mut head = "";
+        for replacement in &change.replacements {
+            let before = self.function.sites.statement(replacement.range.start);
+            let before = before.filter(|&at| site.range.start < at && at < site.range.end);
+            let is_replaced = |at| {
+                let holds = |r: &&Replacement| r.range.start < at && at < r.range.end;
+                change.replacements.iter().any(|r| holds(&r))
+            };
+            match before {
+                Some(at) if !is_replaced(at) => {
+                    if !all.iter().any(|r| r.text == reach && r.range == (at..at)) {
+                        all.push(Replacement { range: at..at, text: reach.into() });
+                    }
+                }
+                _ => head = reach,
+            }
+        }
+        // The mark before an edit of the same place.
+        all.sort_by_key(|r| (r.range.start, r.text != reach, r.range.end));
+        let copy = apply(self.text, site.range.clone(), &all);
+        let in_one_line = TokenStream::from_str(&copy).map_or(copy, |tokens| tokens.to_string());
+        format!("{head}{in_one_line}")
+    }
 }
 
 /// A range of a text with replacements made in it, which are sorted and don't overlap.
@@ -196,4 +270,25 @@ pub(crate) fn apply(text: &str, range: Range<usize>, replacements: &[Replacement
     }
     out.push_str(&text[at..range.end]);
     out
+}
+
+/// A whole text with inserts made in it, which are sorted and don't overlap, and the parts of what
+/// comes of it.
+pub(crate) fn apply_inserts(text: &str, inserts: &[Insert]) -> (String, Vec<(Range<usize>, Part)>) {
+    let (mut out, mut at) = (String::with_capacity(text.len()), 0);
+    let (mut open, mut parts) = (Vec::new(), Vec::new());
+    for Insert { replacement, marks } in inserts {
+        out.push_str(&text[at..replacement.range.start]);
+        for (offset, begins) in marks {
+            let place = out.len() + offset;
+            match begins {
+                Some(part) => open.push((place, *part)),
+                None => parts.extend(open.pop().map(|(from, part)| (from..place, part))),
+            }
+        }
+        out.push_str(&replacement.text);
+        at = replacement.range.end;
+    }
+    out.push_str(&text[at..]);
+    (out, parts)
 }

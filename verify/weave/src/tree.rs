@@ -11,8 +11,14 @@ use syn::spanned::Spanned;
 use crate::change::{Change, Edit, What};
 use crate::error::Error;
 use crate::function::{Function, functions};
-use crate::switch::{self, Changed, Replacement};
+use crate::switch::{self, Changed, Replacement, Switch};
 use crate::tokens::{self, Token};
+use crate::woven;
+
+/// Which change is on, in a copy of a library.
+const ASK: &str = "crate::mutant::selected()";
+/// What says that a change is come by.
+const REACH: &str = "crate::mutant::reach(); ";
 
 /// The source of a library: the text of each `.rs` file, by its path from the root.
 #[derive(Clone, Debug)]
@@ -163,29 +169,23 @@ impl Tree {
             }
         }
 
-        let mut all = Vec::new();
-        for (at, mut changes) in changed {
-            let function = &functions[at];
-            let name = |id| {
-                let of_id = edits.iter().find(|(change, _)| change.id == id);
-                of_id.map(|(change, _)| change.name.clone()).unwrap_or_default()
-            };
-            for change in &mut changes {
+        for (at, changes) in &mut changed {
+            for change in changes {
                 change.replacements.sort_by_key(|r| (r.range.start, r.range.end));
                 if change.replacements.windows(2).any(|two| two[1].range.start < two[0].range.end) {
-                    let (file, function) = (path.into(), function.path.clone());
-                    return Err(Error::Overlap { change: name(change.id), file, function });
+                    let (file, function) = (path.into(), functions[*at].path.clone());
+                    return Err(Error::Overlap { change: name(edits, change.id), file, function });
                 }
             }
-            let of_function = switch::switch(text, function, &changes).map_err(|(id, why)| {
-                let (file, function) = (path.into(), function.path.clone());
-                Error::Broken { change: name(id), file, function, why }
-            })?;
-            all.extend(of_function);
         }
-        // The order in which one function inserts at a place stays.
-        all.sort_by_key(|r| (r.range.start, r.range.end));
-        Ok(switch::apply(text, 0..text.len(), &all))
+        let words = Switch { ask: &|_| ASK.into(), reach: REACH };
+        let woven = woven::weave(text, &functions, &changed, 0, &words);
+        woven.map(|woven| woven.text).map_err(|broken| Error::Broken {
+            change: name(edits, broken.id),
+            file: path.into(),
+            function: broken.function,
+            why: broken.why,
+        })
     }
 
     /// Writes the files into a folder. What is there already and is the same is left alone.
@@ -204,6 +204,12 @@ impl Tree {
         }
         Ok(())
     }
+}
+
+/// The name of the change with a number.
+fn name(edits: &[(&Change, &Edit)], id: u32) -> String {
+    let of_id = edits.iter().find(|(change, _)| change.id == id);
+    of_id.map(|(change, _)| change.name.clone()).unwrap_or_default()
 }
 
 /// The function that an edit is in, and what it replaces.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use shootdown_weave::{Change, Edit, Error, Tree};
+use shootdown_weave::{Change, Changed, Edit, Error, Part, Replacement, Switch, Tree, Woven};
 
 const ROOT: &str = r#"//! A library.
 #![allow(dead_code)]
@@ -256,6 +256,48 @@ fn a_range_of_bytes_is_replaced() {
         tree().weave(&changes).unwrap(),
         "mutant::set(7); assert_eq!(double(2), 10); assert!(mutant::reached());",
     );
+}
+
+#[test]
+fn what_is_inserted_copies_nothing() {
+    let start = PLACES.find("if *n > 2").unwrap();
+    let insert = |text: &str| [Edit::span("lib.rs", "places", start..start, text)];
+    let changes = [change(1, insert("return sum;")), change(2, insert("sum += 4; "))];
+    let woven = Tree::from_files([("lib.rs", PLACES)]).weave(&changes).unwrap();
+    assert_eq!(woven.file(Path::new("lib.rs")).unwrap().matches("> 2").count(), 1);
+    let main = "let all = |id| { mutant::set(id); places(4, &[1, 3, 5]) };
+        assert_eq!((all(0), all(1), all(2)), (12, 0, 24));";
+    run("inserted", woven, main);
+}
+
+#[test]
+fn parts_of_a_text_are_known() {
+    let replace = |id, from: &str, to: &str| {
+        let start = PLACES.find(from).unwrap();
+        let range = start..start + from.len();
+        Changed { id, replacements: vec![Replacement { range, text: to.into() }] }
+    };
+    let changes = [
+        replace(3, "x > 3", "x > 33"),
+        replace(4, "sum += n;", "sum += 44;"),
+        replace(5, "if *n > 2 && x > 3 {\n            sum += n;\n        }", "sum = 55;"),
+        replace(6, "sum += n;", "sum += 66;"),
+    ];
+    let words = Switch { ask: &|choice| format!("asked({choice})"), reach: "" };
+    let woven = Woven::new(PLACES, &changes, 10, &words).unwrap().unwrap();
+    let part = |of: &str| woven.part(woven.text.find(of).unwrap());
+    let choices: Vec<_> = woven.choices().map(|(n, ids)| (n, ids.to_vec())).collect();
+    assert_eq!(choices, [(10, vec![5]), (11, vec![3]), (12, vec![4, 6])]);
+    assert_eq!(part("33"), Some(Part::Change(3)));
+    assert_eq!(part("44"), Some(Part::Change(4)));
+    assert_eq!(part("55"), Some(Part::Change(5)));
+    assert_eq!(part("66"), Some(Part::Change(6)));
+    assert_eq!(part("sum += n"), Some(Part::Original(12)));
+    assert_eq!(part("*n > 2"), Some(Part::Original(10)));
+    assert_eq!(part("let mut sum"), None);
+    for asked in ["asked(10)", "asked(11)", "asked(12)"] {
+        assert_eq!(woven.text.matches(asked).count(), 1);
+    }
 }
 
 #[test]
