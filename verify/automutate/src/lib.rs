@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`scope`] | says what is left out, and why |
 //! | [`generate`] | makes the mutants of a file |
-//! | [`weave`] | puts many of them into one text, behind a switch |
+//! | [`switch`] | is what a text that holds many of them asks which one is on |
 //! | [`tree`] | copies the workspace with woven libraries, and compiles it |
 //!
 //! What runs them is `shootdown check mutants --automatic`.
@@ -22,8 +22,8 @@
 pub mod generate;
 pub mod scope;
 pub mod source;
+pub mod switch;
 pub mod tree;
-pub mod weave;
 
 /// What can go wrong before a mutant runs.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,9 @@ pub enum Error {
         /// Why.
         error: syn::Error,
     },
+    /// A mutant that can't be woven into the source.
+    #[error("{0}")]
+    Weave(#[from] shootdown_weave::Error),
     /// The woven copy does not compile, and no mutant is to blame.
     #[error("the copy with mutants does not compile: {0}")]
     Compile(String),

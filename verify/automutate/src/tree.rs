@@ -1,9 +1,9 @@
 //! A copy of the workspace, with woven libraries in the place of the two.
 //!
 //! Mutants that do not compile are found by what the compiler says of the copy: an error in a
-//! mutant's body drops the mutant, one in the body of a function as it was (whose type no longer
-//! agrees with those of its mutants) drops all of the function. What is left is woven and compiled
-//! again, until nothing is said.
+//! mutant's text drops the mutant, one in the text that was there (which no longer fits beside those
+//! of its mutants) drops all that stand there. What is left is woven and compiled again, until
+//! nothing is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde::Deserialize;
-use shootdown_weave::WITHOUT_TABLE;
+use shootdown_weave::{Changed, Part, Replacement, Switch, WITHOUT_TABLE, Woven};
 
 use crate::Error;
-use crate::generate::Name;
+use crate::generate::{Edit, Name};
 use crate::source::{LIBRARIES, Source, files, read};
-use crate::weave::{Chosen, Part, Woven, root, weave};
+use crate::switch::{ask, root};
 
 /// What of a workspace is copied.
 const COPIED: [&str; 10] = [
@@ -39,8 +39,8 @@ pub struct Wanted {
     pub name: Name,
     /// The number that turns it on, from 1.
     pub number: u32,
-    /// The number of its function.
-    pub function: u32,
+    /// The number of the choice that it is an arm of, once it is woven.
+    pub choice: usize,
 }
 
 /// A copy of the workspace.
@@ -173,7 +173,16 @@ impl Tree {
     ) -> Result<Compiled, Error> {
         let mut compiled = Compiled::default();
         loop {
-            let woven = self.weave(sources, &wanted)?;
+            let woven = match self.weave(sources, &mut wanted)? {
+                Ok(woven) => woven,
+                Err(broken) => {
+                    let (gone, left) = wanted.into_iter().partition(|one| one.number == broken);
+                    let gone: Vec<Wanted> = gone;
+                    compiled.dropped.extend(gone.into_iter().map(|one| one.name));
+                    wanted = left;
+                    continue;
+                }
+            };
             compiled.rounds += 1;
             let (built, errors) = self.cargo(build)?;
             if let Some(programs) = built {
@@ -194,31 +203,52 @@ impl Tree {
         }
     }
 
-    /// Writes the libraries with mutants woven in.
+    /// Writes the libraries with mutants woven in, and notes where each one stands; or gives the
+    /// number of one that leaves no Rust.
     fn weave(
         &self,
         sources: &[Source],
-        wanted: &[Wanted],
-    ) -> Result<BTreeMap<PathBuf, Woven>, Error> {
-        let by_name: BTreeMap<&Name, &Wanted> = wanted.iter().map(|one| (&one.name, one)).collect();
-        let functions = wanted.iter().map(|one| one.function + 1).max().unwrap_or(0);
+        wanted: &mut [Wanted],
+    ) -> Result<Result<BTreeMap<PathBuf, Woven>, u32>, Error> {
+        let by_name: BTreeMap<&Name, u32> =
+            wanted.iter().map(|one| (&one.name, one.number)).collect();
+        let mut choices = 0;
+        let mut at: BTreeMap<u32, usize> = BTreeMap::new();
         let mut all = BTreeMap::new();
         for library in LIBRARIES {
-            let (from, to) = (library.src(&self.workspace), library.src(&self.root));
+            let from = library.src(&self.workspace);
             for file in files(&from)? {
                 let source = sources.iter().find(|s| s.library == library && s.file == file);
-                let mut woven = match source {
-                    Some(source) => weave(&source.text, &chosen(source, &by_name)),
-                    None => Woven { text: read(&from.join(&file))?, parts: Vec::new() },
+                let changes = source.map_or_else(Vec::new, |source| changes(source, &by_name));
+                let woven = if changes.is_empty() {
+                    Woven::from(read(&from.join(&file))?)
+                } else {
+                    let words = Switch { ask: &ask, reach: "" };
+                    let text = source.map_or("", |source| &source.text);
+                    match Woven::new(text, &changes, choices, &words)? {
+                        Ok(woven) => woven,
+                        Err(broken) => return Ok(Err(broken.id)),
+                    }
                 };
-                if file == "lib.rs" {
-                    woven.text = root(&woven.text, functions);
+                for (choice, ids) in woven.choices() {
+                    choices = choice + 1;
+                    at.extend(ids.iter().map(|id| (*id, choice)));
                 }
-                write(&to.join(&file), woven.text.as_bytes())?;
                 all.insert(Path::new(library.folder).join("src").join(&file), woven);
             }
         }
-        Ok(all)
+        for library in LIBRARIES {
+            if let Some(lib) = all.get_mut(&Path::new(library.folder).join("src/lib.rs")) {
+                lib.text = root(&lib.text, choices);
+            }
+        }
+        for (file, woven) in &all {
+            write(&self.root.join(file), woven.text.as_bytes())?;
+        }
+        for one in wanted {
+            one.choice = at.get(&one.number).copied().unwrap_or_default();
+        }
+        Ok(Ok(all))
     }
 
     /// Runs cargo in the copy: the programs that it has built, if it succeeds, and what the
@@ -256,21 +286,15 @@ impl Tree {
     }
 }
 
-/// The functions of a source that have wanted mutants.
-fn chosen<'a>(source: &'a Source, wanted: &BTreeMap<&Name, &Wanted>) -> Vec<Chosen<'a>> {
-    let mut all = Vec::new();
-    for mutated in &source.functions {
-        let ours = mutated.mutants.iter().filter_map(|m| wanted.get(&m.name).map(|one| (*one, m)));
-        let mutants: Vec<_> = ours.collect();
-        if let Some((first, _)) = mutants.first() {
-            all.push(Chosen {
-                function: &mutated.function,
-                number: first.function,
-                mutants: mutants.iter().map(|(one, m)| (one.number, *m)).collect(),
-            });
-        }
-    }
-    all
+/// The wanted mutants of a source, as what they replace.
+fn changes(source: &Source, wanted: &BTreeMap<&Name, u32>) -> Vec<Changed> {
+    let mutants = source.functions.iter().flat_map(|mutated| &mutated.mutants);
+    let changed = mutants.filter_map(|mutant| {
+        let replace = |edit: &Edit| Replacement { range: edit.at.clone(), text: edit.text.clone() };
+        let replacements = mutant.edits.iter().map(replace).collect();
+        wanted.get(&mutant.name).map(|id| Changed { id: *id, replacements })
+    });
+    changed.collect()
 }
 
 /// A line of cargo.
@@ -341,18 +365,18 @@ fn blame(
             woven.iter().find(|(of, _)| file.ends_with(of))?.1.part(place.byte_start)
         });
         match parts.clone().next() {
-            Some(Part::Mutant(number)) => {
+            Some(Part::Change(number)) => {
                 blamed.insert(number);
             }
-            Some(Part::Whole(function)) => {
+            Some(Part::Original(choice)) => {
                 let mutants: Vec<u32> = parts
                     .filter_map(|part| match part {
-                        Part::Mutant(number) => Some(number),
-                        Part::Whole(_) => None,
+                        Part::Change(number) => Some(number),
+                        Part::Original(_) => None,
                     })
                     .collect();
                 if mutants.is_empty() {
-                    let all = wanted.iter().filter(|one| one.function == function);
+                    let all = wanted.iter().filter(|one| one.choice == choice);
                     blamed.extend(all.map(|one| one.number));
                 }
                 blamed.extend(mutants);

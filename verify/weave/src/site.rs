@@ -256,6 +256,40 @@ impl<'ast> Visit<'ast> for Sites {
     fn visit_item(&mut self, _: &'ast syn::Item) {}
 }
 
+/// Would it be one operand of `&&` without parentheses? An edit that ends with it, as `x < y || true`, changes
+/// more than the operand.
+pub(crate) fn binds_as_operand(expression: &Expr) -> bool {
+    match expression {
+        Expr::Binary(operation) => matches!(
+            operation.op,
+            BinOp::Add(_)
+                | BinOp::Sub(_)
+                | BinOp::Mul(_)
+                | BinOp::Div(_)
+                | BinOp::Rem(_)
+                | BinOp::And(_)
+                | BinOp::BitXor(_)
+                | BinOp::BitAnd(_)
+                | BinOp::BitOr(_)
+                | BinOp::Shl(_)
+                | BinOp::Shr(_)
+                | BinOp::Eq(_)
+                | BinOp::Lt(_)
+                | BinOp::Le(_)
+                | BinOp::Ne(_)
+                | BinOp::Ge(_)
+                | BinOp::Gt(_)
+        ),
+        Expr::Assign(_)
+        | Expr::Range(_)
+        | Expr::Closure(_)
+        | Expr::Return(_)
+        | Expr::Break(_)
+        | Expr::Let(_) => false,
+        _ => true,
+    }
+}
+
 /// Is there a `let` in a condition?
 struct Declares(bool);
 

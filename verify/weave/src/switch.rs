@@ -8,7 +8,7 @@ use proc_macro2::TokenStream;
 use syn::{Block, Expr};
 
 use crate::function::Function;
-use crate::site::{Kind, Site, are_plain, are_whole};
+use crate::site::{Kind, Site, are_plain, are_whole, binds_as_operand};
 
 /// Text in place of a range of bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,7 +121,8 @@ fn site(text: &str, function: &Function, change: &Changed) -> Result<Site, Strin
     let fits = |site: &Site| {
         let text = apply(text, site.range.clone(), &change.replacements);
         let is_same = match site.kind {
-            Kind::Value | Kind::Enclosed => syn::parse_str::<Expr>(&text).map(|_| true),
+            Kind::Value => syn::parse_str::<Expr>(&text).map(|_| true),
+            Kind::Enclosed => syn::parse_str::<Expr>(&text).map(|e| binds_as_operand(&e)),
             Kind::Block => syn::parse_str::<Block>(&text).map(|_| true),
             Kind::Statements => {
                 let block = syn::parse_str::<Block>(&format!("{{{text}}}"));

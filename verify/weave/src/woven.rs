@@ -29,6 +29,13 @@ pub struct Broken {
     pub why: String,
 }
 
+impl From<String> for Woven {
+    /// A text without changes.
+    fn from(text: String) -> Self {
+        Self { text, ..Self::default() }
+    }
+}
+
 impl Woven {
     /// A text with changes in it. Choices are numbered from `first`.
     ///

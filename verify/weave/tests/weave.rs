@@ -181,6 +181,8 @@ fn a_choice_stands_where_the_edit_is() {
         change(2, [edit("n % 2 == 1", "n % 2 == 0")]),
         change(3, [edit("x > 3", "x > 5")]),
         change(4, [edit("sum += n;", "")]),
+        // More than the operand: `&&` binds before `||`.
+        change(12, [edit("x > 3", "x > 33 || *n == 1")]),
         change(5, [edit("x > 9", "x < 9")]),
         change(6, [edit("0 => sum,", "0 => 7,")]),
         // First and second statement, second and third: they cross.
@@ -218,6 +220,7 @@ fn a_choice_stands_where_the_edit_is() {
         assert_eq!(all(9), (16, 9, 100, 1));
         assert_eq!(all(10), (16, 6, 100, 1));
         assert_eq!(all(11), (1, 0, 100, 1));
+        assert_eq!(all(12), (5, 1, 100, 1));
         "#,
     );
 }

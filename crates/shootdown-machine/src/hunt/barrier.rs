@@ -23,6 +23,7 @@ pub fn on_cpu(cpu: CpuId) {
             h.witness("barrier-on-another");
         }
         h.saw(0xba44 ^ (cpu.index() as u64) << 16);
+        h.works(|work| work.interrupts += 1);
         h.note(|| format!("makes {cpu} pass a barrier"));
     });
 }

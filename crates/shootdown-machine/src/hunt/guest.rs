@@ -105,6 +105,7 @@ pub fn forget_on(target: CpuId, what: Forget) {
         #[allow(clippy::cast_possible_truncation)] // at most MAX_CPUS
         let to = target.0 as u8;
         h.saw(0xf049 ^ u64::from(to) << 16);
+        h.works(|work| work.remote += 1);
         h.note(|| format!("has the hypervisor make {target} forget {what:?}"));
         h.drain(h.current);
         h.drain(to);

@@ -213,6 +213,7 @@ pub fn rmw(addr: usize, old: u64, new: Option<u64>) {
         let (cpu, location, order) = (h.current, h.me().location, h.me().order);
         h.memory.settle(location, old);
         h.memory.rmw(cpu, location, new, order);
+        h.works(|work| work.updates += 1);
         if let Some(new) = new {
             h.meant(addr, old, new);
             h.io_written(addr, new);
@@ -256,7 +257,10 @@ pub fn fence(order: Ordering) {
             });
         }
     }
-    with(|h| h.note(|| format!("fence ({order:?})")));
+    with(|h| {
+        h.works(|work| work.fences += 1);
+        h.note(|| format!("fence ({order:?})"));
+    });
 }
 
 /// What is in a cell is about to be used by whoever is alone with it. That is no step, since entering the cell was one; but what

@@ -197,6 +197,7 @@ pub fn kick(target: CpuId) -> bool {
         let how = if failed { "fails to interrupt" } else { "interrupts" };
         h.note(|| format!("{how} {target}"));
         if !failed {
+            h.works(|work| work.interrupts += 1);
             h.raise(to);
         }
     });
@@ -372,6 +373,7 @@ pub fn load_root(root: TableId, tag: Tag, keep: bool) {
             h.witness("interrupt-crosses-switch");
         }
         h.saw(0x1084 ^ u64::from(root.0) << 16 ^ u64::from(tag.0) << 32 ^ u64::from(keep));
+        h.works(|work| work.whole += u64::from(!keep));
         let how = if keep { "keeping its entries" } else { "empty" };
         h.note(|| format!("loads {root} under tag {}, {how}", tag.0));
         h.mmu.load(&h.memory, h.current, root, tag, keep);
@@ -431,6 +433,11 @@ fn remove(target: Target, reach: Reach) {
     with(|h| {
         h.drain(h.current);
         h.saw(if reach == Reach::Local { 0x1417 } else { 0x1418 });
+        h.works(|work| {
+            work.invalidations += 1;
+            work.whole += u64::from(matches!(target, Target::Tag(_) | Target::Everything));
+            work.remote += u64::from(reach != Reach::Local);
+        });
         h.note(|| {
             let everywhere = if reach == Reach::Local { "" } else { " on every CPU" };
             let what = match target {

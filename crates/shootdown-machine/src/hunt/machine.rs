@@ -21,7 +21,7 @@ use super::iommu::Iommu;
 use super::memory::{FENCES, Location, MAX_CPUS, SharedMemory, mix};
 use super::mmu::Mmu;
 use super::powers::Powers;
-use super::{Bounds, End, Event, Outcome, Sharing, World};
+use super::{Bounds, End, Event, Outcome, Sharing, Work, World};
 use crate::hostile::{Descriptor, Word};
 use crate::oracle::{Breach, Invariant};
 
@@ -119,6 +119,7 @@ pub(super) struct Hunt {
     pub steps: u64,
     pub end: Option<End>,
     pub events: Vec<Event>,
+    pub work: Work,
     pub witnesses: Vec<&'static str>,
     world: *const dyn World,
     chooser: *mut dyn Chooser,
@@ -258,6 +259,7 @@ fn run_with(
         steps: 0,
         end: None,
         events: Vec::new(),
+        work: Work::default(),
         witnesses: Vec::new(),
         world,
         chooser,
@@ -302,6 +304,7 @@ fn run_with(
         choices: hunt.choices,
         witnesses: hunt.witnesses,
         state,
+        work: Work { steps: hunt.steps, ..hunt.work },
         events: hunt.events,
     }
 }
@@ -408,6 +411,14 @@ impl Hunt {
     pub fn saw(&mut self, what: u64) {
         let me = self.me();
         me.history = mix(me.history ^ what);
+    }
+
+    /// Adds to what the machine had to do. What happens while the world boots is no part of it.
+    #[inline]
+    pub fn works(&mut self, add: impl FnOnce(&mut Work)) {
+        if self.running {
+            add(&mut self.work);
+        }
     }
 
     /// Tells the story, if it is recorded. What the hardware does while the world boots is no part of it.

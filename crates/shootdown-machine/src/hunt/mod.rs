@@ -43,12 +43,14 @@ mod setup;
 mod sharing;
 #[cfg(test)]
 mod tests;
+mod work;
 
 pub use choice::{Actor, Candidate, Chooser, Decision, Footprint, Point};
 pub use machine::{run, run_sharing};
 pub use memory::MAX_CPUS;
 pub use powers::{Memory, Power, Powers};
 pub use sharing::Sharing;
+pub use work::Work;
 
 use shootdown::CpuId;
 
@@ -144,6 +146,8 @@ pub struct Outcome {
     pub witnesses: Vec<&'static str>,
     /// Hash of the final state, where the chooser wants states; otherwise 0.
     pub state: u64,
+    /// How much the machine had to do.
+    pub work: Work,
     /// What happened, if it was recorded.
     pub events: Vec<Event>,
 }

@@ -10,6 +10,7 @@ use std::thread;
 use shootdown_automutate::generate::Mutant;
 use shootdown_automutate::source::Source;
 use shootdown_automutate::tree::{Build, Compiled, Tree, Wanted};
+use shootdown_machine::hunt::Work;
 
 use super::hunts::Worlds;
 use super::process::{Ended, Program, SILENCE};
@@ -40,13 +41,19 @@ pub struct Campaign {
     worker: PathBuf,
     settings: Settings,
     hunts: Vec<(String, Worlds)>,
-    /// Hunts that reach a function, by its number.
-    reach: BTreeMap<u32, Vec<usize>>,
+    /// Hunts that come by a choice, by its number.
+    reach: BTreeMap<usize, Vec<usize>>,
     /// What each hunt sees as it is.
     seen: Vec<BTreeMap<String, u64>>,
+    /// What each hunt has the machine do as it is.
+    work: Vec<Vec<Work>>,
     /// Hunts that were run in a stage as it is: nothing objects.
     controlled: Mutex<BTreeSet<(usize, usize)>>,
 }
+
+/// The stage before which the work is compared: what breaks a promise has broken it by then as a rule, and what
+/// follows takes long.
+const WORK: usize = 2;
 
 /// Stages that a mutant is tried in which no hunt is expected to kill.
 const A_LOOK: usize = 2;
@@ -114,28 +121,25 @@ impl Campaign {
             hunts: Vec::new(),
             reach: BTreeMap::new(),
             seen: Vec::new(),
+            work: Vec::new(),
             controlled: Mutex::default(),
         };
         campaign.look(progress)?;
         Ok(campaign)
     }
 
-    fn program(&self, stage: usize, hunts: &[usize]) -> Program {
-        let hunts: Vec<String> = hunts.iter().map(usize::to_string).collect();
-        let (seed, stage) = (self.settings.seed.to_string(), stage.to_string());
-        let arguments = vec!["hunt".into(), seed, stage, hunts.join(",")];
+    fn worker(&self, arguments: Vec<String>) -> Program {
         Program { path: self.worker.clone(), arguments, folder: None, silence: SILENCE }
+    }
+
+    fn program(&self, stage: usize, hunts: &[usize]) -> Program {
+        let (seed, stage) = (self.settings.seed.to_string(), stage.to_string());
+        self.worker(vec!["hunt".into(), seed, stage, list_of(hunts)])
     }
 
     /// Runs every hunt without a mutant: nothing may object, and what it reaches and sees is kept.
     fn look(&mut self, progress: &Progress) -> Result<(), LabError> {
-        let list = Program {
-            path: self.worker.clone(),
-            arguments: vec!["hunts".into()],
-            folder: None,
-            silence: SILENCE,
-        };
-        list.lines(0, None, |line| {
+        self.worker(vec!["hunts".into()]).lines(0, None, |line| {
             if let Line::Hunt { name, chance } = line {
                 self.hunts.push((name, if chance { Worlds::Chance } else { Worlds::Fixed }));
             }
@@ -152,15 +156,44 @@ impl Campaign {
         });
         for (hunt, look) in looks.into_iter().enumerate() {
             let (reached, seen) = look?;
-            for function in reached {
-                self.reach.entry(function).or_default().push(hunt);
+            for choice in reached {
+                self.reach.entry(choice).or_default().push(hunt);
             }
             self.seen.push(seen);
         }
+        let all: Vec<usize> = (0..self.hunts.len()).collect();
+        let arguments = vec!["work".into(), self.settings.seed.to_string(), list_of(&all)];
+        let mut work = vec![Vec::new(); all.len()];
+        self.worker(arguments).lines(0, None, |line| {
+            if let Line::Worked { hunt, work: of } = line {
+                work[hunt] = of;
+            }
+        })?;
+        self.work = work;
         Ok(())
     }
 
-    fn look_at(&self, hunt: usize) -> Result<(Vec<u32>, BTreeMap<String, u64>), LabError> {
+    /// What hunts have the machine do with a mutant, and do not have it do without.
+    fn more_work(&self, mutant: u32, hunts: &[usize]) -> Result<Option<(usize, String)>, LabError> {
+        let arguments = vec!["work".into(), self.settings.seed.to_string(), list_of(hunts)];
+        let mut more = None;
+        let mut at = hunts[0];
+        let ended = self.worker(arguments).lines(mutant, None, |line| match line {
+            Line::Alive(hunt) => at = hunt,
+            Line::Worked { hunt, work } => {
+                let mut both = work.iter().zip(&self.work[hunt]);
+                let found = both.find_map(|(now, usual)| now.more_than(usual));
+                let found =
+                    found.map(|(what, usual, now)| format!("{now} {what} instead of {usual}"));
+                more = more.take().or(found.map(|text| (hunt, text)));
+            }
+            _ => {}
+        })?;
+        let never = || (at, "never ends, and takes no step".to_owned());
+        Ok(more.or_else(|| (ended == Ended::Hangs).then(never)))
+    }
+
+    fn look_at(&self, hunt: usize) -> Result<(Vec<usize>, BTreeMap<String, u64>), LabError> {
         let worlds = self.hunts[hunt].1;
         let stage = CONTROL.iter().find(|(of, _)| *of == worlds).map_or(0, |(_, stage)| *stage);
         let notes = self.worker.with_extension(format!("reached-{hunt}"));
@@ -168,7 +201,7 @@ impl Campaign {
         let seen = self.control(hunt, stage, Some(&notes))?;
         let text = fs::read_to_string(&notes).unwrap_or_default();
         let _ = fs::remove_file(&notes);
-        let mut reached: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        let mut reached: Vec<usize> = text.lines().filter_map(|line| line.parse().ok()).collect();
         reached.sort_unstable();
         reached.dedup();
         Ok((reached, seen))
@@ -245,11 +278,19 @@ impl Campaign {
             hash: mutant.hash,
             change: mutant.change.clone(),
         };
-        let Some(hunts) = self.reach.get(&wanted.function) else {
+        let Some(hunts) = self.reach.get(&wanted.choice) else {
             row.objection = "no hunt comes by".to_owned();
             return Ok(row);
         };
         for (stage, of) in STAGES.iter().enumerate().take(stages) {
+            if stage == WORK
+                && let Some((hunt, more)) = self.more_work(wanted.number, hunts)?
+            {
+                row.stage = Some("work".to_owned());
+                row.by.clone_from(&self.hunts[hunt].0);
+                row.objection = more;
+                return Ok(row);
+            }
             let hunts: Vec<usize> =
                 hunts.iter().copied().filter(|hunt| self.hunts[*hunt].1 == of.worlds).collect();
             if hunts.is_empty() {
@@ -267,7 +308,7 @@ impl Campaign {
                         killed =
                             killed.take().or_else(|| objection.or_else(missed).map(|o| (hunt, o)));
                     }
-                    Line::Hunt { .. } => {}
+                    Line::Hunt { .. } | Line::Worked { .. } => {}
                 })?;
             let killed = killed.or_else(|| match ended {
                 Ended::Done => None,
@@ -306,6 +347,11 @@ impl Drop for Campaign {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.worker);
     }
+}
+
+/// Numbers as a worker takes them.
+fn list_of(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Does something for each of so many numbers, with some threads, and gives back the results in

@@ -83,17 +83,17 @@ fn workspace() -> Result<PathBuf, LabError> {
     })
 }
 
-/// Every mutant of the sources with its function's number.
-fn number(sources: &[Source]) -> Vec<(u32, &Mutant)> {
+/// Every mutant of the sources.
+fn mutants(sources: &[Source]) -> Vec<&Mutant> {
     let functions = sources.iter().flat_map(|source| &source.functions);
-    (0..).zip(functions).flat_map(|(n, one)| one.mutants.iter().map(move |m| (n, m))).collect()
+    functions.flat_map(|one| &one.mutants).collect()
 }
 
 /// A sample by seed: each mutant has a number by chance that follows from its name, and the lowest
 /// are taken, so that the sample changes little when the libraries do.
-fn sample(mut all: Vec<(u32, &Mutant)>, seed: u64, size: usize) -> Vec<(u32, &Mutant)> {
+fn sample(mut all: Vec<&Mutant>, seed: u64, size: usize) -> Vec<&Mutant> {
     let drawn = |m: &Mutant| chance(seed, super::seed_for(seed, &m.name.to_string()));
-    all.sort_by_cached_key(|(_, mutant)| (drawn(mutant), mutant.name.clone()));
+    all.sort_by_cached_key(|mutant| (drawn(mutant), mutant.name.clone()));
     all.truncate(size);
     all
 }
@@ -102,7 +102,7 @@ fn sample(mut all: Vec<(u32, &Mutant)>, seed: u64, size: usize) -> Vec<(u32, &Mu
 const SPARE: usize = 2;
 
 /// Mutants of one binary: more take too long to compile.
-const TOGETHER: usize = 700;
+const TOGETHER: usize = 4_000;
 
 /// Makes mutants, hunts them, and says what came of it.
 ///
@@ -121,7 +121,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     let file = folder.join("shootdown.csv");
     let known = results::read(&file)?;
 
-    let all = number(&sources);
+    let all = mutants(&sources);
     let generated = all.len();
     let among = options.among.as_deref().unwrap_or_default();
     let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
@@ -133,7 +133,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             && (recorded || !options.recorded)
             && (row.is_none() || !options.record)
     };
-    let chosen: Vec<_> = all.into_iter().filter(|(_, m)| is_wanted(m)).collect();
+    let chosen: Vec<_> = all.into_iter().filter(|m| is_wanted(m)).collect();
     if chosen.is_empty() {
         return Err(LabError::bad(format!(
             "of {generated} mutants none is left that begins with `{among}` and is asked for; \
@@ -166,11 +166,11 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     let (mut dropped, mut left) = (0, size);
     for part in chosen.chunks(TOGETHER) {
         let progress = Progress::new("automatic", 1);
-        let numbered: BTreeMap<u32, (u32, &Mutant)> = (1..).zip(part.iter().copied()).collect();
-        let wanted = numbered.iter().map(|(number, (function, mutant))| Wanted {
+        let numbered: BTreeMap<u32, &Mutant> = (1..).zip(part.iter().copied()).collect();
+        let wanted = numbered.iter().map(|(number, mutant)| Wanted {
             name: mutant.name.clone(),
             number: *number,
-            function: *function,
+            choice: 0,
         });
         let campaign = Campaign::begin(
             &tree,
@@ -182,12 +182,11 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         )?;
         dropped += campaign.compiled.dropped.len();
         left -= campaign.compiled.wanted.len();
-        let mutants = numbered.iter().map(|(number, (_, mutant))| (*number, *mutant)).collect();
         let elsewhere = |m: &Mutant| {
             let name = m.name.to_string();
             argued.contains_key(&name) || recorded.get(&name).is_some_and(|row| row.hash == m.hash)
         };
-        let rows = campaign.hunt(&mutants, elsewhere, &progress, |row| {
+        let rows = campaign.hunt(&numbered, elsewhere, &progress, |row| {
             let mut report = report.lock().unwrap_or_else(|e| e.into_inner());
             if row.stage.is_some() {
                 report.take(row, &progress);
@@ -200,7 +199,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         })?;
         let survivors = rows.into_iter().filter(|row| row.stage.is_none());
         let numbers: BTreeMap<String, u32> =
-            numbered.iter().map(|(number, (_, m))| (m.name.to_string(), *number)).collect();
+            numbered.iter().map(|(number, m)| (m.name.to_string(), *number)).collect();
         let mut survivors: BTreeMap<u32, Row> =
             survivors.map(|row| (numbers[&row.mutant], row)).collect();
         if !options.tests {
@@ -258,14 +257,14 @@ pub fn run(options: &Options) -> Result<(), LabError> {
 /// Of what compiles, as many as are left to try: those that the seed draws first.
 fn sample_of(
     compiled: Vec<Wanted>,
-    numbered: &BTreeMap<u32, (u32, &Mutant)>,
+    numbered: &BTreeMap<u32, &Mutant>,
     seed: u64,
     size: usize,
 ) -> Vec<Wanted> {
-    let mutants = compiled.iter().map(|wanted| (wanted.number, numbered[&wanted.number].1));
-    let taken: BTreeSet<u32> =
-        sample(mutants.collect(), seed, size).into_iter().map(|(number, _)| number).collect();
-    compiled.into_iter().filter(|wanted| taken.contains(&wanted.number)).collect()
+    let mutants = compiled.iter().map(|wanted| numbered[&wanted.number]);
+    let taken: BTreeSet<_> =
+        sample(mutants.collect(), seed, size).into_iter().map(|m| &m.name).collect();
+    compiled.into_iter().filter(|wanted| taken.contains(&wanted.name)).collect()
 }
 
 struct Report<'a> {
@@ -371,13 +370,13 @@ mod checks {
         let text = fs::read_to_string(workspace.join("verify/automatic/scope.toml")).unwrap();
         let sources = sources(&workspace, &Scope::new(&text).unwrap()).unwrap();
         let names = |seed, size| -> Vec<String> {
-            sample(number(&sources), seed, size).iter().map(|(_, m)| m.name.to_string()).collect()
+            sample(mutants(&sources), seed, size).iter().map(|m| m.name.to_string()).collect()
         };
         assert_eq!(names(1, 60), names(1, 60));
         assert_ne!(names(1, 60), names(2, 60));
         assert_eq!(names(1, 60), names(1, 80)[..60], "a larger sample begins with the smaller one");
         let all: BTreeSet<String> = names(1, usize::MAX).into_iter().collect();
-        assert_eq!(all.len(), number(&sources).len(), "every mutant has a name of its own");
+        assert_eq!(all.len(), mutants(&sources).len(), "every mutant has a name of its own");
         assert!(all.len() > 5_000, "{}", all.len());
     }
 }

@@ -8,13 +8,13 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use shootdown_automutate::weave::{REACHED, SWITCH};
+use shootdown_automutate::switch::{REACHED, SWITCH};
 
 use super::worker::Line;
 use crate::LabError;
 
-/// How long a worker may say nothing: a hundred times what 64 schedules take.
-pub const SILENCE: Duration = Duration::from_secs(30);
+/// How long a worker may compute and say nothing: many times what 64 schedules take.
+pub const SILENCE: Duration = Duration::from_secs(8);
 
 /// Who has used no CPU for so many times as long waits for what never comes, or for a very busy
 /// host.

@@ -1,7 +1,8 @@
-//! Which hunts are tried on a mutant, in which order and for how long: the cheapest first.
+//! Which hunts are tried on a mutant, in which order and for how long: the cheapest first; and what they have
+//! the machine do.
 
-use shootdown_machine::hunt::schedule::{Freezing, Strategy};
-use shootdown_machine::hunt::{End, Outcome, Power};
+use shootdown_machine::hunt::schedule::{Freezing, Replay, Strategy};
+use shootdown_machine::hunt::{End, Outcome, Power, Work};
 
 use super::hunts::{Hunt, Worlds};
 use crate::check::hunted::{self, Seen, named};
@@ -37,6 +38,25 @@ const DEPTH: u32 = 3;
 
 /// After so many schedules a worker says that it is alive.
 const SIGN_OF_LIFE: u64 = 64;
+
+/// What a hunt has the machine do in the plain order of things, where every CPU goes on until it waits: a
+/// schedule that a mutant changes only by what it does itself. For a hunt that makes worlds by chance, in the
+/// first few of them.
+#[must_use]
+pub fn work(hunt: &Hunt, seed: u64) -> Vec<Work> {
+    let settings = Settings { seed, ..Settings::default() };
+    let seed = seed_for(seed, &hunt.name);
+    let worlds = match hunt.worlds {
+        Worlds::Fixed => vec![None],
+        Worlds::Chance => (0..MEASURED).map(|index| Some(chance(seed, index))).collect(),
+    };
+    let of =
+        |world| hunted::Hunt::new(hunt.scene(), &settings, world).run(&mut Replay::new(&[])).work;
+    worlds.into_iter().map(of).collect()
+}
+
+/// Worlds by chance whose work is measured.
+const MEASURED: u64 = 12;
 
 /// What came of a hunt.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

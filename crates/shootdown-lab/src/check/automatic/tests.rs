@@ -78,7 +78,7 @@ pub struct Killed {
 struct Whole {
     program: Program,
     name: String,
-    reached: BTreeSet<u32>,
+    reached: BTreeSet<usize>,
     fail: BTreeSet<String>,
 }
 
@@ -109,7 +109,7 @@ pub fn kill(
     let killed = side_by_side(threads, compiled.wanted.len(), |at| {
         let one = &compiled.wanted[at];
         progress.step();
-        let reaching = whole.iter().filter(|w| w.reached.contains(&one.function));
+        let reaching = whole.iter().filter(|w| w.reached.contains(&one.choice));
         let mut killed = reaching.map(|whole| whole.objection(one.number));
         let found = killed.find_map(Result::transpose);
         found.transpose().map(|killed| killed.map(|killed| (one.number, killed)))

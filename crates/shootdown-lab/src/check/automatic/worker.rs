@@ -8,13 +8,16 @@
 //! |---|---|
 //! | `hunts` | each hunt: its sort and its name |
 //! | `hunt SEED STAGE NUMBER,..` | what these hunts come to in a stage, until one objects |
+//! | `work SEED NUMBER,..` | what these hunts have the machine do |
 //!
 //! A line is JSON ([`Line`]).
 
 use std::io::Write;
+use std::num::ParseIntError;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
+use shootdown_machine::hunt::Work;
 
 use super::hunts::{self, Worlds};
 use super::stages::{self, STAGES};
@@ -43,6 +46,13 @@ pub enum Line {
         /// What was seen, of what must be.
         seen: Vec<(String, u64)>,
     },
+    /// What a hunt has the machine do.
+    Worked {
+        /// Which.
+        hunt: usize,
+        /// In each of its worlds that are measured.
+        work: Vec<Work>,
+    },
 }
 
 fn say(line: &Line) {
@@ -66,12 +76,16 @@ pub fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        ["hunt", seed, stage, numbers] => {
-            let numbers = numbers.split(',').map(str::parse).collect::<Result<Vec<usize>, _>>();
-            let (Ok(seed), Ok(stage), Ok(numbers)) = (seed.parse(), stage.parse(), numbers) else {
+        ["hunt", seed, stage, hunts] => {
+            let (Ok(seed), Ok(stage), Ok(hunts)) = (seed.parse(), stage.parse(), numbers(hunts))
+            else {
                 return usage();
             };
-            hunt(seed, stage, &numbers)
+            hunt(seed, stage, &hunts)
+        }
+        ["work", seed, hunts] => {
+            let (Ok(seed), Ok(hunts)) = (seed.parse(), numbers(hunts)) else { return usage() };
+            work(seed, &hunts)
         }
         _ => usage(),
     }
@@ -80,6 +94,20 @@ pub fn main() -> ExitCode {
 fn usage() -> ExitCode {
     eprintln!("this is started by `shootdown check mutants --automatic`");
     ExitCode::from(2)
+}
+
+fn numbers(text: &str) -> Result<Vec<usize>, ParseIntError> {
+    text.split(',').map(str::parse).collect()
+}
+
+fn work(seed: u64, numbers: &[usize]) -> ExitCode {
+    let hunts = hunts::all();
+    for number in numbers {
+        let Some(hunt) = hunts.get(*number) else { return usage() };
+        say(&Line::Alive(*number));
+        say(&Line::Worked { hunt: *number, work: stages::work(hunt, seed) });
+    }
+    ExitCode::SUCCESS
 }
 
 fn hunt(seed: u64, stage: usize, numbers: &[usize]) -> ExitCode {

@@ -52,6 +52,7 @@ pub fn submit(unit: usize, commands: &[Command]) -> Result<Ticket, QueueError> {
     with(|h| {
         let ticket = h.iommu.submit(unit, commands, executed);
         h.saw(0x5b17 ^ ticket.0 << 16 ^ (unit as u64) << 8);
+        h.works(|work| work.commands += commands.len() as u64);
         let when = if executed { "" } else { ", which it takes late" };
         if !executed {
             h.witness("command-taken-late");

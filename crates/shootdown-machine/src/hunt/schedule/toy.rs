@@ -203,6 +203,7 @@ impl Toy {
             choices: run.choices,
             witnesses: Vec::new(),
             state: hash(&s),
+            work: crate::hunt::Work::default(),
             events: Vec::new(),
         }
     }
