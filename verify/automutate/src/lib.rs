@@ -14,12 +14,14 @@
 //! |---|---|
 //! | [`scope`] | says what is left out, and why |
 //! | [`generate`] | makes the mutants of a file |
+//! | [`probes`] | finds what no hunt runs |
 //! | [`switch`] | is what a text that holds many of them asks which one is on |
 //! | [`tree`] | copies the workspace with woven libraries, and compiles it |
 //!
 //! What runs them is `shootdown check mutants --automatic`.
 
 pub mod generate;
+pub mod probes;
 pub mod scope;
 pub mod source;
 pub mod switch;

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
-use crate::generate::{Mutated, generate};
+use crate::generate::{Mutated, functions_of, generate};
+use crate::probes::Probed;
 use crate::scope::Scope;
 
 /// A library, and where its source is below the workspace.
@@ -41,6 +42,8 @@ pub struct Source {
     pub text: String,
     /// Its functions that have mutants.
     pub functions: Vec<Mutated>,
+    /// The text that mutants are put into.
+    pub probed: Probed,
 }
 
 pub(crate) fn read(path: &Path) -> Result<String, Error> {
@@ -65,12 +68,13 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// All sources of a workspace that the scope keeps, with their mutants.
+/// All sources of a workspace that the scope keeps, with their mutants; and with probes, numbered
+/// from 0 through all of them, where they are wanted.
 ///
 /// # Errors
 /// A file that can't be read or parsed.
-pub fn sources(workspace: &Path, scope: &Scope) -> Result<Vec<Source>, Error> {
-    let mut all = Vec::new();
+pub fn sources(workspace: &Path, scope: &Scope, probes: bool) -> Result<Vec<Source>, Error> {
+    let (mut all, mut first): (Vec<Source>, usize) = (Vec::new(), 0);
     for library in LIBRARIES {
         let src = library.src(workspace);
         for file in files(&src)? {
@@ -80,10 +84,17 @@ pub fn sources(workspace: &Path, scope: &Scope) -> Result<Vec<Source>, Error> {
             }
             let path = src.join(&file);
             let text = read(&path)?;
-            let functions = generate(library.name, &file, &text, scope)
-                .map_err(|error| Error::Syntax { path: path.display().to_string(), error })?;
-            if !functions.is_empty() {
-                all.push(Source { library, file, text, functions });
+            let syntax = |error| Error::Syntax { path: path.display().to_string(), error };
+            let parsed = syn::parse_file(&text).map_err(syntax)?;
+            let functions = generate(library.name, &file, &text, &parsed, scope);
+            let keeps =
+                |name: &str| probes && !scope.leaves_out_function(library.name, &file, name);
+            let probed: Vec<_> =
+                functions_of(&parsed).into_iter().filter(|(f, _)| keeps(&f.name)).collect();
+            let probed = Probed::new(&text, probed.iter().map(|(f, block)| (f, *block)), first);
+            first += probed.probes.len();
+            if !functions.is_empty() || !probed.probes.is_empty() {
+                all.push(Source { library, file, text, functions, probed });
             }
         }
     }

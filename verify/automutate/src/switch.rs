@@ -51,6 +51,14 @@ pub mod automatic {
         SELECTED.load(Ordering::Relaxed)
     }
 
+    /// Notes that something is come by.
+    #[inline]
+    pub fn probe(number: usize) {
+        if !REACHED[number].load(Ordering::Relaxed) {
+            reached(number);
+        }
+    }
+
     #[cold]
     fn reached(choice: usize) {
         if REACHED[choice].swap(true, Ordering::Relaxed) {

@@ -212,26 +212,25 @@ impl Tree {
     ) -> Result<Result<BTreeMap<PathBuf, Woven>, u32>, Error> {
         let by_name: BTreeMap<&Name, u32> =
             wanted.iter().map(|one| (&one.name, one.number)).collect();
-        let mut choices = 0;
+        let mut numbers = sources.iter().map(|source| source.probed.probes.len()).sum();
         let mut at: BTreeMap<u32, usize> = BTreeMap::new();
         let mut all = BTreeMap::new();
         for library in LIBRARIES {
             let from = library.src(&self.workspace);
             for file in files(&from)? {
                 let source = sources.iter().find(|s| s.library == library && s.file == file);
-                let changes = source.map_or_else(Vec::new, |source| changes(source, &by_name));
-                let woven = if changes.is_empty() {
-                    Woven::from(read(&from.join(&file))?)
-                } else {
+                let woven = if let Some(source) = source {
                     let words = Switch { ask: &ask, reach: "" };
-                    let text = source.map_or("", |source| &source.text);
-                    match Woven::new(text, &changes, choices, &words)? {
+                    let changes = changes(source, &by_name);
+                    match Woven::new(&source.probed.text, &changes, numbers, &words)? {
                         Ok(woven) => woven,
                         Err(broken) => return Ok(Err(broken.id)),
                     }
+                } else {
+                    Woven::from(read(&from.join(&file))?)
                 };
                 for (choice, ids) in woven.choices() {
-                    choices = choice + 1;
+                    numbers = choice + 1;
                     at.extend(ids.iter().map(|id| (*id, choice)));
                 }
                 all.insert(Path::new(library.folder).join("src").join(&file), woven);
@@ -239,7 +238,7 @@ impl Tree {
         }
         for library in LIBRARIES {
             if let Some(lib) = all.get_mut(&Path::new(library.folder).join("src/lib.rs")) {
-                lib.text = root(&lib.text, choices);
+                lib.text = root(&lib.text, numbers);
             }
         }
         for (file, woven) in &all {
@@ -290,7 +289,10 @@ impl Tree {
 fn changes(source: &Source, wanted: &BTreeMap<&Name, u32>) -> Vec<Changed> {
     let mutants = source.functions.iter().flat_map(|mutated| &mutated.mutants);
     let changed = mutants.filter_map(|mutant| {
-        let replace = |edit: &Edit| Replacement { range: edit.at.clone(), text: edit.text.clone() };
+        let replace = |edit: &Edit| Replacement {
+            range: source.probed.moved(&edit.at),
+            text: edit.text.clone(),
+        };
         let replacements = mutant.edits.iter().map(replace).collect();
         wanted.get(&mutant.name).map(|id| Changed { id: *id, replacements })
     });

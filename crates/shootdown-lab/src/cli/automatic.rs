@@ -18,6 +18,11 @@ pub struct AutomaticArgs {
     ])]
     pub automatic: bool,
 
+    /// Print which statements and branches of the two libraries no hunt runs; an error if one is not
+    /// in verify/automatic/uncovered.csv. With --automatic, beside the mutants.
+    #[arg(long)]
+    pub coverage: bool,
+
     /// How many of them, drawn by the seed.
     #[arg(long, value_name = "N", default_value_t = 60, requires = "automatic", value_parser = clap::value_parser!(u32).range(1..))]
     pub sample: u32,
@@ -35,9 +40,9 @@ pub struct AutomaticArgs {
     #[arg(long, requires = "automatic", conflicts_with = "record")]
     pub recorded: bool,
 
-    /// Leave out those whose result is in verify/automatic/shootdown.csv and still holds, and add
-    /// what is found.
-    #[arg(long, requires = "automatic")]
+    /// Leave out mutants whose result is in verify/automatic/shootdown.csv and still holds, and add
+    /// what is found; write verify/automatic/uncovered.csv anew.
+    #[arg(long)]
     pub record: bool,
 
     /// Try what no hunt kills with the crates' tests and the models for the model checker; without
@@ -53,6 +58,8 @@ pub struct AutomaticArgs {
 impl AutomaticArgs {
     pub(super) fn run(&self, shared: &Shared, threads: usize) -> Result<(), LabError> {
         automatic::run(&Options {
+            mutants: self.automatic,
+            coverage: self.coverage,
             sample: (!self.whole).then_some(self.sample as usize),
             seed: shared.seed,
             among: self.among.clone(),

@@ -35,7 +35,8 @@ use crate::progress::Progress;
         shootdown check random --seed 7 --format json\n  \
         shootdown check random --mutant no-wait    see it fail\n  \
         shootdown check soak --hours 8\n  \
-        shootdown check mutants --automatic        a sample of mutants that nobody wrote\n\n\
+        shootdown check mutants --automatic        a sample of mutants that nobody wrote\n  \
+        shootdown check --coverage                 what of the libraries no hunt runs\n\n\
         Exit codes: 0 everything asked for held, 1 something did not, 2 bad input."
 )]
 pub struct CheckArgs {
@@ -91,7 +92,7 @@ pub struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn run(self, shared: &Shared) -> Result<(), LabError> {
-        if self.automatic.automatic {
+        if self.automatic.automatic || self.automatic.coverage {
             return self.automatic(shared);
         }
         // Everything is looked up before anything runs: a mistyped name must not cost minutes.

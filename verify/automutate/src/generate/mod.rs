@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 
-pub use self::functions::Function;
+pub use self::functions::{Function, of as functions_of};
 pub use self::operators::Operator;
 use crate::scope::Scope;
 
@@ -81,18 +81,16 @@ pub struct Mutated {
 }
 
 /// The functions of a file with their mutants. Functions without any are left out.
-///
-/// # Errors
-/// What does not parse.
+#[must_use]
 pub fn generate(
     library: &'static str,
     file: &str,
     text: &str,
+    parsed: &syn::File,
     scope: &Scope,
-) -> Result<Vec<Mutated>, syn::Error> {
-    let parsed = syn::parse_file(text)?;
+) -> Vec<Mutated> {
     let mut all = Vec::new();
-    for (function, block) in functions::of(&parsed) {
+    for (function, block) in functions::of(parsed) {
         if scope.leaves_out_function(library, file, &function.name) {
             continue;
         }
@@ -119,7 +117,7 @@ pub fn generate(
             all.push(Mutated { function, mutants });
         }
     }
-    Ok(all)
+    all
 }
 
 /// The text of a range with the edits in it.
@@ -199,7 +197,7 @@ mod tests { fn here() { if a < b { c(); } } }
 
     fn all() -> Vec<Mutant> {
         let scope = Scope::new("[[text]]\npattern = \".stats.\"\nbecause = \"counts\"").unwrap();
-        let mutated = generate("core", "space.rs", FILE, &scope).unwrap();
+        let mutated = generate("core", "space.rs", FILE, &syn::parse_file(FILE).unwrap(), &scope);
         mutated.into_iter().flat_map(|m| m.mutants).collect()
     }
 
@@ -236,7 +234,8 @@ mod tests { fn here() { if a < b { c(); } } }
         let scope = Scope::default();
         let moved = format!("\n// moved\n\n{}", FILE.replace(" && ", "\n && "));
         let names = |text: &str| -> Vec<(Name, u64)> {
-            let mutated = generate("core", "space.rs", text, &scope).unwrap();
+            let mutated =
+                generate("core", "space.rs", text, &syn::parse_file(text).unwrap(), &scope);
             mutated.into_iter().flat_map(|m| m.mutants).map(|m| (m.name, m.hash)).collect()
         };
         assert_eq!(names(FILE), names(&moved));

@@ -41,7 +41,7 @@ pub struct Campaign {
     worker: PathBuf,
     settings: Settings,
     hunts: Vec<(String, Worlds)>,
-    /// Hunts that come by a choice, by its number.
+    /// Hunts that come by a choice or a probe, by its number.
     reach: BTreeMap<usize, Vec<usize>>,
     /// What each hunt sees as it is.
     seen: Vec<BTreeMap<String, u64>>,
@@ -126,6 +126,12 @@ impl Campaign {
         };
         campaign.look(progress)?;
         Ok(campaign)
+    }
+
+    /// Does a hunt come by this choice or probe?
+    #[must_use]
+    pub fn comes_by(&self, number: usize) -> bool {
+        self.reach.contains_key(&number)
     }
 
     fn worker(&self, arguments: Vec<String>) -> Program {

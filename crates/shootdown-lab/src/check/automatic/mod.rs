@@ -16,9 +16,11 @@
 //! | [`worker`], [`process`] | processes that hunt one mutant each |
 //! | [`tests`] | tests of the crates and models for the model checker, on what hunts leave |
 //! | [`campaign`] | compiling many mutants, and trying each |
+//! | [`coverage`] | what no hunt runs |
 //! | [`results`] | the committed results, and the survivors with their arguments |
 
 pub mod campaign;
+pub mod coverage;
 pub mod hunts;
 pub mod process;
 pub mod results;
@@ -38,6 +40,7 @@ use shootdown_automutate::source::{Source, sources};
 use shootdown_automutate::tree::{Tree, Wanted};
 
 use self::campaign::Campaign;
+use self::coverage::Coverage;
 use self::results::{Row, Survivor};
 use crate::LabError;
 use crate::experiments::chance;
@@ -47,6 +50,10 @@ use crate::progress::Progress;
 /// What the user asks for.
 #[derive(Clone, Debug)]
 pub struct Options {
+    /// Make and hunt mutants.
+    pub mutants: bool,
+    /// Say which statements and branches no hunt runs.
+    pub coverage: bool,
     /// How many mutants; `None` for all.
     pub sample: Option<usize>,
     /// Seed of the sample and of the hunts.
@@ -116,12 +123,13 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     let text = fs::read_to_string(&scope)
         .map_err(|e| LabError::bad(format!("{}: {e}", scope.display())))?;
     let scope = Scope::new(&text).map_err(|e| LabError::bad(e.to_string()))?;
-    let sources = sources(&workspace, &scope).map_err(|e| LabError::bad(e.to_string()))?;
+    let sources =
+        sources(&workspace, &scope, options.coverage).map_err(|e| LabError::bad(e.to_string()))?;
     let argued = results::survivors(&folder.join("survivors.toml"))?;
     let file = folder.join("shootdown.csv");
     let known = results::read(&file)?;
 
-    let all = mutants(&sources);
+    let all = if options.mutants { mutants(&sources) } else { Vec::new() };
     let generated = all.len();
     let among = options.among.as_deref().unwrap_or_default();
     let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
@@ -134,7 +142,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             && (row.is_none() || !options.record)
     };
     let chosen: Vec<_> = all.into_iter().filter(|m| is_wanted(m)).collect();
-    if chosen.is_empty() {
+    if chosen.is_empty() && options.mutants {
         return Err(LabError::bad(format!(
             "of {generated} mutants none is left that begins with `{among}` and is asked for; \
              names look like core/switch.rs:switch_to:compare:1"
@@ -164,7 +172,9 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         threads: options.threads,
     };
     let (mut dropped, mut left) = (0, size);
-    for part in chosen.chunks(TOGETHER) {
+    let mut covered = None;
+    let parts = chosen.chunks(TOGETHER).chain(chosen.is_empty().then_some(&[][..]));
+    for part in parts {
         let progress = Progress::new("automatic", 1);
         let numbered: BTreeMap<u32, &Mutant> = (1..).zip(part.iter().copied()).collect();
         let wanted = numbered.iter().map(|(number, mutant)| Wanted {
@@ -180,6 +190,9 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             settings,
             &progress,
         )?;
+        if options.coverage && covered.is_none() {
+            covered = Some(coverage::coverage(&sources, |probe| campaign.comes_by(probe)));
+        }
         dropped += campaign.compiled.dropped.len();
         left -= campaign.compiled.wanted.len();
         let elsewhere = |m: &Mutant| {
@@ -236,22 +249,38 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     }
     let mut rows = report.into_inner().unwrap_or_else(|e| e.into_inner()).rows;
     rows.sort_by(|a, b| a.mutant.cmp(&b.mutant));
-    if options.format == Format::Json {
-        emit(&json(&rows, &argued));
-    }
     let took = super::report::duration(begun.elapsed());
-    let words = summary(generated, dropped, &rows, &argued);
-    if options.format == Format::Table {
-        emit(&format!("\n{words}, in {took}"));
+    let mut wrong = Vec::new();
+    if let Some(covered) = &covered {
+        let list = folder.join("uncovered.csv");
+        if options.record {
+            covered.write(&list)?;
+        }
+        let new = covered.unlisted(&list)?;
+        if options.format == Format::Table {
+            emit(&format!("\n{}\n{}, in {took}", covered.table(&new), covered.summary()));
+        }
+        if !new.is_empty() {
+            wrong.push(format!(
+                "{} statements or branches are run by no hunt and are not in \
+                 verify/automatic/uncovered.csv",
+                new.len()
+            ));
+        }
+    }
+    if options.format == Format::Json {
+        emit(&json(&rows, &argued, covered.as_ref()));
+    } else if options.mutants {
+        emit(&format!("\n{}, in {took}", summary(generated, dropped, &rows, &argued)));
     }
     let unknown: BTreeSet<&str> = unargued(&rows, &argued).map(|row| row.mutant.as_str()).collect();
-    if unknown.is_empty() {
-        return Ok(());
+    if !unknown.is_empty() {
+        wrong.push(format!(
+            "{} mutants survive without an argument in verify/automatic/survivors.toml",
+            unknown.len()
+        ));
     }
-    Err(LabError::broken(format!(
-        "{} mutants survive without an argument in verify/automatic/survivors.toml",
-        unknown.len()
-    )))
+    if wrong.is_empty() { Ok(()) } else { Err(LabError::broken(wrong.join("; "))) }
 }
 
 /// Of what compiles, as many as are left to try: those that the seed draws first.
@@ -331,7 +360,7 @@ fn summary(
     )
 }
 
-fn json(rows: &[Row], argued: &BTreeMap<String, Survivor>) -> String {
+fn json(rows: &[Row], argued: &BTreeMap<String, Survivor>, covered: Option<&Coverage>) -> String {
     let rows: Vec<_> = rows
         .iter()
         .map(|row| {
@@ -347,7 +376,15 @@ fn json(rows: &[Row], argued: &BTreeMap<String, Survivor>) -> String {
             })
         })
         .collect();
-    serde_json::json!({ "schema": 1, "mutants": rows }).to_string()
+    let place = |place: &coverage::Place| {
+        let coverage::Place { file, function, what, line } = place;
+        serde_json::json!({ "file": file, "function": function, "line": line, "what": what })
+    };
+    let covered = covered.map(|covered| {
+        let uncovered: Vec<_> = covered.uncovered.iter().map(place).collect();
+        serde_json::json!({ "places": covered.all, "uncovered": uncovered })
+    });
+    serde_json::json!({ "schema": 1, "mutants": rows, "coverage": covered }).to_string()
 }
 
 #[cfg(test)]
@@ -368,7 +405,7 @@ mod checks {
     fn a_sample_follows_from_the_seed() {
         let workspace = workspace().unwrap();
         let text = fs::read_to_string(workspace.join("verify/automatic/scope.toml")).unwrap();
-        let sources = sources(&workspace, &Scope::new(&text).unwrap()).unwrap();
+        let sources = sources(&workspace, &Scope::new(&text).unwrap(), false).unwrap();
         let names = |seed, size| -> Vec<String> {
             sample(mutants(&sources), seed, size).iter().map(|m| m.name.to_string()).collect()
         };

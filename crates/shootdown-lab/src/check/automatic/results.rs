@@ -1,7 +1,6 @@
 //! What is known of each mutant: the committed results, and the survivors with their arguments.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
@@ -28,58 +27,51 @@ pub struct Row {
     pub change: String,
 }
 
-/// The first line of the file.
-const HEAD: &str = "mutant,verdict,stage,by,objection,runs,hash,change";
-
-fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('"', "\"\""))
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    mutant: String,
+    verdict: Verdict,
+    stage: String,
+    by: String,
+    objection: String,
+    runs: u64,
+    hash: String,
+    change: String,
 }
 
-/// The fields of a line.
-fn fields(line: &str) -> Vec<String> {
-    let (mut all, mut field, mut inside) = (Vec::new(), String::new(), false);
-    let mut rest = line.chars().peekable();
-    while let Some(c) = rest.next() {
-        match c {
-            '"' if inside && rest.peek() == Some(&'"') => {
-                field.push('"');
-                rest.next();
-            }
-            '"' => inside = !inside,
-            ',' if !inside => all.push(std::mem::take(&mut field)),
-            c => field.push(c),
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    Killed,
+    Survived,
+}
+
+impl From<Row> for Line {
+    fn from(row: Row) -> Self {
+        Self {
+            mutant: row.mutant,
+            verdict: if row.stage.is_some() { Verdict::Killed } else { Verdict::Survived },
+            stage: row.stage.unwrap_or_default(),
+            by: row.by,
+            objection: row.objection,
+            runs: row.runs,
+            hash: format!("{:016x}", row.hash),
+            change: row.change,
         }
     }
-    all.push(field);
-    all
 }
 
-impl Row {
-    fn line(&self) -> String {
-        let verdict = if self.stage.is_some() { "killed" } else { "survived" };
-        format!(
-            "{},{verdict},{},{},{},{},{:016x},{}",
-            quoted(&self.mutant),
-            self.stage.as_deref().unwrap_or_default(),
-            quoted(&self.by),
-            quoted(&self.objection),
-            self.runs,
-            self.hash,
-            quoted(&self.change),
-        )
-    }
-
-    fn read(line: &str) -> Option<Self> {
-        let [mutant, verdict, stage, by, objection, runs, hash, change] =
-            fields(line).try_into().ok()?;
-        Some(Self {
-            mutant,
-            stage: (verdict == "killed").then_some(stage),
-            by,
-            objection,
-            runs: runs.parse().ok()?,
-            hash: u64::from_str_radix(&hash, 16).ok()?,
-            change,
+impl Line {
+    fn row(self) -> Option<Row> {
+        Some(Row {
+            mutant: self.mutant,
+            stage: (self.verdict == Verdict::Killed).then_some(self.stage),
+            by: self.by,
+            objection: self.objection,
+            runs: self.runs,
+            hash: u64::from_str_radix(&self.hash, 16).ok()?,
+            change: self.change,
         })
     }
 }
@@ -90,12 +82,13 @@ impl Row {
 /// [`LabError::BadInput`] with the line that can't be read.
 pub fn read(path: &Path) -> Result<BTreeMap<String, Row>, LabError> {
     let Ok(text) = fs::read_to_string(path) else { return Ok(BTreeMap::new()) };
+    let failed = |why: String| LabError::bad(format!("{}: {why}", path.display()));
     let mut rows = BTreeMap::new();
-    for (n, line) in text.lines().enumerate().filter(|(_, line)| *line != HEAD) {
-        let row = Row::read(line).ok_or_else(|| {
-            LabError::bad(format!("{}:{}: not a result: {line}", path.display(), n + 1))
-        })?;
-        rows.insert(row.mutant.clone(), row);
+    for line in csv::Reader::from_reader(text.as_bytes()).deserialize() {
+        let line: Line = line.map_err(|e| failed(e.to_string()))?;
+        let (mutant, hash) = (line.mutant.clone(), line.hash.clone());
+        let row = line.row().ok_or_else(|| failed(format!("{mutant}: {hash} is no hash")))?;
+        rows.insert(mutant, row);
     }
     Ok(rows)
 }
@@ -105,11 +98,13 @@ pub fn read(path: &Path) -> Result<BTreeMap<String, Row>, LabError> {
 /// # Errors
 /// [`LabError::BadInput`] when the file can't be written.
 pub fn write(path: &Path, rows: &BTreeMap<String, Row>) -> Result<(), LabError> {
-    let mut text = format!("{HEAD}\n");
+    let failed = |why: String| LabError::bad(format!("{}: {why}", path.display()));
+    let mut lines = csv::Writer::from_writer(Vec::new());
     for row in rows.values() {
-        let _ = writeln!(text, "{}", row.line());
+        lines.serialize(Line::from(row.clone())).map_err(|e| failed(e.to_string()))?;
     }
-    fs::write(path, text).map_err(|e| LabError::bad(format!("{}: {e}", path.display())))
+    let text = lines.into_inner().map_err(|e| failed(e.to_string()))?;
+    fs::write(path, text).map_err(|e| failed(e.to_string()))
 }
 
 /// Why a mutant survives.
@@ -174,10 +169,18 @@ mod tests {
             change: "a < b => a <= b".into(),
         };
         let survived = Row { stage: None, ..killed.clone() };
-        for row in [killed, survived] {
-            assert_eq!(Row::read(&row.line()), Some(row));
-        }
-        assert_eq!(Row::read("a,b"), None);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("results.csv");
+        let rows: BTreeMap<String, Row> = [
+            ("a".to_owned(), killed.clone()),
+            ("b".to_owned(), Row { mutant: "b".into(), ..survived }),
+        ]
+        .into();
+        write(&file, &rows).unwrap();
+        let again = read(&file).unwrap();
+        assert_eq!(again.values().collect::<Vec<_>>(), rows.values().collect::<Vec<_>>());
+        fs::write(&file, "mutant,verdict\na,lost\n").unwrap();
+        assert!(read(&file).unwrap_err().to_string().contains("results.csv"));
     }
 
     #[test]
