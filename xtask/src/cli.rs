@@ -119,7 +119,8 @@ pub struct MachineArgs {
     /// Words for the image's command line (kernel/README.md lists them).
     #[arg(long, default_value = "")]
     pub append: String,
-    /// Seconds after which a machine that has not ended is stopped.
+    /// Seconds of a CPU's time after which a machine that has not ended is stopped; one that only waits is given ten
+    /// times as long.
     #[arg(long, default_value_t = 120)]
     pub timeout: u64,
 }
