@@ -65,7 +65,7 @@ pub struct Mapped {
     rights: Rights,
     /// Pages of the pool for the first piece (or all of it, if it lies in one page) and for the last.
     pub(super) edges: [Option<usize>; 2],
-    pool: usize,
+    pool: u64,
 }
 
 impl Mapped {

@@ -351,7 +351,7 @@ macro_rules! tests {
 }
 tests! {
     nothing_is_seen_beside_a_buffer what_the_device_writes_comes_back what_the_device_leaves_stays
-    a_page_of_the_pool_waits_for_its_invalidation
+    a_page_of_the_pool_waits_for_its_invalidation a_buffer_of_a_pool_that_is_gone_is_refused
 }
 
 #[test]
@@ -446,6 +446,29 @@ fn strict_ish_without_a_kernel_that_holds_is_strict() {
     guarded.unmap_under(Policy::Held, mapped).unwrap();
     assert_eq!(guarded.domain().owes(), (0, 0));
     assert!(world.state().held.is_empty(), "its own pages are not held");
+    finish(guarded);
+}
+
+/// A pool at whose place in memory there was another one before is not that one.
+pub(crate) fn a_buffer_of_a_pool_that_is_gone_is_refused() {
+    let mut stale = Vec::new();
+    for _ in 0..64 {
+        let world = World::new();
+        let guarded = guarded(&world, Config::new(1));
+        let mapped = guarded.map(PhysAddr(0x100), 0x80, Rights::Read).unwrap();
+        for mapped in &stale {
+            assert_eq!(guarded.sync_for_device(mapped, 0..1), Err(OutOfRange));
+        }
+        stale.push(mapped);
+        // SAFETY: there is no device.
+        let Ok(_) = (unsafe { guarded.end() }) else { panic!("the unit answers") };
+    }
+    let world = World::new();
+    let guarded = guarded(&world, Config::new(1));
+    for mapped in stale {
+        let outcome = guarded.unmap(mapped).map_err(|(error, _)| error);
+        assert_eq!(outcome, Err(UnmapError::NotMapped));
+    }
     finish(guarded);
 }
 

@@ -23,7 +23,7 @@ pub struct Reservation {
     /// Bits of a byte address within a page.
     granule: u32,
     /// The domain whose they are.
-    domain: usize,
+    domain: u64,
     /// Pages with memory behind them, from the first on.
     linked: u64,
     /// Up to where units know of them that remember what was not mapped.

@@ -55,6 +55,7 @@ use alloc::vec::Vec;
 
 use crate::addr::{DomainId, IovaRange};
 use crate::fixed::{Fixed, NoMemory};
+use crate::serial;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
@@ -95,6 +96,7 @@ pub struct Engine<U> {
     started: AtomicU64,
     ladder: Ladder,
     pub(super) unheard: Unheard,
+    serial: u64,
 }
 
 impl<U: Unit> Engine<U> {
@@ -116,12 +118,14 @@ impl<U: Unit> Engine<U> {
         let lanes = Fixed::try_new(cpus.max(1) + 1, |_| Lane::new(members.len()))?;
         let mut members = members.into_iter();
         let members = Fixed::try_new(members.len(), |_| members.next().ok_or(NoMemory))?;
-        Ok(Self { members, lanes, started: AtomicU64::new(0), ladder, unheard: Unheard::new() })
+        let (started, unheard) = (AtomicU64::new(0), Unheard::new());
+        Ok(Self { members, lanes, started, ladder, unheard, serial: serial::next() })
     }
 
-    /// Something that no other engine has as long as this one lives.
-    pub(crate) fn id(&self) -> usize {
-        self.lanes.as_ptr() as usize
+    /// Something that no other engine has, nor one that is gone.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.serial
     }
 
     /// Its units, in the order of their numbers.

@@ -117,3 +117,39 @@ pub(crate) fn a_unit_that_takes_nothing_is_told_of() {
         assert!(!engine.is_complete(token));
     }
 }
+
+/// A domain at whose place in memory there was another one before is not that one.
+#[test]
+pub(crate) fn who_comes_to_the_same_place_is_another() {
+    let unit = Model::new(1);
+    let step = &mut || {
+        unit.step();
+        true
+    };
+    // Those who come next get the places of those who went.
+    let made = || Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let mut stale = Vec::new();
+    for _ in 0..64 {
+        let engine = made();
+        let seat = engine.attach(0, DEVICE, false).unwrap();
+        for seat in &stale {
+            assert_eq!(engine.announce(seat, step), Err(QueueError::NotListed));
+        }
+        stale.push(seat);
+    }
+    let engine = made();
+    let seat = engine.attach(0, DEVICE, false).unwrap();
+    for stale in stale {
+        let error = engine.detach(stale, step).map_err(|(error, _)| error);
+        assert_eq!(error, Err(QueueError::NotListed));
+    }
+    // The unit is told as long as the device is there.
+    unit.attach(DEVICE, DOMAIN[0], false);
+    unit.map(DOMAIN[0], 5, 50);
+    assert_eq!(unit.access(DEVICE, 5), Some(50));
+    unit.unmap(DOMAIN[0], 5);
+    engine.wait(engine.invalidate(0, range(5, 1), true), step).unwrap();
+    assert_eq!(unit.access(DEVICE, 5), None);
+    unit.detach(DEVICE);
+    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+}
