@@ -663,7 +663,7 @@ proptest! {
             for Buffer { mapped, .. } in &live {
                 let first = mapped.addr().0 / PAGE;
                 let last = (mapped.addr().0 + mapped.bytes() - 1) / PAGE;
-                for (index, page) in mapped.edges.iter().zip([first, last]) {
+                for (index, page) in mapped.buffer.edges.iter().zip([first, last]) {
                     let Some(index) = index else { continue };
                     let frame = guarded.pool().at(*index).0 / PAGE;
                     let others = state.tlb.iter().find(|(at, (f, _))| *f == frame && **at != page);

@@ -3,7 +3,8 @@
 //! The domain neither takes such addresses from its allocator nor gives them back to it. So it does not know who is using
 //! them, and can't hold them back until they are forgotten: the caller may put other memory there as soon as unmapping has
 //! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does). What belongs together it
-//! does not know either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of these.
+//! does not know either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of these. That one at a
+//! time changes a range is the caller's promise, so that both are `unsafe`; the module `vmm` keeps it for a guest.
 
 use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
@@ -12,6 +13,7 @@ use crate::table::{Format, Part};
 impl<H: Host> Domain<H> {
     /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
     ///
+    /// # Safety
     /// Nobody else maps or unmaps in the range at the same time, and the domain's allocator does not hand it out
     /// ([`Given`](crate::iova::Given) hands out nothing).
     ///
@@ -19,7 +21,12 @@ impl<H: Host> Domain<H> {
     /// See [`MapError`]. [`MapError::Table`] if something is mapped there, or if it is beyond the table's reach;
     /// [`MapError::Unaligned`] if `phys` is not the start of a page; [`MapError::NotHeld`] if the host refuses the memory and the domain
     /// [holds](super::Config::holds) pages; [`MapError::Refused`] for addresses that follow from the memory's.
-    pub fn map_at(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> Result<(), MapError> {
+    pub unsafe fn map_at(
+        &self,
+        range: IovaRange,
+        phys: PhysAddr,
+        rights: Rights,
+    ) -> Result<(), MapError> {
         if self.is_in_zones(range) {
             return Err(MapError::Refused);
         }
@@ -33,10 +40,13 @@ impl<H: Host> Domain<H> {
     /// Unmaps the pages of `range`, which [`map_at`](Self::map_at) has mapped, and waits until no device reaches the memory by
     /// them any more. The addresses stay the caller's.
     ///
+    /// # Safety
+    /// Nobody else maps or unmaps in the range at the same time, and what is mapped there was mapped by [`map_at`](Self::map_at).
+    ///
     /// # Errors
     /// See [`UnmapError`]. After [`UnmapError::NotComplete`] nothing may be mapped there before [`flush`](Self::flush)
     /// has succeeded.
-    pub fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
+    pub unsafe fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
         let in_window = self.unmap_in_window(range.first(), range.pages()).is_some();
         if in_window || self.is_identity(range) {
             return Err(UnmapError::NotMapped);

@@ -105,9 +105,9 @@
 //! // `domain.root()` goes into the device's context entry, after:
 //! let seat = domain.attach(0, DeviceId(0x0300), false)?;
 //! domain.announce(&seat)?; // its entry is valid
-//! let at = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
-//! // The device writes a packet to `at`; then
-//! domain.unmap(at, 1500)?;       // returns at once; the page is held until the IOMMU has forgotten it
+//! let packet = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
+//! // The device writes to `packet.addr()`; then
+//! domain.unmap(packet).map_err(|(error, _packet)| error)?; // returns at once; the page is held until the IOMMU has forgotten it
 //! domain.poll(12_000_000)?;      // from a timer, every few milliseconds
 //!
 //! domain.detach(seat).map_err(|(error, _seat)| error)?;
@@ -123,6 +123,7 @@
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
+//! | `mapping.rs` | what is mapped, and unmapped once |
 //! | `identity.rs` | addresses that follow from the memory's |
 //! | `given.rs` | addresses that the caller brings |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
@@ -136,6 +137,7 @@ mod given;
 mod host;
 mod identity;
 mod map;
+mod mapping;
 mod owed;
 mod policy;
 mod settle;
@@ -150,6 +152,7 @@ pub use counts::Counts;
 pub use error::{DomainError, MapError, UnmapError};
 pub use host::Host;
 pub use map::Segment;
+pub use mapping::Mapping;
 pub use policy::{Limits, Policy};
 pub use settle::Failed;
 pub use two_step::Reservation;
@@ -339,9 +342,9 @@ impl<H: Host> Domain<H> {
         self.table.root()
     }
 
-    /// The page table, to be looked at.
-    pub const fn table(&self) -> &IoPageTable<H::Format, H::Tables> {
-        &self.table
+    /// How many pages the page table has.
+    pub fn table_pages(&self) -> usize {
+        self.table.pages()
     }
 
     /// Where addresses come from, to be looked at.

@@ -24,6 +24,47 @@ use crate::iova::{AllocError, Allocate, FreeError, Want};
 use crate::table::memory::Table;
 use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
 
+/// Mappings as numbers: tests unmap what is not mapped, and the same again.
+impl<H: Host> Domain<H> {
+    pub(crate) fn put(&self, at: PhysAddr, bytes: u64, r: Rights) -> Result<DmaAddr, MapError> {
+        self.map(at, bytes, r).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn put_under(
+        &self,
+        policy: Policy,
+        at: PhysAddr,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        self.map_under(policy, at, bytes, rights).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn put_sg(&self, all: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
+        self.map_sg(all, rights).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn take(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: tests unmap one after the other.
+        unsafe { self.unmap_raw(at, bytes) }
+    }
+
+    pub(crate) fn take_under(&self, p: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: as above.
+        unsafe { self.unmap_raw_under(p, at, bytes) }
+    }
+
+    pub(crate) fn put_at(&self, at: IovaRange, to: PhysAddr, r: Rights) -> Result<(), MapError> {
+        // SAFETY: tests map one after the other.
+        unsafe { self.map_at(at, to, r) }
+    }
+
+    pub(crate) fn take_at(&self, at: IovaRange) -> Result<(), UnmapError> {
+        // SAFETY: as above.
+        unsafe { self.unmap_at(at) }
+    }
+}
+
 const ID: DomainId = DomainId(7);
 const PAGE_SHIFT: u32 = 12;
 const PAGE: u64 = 1 << PAGE_SHIFT;
@@ -190,14 +231,14 @@ fn finish(domain: Domain<&World>) {
 pub(crate) fn strict_waits() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let at = domain.map(buffer(0), 100, Rights::Write).unwrap();
-    domain.unmap(at, 100).unwrap();
+    let at = domain.put(buffer(0), 100, Rights::Write).unwrap();
+    domain.take(at, 100).unwrap();
     let unit = world.unit();
     assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0);
     drop(unit);
-    let again = domain.map(buffer(1), 100, Rights::Write).unwrap();
+    let again = domain.put(buffer(1), 100, Rights::Write).unwrap();
     assert_eq!(again, at, "the address is free again");
-    domain.unmap(again, 100).unwrap();
+    domain.take(again, 100).unwrap();
     assert_eq!(domain.counts().waits, 2);
     finish(domain);
     assert_eq!(world.tables.load(Ordering::Relaxed), 0);
@@ -207,17 +248,17 @@ pub(crate) fn nothing_is_given_back_early() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
     let page = buffer(0).0 >> PAGE_SHIFT;
-    let at = domain.map(buffer(0), 4096, Rights::ReadWrite).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::ReadWrite).unwrap();
     assert_eq!(world.refs(page), 1, "held while it is mapped");
-    domain.unmap(at, 4096).unwrap();
+    domain.take(at, 4096).unwrap();
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 1, "held until the hardware has forgotten it");
-    let other = domain.map(buffer(1), 4096, Rights::ReadWrite).unwrap();
+    let other = domain.put(buffer(1), 4096, Rights::ReadWrite).unwrap();
     assert_ne!(other, at, "the address is not free yet");
     world.complete();
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 0);
-    domain.unmap(other, 4096).unwrap();
+    domain.take(other, 4096).unwrap();
     assert_eq!(world.refs(buffer(1).0 >> PAGE_SHIFT), 1, "it is owed");
     finish(domain);
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
@@ -229,8 +270,8 @@ pub(crate) fn what_is_owed_is_bounded() {
     let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
     for n in 0..20 {
         let bytes = if n % 2 == 0 { 4096 } else { 3 * 4096 };
-        let at = domain.map(buffer(4 * n), bytes, Rights::Write).unwrap();
-        domain.unmap(at, bytes).unwrap();
+        let at = domain.put(buffer(4 * n), bytes, Rights::Write).unwrap();
+        domain.take(at, bytes).unwrap();
         let (entries, pages) = domain.owes();
         assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
     }
@@ -241,9 +282,9 @@ pub(crate) fn what_is_owed_is_bounded() {
 pub(crate) fn an_idle_domain_drains() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     domain.poll(20_000_000).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    domain.take(at, 4096).unwrap();
     domain.poll(29_000_000).unwrap();
     assert_eq!(world.commands(), [], "there is time");
     domain.poll(30_000_000).unwrap();
@@ -261,8 +302,8 @@ pub(crate) fn an_idle_domain_drains() {
 pub(crate) fn what_the_timer_missed_is_flushed_next_time() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
+    domain.take(at, 4096).unwrap();
     let within = domain.cells.enter(0, |_| domain.poll(20_000_000));
     assert_eq!((within, world.commands().len()), (Some(Ok(())), 0), "somebody is in the cell");
     domain.poll(20_000_001).unwrap();
@@ -278,11 +319,11 @@ pub(crate) fn tables_go_after_walk_caches() {
     let mut all = Vec::new();
     // Page by page: no unmapping covers a whole table.
     for n in 0..1536 {
-        all.push(domain.map(buffer(n), 4096, Rights::Write).unwrap());
+        all.push(domain.put(buffer(n), 4096, Rights::Write).unwrap());
     }
     let most = world.tables.load(Ordering::Relaxed);
     for at in all {
-        domain.unmap(at, 4096).unwrap();
+        domain.take(at, 4096).unwrap();
     }
     domain.flush().unwrap();
     // Nothing is owed but the tables that are found now.
@@ -313,7 +354,7 @@ pub(crate) fn tables_go_after_walk_caches() {
 pub(crate) fn what_was_undone_is_invalidated() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let first = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.left.store(1, Ordering::Relaxed);
     let frames = PhysAddr(0x5000_1000);
     let mut reservation = domain.reserve(1024).unwrap();
@@ -331,7 +372,7 @@ pub(crate) fn what_was_undone_is_invalidated() {
     let again = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap();
     assert_eq!(again, reservation.addr(), "nothing was left behind");
     domain.release(reservation).unwrap();
-    domain.unmap(first, 4096).unwrap();
+    domain.take(first, 4096).unwrap();
     finish(domain);
 }
 
@@ -356,7 +397,7 @@ pub(crate) fn addresses_of_what_was_undone_are_clean() {
 fn what_was_undone_strictly_is_waited_for() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let first = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     let mut reservation = domain.reserve(1024).unwrap();
     world.left.store(2, Ordering::Relaxed);
     domain.link(&mut reservation, PhysAddr(0x5000_1000), 513, Rights::Write).unwrap_err();
@@ -364,19 +405,19 @@ fn what_was_undone_strictly_is_waited_for() {
     assert_eq!(domain.owes(), (0, 0));
     world.left.store(0, Ordering::Relaxed);
     domain.release(reservation).unwrap();
-    domain.unmap(first, 4096).unwrap();
+    domain.take(first, 4096).unwrap();
     finish(domain);
 }
 
 pub(crate) fn units_that_remember_absence_are_told() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).caching_absence());
-    let at = domain.map(buffer(0), 8192, Rights::Read).unwrap();
+    let at = domain.put(buffer(0), 8192, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 2).unwrap();
     let leaf_only = false; // there was no table
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only }]);
     assert_eq!(world.unit().completed, 1, "and waited for");
-    domain.unmap(at, 8192).unwrap();
+    domain.take(at, 8192).unwrap();
     let before = world.commands().len();
     let seat = domain.attach(0, DeviceId(9), false).unwrap();
     domain.announce(&seat).unwrap();
@@ -429,37 +470,37 @@ tests! {
 fn bad_input_is_refused_and_changes_nothing() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
+    let at = domain.put(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
     assert_eq!(at.0 & 0xfff, 0xf00, "the same place in its page");
     let before = (domain.owes(), domain.addresses().free_pages(), world.commands());
 
-    let map = |phys, bytes| domain.map(PhysAddr(phys), bytes, Rights::Read);
+    let map = |phys, bytes| domain.put(PhysAddr(phys), bytes, Rights::Read);
     assert_eq!(map(0x1000, 0), Err(MapError::Empty));
     assert_eq!(map(u64::MAX, 2), Err(MapError::Overflow));
     assert_eq!(map(0, u64::MAX), Err(MapError::Addresses(AllocError::Exhausted)));
     let far = map(1 << 60, 4096);
     assert_eq!(far, Err(MapError::Table(MapErrorKind::BadAddress)));
-    let bypass = domain.map_under(Policy::Bypass, PhysAddr(0), 4096, Rights::Read);
+    let bypass = domain.put_under(Policy::Bypass, PhysAddr(0), 4096, Rights::Read);
     assert_eq!(bypass, Err(MapError::Refused));
     assert_eq!(domain.open_window(1), Err(WindowError::NotTrusted));
     let segment = |phys, bytes| Segment { phys: PhysAddr(phys), bytes };
-    let sg = |segments: &[Segment]| domain.map_sg(segments, Rights::Read);
+    let sg = |segments: &[Segment]| domain.put_sg(segments, Rights::Read);
     assert_eq!(sg(&[]), Err(MapError::Empty));
     assert_eq!(sg(&[segment(0, 4096), segment(0, 0)]), Err(MapError::Empty));
     assert_eq!(sg(&[segment(0, 100), segment(0x1000, 100)]), Err(MapError::Unaligned));
     assert_eq!(sg(&[segment(0, 4096), segment(0x1100, 100)]), Err(MapError::Unaligned));
 
     let page = DmaAddr(at.0 & !0xfff);
-    assert_eq!(domain.unmap(at, 0), Err(UnmapError::Empty));
-    assert_eq!(domain.unmap(DmaAddr(u64::MAX), 2), Err(UnmapError::Overflow));
-    assert_eq!(domain.unmap(DmaAddr(0), 4096), Err(UnmapError::NotMapped));
-    assert_eq!(domain.unmap(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
-    assert_eq!(domain.unmap(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
+    assert_eq!(domain.take(at, 0), Err(UnmapError::Empty));
+    assert_eq!(domain.take(DmaAddr(u64::MAX), 2), Err(UnmapError::Overflow));
+    assert_eq!(domain.take(DmaAddr(0), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
 
     let after = (domain.owes(), domain.addresses().free_pages(), world.commands());
     assert_eq!(before, after);
-    domain.unmap(at, 0x200).unwrap();
-    assert_eq!(domain.unmap(at, 0x200), Err(UnmapError::NotMapped), "twice");
+    domain.take(at, 0x200).unwrap();
+    assert_eq!(domain.take(at, 0x200), Err(UnmapError::NotMapped), "twice");
     finish(domain);
 }
 
@@ -470,16 +511,16 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
     // More pieces than one step unmaps.
     let segments: Vec<Segment> =
         (0..40).map(|n| Segment { phys: buffer(n), bytes: 4096 }).collect();
-    let at = domain.map_sg(&segments, Rights::Write).unwrap();
-    let mut walker = domain.table().walker(9).unwrap();
+    let at = domain.put_sg(&segments, Rights::Write).unwrap();
+    let mut walker = domain.table.walker(9).unwrap();
     for (n, segment) in (0..).zip(&segments) {
         let page = (at.0 >> PAGE_SHIFT) + n;
         assert_eq!(walker.translate(page).map(|t| t.phys), Some(segment.phys));
     }
     drop(walker);
-    assert_eq!(domain.unmap(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
+    assert_eq!(domain.take(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
     assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 1));
-    domain.unmap(at, 40 * 4096).unwrap();
+    domain.take(at, 40 * 4096).unwrap();
     assert_eq!(domain.owes(), (40, 40));
     domain.flush().unwrap();
     assert_eq!(domain.owes(), (0, 0));
@@ -492,9 +533,9 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
 fn what_the_hardware_does_not_answer_stays_owed() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.unit().dead = true;
-    let error = domain.unmap_under(Policy::Strict, at, 4096);
+    let error = domain.take_under(Policy::Strict, at, 4096);
     assert_eq!(error, Err(UnmapError::NotComplete(QueueError::GaveUp)));
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1);
     assert_eq!(domain.owes(), (1, 1));
@@ -510,9 +551,9 @@ fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
     let all = [(0, 4096), (1, 8192)]
-        .map(|(n, bytes)| (domain.map(buffer(2 * n), bytes, Rights::Read).unwrap(), bytes));
+        .map(|(n, bytes)| (domain.put(buffer(2 * n), bytes, Rights::Read).unwrap(), bytes));
     domain.addresses().refuses.store(true, Ordering::Relaxed);
-    all.iter().for_each(|(at, bytes)| domain.unmap(*at, *bytes).unwrap());
+    all.iter().for_each(|(at, bytes)| domain.take(*at, *bytes).unwrap());
     domain.poll(u64::MAX / 2).unwrap();
     domain.flush().unwrap();
     assert_eq!(domain.owes(), (2, 0), "it comes to an end, and nothing is lost");
@@ -527,19 +568,19 @@ fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
 fn trusted_devices_may_bypass() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).trusted());
-    let map = |phys, bytes| domain.map_under(Policy::Bypass, PhysAddr(phys), bytes, Rights::Read);
+    let map = |phys, bytes| domain.put_under(Policy::Bypass, PhysAddr(phys), bytes, Rights::Read);
     assert_eq!(map(0, 4096), Err(MapError::Refused), "there is no window yet");
     let window = domain.open_window(1 << 18).unwrap();
     assert_eq!(domain.open_window(1), Err(WindowError::Exists));
     assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)));
     assert_eq!(map((1 << 30) - 1, 2), Err(MapError::OutsideWindow));
-    domain.unmap(DmaAddr(window.0 + 0x1234), 4096).unwrap();
-    assert_eq!(domain.unmap(window, (1 << 30) + 1), Err(UnmapError::NotMapped));
+    domain.take(DmaAddr(window.0 + 0x1234), 4096).unwrap();
+    assert_eq!(domain.take(window, (1 << 30) + 1), Err(UnmapError::NotMapped));
     assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)), "it stays");
     assert_eq!(world.commands(), [], "and costs nothing");
     // Memory that is mapped otherwise is not in the way.
-    let at = domain.map(buffer(0), 4096, Rights::Read).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Read).unwrap();
+    domain.take(at, 4096).unwrap();
     finish(domain);
 }
 
@@ -575,8 +616,8 @@ fn all_addresses_owed_are_waited_for_before_none_is_left() {
     let config = Config::new(1).policy(Policy::Lazy);
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     for n in 0..30 {
-        let at = domain.map(buffer(n), 4096, Rights::Write).unwrap();
-        domain.unmap(at, 4096).unwrap();
+        let at = domain.put(buffer(n), 4096, Rights::Write).unwrap();
+        domain.take(at, 4096).unwrap();
     }
     finish(domain);
 }
@@ -585,8 +626,8 @@ fn all_addresses_owed_are_waited_for_before_none_is_left() {
 fn every_count_is_shown() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
+    domain.take(at, 4096).unwrap();
     let rows: Vec<_> = domain.counts().rows().collect();
     let value = |name| rows.iter().find(|row| row.0 == name).map(|row| row.1);
     assert_eq!((value("maps"), value("unmapped_pages")), (Some(1), Some(1)));

@@ -89,27 +89,39 @@ pub(super) struct Left {
 }
 
 impl<H: Host> Domain<H> {
-    /// Unmaps `bytes` bytes from `at` on: what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has mapped, no page less and
-    /// none more. What it promises is the domain's [`Policy`].
+    /// [`unmap`](Self::unmap) for who keeps addresses as numbers: `bytes` bytes from `at` on, which is what one [`map`](Self::map)
+    /// or [`map_sg`](Self::map_sg) has mapped, no page less and none more.
     ///
-    /// Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
+    /// What is not so is refused where the table shows it. Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
     /// addresses follow from the memory's (and superpages where they are mapped so) are each a mapping of their own, which only knows
     /// how often it is used.
+    ///
+    /// # Safety
+    /// Nobody else unmaps the same mapping, or a part of it, at the same time. An identity address is unmapped as often as it was
+    /// mapped, and no more.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
     #[inline]
-    pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
-        self.unmap_under(self.config.policy, at, bytes)
+    pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.unmap_raw_under(self.config.policy, at, bytes) }
     }
 
-    /// The same under another policy. [`Policy::Held`] in a domain that does not hold its pages is
-    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the window stays mapped.
+    /// The same under another policy, as [`unmap_under`](Self::unmap_under).
+    ///
+    /// # Safety
+    /// As [`unmap_raw`](Self::unmap_raw).
     ///
     /// # Errors
     /// See [`UnmapError`].
     #[inline]
-    pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+    pub unsafe fn unmap_raw_under(
+        &self,
+        policy: Policy,
+        at: DmaAddr,
+        bytes: u64,
+    ) -> Result<(), UnmapError> {
         if bytes == 0 {
             return Err(UnmapError::Empty);
         }

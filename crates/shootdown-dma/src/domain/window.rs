@@ -80,12 +80,13 @@ impl<H: Host> Domain<H> {
             Err(failed) => failed,
         };
         // The addresses are somebody else's when what a device may have seen of them is forgotten.
+        let gives = self.unused(error, range).map(Self::addresses_of);
         let Some(seen) = seen else {
-            self.give_back_one(Self::addresses_of(range));
+            gives.into_iter().for_each(|addresses| self.give_back_one(addresses));
             return Err(WindowError::Map(error));
         };
         let token = self.engine.note(cpu, seen, false);
-        let forgotten = self.wait_for_all(token, core::iter::once(Self::addresses_of(range)));
+        let forgotten = self.wait_for_all(token, gives.into_iter());
         Err(WindowError::Map(forgotten.map_or_else(MapError::NotComplete, |()| error)))
     }
 

@@ -11,7 +11,7 @@ use super::backend::{Backend, BackendError, Windows, WindowsError};
 use super::kernel::{Calls, Kernel};
 use super::shadow::Shadow;
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
-use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Policy};
+use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Seat};
 use crate::iova::Allocate;
@@ -344,6 +344,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         let mut foreign: Vec<DmaAddr> = Vec::new();
         let outcome = loop {
             let mapped = self.domain.map(PhysAddr(memory as u64), bytes, rights);
+            let mapped = mapped.map(Mapping::into_raw);
             let at = match mapped {
                 Ok(at) => at,
                 Err(domain::MapError::Busy) => {
@@ -377,7 +378,9 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at once.
     #[cold]
     fn take_back(&self, at: DmaAddr, bytes: u64) {
-        while self.domain.unmap_under(Policy::Strict, at, bytes) == Err(domain::UnmapError::Busy) {
+        // SAFETY: it was mapped just now, and nobody has heard of it.
+        let unmap = || unsafe { self.domain.unmap_raw_under(Policy::Strict, at, bytes) };
+        while unmap() == Err(domain::UnmapError::Busy) {
             yield_now();
         }
     }
@@ -402,7 +405,8 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             _ => return Err(UnmapError::Partial),
         }
         let outcome = loop {
-            match self.domain.unmap_under(policy, at, bytes) {
+            // SAFETY: the list of what is mapped has it no more, and had it for one who unmaps.
+            match unsafe { self.domain.unmap_raw_under(policy, at, bytes) } {
                 Err(domain::UnmapError::Busy) => yield_now(),
                 outcome => break outcome,
             }

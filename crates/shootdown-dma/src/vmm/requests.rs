@@ -201,7 +201,8 @@ impl<H: Host> Mappings<H> {
         if self.live.len() >= self.bounds.mappings {
             return Err(RequestError::NoMemory);
         }
-        let mapped = self.domain.map_at(range, PhysAddr(phys), rights);
+        // SAFETY: requests come one at a time, nothing is mapped there, and the allocator hands out nothing.
+        let mapped = unsafe { self.domain.map_at(range, PhysAddr(phys), rights) };
         // It is not mapped, but a device may have seen it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
@@ -267,7 +268,8 @@ impl<H: Host> Mappings<H> {
             } else {
                 // Whoever is in the domain's cells leaves them soon.
                 loop {
-                    match self.domain.unmap_at(run) {
+                    // SAFETY: requests come one at a time, and these are mapped.
+                    match unsafe { self.domain.unmap_at(run) } {
                         Err(UnmapError::Busy) => spin_loop(),
                         outcome => break outcome,
                     }

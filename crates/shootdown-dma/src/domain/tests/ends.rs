@@ -8,8 +8,8 @@ pub(crate) fn what_is_the_callers_is_waited_for() {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let range = IovaRange::new(77, 2).unwrap();
-        domain.map_at(range, buffer(0), Rights::Read).unwrap();
-        domain.unmap_at(range).unwrap();
+        domain.put_at(range, buffer(0), Rights::Read).unwrap();
+        domain.take_at(range).unwrap();
         let unit = world.unit();
         assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0, "{policy}");
         drop(unit);
@@ -22,7 +22,7 @@ pub(crate) fn what_is_the_callers_is_waited_for() {
 pub(crate) fn who_ends_leaves_nothing_cached() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    domain.map(buffer(0), 100, Rights::Write).unwrap();
+    domain.put(buffer(0), 100, Rights::Write).unwrap();
     let before = world.commands().len();
     finish(domain);
     let after = world.commands().split_off(before);
@@ -36,8 +36,8 @@ pub(crate) fn who_ends_leaves_nothing_cached() {
 pub(crate) fn who_ends_owes_nothing() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(buffer(0), 100, Rights::Write).unwrap();
-    domain.unmap(at, 100).unwrap();
+    let at = domain.put(buffer(0), 100, Rights::Write).unwrap();
+    domain.take(at, 100).unwrap();
     let page = buffer(0).0 >> PAGE_SHIFT;
     assert_eq!(world.refs(page), 1, "it is owed");
     finish(domain);
