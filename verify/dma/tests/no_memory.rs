@@ -229,6 +229,7 @@ unsafe impl Port for Ring {
         PhysAddr(0x1000)
     }
     fn publish(&self) {}
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {}
 }
 
 #[test]

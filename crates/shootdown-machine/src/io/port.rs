@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 
-use shootdown_dma::PhysAddr;
 use shootdown_dma::domain::Host;
 use shootdown_dma::fixed::Fixed;
 use shootdown_dma::invalidate::queue::{Port, Queue, Vtd};
@@ -11,6 +10,7 @@ use shootdown_dma::iova::Allocate;
 use shootdown_dma::sync::{AtomicU64, Ordering};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
+use shootdown_dma::{DeviceId, PhysAddr};
 
 use super::agent::Event;
 use super::iommu::Words;
@@ -119,6 +119,10 @@ unsafe impl Port for Registers {
 
     fn publish(&self) {
         // A store to a register waits for all stores before it; what that takes is in its price.
+    }
+
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {
+        // VT-d tells of a device by its registers.
     }
 }
 
