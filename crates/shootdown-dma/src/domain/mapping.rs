@@ -92,11 +92,12 @@ impl<H: Host> Domain<H> {
     /// After [`UnmapError::NotComplete`] it is not.
     #[inline]
     pub fn unmap(&self, mapping: Mapping) -> Result<(), (UnmapError, Option<Mapping>)> {
-        self.unmap_under(self.config.policy, mapping)
+        self.unmap_if(self.is_ours(&mapping), self.config.policy, mapping)
     }
 
-    /// The same under another policy. [`Policy::Held`] in a domain that does not hold its pages is
-    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the window stays mapped.
+    /// The same under another policy, which is not [weaker](Policy::is_weaker_than) than the domain's. [`Policy::Held`] in a domain
+    /// that does not hold its pages is [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the window stays
+    /// mapped, whatever the policy is.
     ///
     /// # Errors
     /// As [`unmap`](Self::unmap).
@@ -106,12 +107,26 @@ impl<H: Host> Domain<H> {
         policy: Policy,
         mapping: Mapping,
     ) -> Result<(), (UnmapError, Option<Mapping>)> {
-        // [I2]
-        if mapping.domain != self.engine.id() {
-            return Err((UnmapError::NotMapped, Some(mapping)));
-        }
+        let may = self.is_ours(&mapping).and_then(|()| self.allows(policy, mapping.at));
+        self.unmap_if(may, policy, mapping)
+    }
+
+    /// [I2] Was it mapped here?
+    #[inline]
+    fn is_ours(&self, mapping: &Mapping) -> Result<(), UnmapError> {
+        if mapping.domain == self.engine.id() { Ok(()) } else { Err(UnmapError::NotMapped) }
+    }
+
+    #[inline]
+    fn unmap_if(
+        &self,
+        may: Result<(), UnmapError>,
+        policy: Policy,
+        mapping: Mapping,
+    ) -> Result<(), (UnmapError, Option<Mapping>)> {
         // SAFETY: [I1] it was made by who mapped it, can't be copied, and is gone with this call if it is unmapped.
-        let outcome = unsafe { self.unmap_raw_under(policy, mapping.at, mapping.bytes) };
+        let unmap = |()| unsafe { self.unmap_bytes(policy, mapping.at, mapping.bytes) };
+        let outcome = may.and_then(unmap);
         match outcome {
             Ok(()) => Ok(()),
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),

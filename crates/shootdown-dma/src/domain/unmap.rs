@@ -105,7 +105,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         // SAFETY: as the caller promises.
-        unsafe { self.unmap_raw_under(self.config.policy, at, bytes) }
+        unsafe { self.unmap_bytes(self.config.policy, at, bytes) }
     }
 
     /// The same under another policy, as [`unmap_under`](Self::unmap_under).
@@ -117,6 +117,30 @@ impl<H: Host> Domain<H> {
     /// See [`UnmapError`].
     #[inline]
     pub unsafe fn unmap_raw_under(
+        &self,
+        policy: Policy,
+        at: DmaAddr,
+        bytes: u64,
+    ) -> Result<(), UnmapError> {
+        self.allows(policy, at)?;
+        // SAFETY: as the caller promises.
+        unsafe { self.unmap_bytes(policy, at, bytes) }
+    }
+
+    /// A domain's policy is a floor: nothing weaker is done to what is mapped there. (In the window nothing is done at all.)
+    #[inline]
+    pub(super) fn allows(&self, policy: Policy, at: DmaAddr) -> Result<(), UnmapError> {
+        let weaker = policy.is_weaker_than(self.config.policy);
+        if weaker && self.unmap_in_window(at.0 >> Self::SHIFT, 1).is_none() {
+            return Err(UnmapError::Refused);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`unmap_raw`](Self::unmap_raw).
+    #[inline]
+    pub(super) unsafe fn unmap_bytes(
         &self,
         policy: Policy,
         at: DmaAddr,

@@ -190,6 +190,8 @@ pub enum UnmapError {
     NotMapped,
     /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't cut mappings.
     Partial,
+    /// The policy promises less than the space's does.
+    Refused,
     /// The kernel has refused it, or not all of it. The device may still reach the buffer, which stays with the space;
     /// [`poll`](Space::poll) tries again.
     NotComplete(Option<BackendError>),
@@ -201,6 +203,9 @@ impl fmt::Display for UnmapError {
             Self::Invalid => f.write_str("not a range of addresses"),
             Self::NotMapped => f.write_str("nothing is mapped there; was it unmapped before?"),
             Self::Partial => f.write_str("unmap what was mapped at once, with the same length"),
+            Self::Refused => {
+                f.write_str("the policy is weaker than the space's; use that, or strict")
+            }
             Self::NotComplete(Some(error)) => write!(f, "the device may still reach it: {error}"),
             Self::NotComplete(None) => f.write_str("the device may still reach it; poll"),
         }
@@ -399,6 +404,9 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// See [`UnmapError`].
     pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         let range = pages_of(at, bytes, GRANULE).ok_or(UnmapError::Invalid)?;
+        if policy.is_weaker_than(self.domain.config().policy) {
+            return Err(UnmapError::Refused);
+        }
         match self.kernel().give_up(range.first(), range.pages()) {
             Some(Ok(())) => {}
             None if !self.kernel().is_live(range.first()) => return Err(UnmapError::NotMapped),

@@ -255,6 +255,31 @@ pub(crate) fn what_is_mapped_elsewhere_is_not_unmapped_here() {
     finish(theirs);
 }
 
+/// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the mapping still.
+pub(crate) fn a_weaker_policy_is_refused() {
+    let all = [Policy::Strict, Policy::Held, Policy::Lazy, Policy::Bypass];
+    for (n, floor) in all.into_iter().enumerate().take(3) {
+        for weaker in &all[n + 1..] {
+            let world = World::default();
+            let domain = domain(&world, Config::new(1).policy(floor).trusted());
+            let mapping = domain.map(buffer(0), PAGE, Rights::Write).unwrap();
+            let at = mapping.addr();
+            let outcome = domain.unmap_under(*weaker, mapping);
+            let Err((UnmapError::Refused, Some(mapping))) = outcome else {
+                panic!("{weaker} in a {floor} domain: {outcome:?}");
+            };
+            assert_eq!(domain.take_under(*weaker, at, PAGE), Err(UnmapError::Refused));
+            assert!(domain.lookup(at).is_some() && world.commands().is_empty());
+            domain.unmap_under(Policy::Strict, mapping).unwrap();
+            // In the window nothing is unmapped, and nothing was promised.
+            domain.open_window(16).unwrap();
+            let ring = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read).unwrap();
+            domain.unmap_under(*weaker, ring).unwrap();
+            finish(domain);
+        }
+    }
+}
+
 mod as_it_is {
     macro_rules! scenes {
         ($($scene:ident)*) => {
@@ -265,6 +290,6 @@ mod as_it_is {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
         a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
         a_window_is_for_who_is_trusted zones_are_not_the_callers what_failed_is_bounded_too
-        an_address_in_use_is_not_handed_out_again what_is_mapped_elsewhere_is_not_unmapped_here
+        a_weaker_policy_is_refused an_address_in_use_is_not_handed_out_again what_is_mapped_elsewhere_is_not_unmapped_here
     }
 }
