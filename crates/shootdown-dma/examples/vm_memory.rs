@@ -38,7 +38,8 @@ unsafe impl<U: Unit> Host for Vmm<U> {
     type Format = VtdSecondLevel;
     type Tables = Pages;
     type Unit = U;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {

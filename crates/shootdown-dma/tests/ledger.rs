@@ -245,8 +245,9 @@ unsafe impl Host for Kernel {
     type Format = VtdSecondLevel;
     type Tables = Tables;
     type Unit = Ledger;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         book(|book| {
             if !book.pinned && book.below(3) == 0 {
                 book.moves();

@@ -158,7 +158,8 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {

@@ -31,7 +31,8 @@ unsafe impl<U: Unit, F: Format> Host for Vmm<U, F> {
     type Format = F;
     type Tables = Pages;
     type Unit = U;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {

@@ -123,8 +123,9 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {

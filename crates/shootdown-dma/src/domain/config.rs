@@ -34,7 +34,7 @@ pub struct Config {
     /// Pages have addresses that follow from the memory's where this has room for them. The allocator is asked for what its
     /// [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
-    /// What the host promises of [`Host::cpu`].
+    /// What the host promises of [`Host::pin`].
     pub pinned: Option<Pinned>,
 }
 

@@ -59,7 +59,7 @@ impl<H: Host> Domain<H> {
     pub fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
         let found = loop {
             // All seats are taken for the time of a walk at most.
-            match self.table.walker(self.host.cpu()) {
+            match self.table.walker(self.near_cpu()) {
                 Some(mut walker) => break walker.translate(at.0 >> Self::SHIFT)?,
                 None => crate::sync::spin_loop(),
             }

@@ -31,11 +31,11 @@ impl<H: Host> Domain<H> {
         let first = frames.first.0 >> Self::SHIFT;
         let place = |size| Some((layout.encode(first, frames.pages, rights, size).ok()?, size));
         let Some((range, size)) = self.sizes_of(layout, frames).find_map(place) else {
-            let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
+            let _ = self.enter_here(|_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
         };
         self.hold(frames)?;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat);
             let done = near.is_some_and(|near| near.acquire_near(range, frames.first, rights));
             cell.quick.identities += u64::from(done);
@@ -68,7 +68,7 @@ impl<H: Host> Domain<H> {
         frames: Frames,
         (rights, size): (Rights, LeafSize),
     ) -> Result<Option<IovaRange>, MapError> {
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let walker = self.walker(seat);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
             match walker.acquire_all(range, frames.first, rights, size as u32) {
@@ -104,7 +104,7 @@ impl<H: Host> Domain<H> {
     /// there is not to be told that it is out of reach while it is not here: so this is waited for.
     #[cold]
     fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
-        let token = self.engine.note(self.host.cpu(), cleared, true);
+        let token = self.engine.note(self.near_cpu(), cleared, true);
         let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
         let thing = Thing::Mapping { cleared, gives: None, frames };
         // What does not complete is kept, and held.
@@ -175,7 +175,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn release_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat);
             let how = if near.is_some_and(|near| near.release_near(range.first())) {
                 Released::Last
@@ -200,7 +200,7 @@ impl<H: Host> Domain<H> {
 
     /// Is every leaf used?
     fn check_used(&self, range: IovaRange, step: u64) -> Result<(), UnmapError> {
-        let known = self.cells.enter_near(self.host.cpu(), |seat, _| {
+        let known = self.enter_here(|seat, _| {
             let mut walker = self.walker(seat)?;
             let mut leaves = (0..range.pages() / step).map(|n| range.first() + n * step);
             let used = leaves.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
@@ -223,7 +223,7 @@ impl<H: Host> Domain<H> {
         let mut held = 0;
         // Of them the last ones, which nobody uses any more.
         let mut last = None;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let mut walker = self.walker(seat)?;
             while pages < range.pages() {
                 let page = range.first() + pages;

@@ -4,7 +4,7 @@ use super::owed::{Frames, Thing};
 use super::{Cell, DmaAddr, Domain, Host, MapError, Mapping, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
-use crate::iova::{Allocate, Want};
+use crate::iova::Want;
 use crate::sync::{Ordering, spin_loop};
 use crate::table::{self, MapErrorKind, Part};
 
@@ -96,7 +96,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
         self.hold(frames)?;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let range = cell.warm.pop().and_then(|page| IovaRange::new(page, 1))?;
             let near = self.near(seat);
             if near.is_some_and(|near| near.map_page_near(range, frames.first, rights)) {
@@ -127,7 +127,7 @@ impl<H: Host> Domain<H> {
             self.give_back_one(Self::addresses_of(range));
             return Err(error);
         }
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             self.put_in(seat, cell, range, frames, (rights, Part::Whole))?;
             cell.counts.maps += 1;
             Ok(())
@@ -205,7 +205,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
         let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
-        match self.addresses.alloc(self.host.cpu(), &want) {
+        match self.take_addresses(&want) {
             Ok(range) => Ok(range),
             Err(error) => self.allocate_after_flush(&want, error),
         }
@@ -222,7 +222,7 @@ impl<H: Host> Domain<H> {
         }
         // What it can't get back in this way stays owed.
         let _ = self.flush();
-        Ok(self.addresses.alloc(self.host.cpu(), want)?)
+        Ok(self.take_addresses(want)?)
     }
 
     /// The last page that may be used.
@@ -284,9 +284,8 @@ impl<H: Host> Domain<H> {
         rights: Rights,
         part: Part,
     ) -> Result<(), (MapError, Option<QueueError>)> {
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            self.put_in(seat, cell, range, frames, (rights, part))
-        });
+        let entered =
+            self.enter_here(|seat, cell| self.put_in(seat, cell, range, frames, (rights, part)));
         entered
             .unwrap_or(Err((MapError::Busy, None)))
             .or_else(|error| self.unput_kept(error, frames))
@@ -304,7 +303,7 @@ impl<H: Host> Domain<H> {
         let mut stale = None;
         match seen {
             Some(cleared) => {
-                let token = self.engine.note(self.host.cpu(), cleared, true);
+                let token = self.engine.note(self.near_cpu(), cleared, true);
                 let thing = Thing::Mapping { cleared, gives: None, frames };
                 stale = self.wait_for_all(token, core::iter::once(thing)).err();
             }
@@ -338,7 +337,7 @@ impl<H: Host> Domain<H> {
                 let thing = Thing::Mapping { cleared, gives, frames };
                 // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
                 if let Err(thing) = self.owe_thing(thing) {
-                    let token = self.engine.note(self.host.cpu(), cleared, true);
+                    let token = self.engine.note(self.near_cpu(), cleared, true);
                     self.wait_for_all(token, core::iter::once(thing))
                         .map_err(MapError::NotComplete)?;
                 }
@@ -434,6 +433,6 @@ impl<H: Host> Domain<H> {
 
     /// Tells units of pages that are mapped now, and of tables that may have come with them.
     pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
-        self.wait(self.engine.invalidate(self.host.cpu(), range, false))
+        self.wait(self.engine.invalidate(self.near_cpu(), range, false))
     }
 }

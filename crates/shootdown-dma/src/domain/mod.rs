@@ -73,7 +73,8 @@
 //!     type Format = VtdSecondLevel;
 //!     type Tables = Pages;
 //!     type Unit = Iommu;
-//!     fn cpu(&self) -> usize { 0 }                          // a hint
+//!     type Pin = usize;                                     // a hint; or a guard, see `pinned`
+//!     fn pin(&self) -> usize { 0 }
 //!     fn hold(&self, _: PhysAddr, _: u64) -> bool { true }  // get_page
 //!     fn release(&self, _: PhysAddr, _: u64) {}             // put_page
 //! }
@@ -150,7 +151,7 @@ mod window;
 pub use config::Config;
 pub use counts::Counts;
 pub use error::{DomainError, MapError, UnmapError};
-pub use host::Host;
+pub use host::{Host, Pin};
 pub use map::Segment;
 pub use mapping::Mapping;
 pub use policy::{Limits, Policy};
@@ -162,9 +163,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use crate::addr::{DeviceId, DomainId, PhysAddr};
+use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Engine, QueueError, Seat, Token, Unit};
+use crate::iova::{AllocError, Allocate, Want};
 use crate::local::Local;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
@@ -405,11 +407,36 @@ impl<H: Host> Domain<H> {
     /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.
     #[inline]
     fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut Cell) -> R) -> Option<R> {
-        if cpu == self.host.cpu() {
-            self.cells.enter_own(cpu, f)
-        } else {
-            self.cells.enter_within(cpu, PATIENCE, f)
+        let pin = self.host.pin();
+        if cpu == pin.cpu() {
+            return self.cells.enter_own(cpu, f);
         }
+        // Another's is claimed from wherever we are, and its owner may be waited for.
+        drop(pin);
+        self.cells.enter_within(cpu, PATIENCE, f)
+    }
+
+    /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU meanwhile.
+    ///
+    /// # Errors
+    /// `f`, not called: somebody is in each.
+    #[inline]
+    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, f: F) -> Result<R, F> {
+        let pin = self.host.pin();
+        self.cells.enter_near(pin.cpu(), f)
+    }
+
+    /// Addresses from the allocator, on this CPU.
+    #[inline]
+    fn take_addresses(&self, want: &Want) -> Result<IovaRange, AllocError> {
+        let pin = self.host.pin();
+        self.addresses.alloc(pin.cpu(), want)
+    }
+
+    /// The CPU, for who does not mind if it is another one by now.
+    #[inline]
+    fn near_cpu(&self) -> usize {
+        self.host.pin().cpu()
     }
 
     /// Seals what a CPU owes: it has a token from now on, and is to be submitted.

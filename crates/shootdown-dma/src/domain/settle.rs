@@ -1,7 +1,7 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
 use super::owed::{BATCH, FEW, Taken, Thing};
-use super::{Cell, Counts, Domain, Host, PATIENCE, WARM};
+use super::{Cell, Counts, Domain, Host, PATIENCE, Pin, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
 use crate::iova::{Allocate, FreeError};
@@ -61,7 +61,7 @@ impl<H: Host> Domain<H> {
                 list.iter().for_each(|(token, _)| self.engine.submit(*token));
             });
             // Tables that became empty, and that nobody comes by any more.
-            self.sweep(self.host.cpu(), 0);
+            self.sweep(self.near_cpu(), 0);
         }
         let outcome = self.engine.poll();
         for cpu in self.stirred() {
@@ -161,8 +161,8 @@ impl<H: Host> Domain<H> {
     }
 
     fn free(&self, ranges: impl Iterator<Item = IovaRange>) {
-        let cpu = self.host.cpu();
-        self.addresses.free_all(cpu, ranges, |range, why| self.refused(range, why));
+        let pin = self.host.pin();
+        self.addresses.free_all(pin.cpu(), ranges, |range, why| self.refused(range, why));
     }
 
     /// Gives the addresses back that a CPU keeps.
@@ -200,7 +200,10 @@ impl<H: Host> Domain<H> {
                     self.host.release(frames.first, frames.pages);
                 }
                 if let Some(range) = gives {
-                    let freed = self.addresses.free(self.host.cpu(), range);
+                    let freed = {
+                        let pin = self.host.pin();
+                        self.addresses.free(pin.cpu(), range)
+                    };
                     freed.unwrap_or_else(|why| self.refused(range, why));
                 }
             }
@@ -374,7 +377,7 @@ impl<H: Host> Domain<H> {
     /// [`Failed`], with the domain.
     #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
     pub unsafe fn end(self) -> Result<H::Addresses, Failed<H>> {
-        let told = self.wait(self.engine.note_everything(self.host.cpu()));
+        let told = self.wait(self.engine.note_everything(self.near_cpu()));
         let outcome = told.and_then(|()| self.flush());
         if let Err(error) = outcome {
             return Err(Failed { error, domain: self });

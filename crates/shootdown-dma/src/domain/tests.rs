@@ -78,6 +78,30 @@ struct Slow {
     dead: bool,
 }
 
+std::thread_local! {
+    static STAYING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Who has it is not moved.
+struct Stays(usize);
+
+impl Pin for Stays {
+    fn cpu(&self) -> usize {
+        self.0
+    }
+}
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        STAYING.set(STAYING.get() - 1);
+    }
+}
+
+/// Whoever is here by a CPU's number has to be on that CPU still.
+fn stays() {
+    assert_ne!(STAYING.get(), 0, "somebody may be moved from the CPU whose number it goes by");
+}
+
 /// A tree that may have no memory for its records.
 struct Tight {
     tree: Tree,
@@ -100,9 +124,11 @@ impl From<Tree> for Tight {
 // SAFETY: the tree's promises; what is refused stays allocated.
 unsafe impl Allocate for Tight {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        stays();
         self.tree.alloc(cpu, want)
     }
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        stays();
         let refuses = self.refuses.load(Ordering::Relaxed);
         if refuses { Err(FreeError::NoMemory) } else { self.tree.free(cpu, range) }
     }
@@ -158,6 +184,10 @@ fn layout() -> HeapLayout {
 // SAFETY: pages of the heap, at their own addresses.
 unsafe impl TableMemory for &World {
     fn allocate(&self) -> Option<PhysAddr> {
+        // For a table that is mapped in, not the first.
+        if crate::held::count() != 0 {
+            stays();
+        }
         match self.left.load(Ordering::Relaxed) {
             0 => {}
             1 => return None,
@@ -184,12 +214,15 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
+    type Pin = Stays;
 
-    fn cpu(&self) -> usize {
-        0
+    fn pin(&self) -> Stays {
+        STAYING.set(STAYING.get() + 1);
+        Stays(0)
     }
     fn relax(&self) -> bool {
         assert_eq!(crate::held::count(), 0, "somebody waits with a lock, or in a cell");
+        assert_eq!(STAYING.get(), 0, "somebody waits who can't be moved");
         let mut unit = self.unit();
         if !unit.dead {
             unit.completed = unit.told.len() as u64;

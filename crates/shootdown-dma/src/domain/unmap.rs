@@ -177,7 +177,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let mut frame = None;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat).and_then(|near| near.unmap_near(range.first()));
             let phys = match near {
                 Some(phys) => phys,
@@ -208,7 +208,7 @@ impl<H: Host> Domain<H> {
             let mut runs = Runs::NONE;
             let mut detached = Detachments::new();
             let (mut pages, mut cleared) = (rest.pages(), rest);
-            let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let entered = self.enter_here(|seat, cell| {
                 let mut walker = self.walker(seat)?;
                 if self.config.holds {
                     pages = match runs.collect(&mut walker, rest) {
@@ -314,7 +314,7 @@ impl<H: Host> Domain<H> {
         }
         let (range, _) = thing.covered();
         let mut thing = Some(thing);
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             cell.stop();
             thing = thing.take().and_then(|thing| cell.owed.push(thing).err());
             let (flush, settle) = self.look_after(seat, cell);

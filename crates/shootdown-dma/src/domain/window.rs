@@ -8,7 +8,7 @@ use core::fmt;
 use super::map::Segment;
 use super::{DmaAddr, Domain, Host, MapError, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::iova::{AllocError, Allocate, Want};
+use crate::iova::{AllocError, Want};
 use crate::sync::{Ordering, spin_loop};
 use crate::table::{Detachments, Format};
 
@@ -69,8 +69,8 @@ impl<H: Host> Domain<H> {
         let aligned = |want: Want| want.below(self.limit()).aligned(self.largest_leaf());
         let want = Want::pages(pages).map(aligned);
         let want = want.ok_or(WindowError::Addresses(AllocError::Invalid))?;
-        let cpu = self.host.cpu();
-        let range = self.addresses.alloc(cpu, &want).map_err(WindowError::Addresses)?;
+        let range = self.take_addresses(&want).map_err(WindowError::Addresses)?;
+        let cpu = self.near_cpu();
         let walker = self.table.walker(cpu).ok_or((MapError::Busy, None));
         let mapped = walker.and_then(|mut walker| {
             walker.map(range, PhysAddr(0), Rights::ReadWrite).map_err(Self::why)
@@ -95,7 +95,7 @@ impl<H: Host> Domain<H> {
         if !self.config.caches_absence {
             return Ok(());
         }
-        let cpu = self.host.cpu();
+        let cpu = self.near_cpu();
         let Err(error) = self.tell_units(range) else { return Ok(()) };
         let mut detached = Detachments::new();
         // All seats are taken for the time of a walk at most.

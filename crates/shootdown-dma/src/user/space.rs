@@ -15,6 +15,7 @@ use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Ma
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Seat};
 use crate::iova::Allocate;
+use crate::pinned::NOBODY;
 use crate::table::TableMemory;
 use crate::table::memory::Table;
 
@@ -68,9 +69,11 @@ unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A
     type Format = Shadow<G>;
     type Tables = Heap;
     type Unit = Arc<Kernel<B>>;
+    // A thread keeps its number as long as it lives.
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
-        THREAD.try_with(|number| *number).unwrap_or(0)
+    fn pin(&self) -> usize {
+        THREAD.try_with(|number| *number).unwrap_or(NOBODY)
     }
 
     fn relax(&self) -> bool {

@@ -221,8 +221,9 @@ unsafe impl<A: Allocate> Host for Kernel<A> {
     type Format = VtdSecondLevel;
     type Tables = Tables;
     type Unit = Queue<Registers, Vtd>;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         engine::cpu() as usize
     }
 

@@ -160,8 +160,9 @@ unsafe impl<'m, F: Granular> Host for &'m Machine<F> {
     type Format = F;
     type Tables = &'m Machine<F>;
     type Unit = &'m Machine<F>;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         0
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
@@ -521,7 +522,8 @@ pub(crate) fn a_unit_that_counts_in_other_pages_is_refused() {
         type Format = ArmStage1<16>;
         type Tables = &'m Machine<ArmStage1<16>>;
         type Unit = &'m dyn Unit;
-        fn cpu(&self) -> usize {
+        type Pin = usize;
+        fn pin(&self) -> usize {
             0
         }
         fn hold(&self, _: PhysAddr, _: u64) -> bool {

@@ -21,9 +21,10 @@ unsafe impl<'w> Host for Pooled<'w> {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
+    type Pin = Stays;
 
-    fn cpu(&self) -> usize {
-        0
+    fn pin(&self) -> Stays {
+        Host::pin(&self.0)
     }
     fn relax(&self) -> bool {
         self.0.relax()

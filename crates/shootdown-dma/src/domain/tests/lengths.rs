@@ -156,8 +156,8 @@ fn superpages_are_unmapped_as_they_were_mapped() {
     let domain = domain(&world, Config::new(1));
     let large = 0x200 * PAGE;
     let want = Want::pages(0x400).unwrap().aligned(0x200);
-    let range = domain.addresses().alloc(0, &want).unwrap();
-    domain.addresses().free(0, range).unwrap();
+    let range = domain.addresses().tree.alloc(0, &want).unwrap();
+    domain.addresses().tree.free(0, range).unwrap();
     let at = domain.put(PhysAddr(0x4000_0000), 2 * large, Rights::Read).unwrap();
     let mut walker = domain.table.walker(9).unwrap();
     let level = walker.translate(at.0 >> PAGE_SHIFT).unwrap().level;
