@@ -117,7 +117,7 @@ fn refused<T>(domain: &Domain<&World>, f: impl FnOnce() -> T) -> T {
 /// By a number, which may be wrong.
 fn unmap(domain: &Domain<&World>, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
     // SAFETY: tests unmap one after the other.
-    unsafe { domain.unmap_raw(at, bytes) }
+    unsafe { domain.unmap_raw(at, bytes) }.map(drop)
 }
 
 fn map_at(domain: &Domain<&World>, at: IovaRange, phys: PhysAddr) -> Result<(), MapError> {

@@ -7,7 +7,8 @@ use super::host::{Access, Bouncing};
 use super::pool::Pool;
 use crate::addr::{DomainId, PhysAddr, Rights};
 use crate::domain::{
-    self, Config, DmaAddr, Domain, DomainError, Failed, Host, Mapping, Policy, Segment, UnmapError,
+    self, Config, DmaAddr, Domain, DomainError, Failed, Host, Mapping, Policy, Reach, Segment,
+    UnmapError,
 };
 use crate::table::Format;
 
@@ -323,7 +324,7 @@ impl<H: Access> Guarded<H> {
     /// # Errors
     /// See [`UnmapError`], and the buffer if it is still mapped. After [`UnmapError::NotComplete`] it is not, and
     /// its pages stay out of use until no device reaches them.
-    pub fn unmap(&self, mapped: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
+    pub fn unmap(&self, mapped: Mapped) -> Result<Reach, (UnmapError, Option<Mapped>)> {
         self.unmap_under(self.domain.config().policy, mapped)
     }
 
@@ -335,7 +336,7 @@ impl<H: Access> Guarded<H> {
         &self,
         policy: Policy,
         mapped: Mapped,
-    ) -> Result<(), (UnmapError, Option<Mapped>)> {
+    ) -> Result<Reach, (UnmapError, Option<Mapped>)> {
         let Mapped { mapping, buffer } = mapped;
         if buffer.pool != self.pool().id() {
             return Err((UnmapError::NotMapped, Some(Mapped { mapping, buffer })));

@@ -390,7 +390,9 @@ fn what_fails_has_changed_nothing() {
     let one = guarded.map(PhysAddr(0x1000), 0x1800, Rights::Write).unwrap();
     assert_eq!((world.held(1), world.held(2)), (1, 0), "the bounced page is not held");
     guarded.unmap(one).unwrap();
-    held.into_iter().for_each(|mapped| guarded.unmap(mapped).unwrap());
+    for mapped in held {
+        guarded.unmap(mapped).unwrap();
+    }
     finish(guarded);
 }
 

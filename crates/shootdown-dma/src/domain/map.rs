@@ -397,7 +397,7 @@ impl<H: Host> Domain<H> {
     ) -> Result<(), QueueError> {
         loop {
             let outcome = match self.is_identity(range) {
-                true => self.unmap_identity(range, Policy::Strict),
+                true => self.unmap_identity(range, Policy::Strict).map(drop),
                 false => self.unmap_pages(range, gives, Policy::Strict, false),
             };
             match outcome {

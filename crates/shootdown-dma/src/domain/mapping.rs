@@ -78,6 +78,19 @@ impl fmt::Display for Mapping {
     }
 }
 
+/// What devices still reach of memory that was unmapped, by the addresses that it had there. (The same memory may be mapped
+/// at other addresses too.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reach {
+    /// Nothing, from when the domain's [`Policy`] says.
+    Ended,
+    /// Some of it, as before: its address follows from the memory's, and others have mapped the same page with the same rights. The
+    /// last of them ends it. Under [`Policy::Strict`] too: who has to know that the device is out looks at this.
+    Shared,
+    /// All of it, always: it lies in the [window](Domain::open_window).
+    Window,
+}
+
 impl<H: Host> Domain<H> {
     /// Something was mapped, just now.
     #[inline]
@@ -85,13 +98,13 @@ impl<H: Host> Domain<H> {
         Mapping { at, bytes, domain: self.engine.id() }
     }
 
-    /// Unmaps. What is promised then depends on the domain's [`Policy`].
+    /// Unmaps. What is promised then depends on the domain's [`Policy`], and whether that holds of all of it is what this returns.
     ///
     /// # Errors
     /// See [`UnmapError`], and the mapping if it is still there: nothing has changed then, and nobody was told to forget anything.
     /// After [`UnmapError::NotComplete`] it is not.
     #[inline]
-    pub fn unmap(&self, mapping: Mapping) -> Result<(), (UnmapError, Option<Mapping>)> {
+    pub fn unmap(&self, mapping: Mapping) -> Result<Reach, (UnmapError, Option<Mapping>)> {
         self.unmap_if(self.is_ours(&mapping), self.config.policy, mapping)
     }
 
@@ -106,7 +119,7 @@ impl<H: Host> Domain<H> {
         &self,
         policy: Policy,
         mapping: Mapping,
-    ) -> Result<(), (UnmapError, Option<Mapping>)> {
+    ) -> Result<Reach, (UnmapError, Option<Mapping>)> {
         let may = self.is_ours(&mapping).and_then(|()| self.allows(policy, mapping.at));
         self.unmap_if(may, policy, mapping)
     }
@@ -123,12 +136,12 @@ impl<H: Host> Domain<H> {
         may: Result<(), UnmapError>,
         policy: Policy,
         mapping: Mapping,
-    ) -> Result<(), (UnmapError, Option<Mapping>)> {
+    ) -> Result<Reach, (UnmapError, Option<Mapping>)> {
         // SAFETY: [I1] it was made by who mapped it, can't be copied, and is gone with this call if it is unmapped.
         let unmap = |()| unsafe { self.unmap_bytes(policy, mapping.at, mapping.bytes) };
         let outcome = may.and_then(unmap);
         match outcome {
-            Ok(()) => Ok(()),
+            Ok(reach) => Ok(reach),
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),
             Err(error) => Err((error, Some(mapping))),
         }

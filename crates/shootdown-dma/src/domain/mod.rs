@@ -153,7 +153,7 @@ pub use counts::Counts;
 pub use error::{DomainError, MapError, UnmapError};
 pub use host::{Host, Pin};
 pub use map::Segment;
-pub use mapping::Mapping;
+pub use mapping::{Mapping, Reach};
 pub use policy::{Limits, Policy};
 pub use settle::Failed;
 pub use two_step::Reservation;

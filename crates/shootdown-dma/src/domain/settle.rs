@@ -364,9 +364,25 @@ impl<H: Host> Domain<H> {
         Err(QueueError::GaveUp)
     }
 
+    /// Releases the pages of all that is mapped, which the table alone remembers, and no device reaches any more. Nobody maps or unmaps.
+    fn release_mapped(&self) {
+        if !self.config.holds {
+            return;
+        }
+        // There is nobody else who could have taken it.
+        let Some(mut walker) = self.table.walker(0) else { return };
+        self.table.for_each_leaf(&mut |first, pages| {
+            // What lies in the window was never held.
+            let found =
+                walker.translate(first).filter(|_| self.unmap_in_window(first, 1).is_none());
+            if let Some(found) = found {
+                (0..found.uses.max(1)).for_each(|_| self.host.release(found.phys, pages));
+            }
+        });
+    }
+
     /// Ends the domain: makes everybody forget everything, gives back what is owed, and frees the page table. What is
-    /// still mapped is unmapped; its addresses go with the allocator, and its pages are not released (nobody
-    /// remembers them).
+    /// still mapped is unmapped: its addresses go with the allocator, and its pages are released as often as they were held.
     ///
     /// Dropping a domain instead leaks its page table, which devices may walk.
     ///
@@ -382,6 +398,7 @@ impl<H: Host> Domain<H> {
         if let Err(error) = outcome {
             return Err(Failed { error, domain: self });
         }
+        self.release_mapped();
         let Self { table, addresses, .. } = self;
         // SAFETY: no entry leads to it, and what had been cached of it is forgotten.
         unsafe { table.free() };

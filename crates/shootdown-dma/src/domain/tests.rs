@@ -46,12 +46,12 @@ impl<H: Host> Domain<H> {
 
     pub(crate) fn take(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         // SAFETY: tests unmap one after the other.
-        unsafe { self.unmap_raw(at, bytes) }
+        unsafe { self.unmap_raw(at, bytes) }.map(drop)
     }
 
     pub(crate) fn take_under(&self, p: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         // SAFETY: as above.
-        unsafe { self.unmap_raw_under(p, at, bytes) }
+        unsafe { self.unmap_raw_under(p, at, bytes) }.map(drop)
     }
 
     pub(crate) fn put_at(&self, at: IovaRange, to: PhysAddr, r: Rights) -> Result<(), MapError> {

@@ -12,7 +12,7 @@
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
 
 use super::owed::{Frames, Page, Thing};
-use super::{Cell, DmaAddr, Domain, Host, Policy, UnmapError};
+use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::{QueueError, Token};
 use crate::sync::{Ordering, spin_loop};
@@ -103,7 +103,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
     #[inline]
-    pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+    pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<Reach, UnmapError> {
         // SAFETY: as the caller promises.
         unsafe { self.unmap_bytes(self.config.policy, at, bytes) }
     }
@@ -121,7 +121,7 @@ impl<H: Host> Domain<H> {
         policy: Policy,
         at: DmaAddr,
         bytes: u64,
-    ) -> Result<(), UnmapError> {
+    ) -> Result<Reach, UnmapError> {
         self.allows(policy, at)?;
         // SAFETY: as the caller promises.
         unsafe { self.unmap_bytes(policy, at, bytes) }
@@ -145,22 +145,24 @@ impl<H: Host> Domain<H> {
         policy: Policy,
         at: DmaAddr,
         bytes: u64,
-    ) -> Result<(), UnmapError> {
+    ) -> Result<Reach, UnmapError> {
         if bytes == 0 {
             return Err(UnmapError::Empty);
         }
         let (first, pages) = Self::pages_of(at.0, bytes).ok_or(UnmapError::Overflow)?;
         if let Some(outcome) = self.unmap_in_window(first, pages) {
-            return outcome;
+            return outcome.map(|()| Reach::Window);
         }
         let range = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
         if self.is_identity(range) {
-            self.unmap_identity(range, policy)
-        } else if pages == 1 {
+            return self.unmap_identity(range, policy);
+        }
+        let unmapped = if pages == 1 {
             self.unmap_page(range, policy)
         } else {
             self.unmap_pages(range, Some(range), policy, true)
-        }
+        };
+        unmapped.map(|()| Reach::Ended)
     }
 
     /// May it be owed under this policy?

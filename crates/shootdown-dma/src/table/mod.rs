@@ -287,6 +287,26 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.free_with_sides(phys, count) };
     }
 
+    /// The first page of every entry that is a leaf, and how many pages it maps. Nobody maps or unmaps meanwhile.
+    pub(crate) fn for_each_leaf(&self, f: &mut impl FnMut(u64, u64)) {
+        self.leaves_below(self.root, self.format.levels() - 1, 0, f);
+    }
+
+    fn leaves_below(&self, table: PhysAddr, level: u32, first: u64, f: &mut impl FnMut(u64, u64)) {
+        let pages = span::<F>(level);
+        // SAFETY: in the tree, out of which nobody takes it.
+        let slots = unsafe { self.sheets_of(table, self.sheets_at(level)) }.flatten();
+        for (n, slot) in (0..).zip(slots) {
+            let page = first + n * pages;
+            // ORDERING: Acquire, with the Release of who linked the table.
+            match self.format.decode(slot.load(Ordering::Acquire), level) {
+                Decoded::Table(below) => self.leaves_below(below, level - 1, page, f),
+                Decoded::Leaf(..) => f(page, pages),
+                _ => {}
+            }
+        }
+    }
+
     /// Is the range within what the table resolves?
     #[inline]
     fn resolves(&self, range: IovaRange) -> bool {

@@ -427,7 +427,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             let _ = self.kernel().work();
         }
         match outcome {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(_) => Err(UnmapError::NotComplete(self.kernel().failed())),
         }
     }
@@ -473,8 +473,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         self.kernel().calls()
     }
 
-    /// Unmaps everything, and ends the space. Buffers that are still mapped are not released one by one: no device
-    /// reaches any.
+    /// Unmaps everything, and ends the space. Buffers that are still mapped are released: no device reaches any.
     ///
     /// Dropping a space instead leaves mapped what is mapped, until the kernel's file is closed.
     ///

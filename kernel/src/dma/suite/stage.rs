@@ -340,7 +340,7 @@ impl<I: Iommu> Behind<'_, I> {
     /// Unmaps it again, under another policy.
     pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         // SAFETY: each buffer is one CPU's, which unmaps it once.
-        unsafe { self.domain.unmap_raw_under(policy, at, bytes) }
+        unsafe { self.domain.unmap_raw_under(policy, at, bytes) }.map(drop)
     }
 
     /// Maps memory at addresses that the case chooses.

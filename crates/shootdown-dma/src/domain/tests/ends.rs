@@ -44,6 +44,41 @@ pub(crate) fn who_ends_owes_nothing() {
     assert_eq!((world.refs(page), world.tables.load(Ordering::Relaxed)), (0, 0));
 }
 
+/// What is still mapped is released, as often as it was held; and the window, which was not, is not.
+pub(crate) fn who_ends_holds_nothing() {
+    let world = World::default();
+    let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
+    let format = VtdSecondLevel::new(4, true, true).unwrap();
+    let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
+    let config = Config::new(1).policy(Policy::Held).trusted().identity(layout);
+    let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    domain.open_window(1 << 12).unwrap();
+    // By its own address: once, by many, beside another, and as a superpage.
+    domain.put(buffer(0), PAGE, Rights::Read).unwrap();
+    for _ in 0..9 {
+        domain.put(buffer(2), PAGE, Rights::Read).unwrap();
+    }
+    domain.put(buffer(2), PAGE, Rights::Write).unwrap();
+    domain.put(PhysAddr(0x8000_0000), 3 * PAGE, Rights::Read).unwrap();
+    domain.put(PhysAddr(0x8000_1000), 3 * PAGE, Rights::Read).unwrap();
+    domain.put(PhysAddr(0xc000_0000), 512 * PAGE, Rights::Read).unwrap();
+    // At addresses of the allocator: beyond the zone, scattered, linked; and at the caller's.
+    let far = PhysAddr(layout.zone_pages() << PAGE_SHIFT);
+    domain.put(far, 5 * PAGE, Rights::Read).unwrap();
+    let pieces = [buffer(8), buffer(10)].map(|phys| Segment { phys, bytes: PAGE });
+    domain.put_sg(&pieces, Rights::Read).unwrap();
+    let mut linked = domain.reserve(4).unwrap();
+    domain.link(&mut linked, buffer(12), 2, Rights::Read).unwrap();
+    let at = IovaRange::new(7, 1).unwrap();
+    domain.put_at(at, buffer(14), Rights::Read).unwrap();
+    assert!(world.refs.lock().unwrap().values().any(|refs| *refs == 10));
+    finish(domain);
+    let refs = world.refs.lock().unwrap();
+    let left: Vec<_> = refs.iter().filter(|(_, refs)| **refs != 0).collect();
+    assert!(left.is_empty(), "{left:x?}");
+}
+
 mod as_it_is {
     macro_rules! scenes {
         ($($scene:ident)*) => {
@@ -52,5 +87,6 @@ mod as_it_is {
     }
     scenes! {
         what_is_the_callers_is_waited_for who_ends_leaves_nothing_cached who_ends_owes_nothing
+        who_ends_holds_nothing
     }
 }

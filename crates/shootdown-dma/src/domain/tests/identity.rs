@@ -152,3 +152,32 @@ pub(crate) fn superpages_are_identity_too() {
 fn superpages_have_zones_of_their_own() {
     superpages_are_identity_too();
 }
+
+/// A strict unmapping has not taken the page out of reach if others have mapped it too, and says so.
+pub(crate) fn who_is_not_the_last_is_told() {
+    let world = World::default();
+    let domain = by_identity(&world, Policy::Strict);
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    let map =
+        |first, pages| domain.map(PhysAddr(first * PAGE), pages * PAGE, Rights::Read).unwrap();
+    let reach = |mapping| domain.unmap(mapping).unwrap();
+    let (one, two) = (map(0x40, 1), map(0x40, 1));
+    let at = one.addr();
+    assert_eq!(reach(one), Reach::Shared);
+    assert!(domain.lookup(at).is_some(), "the device reaches it");
+    assert_eq!(reach(two), Reach::Ended);
+    assert_eq!(domain.lookup(at), None);
+    // Of a range: whichever page it is.
+    for shared in 0x40..0x44 {
+        let (range, page) = (map(0x40, 4), map(shared, 1));
+        assert_eq!(reach(range), Reach::Shared, "{shared:#x}");
+        assert_eq!(reach(page), Reach::Ended);
+    }
+    assert_eq!(reach(map(0x40, 4)), Reach::Ended);
+    finish(domain);
+}
+
+#[test]
+fn whether_a_device_is_out_is_said() {
+    who_is_not_the_last_is_told();
+}

@@ -122,7 +122,7 @@ impl<H: Host> AnyDomain for Domain<H> {
 
     fn unmap(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         // SAFETY: one driver at a time is in a buffer's slot, and a slot has its mapping once.
-        unsafe { self.unmap_raw_under(policy, at, bytes) }
+        unsafe { self.unmap_raw_under(policy, at, bytes) }.map(drop)
     }
 
     fn reserve(&self, pages: u64) -> Result<Reservation, MapError> {
@@ -224,7 +224,7 @@ impl<H: Access> AnyGuarded for Guarded<H> {
     }
 
     fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
-        self.unmap_under(policy, m)
+        self.unmap_under(policy, m).map(drop)
     }
 
     fn sync(&self, m: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
