@@ -5,10 +5,17 @@
 //! returned. Unmapping therefore waits, whatever the domain's policy is (as [`Domain::unlink`] does). What belongs together it
 //! does not know either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of these. That one at a
 //! time changes a range is the caller's promise, so that both are `unsafe`; the module `vmm` keeps it for a guest.
+//!
+//! A guest asks for what it likes. So the table has a bound ([`Config::tables`](super::Config::tables)), and what is mapped is mapped in
+//! steps of a few tables, between which the cell is left.
 
+use super::owed::Frames;
 use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::table::{Format, Part};
+use crate::table::{Format, MapErrorKind, Part};
+
+/// Tables that one step puts in place: a few microseconds each.
+const STEP: u64 = 8;
 
 impl<H: Host> Domain<H> {
     /// Maps the pages of `range`, which are the caller's, to the memory from `phys` on.
@@ -30,11 +37,48 @@ impl<H: Host> Domain<H> {
         if self.is_in_zones(range) {
             return Err(MapError::Refused);
         }
-        let frames = Self::whole_pages(phys, range.pages())?;
-        self.hold(frames)?;
-        self.put_kept(range, frames, rights, Part::Middle)
-            .map_err(|(error, late)| late.map_or(error, MapError::NotComplete))?;
+        let all = Self::whole_pages(phys, range.pages())?;
+        let mut done = 0;
+        while let Some(rest) = IovaRange::new(range.first() + done, range.pages() - done) {
+            let first = PhysAddr(all.first.0 + (done << Self::SHIFT));
+            let pages = self.step_of(rest, first);
+            let part = IovaRange::new(rest.first(), pages).ok_or(MapError::Overflow)?;
+            if let Err(error) = self.map_step(part, Frames { first, pages }, rights) {
+                let mapped = IovaRange::new(range.first(), done);
+                let undone = mapped.map_or(Ok(()), |mapped| self.unmap_ours(mapped, None));
+                return Err(undone.map_or_else(MapError::NotComplete, |()| error));
+            }
+            done += pages;
+        }
         self.tell_of(range, None)
+    }
+
+    /// How many of these pages are mapped in one step. Where larger leaves fit there are few tables, and it is not cut.
+    fn step_of(&self, range: IovaRange, phys: PhysAddr) -> u64 {
+        let in_table = 1 << <H::Format as Format>::INDEX;
+        let off = (range.first() ^ phys.0 >> Self::SHIFT) & (in_table - 1);
+        let step = match off == 0 && self.table.format().may_be_leaf(1) {
+            true => in_table * in_table,
+            false => in_table * STEP,
+        };
+        (step - range.first() % step).min(range.pages())
+    }
+
+    /// One step. If the table is full, those are taken out first that are empty.
+    fn map_step(&self, part: IovaRange, frames: Frames, rights: Rights) -> Result<(), MapError> {
+        let map = || {
+            self.hold(frames)?;
+            let put = self.put_kept(part, frames, rights, Part::Middle);
+            put.map_err(|(error, late)| late.map_or(error, MapError::NotComplete))
+        };
+        let full = MapError::Table(MapErrorKind::NoMemory);
+        match map() {
+            Err(error) if error == full && self.table.is_full() => {
+                self.take_out_empty();
+                map()
+            }
+            outcome => outcome,
+        }
     }
 
     /// Unmaps the pages of `range`, which [`map_at`](Self::map_at) has mapped, and waits until no device reaches the memory by

@@ -316,7 +316,7 @@ impl<H: Host> Domain<H> {
             list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
             Ok(list)
         })?;
-        let table = IoPageTable::new(format, tables, cpus)?;
+        let table = IoPageTable::new(format, tables, cpus)?.at_most(config.tables);
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide {
             // SAFETY: nobody knows of it.

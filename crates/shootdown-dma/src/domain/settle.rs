@@ -265,6 +265,16 @@ impl<H: Host> Domain<H> {
         }
     }
 
+    /// Takes out all tables that are empty, and waits until their pages are free: for who finds no room for another.
+    #[cold]
+    pub(super) fn take_out_empty(&self) {
+        for _ in 0..=self.table.pages() / SWEEP {
+            self.sweep(self.near_cpu(), 0);
+        }
+        // What it can't get back in this way stays owed.
+        let _ = self.flush();
+    }
+
     /// Tables were taken out: their pages are owed until walk caches have forgotten them.
     #[cold]
     pub(super) fn owe_tables(&self, cpu: usize, detached: &mut Detachments) {

@@ -143,6 +143,8 @@ struct World {
     tables: AtomicUsize,
     /// Page-table pages that may still be allocated, plus 1; 0: any number.
     left: AtomicUsize,
+    /// Those since somebody came to a CPU, and the most of these.
+    at_once: [AtomicUsize; 2],
 }
 
 impl World {
@@ -194,6 +196,8 @@ unsafe impl TableMemory for &World {
             n => self.left.store(n - 1, Ordering::Relaxed),
         }
         self.tables.fetch_add(1, Ordering::Relaxed);
+        let [now, most] = &self.at_once;
+        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SAFETY: the layout is not empty.
         Some(PhysAddr(unsafe { alloc_zeroed(layout()) } as u64))
     }
@@ -218,6 +222,7 @@ unsafe impl<'w> Host for &'w World {
 
     fn pin(&self) -> Stays {
         STAYING.set(STAYING.get() + 1);
+        self.at_once[0].store(0, Ordering::Relaxed);
         Stays(0)
     }
     fn relax(&self) -> bool {

@@ -94,7 +94,8 @@ pub struct Bounds {
     pub last: u64,
     /// Pages in between that it may not map: windows for interrupts, and what the probe request reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]).
+    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is the domain's affair
+    /// ([`Config::tables`](crate::domain::Config::tables)): far apart, each takes its own.
     pub mappings: usize,
 }
 

@@ -134,7 +134,10 @@ impl Bench {
             // SAFETY: each pair maps and unmaps its own, once.
             match unsafe { self.domain.unmap_raw(black_box(at), pages << 12) } {
                 Err(UnmapError::Busy) => std::hint::spin_loop(),
-                done => return drop(done.expect("it is mapped")),
+                done => {
+                    done.expect("it is mapped");
+                    return;
+                }
             }
         }
     }

@@ -79,6 +79,52 @@ pub(crate) fn who_ends_holds_nothing() {
     assert!(left.is_empty(), "{left:x?}");
 }
 
+/// Off by a page, so that no larger leaf fits: 64 tables.
+fn off_by_a_page() -> (IovaRange, PhysAddr) {
+    (IovaRange::new(1 << 21, 1 << 15).unwrap(), PhysAddr(0x2_0000_1000))
+}
+
+/// Whoever chooses addresses has tables up to a bound, however far apart they are; those that are empty make room.
+pub(crate) fn tables_are_bounded() {
+    const MOST: usize = 40;
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).tables(MOST));
+    let tables = || world.tables.load(Ordering::Relaxed);
+    let (range, phys) = off_by_a_page();
+    let full = Err(MapError::Table(MapErrorKind::NoMemory));
+    assert_eq!(domain.put_at(range, phys, Rights::Read), full);
+    assert!(tables() <= MOST, "{}", tables());
+    for page in [range.first(), range.first() + 5000, range.last()] {
+        assert_eq!(domain.lookup(DmaAddr(page << PAGE_SHIFT)), None);
+    }
+    // In large pages it has room.
+    domain.put_at(range, PhysAddr(0x2_0000_0000), Rights::Read).unwrap();
+    domain.take_at(range).unwrap();
+    for n in 0..200 {
+        let far = IovaRange::new((1 << 22) + n * 0x200, 1).unwrap();
+        domain.put_at(far, buffer(n), Rights::Read).unwrap();
+        assert!(tables() <= MOST, "{}", tables());
+        domain.take_at(far).unwrap();
+    }
+    finish(domain);
+}
+
+/// A cell is left between steps.
+pub(crate) fn nobody_is_in_a_cell_for_long() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let (range, phys) = off_by_a_page();
+    domain.put_at(range, phys, Rights::Read).unwrap();
+    let most = world.at_once[1].load(Ordering::Relaxed);
+    assert!(most <= 10, "{most} tables in one step");
+    assert_eq!(
+        domain.lookup(DmaAddr(range.last() << PAGE_SHIFT)).unwrap().0.0,
+        phys.0 + ((1 << 15) - 1) * PAGE
+    );
+    domain.take_at(range).unwrap();
+    finish(domain);
+}
+
 mod as_it_is {
     macro_rules! scenes {
         ($($scene:ident)*) => {
@@ -87,6 +133,6 @@ mod as_it_is {
     }
     scenes! {
         what_is_the_callers_is_waited_for who_ends_leaves_nothing_cached who_ends_owes_nothing
-        who_ends_holds_nothing
+        who_ends_holds_nothing tables_are_bounded nobody_is_in_a_cell_for_long
     }
 }
