@@ -13,7 +13,8 @@
 //! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
 //! enters a cell ([`local`](crate::local): one compare-and-swap, and any cell will do; none, if the host is
 //! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
-//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out.
+//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out. A timer or a flush
+//! that finds something new in several cells has the whole domain invalidated instead, once for all of them.
 //! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
 //! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may owe; if
 //! there is more, it grows.)
@@ -41,7 +42,7 @@
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
 //! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
 //! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
-//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them.
+//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
 //!
 //! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's larger granules. Whatever counts pages
 //! counts these; a unit that [counts in others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.

@@ -24,6 +24,15 @@ const SWEEP_AT: u64 = 4096;
 /// Tables that are looked at then.
 const SWEEP: usize = 64;
 
+/// What of many CPUs was sealed, for units that are told of it at once.
+#[derive(Default)]
+struct Sealed {
+    /// Of the first that owed something.
+    first: Option<Token>,
+    /// Others owed something too: it is part of the next batch of the whole domain.
+    whole: bool,
+}
+
 /// So many tables are not too many, if `tables` were left when they were looked at last: a quarter more, for what is empty
 /// now and will be wanted again.
 const fn enough(tables: usize) -> usize {
@@ -46,12 +55,15 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         let mut missed = false;
+        let mut sealed = Sealed::default();
         for cpu in self.stirred() {
-            self.settle(cpu);
             if due {
-                missed |= !self.flush_late(cpu);
+                missed |= !self.flush_late(cpu, &mut sealed);
+            } else {
+                self.settle(cpu);
             }
         }
+        self.submit_sealed(&sealed);
         if missed {
             // Somebody was in a cell all the time: the next call tries again, and does not wait for another window.
             self.flushed_at.store(before, Ordering::Relaxed);
@@ -64,7 +76,9 @@ impl<H: Host> Domain<H> {
             self.sweep(self.near_cpu(), 0);
         }
         let outcome = self.engine.poll();
-        for cpu in self.stirred() {
+        // What belongs to other CPUs, and is complete by now, is left to the next call: they are not disturbed twice.
+        let own = self.near_cpu();
+        for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
         }
         self.settle_stranded();
@@ -78,27 +92,57 @@ impl<H: Host> Domain<H> {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// What a CPU has owed for some time is told to the units. False: somebody was in its cell.
-    fn flush_late(&self, cpu: usize) -> bool {
-        let late = self.enter(cpu, |cell| {
-            let sealed = self.seal(cpu, cell);
-            cell.counts.timed_flushes += u64::from(sealed.is_some());
+    /// Gives back what is complete of what a CPU owes; what it has owed for some time is sealed. False: somebody was in its cell.
+    fn flush_late(&self, cpu: usize, sealed: &mut Sealed) -> bool {
+        let mut late = None;
+        let entered = self.settle_and(cpu, true, |cell| {
+            let new = self.seal_with_others(cpu, cell, sealed);
+            cell.counts.timed_flushes += u64::from(new);
             // Whoever has sealed what is there may not have come to telling it.
-            let late = sealed.or_else(|| cell.owed.last());
+            late = cell.owed.last().filter(|_| !new);
             if cell.owed.len() == 0 {
                 // It maps no more: others may want the memory of tables that it remembers.
                 let _ = self.walker(cpu).map(|mut walker| walker.let_go());
             }
-            late
         });
-        if let Some(Some(token)) = late {
+        if let Some(token) = late {
             self.engine.submit(token);
         }
-        late.is_some()
+        entered
+    }
+
+    /// Seals what a CPU owes, one of many whose units are told at once: the ranges of the first that owes something, and the whole
+    /// domain if there are others. (A batch for each of 64 CPUs is dearer to the units than what comes back.) Says if there was anything.
+    fn seal_with_others(&self, cpu: usize, cell: &mut Cell, sealed: &mut Sealed) -> bool {
+        match sealed.first {
+            None => {
+                sealed.first = self.seal(cpu, cell);
+                sealed.first.is_some()
+            }
+            Some(_) => {
+                let token = cell.owed.seal(|_| self.engine.token_of_all());
+                sealed.whole |= token.is_some();
+                token.is_some()
+            }
+        }
+    }
+
+    /// Tells the units of all that was sealed. The token covers it.
+    fn submit_sealed(&self, sealed: &Sealed) -> Option<Token> {
+        if sealed.whole {
+            return Some(self.engine.flush_all());
+        }
+        sealed.first.inspect(|first| self.engine.submit(*first))
     }
 
     /// Gives back what is complete of what a CPU owes.
     pub(super) fn settle(&self, cpu: usize) {
+        self.settle_and(cpu, true, |_| {});
+    }
+
+    /// The same, and does `then` in the cell. `keeps`: the CPU may keep single addresses. False: somebody was in the cell.
+    fn settle_and(&self, cpu: usize, keeps: bool, mut then: impl FnMut(&mut Cell)) -> bool {
+        let mut entered = false;
         loop {
             let mut taken = Taken::NOTHING;
             let mut ranges = [None; BATCH + FEW];
@@ -108,7 +152,7 @@ impl<H: Host> Domain<H> {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
-                let room = if self.keeps() { WARM - cell.warm.len() } else { 0 };
+                let room = if keeps && self.keeps() { WARM - cell.warm.len() } else { 0 };
                 let mut gives = taken.pages().iter().filter_map(|page| page.gives());
                 cell.warm.extend(gives.by_ref().take(room));
                 let mut len = 0;
@@ -116,12 +160,14 @@ impl<H: Host> Domain<H> {
                     ranges[len] = IovaRange::new(page, 1);
                     len += 1;
                 }
+                then(cell);
                 len
             });
-            let Some(len) = warm else { return };
+            let Some(len) = warm else { return entered };
+            entered = true;
             self.give_back(&mut taken, &mut ranges, len);
             if !taken.more {
-                return;
+                return true;
             }
         }
     }
@@ -165,20 +211,19 @@ impl<H: Host> Domain<H> {
         self.addresses.free_all(pin.cpu(), ranges, |range, why| self.refused(range, why));
     }
 
-    /// Gives the addresses back that a CPU keeps.
-    pub(super) fn cool(&self, cpu: usize) {
-        loop {
-            let mut ranges = [None; BATCH];
-            self.enter(cpu, |cell| {
-                let from = cell.warm.len().saturating_sub(BATCH);
-                for (range, page) in ranges.iter_mut().zip(cell.warm.drain(from..)) {
-                    *range = IovaRange::new(page, 1);
-                }
-            });
-            if ranges[0].is_none() {
-                return;
+    /// Gives the addresses back that a CPU keeps, and seals what it owes.
+    fn cool_and_seal(&self, cpu: usize, sealed: &mut Sealed) {
+        let mut pages = [0; WARM];
+        let mut len = 0;
+        self.enter(cpu, |cell| {
+            for (kept, page) in pages.iter_mut().zip(cell.warm.drain(..)) {
+                *kept = page;
+                len += 1;
             }
-            self.free(ranges.iter().flatten().copied());
+            self.seal_with_others(cpu, cell, sealed);
+        });
+        if len != 0 {
+            self.free(pages[..len].iter().filter_map(|page| IovaRange::new(*page, 1)));
         }
     }
 
@@ -335,16 +380,19 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`QueueError`]: something is still owed.
     pub fn flush(&self) -> Result<(), QueueError> {
-        for cpu in 0..self.cells.cpus() {
-            let last = self.enter(cpu, |cell| {
-                self.seal(cpu, cell);
-                cell.owed.last()
-            });
-            if let Some(Some(token)) = last {
-                self.engine.wait(token, &mut || self.host.relax())?;
+        let mut sealed = Sealed::default();
+        (0..self.cells.cpus()).for_each(|cpu| self.cool_and_seal(cpu, &mut sealed));
+        if let Some(token) = self.submit_sealed(&sealed) {
+            self.wait(token)?;
+        }
+        for cpu in self.stirred() {
+            let mut last = None;
+            self.settle_and(cpu, false, |cell| last = cell.owed.last());
+            // Some of it was sealed before, and is not complete; or somebody goes on.
+            if let Some(token) = last {
+                self.wait(token)?;
+                self.settle_and(cpu, false, |_| {});
             }
-            self.settle(cpu);
-            self.cool(cpu);
         }
         // What is stranded meanwhile was not owed when this began.
         let (mut first, mut left) = self.incomplete()?;

@@ -21,6 +21,7 @@ use crate::iova::identity::{Layout, LeafSize};
 use crate::iova::space::{INTERRUPTS, Space};
 use crate::iova::tree::Tree;
 use crate::iova::{AllocError, Allocate, FreeError, Want};
+use crate::pinned::Pinned;
 use crate::table::memory::Table;
 use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
 
@@ -145,6 +146,10 @@ struct World {
     left: AtomicUsize,
     /// Those since somebody came to a CPU, and the most of these.
     at_once: [AtomicUsize; 2],
+    /// The CPU that all is done on.
+    cpu: AtomicUsize,
+    /// Turns of waiting.
+    turns: AtomicUsize,
 }
 
 impl World {
@@ -223,11 +228,12 @@ unsafe impl<'w> Host for &'w World {
     fn pin(&self) -> Stays {
         STAYING.set(STAYING.get() + 1);
         self.at_once[0].store(0, Ordering::Relaxed);
-        Stays(0)
+        Stays(self.cpu.load(Ordering::Relaxed))
     }
     fn relax(&self) -> bool {
         assert_eq!(crate::held::count(), 0, "somebody waits with a lock, or in a cell");
         assert_eq!(STAYING.get(), 0, "somebody waits who can't be moved");
+        self.turns.fetch_add(1, Ordering::Relaxed);
         let mut unit = self.unit();
         if !unit.dead {
             unit.completed = unit.told.len() as u64;
@@ -334,6 +340,58 @@ pub(crate) fn an_idle_domain_drains() {
     world.complete();
     domain.poll(40_000_002).unwrap();
     assert_eq!(domain.owes(), (0, 0));
+    finish(domain);
+}
+
+std::thread_local! {
+    static BARRIERS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Units are told once of what many CPUs owe, and each of these is interrupted as seldom as can be.
+pub(crate) fn what_many_owe_is_told_at_once() {
+    const CPUS: usize = 16;
+    fn barrier(_: usize) -> bool {
+        BARRIERS.set(BARRIERS.get() + 1);
+        true
+    }
+    // SAFETY: one thread plays all CPUs.
+    let pinned = unsafe { Pinned::new(barrier) };
+    let world = World::default();
+    let domain = domain(&world, Config::new(CPUS).policy(Policy::Held).pinned(pinned));
+    let owe = |cpus: usize| {
+        for cpu in 0..cpus {
+            world.cpu.store(cpu, Ordering::Relaxed);
+            let at = domain.put(buffer(cpu as u64), PAGE, Rights::Write).unwrap();
+            domain.take(at, PAGE).unwrap();
+        }
+        world.cpu.store(0, Ordering::Relaxed);
+        BARRIERS.set(0);
+        world.turns.store(0, Ordering::Relaxed);
+        world.unit().told.len()
+    };
+    // By a timer: nobody waits.
+    let before = owe(CPUS);
+    domain.poll(1 << 40).unwrap();
+    assert_eq!(world.unit().told[before..], [[Command::Domain(ID)]]);
+    assert!(BARRIERS.get() < CPUS, "{} for {CPUS}", BARRIERS.get());
+    world.complete();
+    domain.poll((1 << 40) + 1).unwrap();
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    domain.flush().unwrap();
+    // By who waits for it: once.
+    let before = owe(CPUS);
+    domain.flush().unwrap();
+    assert_eq!(world.unit().told[before..], [[Command::Domain(ID)]]);
+    let (turns, barriers) = (world.turns.load(Ordering::Relaxed), BARRIERS.get());
+    assert!(turns <= 1 && barriers < 2 * CPUS, "{turns} turns, {barriers} barriers for {CPUS}");
+    assert_eq!(domain.owes(), (0, 0));
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    // What one owes is told as it is.
+    let before = owe(1);
+    domain.poll(1 << 41).unwrap();
+    let told = world.unit().told[before..].concat();
+    assert!(matches!(told[..], [Command::Pages { .. }]), "{told:?}");
+    world.complete();
     finish(domain);
 }
 
@@ -499,7 +557,7 @@ macro_rules! tests {
 }
 tests! {
     strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
-    what_the_timer_missed_is_flushed_next_time
+    what_the_timer_missed_is_flushed_next_time what_many_owe_is_told_at_once
     tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
     who_comes_with_a_cache_finds_a_clean_unit addresses_of_what_was_undone_are_clean
 }

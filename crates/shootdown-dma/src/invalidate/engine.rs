@@ -264,6 +264,12 @@ impl<U: Unit> Engine<U> {
         self.note_whole()
     }
 
+    /// A token that covers all that was cleared before the call, and is complete after the next [`flush_all`](Self::flush_all). For who
+    /// comes by many CPUs and tells the units of all that they owe at once: nothing is noted, and no lane entered.
+    pub fn token_of_all(&self) -> Token {
+        self.whole_token()
+    }
+
     /// Is the token's batch submitted? If not, it is complete only after a flush.
     #[must_use]
     pub fn is_submitted(&self, token: Token) -> bool {
