@@ -38,7 +38,8 @@ unsafe impl<U: Unit> Host for Vmm<U> {
     type Format = VtdSecondLevel;
     type Tables = Pages;
     type Unit = U;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
@@ -126,7 +127,8 @@ where
     Domain<Vmm<U>>: Send + Sync,
 {
     let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
-    let config = Config::new(2).policy(Policy::Held); // so that the host is asked whose memory it is
+    // So that the host is asked whose memory it is; and the guest's mappings take 16 MiB of tables at most.
+    let config = Config::new(2).policy(Policy::Held).tables(4096);
     let host = Vmm(std::marker::PhantomData);
     let domain = Domain::new(host, config, Given, format, Pages, [(unit, DomainId(1))])?;
     let _seat = domain.attach(0, DeviceId(0x0008), false)?; // the disk

@@ -21,7 +21,7 @@
 //! 3. **No lock is held across an invalidation wait.**
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
-//! `no_std` with `alloc`; no global state, no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
+//! `no_std` with `alloc`; no global state but the count of domains and pools that were made; no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
 //! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The features
 //! `vm-memory` and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`.
 
@@ -40,6 +40,7 @@ pub mod invalidate;
 pub mod iova;
 pub mod local;
 pub mod pinned;
+mod serial;
 pub mod sync;
 pub mod table;
 #[cfg(all(feature = "vfio", not(loom), not(shootdown_traced)))]

@@ -184,6 +184,11 @@ impl<T> Local<T> {
         index >= self.owned || self.cells[index].stirred.load(Ordering::Relaxed)
     }
 
+    /// Has this cell an owner, who alone enters it without being asked for?
+    pub fn is_owned(&self, cpu: usize) -> bool {
+        self.index(cpu) < self.owned
+    }
+
     /// From inside: there is nothing here to look for, until its owner comes again.
     pub fn calm(&self, cpu: usize) {
         self.cells[self.index(cpu)].stirred.store(false, Ordering::Relaxed);

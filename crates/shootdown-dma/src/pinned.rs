@@ -8,9 +8,11 @@
 //! # The promise
 //! [`Pinned::new`] is `unsafe`: it believes two things that only the host can know.
 //!
-//! **Alone.** Who passes a CPU's number as its own ([`Host::cpu`](crate::domain::Host::cpu), the `cpu` of
-//! [`Allocate`](crate::iova::Allocate)) has that number for itself until the call returns. What comes in between with the same
-//! number is an interrupt, which is over before what it has interrupted goes on.
+//! **Alone.** Who has a CPU's number as its own has it for itself: from [`Host::pin`](crate::domain::Host::pin) until what that returned is
+//! dropped, and, for who asks an allocator directly, as long as a call lasts that takes it as `cpu`
+//! ([`Allocate`](crate::iova::Allocate)). What comes in between with the same number is an interrupt, which is over before what it
+//! has interrupted goes on. A number that was true when it was read is not enough: a task that is preempted between two plain stores, and
+//! another one that comes to the same CPU meanwhile, are in one cell at once.
 //!
 //! **Barrier.** `barrier(cpu)` makes whoever has that number pass a full memory barrier, between its call and its return: what
 //! they did before it is seen by the caller afterwards, and they see what the caller did before the call. Nobody needs it for
@@ -18,7 +20,7 @@
 //!
 //! | | alone | barrier |
 //! |---|---|---|
-//! | a kernel | calls map and unmap with preemption off | an interrupt to that CPU, whose handler is empty but for a fence, waited for; a fence if the CPU is offline (going offline and coming online pass barriers); false where interrupts are off, since another CPU may be waiting for this one |
+//! | a kernel | `Host::pin` turns preemption off until its guard is dropped | an interrupt to that CPU, whose handler is empty but for a fence, waited for; a fence if the CPU is offline (going offline and coming online pass barriers); false where interrupts are off, since another CPU may be waiting for this one |
 //! | Linux user space, a number for each thread | a thread-local number that no other living thread has | `membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)`, after the process has registered for it |
 //! | who can't promise it | does not | a compare-and-swap is made instead: the default |
 //!

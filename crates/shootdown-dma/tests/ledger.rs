@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
-use shootdown_dma::domain::{Config, Domain, Host, Limits, Segment};
+use shootdown_dma::domain::{Config, Domain, Host, Limits, Mapping, Segment};
 use shootdown_dma::invalidate::{Command, Ladder, QueueError, Ticket, Unit};
 use shootdown_dma::iova::space::{INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
@@ -33,7 +33,7 @@ use shootdown_dma::iova::{AllocError, Allocate, FreeError, Want};
 use shootdown_dma::pinned::Pinned;
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{Decoded, Format, TableMemory, VtdSecondLevel};
-use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr, Policy, Rights};
+use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Policy, Rights};
 
 const ID: DomainId = DomainId(6);
 const CPUS: usize = 3;
@@ -245,8 +245,9 @@ unsafe impl Host for Kernel {
     type Format = VtdSecondLevel;
     type Tables = Tables;
     type Unit = Ledger;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         book(|book| {
             if !book.pinned && book.below(3) == 0 {
                 book.moves();
@@ -383,32 +384,30 @@ fn memory(buffer: usize, time: u64) -> u64 {
 
 fn play(kind: &Kind, ops: &[Op]) {
     let domain = domain(kind);
-    let mut mapped: [Option<(DmaAddr, u64)>; BUFFERS] = [None; BUFFERS];
+    let mut mapped: [Option<Mapping>; BUFFERS] = [const { None }; BUFFERS];
     let mut clock = 0;
     for (time, op) in (0..).zip(ops) {
         book(Book::moves);
         match *op {
             Op::Map(b, pages, aligned) if mapped[b].is_none() => {
                 let first = memory(b, time) + u64::from(!aligned);
-                let at = domain.map(PhysAddr(first << 12), pages << 12, Rights::ReadWrite);
-                mapped[b] = at.ok().map(|at| (at, pages));
+                mapped[b] = domain.map(PhysAddr(first << 12), pages << 12, Rights::ReadWrite).ok();
             }
             Op::Scatter(b, pieces, pages) if mapped[b].is_none() => {
                 let piece = |n| PhysAddr((memory(b, time) + n * (pages + 1)) << 12);
                 let bytes = pages << 12;
                 let list: Vec<_> = (0..pieces).map(|n| Segment { phys: piece(n), bytes }).collect();
-                let at = domain.map_sg(&list, Rights::ReadWrite);
-                mapped[b] = at.ok().map(|at| (at, pieces * pages));
+                mapped[b] = domain.map_sg(&list, Rights::ReadWrite).ok();
             }
             Op::Unmap(b) | Op::UnmapStrict(b) => {
-                let Some((at, pages)) = mapped[b].take() else { continue };
+                let Some(mapping) = mapped[b].take() else { continue };
+                let (first, pages) = (mapping.addr().0 >> 12, mapping.bytes() >> 12);
                 let strict = matches!(op, Op::UnmapStrict(_));
                 let policy = if strict { Policy::Strict } else { kind.policy };
                 book(|book| book.walk());
-                domain.unmap_under(policy, at, pages << 12).expect("it is mapped");
+                domain.unmap_under(policy, mapping).expect("it is mapped");
                 if policy == Policy::Strict {
                     book(|book| {
-                        let first = at.0 >> 12;
                         let stale = book.pages(first, first + pages - 1).next().copied();
                         assert_eq!(stale, None, "L4: a strict unmapping has returned");
                     });
@@ -434,8 +433,8 @@ fn play(kind: &Kind, ops: &[Op]) {
         book(|book| book.complete(usize::MAX));
     }
     assert_eq!(domain.owes(), (0, 0), "L5: what is owed after timers have ticked");
-    for (at, pages) in mapped.into_iter().flatten() {
-        domain.unmap(at, pages << 12).expect("it is mapped");
+    for mapping in mapped.into_iter().flatten() {
+        domain.unmap(mapping).expect("it is mapped");
     }
     domain.flush().expect("the unit answers");
     assert_eq!(domain.owes(), (0, 0));

@@ -57,14 +57,15 @@ impl Driver {
 
     fn map(&self, cpu: u32, rights: Rights) -> DmaAddr {
         let page = io::take_memory(cpu).expect("pages enough");
-        let at = self.domain().map(page, BYTES, rights).expect("addresses enough");
+        let at = self.domain().map(page, BYTES, rights).expect("addresses enough").into_raw();
         io::mapped(at, page, BYTES);
         at
     }
 
     fn unmap(&self, at: DmaAddr) {
         let page = io::page_behind(at);
-        self.domain().unmap(at, BYTES).expect("it is mapped");
+        // SAFETY: the device gives each buffer back once.
+        unsafe { self.domain().unmap_raw(at, BYTES) }.expect("it is mapped");
         io::unmapped(at, BYTES, self.promise);
         io::give_memory(page);
     }

@@ -63,8 +63,9 @@ unsafe impl<I: Iommu> Host for Kernel<I> {
     type Format = I::Format;
     type Tables = Tables;
     type Unit = Muffled<I>;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         arch::cpu().index()
     }
 

@@ -74,7 +74,8 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = Pages;
     type Unit = &'w World;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {
@@ -113,12 +114,28 @@ fn refused<T>(domain: &Domain<&World>, f: impl FnOnce() -> T) -> T {
     outcome
 }
 
+/// By a number, which may be wrong.
+fn unmap(domain: &Domain<&World>, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+    // SAFETY: tests unmap one after the other.
+    unsafe { domain.unmap_raw(at, bytes) }.map(drop)
+}
+
+fn map_at(domain: &Domain<&World>, at: IovaRange, phys: PhysAddr) -> Result<(), MapError> {
+    // SAFETY: tests map one after the other.
+    unsafe { domain.map_at(at, phys, Rights::Read) }
+}
+
+fn unmap_at(domain: &Domain<&World>, at: IovaRange) -> Result<(), UnmapError> {
+    // SAFETY: as above.
+    unsafe { domain.unmap_at(at) }
+}
+
 #[test]
 fn nothing_too_much_and_what_is_not_aligned() {
     let world = World::default();
     let domain = domain(&world, Policy::Held);
     let mut reservation = domain.reserve(4).unwrap();
-    let mapped = domain.map(PhysAddr(0x5000_0000), 3 * PAGE, Rights::Read).unwrap();
+    let mapped = domain.map(PhysAddr(0x5000_0000), 3 * PAGE, Rights::Read).unwrap().into_raw();
     let map = |phys, bytes| refused(&domain, || domain.map(PhysAddr(phys), bytes, Rights::Read));
     let sg = |all: &[(u64, u64)]| {
         let segment = |(phys, bytes)| Segment { phys: PhysAddr(phys), bytes };
@@ -134,7 +151,7 @@ fn nothing_too_much_and_what_is_not_aligned() {
         refused(&domain, || domain.link(&mut reservation, PhysAddr(phys), pages, Rights::Read))
     };
     assert_eq!(link(0x1000, 0), Err(MapError::Empty));
-    assert_eq!(refused(&domain, || domain.unmap(mapped, 0)), Err(UnmapError::Empty));
+    assert_eq!(refused(&domain, || unmap(&domain, mapped, 0)), Err(UnmapError::Empty));
     assert!(IovaRange::new(5, 0).is_none() && IovaRange::new(0, 5).is_none());
     assert!(Want::pages(0).is_none());
     // Overflow.
@@ -142,7 +159,7 @@ fn nothing_too_much_and_what_is_not_aligned() {
     assert_eq!(sg(&[(0x1000, PAGE), (u64::MAX, 2)]), Err(MapError::Overflow));
     assert_eq!(link(0x1000, 5), Err(MapError::Overflow), "there are four");
     assert_eq!(link(!(PAGE - 1), 2), Err(MapError::Overflow));
-    let past = refused(&domain, || domain.unmap(DmaAddr(u64::MAX - 1), 3));
+    let past = refused(&domain, || unmap(&domain, DmaAddr(u64::MAX - 1), 3));
     assert_eq!(past, Err(UnmapError::Overflow));
     // What no table can name, and what no address is left for.
     assert_eq!(map(1 << 60, PAGE), Err(MapError::Table(MapErrorKind::BadAddress)));
@@ -152,15 +169,15 @@ fn nothing_too_much_and_what_is_not_aligned() {
     assert_eq!(sg(&[(0x1000, PAGE), (0x9100, PAGE)]), Err(MapError::Unaligned));
     assert_eq!(link(0x1800, 1), Err(MapError::Unaligned));
     let at = IovaRange::new(1 << 19, 2).unwrap();
-    let given = refused(&domain, || domain.map_at(at, PhysAddr(0x1800), Rights::Read));
+    let given = refused(&domain, || map_at(&domain, at, PhysAddr(0x1800)));
     assert_eq!(given, Err(MapError::Unaligned));
     // A wrong length, and twice.
     for bytes in [PAGE, 2 * PAGE, 4 * PAGE] {
-        assert!(refused(&domain, || domain.unmap(mapped, bytes)).is_err(), "{bytes}");
+        assert!(refused(&domain, || unmap(&domain, mapped, bytes)).is_err(), "{bytes}");
     }
-    domain.unmap(mapped, 3 * PAGE).unwrap();
-    assert_eq!(refused(&domain, || domain.unmap(mapped, 3 * PAGE)), Err(UnmapError::NotMapped));
-    assert_eq!(refused(&domain, || domain.unmap_at(at)), Err(UnmapError::NotMapped));
+    unmap(&domain, mapped, 3 * PAGE).unwrap();
+    assert_eq!(refused(&domain, || unmap(&domain, mapped, 3 * PAGE)), Err(UnmapError::NotMapped));
+    assert_eq!(refused(&domain, || unmap_at(&domain, at)), Err(UnmapError::NotMapped));
     domain.release(reservation).map_err(|(error, _)| error).unwrap();
 }
 
@@ -198,8 +215,8 @@ fn others() {
     let [ours, theirs] = [0, 1].map(|n: usize| domain(&worlds[n], Policy::Held));
     let seat = ours.attach(0, DeviceId(1), true).unwrap();
     let kept = theirs.attach(0, DeviceId(2), true).unwrap();
-    let at = ours.map(PhysAddr(0x5000_0000), 2 * PAGE, Rights::Read).unwrap();
-    let unmapped = refused(&theirs, || refused(&ours, || theirs.unmap(at, 2 * PAGE)));
+    let at = ours.map(PhysAddr(0x5000_0000), 2 * PAGE, Rights::Read).unwrap().into_raw();
+    let unmapped = refused(&theirs, || refused(&ours, || unmap(&theirs, at, 2 * PAGE)));
     assert_eq!(unmapped, Err(UnmapError::NotMapped));
     // Addresses that are reserved elsewhere, before and after something is behind them.
     let mut reservation = ours.reserve(2).unwrap();
@@ -247,14 +264,14 @@ fn a_full_queue_loses_nothing() {
     let world = World::default();
     let domain = domain(&world, Policy::Strict);
     let _seat = domain.attach(0, DeviceId(1), false).unwrap();
-    let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap();
+    let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap().into_raw();
     world.full.store(true, Ordering::Relaxed);
     let free = domain.addresses().free_pages();
-    let outcome = domain.unmap(at, PAGE);
+    let outcome = unmap(&domain, at, PAGE);
     assert!(matches!(outcome, Err(UnmapError::NotComplete(_))), "{outcome:?}");
     assert_eq!(domain.owes(), (1, 1), "its address, and its page");
     assert_eq!(domain.lookup(at), None, "it is unmapped");
-    assert_eq!(domain.unmap(at, PAGE), Err(UnmapError::NotMapped), "once");
+    assert_eq!(unmap(&domain, at, PAGE), Err(UnmapError::NotMapped), "once");
     let still = (world.held.load(Ordering::Relaxed), domain.addresses().free_pages());
     assert_eq!(still, (1, free));
     assert!(domain.flush().is_err());
@@ -270,9 +287,9 @@ fn a_device_that_is_pulled_out_loses_nothing() {
     let world = World::default();
     let domain = domain(&world, Policy::Strict);
     let seat = domain.attach(0, DeviceId(1), true).unwrap();
-    let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap();
+    let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap().into_raw();
     world.silent.store(true, Ordering::Relaxed);
-    let outcome = domain.unmap(at, PAGE);
+    let outcome = unmap(&domain, at, PAGE);
     assert_eq!(outcome, Err(UnmapError::NotComplete(QueueError::DeviceTimeout)));
     assert_eq!((domain.owes(), world.held.load(Ordering::Relaxed)), ((1, 1), 1));
     let (error, seat) = domain.detach(seat).unwrap_err();

@@ -10,9 +10,9 @@ mod support;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use shootdown_dma_woven::invalidate::queue::{Port, Queue, Smmu, Vtd};
+use shootdown_dma_woven::invalidate::queue::{Amd, Port, Queue, Smmu, Vtd};
 use shootdown_dma_woven::invalidate::{
-    Command, Engine, Ladder, QueueError, Ticket, Token, Unit, smmu, vtd,
+    Command, Engine, Ladder, QueueError, Ticket, Token, Unit, amd, smmu, vtd,
 };
 use shootdown_dma_woven::mutant::Mutant;
 use shootdown_dma_woven::{DeviceId, DomainId, IovaRange, PhysAddr};
@@ -264,6 +264,7 @@ unsafe impl Port for Shared {
         PhysAddr(0x1000)
     }
     fn publish(&self) {}
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {}
 }
 
 fn queue(slots: usize) -> (Arc<Inline>, Arc<Queue<Shared, Vtd>>) {
@@ -437,6 +438,7 @@ unsafe impl Port for Apart {
         PhysAddr(0x1000)
     }
     fn publish(&self) {}
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {}
 }
 
 #[test]
@@ -457,6 +459,107 @@ fn who_reads_a_register_relies_on_it() {
         if queue.completed().unwrap() > Ticket(0) {
             assert_eq!(unit.forgotten.load(Ordering::Relaxed), 1, "I1");
         }
+        other.join().unwrap();
+    });
+}
+
+/// AMD-Vi, which comes to a wait though a device has not answered, and logs that before.
+struct Logging {
+    ring: Vec<AtomicU64>,
+    status: AtomicU64,
+    tail: AtomicU64,
+    log: AtomicU64,
+}
+
+impl Logging {
+    fn new() -> Arc<Self> {
+        let words = |count| (0..count).map(|_| AtomicU64::new(0)).collect();
+        let [status, tail, log] = [0; 3].map(AtomicU64::new);
+        Arc::new(Self { ring: words(32), status, tail, log })
+    }
+
+    /// The unit reads it all, and the device does not answer.
+    fn time_out(&self, ticket: Ticket) {
+        self.log.store(1, Ordering::Relaxed);
+        // ORDERING: Release: it is in the log before.
+        self.status.store(ticket.0, Ordering::Release);
+    }
+}
+
+struct Logged(Arc<Logging>);
+
+// SAFETY: as in the trait: what is logged is there before the status behind it.
+unsafe impl Port for Logged {
+    fn read32(&self, _: usize) -> u32 {
+        0
+    }
+    fn write32(&self, _: usize, _: u32) {}
+    fn read64(&self, offset: usize) -> u64 {
+        // All was read. And the queue does not stand still.
+        if offset == 0x2000 { self.0.tail.load(Ordering::Relaxed) } else { 1 << 4 }
+    }
+    fn write64(&self, offset: usize, value: u64) {
+        if offset == 0x2008 {
+            self.0.tail.store(value, Ordering::Relaxed);
+        }
+    }
+    fn ring(&self) -> &[AtomicU64] {
+        &self.0.ring
+    }
+    fn status(&self) -> &AtomicU64 {
+        &self.0.status
+    }
+    fn status_address(&self) -> PhysAddr {
+        PhysAddr(0x1000)
+    }
+    fn publish(&self) {}
+    fn drain_events(&self, timed_out: &mut dyn FnMut(DeviceId)) {
+        if self.0.log.swap(0, Ordering::Relaxed) != 0 {
+            timed_out(DeviceId(5));
+        }
+    }
+}
+
+/// A device was told, and will not answer.
+fn logging() -> (Arc<Logging>, Arc<Queue<Logged, Amd>>, Ticket) {
+    let unit = Logging::new();
+    let format = Amd { slots: 16, facts: amd::Facts { forgets_all: true } };
+    let queue = Arc::new(Queue::small(Logged(Arc::clone(&unit)), format, 0));
+    let device = Command::Device { device: DeviceId(5), range: None };
+    let ticket = queue.submit(&[device]).unwrap();
+    (unit, queue, ticket)
+}
+
+fn is_believed(queue: &Queue<Logged, Amd>, ticket: Ticket) -> bool {
+    queue.completed().is_ok_and(|done| done >= ticket)
+}
+
+#[test]
+fn what_is_logged_before_is_read_before() {
+    // I9, Q12. Mutant: LogReadFirst.
+    holds("log", None, &[Mutant::LogReadFirst], || {
+        let (unit, queue, ticket) = logging();
+        let other = {
+            let unit = Arc::clone(&unit);
+            thread::spawn(move || unit.time_out(ticket))
+        };
+        assert!(!is_believed(&queue, ticket), "I9: the device has not answered");
+        other.join().unwrap();
+        assert!(!is_believed(&queue, ticket), "it is told again first");
+    });
+}
+
+#[test]
+fn what_another_has_read_is_seen_to() {
+    // I9, Q12. Mutant: LogOfAnotherIgnored.
+    holds("log-of-another", Some(3), &[Mutant::LogOfAnotherIgnored], || {
+        let (unit, queue, ticket) = logging();
+        unit.time_out(ticket);
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || assert!(!is_believed(&queue, ticket), "I9"))
+        };
+        assert!(!is_believed(&queue, ticket), "I9: the device has not answered");
         other.join().unwrap();
     });
 }

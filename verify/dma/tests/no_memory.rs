@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use shootdown_dma_woven::domain::{Config, DomainError, Limits};
+use shootdown_dma_woven::domain::{Config, DomainError, Limits, Mapping};
 use shootdown_dma_woven::invalidate::amd::Facts;
 use shootdown_dma_woven::invalidate::queue::{Amd, Port, Queue, RingError, SLOTS};
 use shootdown_dma_woven::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit};
@@ -17,7 +17,7 @@ use shootdown_dma_woven::iova::{SpaceError, Tree};
 use shootdown_dma_woven::mutant::{self, Mutant};
 use shootdown_dma_woven::table::memory::Table;
 use shootdown_dma_woven::table::{TableMemory, VtdSecondLevel};
-use shootdown_dma_woven::{DeviceId, DmaAddr, Domain, DomainId, Host, PhysAddr, Policy, Rights};
+use shootdown_dma_woven::{DeviceId, Domain, DomainId, Host, PhysAddr, Policy, Rights};
 
 /// The system's, which refuses when it is told to.
 struct Failing;
@@ -158,7 +158,8 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {
@@ -229,6 +230,7 @@ unsafe impl Port for Ring {
         PhysAddr(0x1000)
     }
     fn publish(&self) {}
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {}
 }
 
 #[test]
@@ -244,22 +246,20 @@ fn there_is_a_queue_or_an_error() {
 }
 
 /// What a driver does, with as much of it as there is memory for.
-fn drive(domain: &Domain<&World>, mapped: &mut Vec<(DmaAddr, u64)>) {
+fn drive(domain: &Domain<&World>, mapped: &mut Vec<Mapping>) {
     let seat = domain.attach(0, DeviceId(1), false).expect("that takes no memory");
     for n in 0..48u64 {
         // Each under tables of its own.
         let (phys, pages) = (PhysAddr(0x1_0000_0000 + (n << 22)), 1 + n % 3 * 511);
-        if let Ok(at) = domain.map(phys, pages * 4096, Rights::ReadWrite) {
-            mapped.push((at, pages * 4096));
-        }
+        mapped.extend(domain.map(phys, pages * 4096, Rights::ReadWrite));
     }
     if let Ok(mut reservation) = domain.reserve(700) {
         let _ = domain.link(&mut reservation, PhysAddr(0x7000_0000), 600, Rights::Read);
         let _ = domain.sync(&mut reservation);
         domain.release(reservation).map_err(|(error, _)| error).expect("what is there comes back");
     }
-    for (at, bytes) in mapped.drain(..) {
-        domain.unmap(at, bytes).unwrap_or_else(|error| panic!("{at:?}, {bytes} bytes: {error}"));
+    for mapping in mapped.drain(..) {
+        domain.unmap(mapping).expect("it is mapped");
     }
     domain.detach(seat).map_err(|(error, _)| error).expect("the unit answers");
 }
@@ -286,7 +286,7 @@ fn what_a_driver_does_fails_whole_and_nothing_is_lost() {
             assert_eq!(tree.free_pages(), tree.pages(), "addresses are lost");
             // And all goes on.
             let at = domain.map(PhysAddr(0x1000), 4096, Rights::Read).unwrap();
-            domain.unmap(at, 4096).unwrap();
+            domain.unmap(at).unwrap();
             // SAFETY: its device is detached.
             drop(unsafe { domain.end() }.map_err(|failed| failed.error));
             assert_eq!(world.tables.load(Ordering::Relaxed), 0, "pages of tables are lost");
@@ -310,13 +310,13 @@ fn completion_allocates_nothing() {
         for time in 0..2 {
             let maps = (0..300u64).map(|n| {
                 let bytes = (1 + n % 3) * 4096;
-                (domain.map(PhysAddr(0x1000_0000 + (n << 16)), bytes, Rights::Read).unwrap(), bytes)
+                domain.map(PhysAddr(0x1000_0000 + (n << 16)), bytes, Rights::Read).unwrap()
             });
             mapped.extend(maps);
             REFUSED.set(0);
             PLAN.set(if time == 0 { Plan::Serve } else { Plan::From(0) });
-            for (at, bytes) in mapped.drain(..) {
-                domain.unmap(at, bytes).unwrap();
+            for mapping in mapped.drain(..) {
+                domain.unmap(mapping).unwrap();
             }
             domain.poll(1 << 40).unwrap();
             domain.flush().unwrap();
@@ -341,12 +341,15 @@ fn over() {
     let domain = Domain::new(&world, config, addresses().unwrap(), format, &world, units).unwrap();
     let seat = domain.attach(0, DeviceId(1), false).unwrap();
     let map = |n: u64| domain.map(PhysAddr(0x1000_0000 + (n << 16)), 4096, Rights::Read).unwrap();
-    let mapped: Vec<DmaAddr> = (0..PAGES).map(map).collect();
+    let mapped: Vec<Mapping> = (0..PAGES).map(map).collect();
     world.dead.store(true, Ordering::Relaxed);
     PLAN.set(Plan::From(0));
-    let failed = mapped.iter().filter(|at| domain.unmap(**at, 4096).is_err()).count();
+    let mut failed = 0;
+    for mapping in mapped {
+        failed += u64::from(domain.unmap(mapping).is_err());
+    }
     PLAN.set(Plan::Serve);
-    let now = (failed as u64, domain.owes().0, domain.counts().lost, world.held());
+    let now = (failed, domain.owes().0, domain.counts().lost, world.held());
     assert_eq!(now, (PAGES, limits.entries, 2, PAGES as i64));
     world.dead.store(false, Ordering::Relaxed);
     domain.flush().unwrap();

@@ -43,20 +43,11 @@ fn on(kind: Kind, slots: u64, seed: u64, work: &mut impl Work) {
     }
 }
 
-/// The unit does something. AMD-Vi tells in the log which device has not answered; the host reads it before it believes anything.
-fn step<F: Format>(queue: &Queue<&Hardware, F>, hardware: &Hardware) {
-    hardware.step();
-    let events = std::mem::take(&mut hardware.state.lock().unwrap().events);
-    for device in events {
-        assert!(queue.timed_out(DeviceId(device as u32)));
-    }
-}
-
 /// Waits for a ticket; returns the time-outs that were told.
 fn wait<F: Format>(queue: &Queue<&Hardware, F>, hardware: &Hardware, ticket: Ticket) -> usize {
     let mut told = 0;
     for _ in 0..TURNS {
-        step(queue, hardware);
+        hardware.step();
         match queue.completed() {
             Ok(done) if done >= ticket => return told,
             Ok(_) => {}
@@ -112,7 +103,7 @@ impl Work for OneIsDead {
             .map(|id| Engine::new(1, [(queue, DomainId(id as u16))], Ladder::DEFAULT).unwrap());
         let mut turns = 0;
         let step = &mut || {
-            step(queue, hardware);
+            hardware.step();
             turns += 1;
             assert!(turns < 2 * TURNS, "no end: {:?}", hardware.state.lock().unwrap());
             true
@@ -198,7 +189,7 @@ impl Work for NobodyAsks {
         while queue.submit(&told([5])).is_ok() {}
         let (mut errors, mut turns) = (Vec::new(), 0);
         while let Err(error) = queue.submit(&told([5])) {
-            step(queue, hardware);
+            hardware.step();
             errors.extend(Some(error).filter(|error| *error != QueueError::Full));
             turns += 1;
             assert!(turns < TURNS, "full for ever: {:?}", hardware.state.lock().unwrap());
@@ -333,7 +324,7 @@ impl Work for Random {
                 }
                 page += 1;
             }
-            step(queue, hardware);
+            hardware.step();
             let device = 1 + self.draw(8);
             hardware.refill(device, DOMAIN);
             let done = match queue.completed() {

@@ -509,7 +509,7 @@ proptest! {
                 }
                 Step::Unmap(index) | Step::UnmapUnder(index, _) if !live.is_empty() => {
                     let policy = match step {
-                        Step::UnmapUnder(_, policy) => policy,
+                        Step::UnmapUnder(_, other) if !other.is_weaker_than(policy) => other,
                         _ => policy,
                     };
                     let (at, bytes, memory) = live.swap_remove(index % live.len());

@@ -31,7 +31,8 @@ unsafe impl<U: Unit, F: Format> Host for Vmm<U, F> {
     type Format = F;
     type Tables = Pages;
     type Unit = U;
-    fn cpu(&self) -> usize {
+    type Pin = usize;
+    fn pin(&self) -> usize {
         0
     }
     fn relax(&self) -> bool {
@@ -399,7 +400,8 @@ fn addresses_that_are_not_forgotten_stay_out_of_use() {
     guest.map(0x10_0000, 0x10_0fff, 0x8000, 3).unwrap();
     // The domain by itself: what is mapped is not mapped again.
     let range = IovaRange::new(0x100, 2).unwrap();
-    let again = guest.domain().map_at(range, PhysAddr(0), Rights::Read);
+    // SAFETY: nobody else maps.
+    let again = unsafe { guest.domain().map_at(range, PhysAddr(0), Rights::Read) };
     assert!(matches!(again, Err(MapError::Table(_))), "{again:?}");
     assert!(guest.domain().lookup(DmaAddr(0x10_1000)).is_none(), "all or nothing");
 }
@@ -410,7 +412,8 @@ fn a_map_that_failed_leaves_nothing_behind() {
     let slow: &'static Slow = Box::leak(Box::new(Slow(Arc::clone(&cache), AtomicU64::new(0))));
     let (mut guest, _devices) = world(slow, &cache);
     let in_the_way = IovaRange::new(0x102, 1).unwrap();
-    guest.domain().map_at(in_the_way, PhysAddr(0), Rights::Read).unwrap();
+    // SAFETY: nobody else maps.
+    unsafe { guest.domain().map_at(in_the_way, PhysAddr(0), Rights::Read) }.unwrap();
     let failed = guest.map(0x10_0000, 0x10_3fff, 0x8000, 3);
     assert!(matches!(failed, Err(RequestError::Map(MapError::NotComplete(_)))), "{failed:?}");
     let early = guest.map(0x10_0000, 0x10_0fff, 0x8000, 3);

@@ -7,7 +7,8 @@ use super::host::{Access, Bouncing};
 use super::pool::Pool;
 use crate::addr::{DomainId, PhysAddr, Rights};
 use crate::domain::{
-    self, Config, DmaAddr, Domain, DomainError, Failed, Host, Policy, Segment, UnmapError,
+    self, Config, DmaAddr, Domain, DomainError, Failed, Host, Mapping, Policy, Reach, Segment,
+    UnmapError,
 };
 use crate::table::Format;
 
@@ -59,32 +60,38 @@ impl core::error::Error for OutOfRange {}
 #[must_use = "what is not unmapped stays within the device's reach"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Mapped {
-    at: DmaAddr,
+    mapping: Mapping,
+    pub(super) buffer: Buffer,
+}
+
+/// What was asked for, and what was taken for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Buffer {
     phys: PhysAddr,
     bytes: u64,
     rights: Rights,
     /// Pages of the pool for the first piece (or all of it, if it lies in one page) and for the last.
     pub(super) edges: [Option<usize>; 2],
-    pool: usize,
+    pool: u64,
 }
 
 impl Mapped {
     /// Where the device finds its first byte.
     #[must_use]
     pub const fn addr(&self) -> DmaAddr {
-        self.at
+        self.mapping.addr()
     }
 
     /// How many bytes.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
-        self.bytes
+        self.mapping.bytes()
     }
 
     /// How many of its pages are the pool's.
     #[must_use]
     pub fn bounced(&self) -> usize {
-        self.edges.iter().flatten().count()
+        self.buffer.edges.iter().flatten().count()
     }
 }
 
@@ -161,8 +168,9 @@ impl<H: Access> Guarded<H> {
         let pieces = edges(Self::PAGE, phys.0, bytes);
         let edges = self.take(pieces)?;
         let mapped = self.fill(phys, bytes, pieces, edges).and_then(|()| {
-            let at = self.map_pieces(phys, bytes, pieces, edges, rights)?;
-            Ok(Mapped { at, phys, bytes, rights, edges, pool: self.pool().id() })
+            let mapping = self.map_pieces(phys, bytes, pieces, edges, rights)?;
+            let buffer = Buffer { phys, bytes, rights, edges, pool: self.pool().id() };
+            Ok(Mapped { mapping, buffer })
         });
         if mapped.is_err() {
             self.let_go(edges);
@@ -237,7 +245,7 @@ impl<H: Access> Guarded<H> {
         pieces: [Option<u64>; 2],
         edges: [Option<usize>; 2],
         rights: Rights,
-    ) -> Result<DmaAddr, domain::MapError> {
+    ) -> Result<Mapping, domain::MapError> {
         let [head, tail] = self.places(phys, bytes, pieces, edges);
         let before = head.map_or(0, |(_, _, bytes)| bytes);
         let behind = tail.map_or(0, |(_, _, bytes)| bytes);
@@ -260,12 +268,12 @@ impl<H: Access> Guarded<H> {
     /// What of these bytes lies in pages of the pool: where in the buffer, where in the pool, how many.
     fn bounced(
         &self,
-        mapped: &Mapped,
+        buffer: &Buffer,
         part: &Range<u64>,
     ) -> impl Iterator<Item = (PhysAddr, PhysAddr, u64)> + use<H> {
-        let Mapped { phys, bytes, .. } = *mapped;
+        let Buffer { phys, bytes, edges: pages, .. } = *buffer;
         let Range { start, end } = *part;
-        let places = self.places(phys, bytes, edges(Self::PAGE, phys.0, bytes), mapped.edges);
+        let places = self.places(phys, bytes, edges(Self::PAGE, phys.0, bytes), pages);
         places.into_iter().flatten().filter_map(move |(buffer, page, bytes)| {
             let first = buffer.0 - phys.0;
             let (from, to) = (start.max(first), end.min(first + bytes));
@@ -275,9 +283,9 @@ impl<H: Access> Guarded<H> {
         })
     }
 
-    fn check(&self, mapped: &Mapped, part: &Range<u64>) -> Result<(), OutOfRange> {
-        let within = part.start <= part.end && part.end <= mapped.bytes;
-        if within && mapped.pool == self.pool().id() { Ok(()) } else { Err(OutOfRange) }
+    fn check(&self, buffer: &Buffer, part: &Range<u64>) -> Result<(), OutOfRange> {
+        let within = part.start <= part.end && part.end <= buffer.bytes;
+        if within && buffer.pool == self.pool().id() { Ok(()) } else { Err(OutOfRange) }
     }
 
     /// The CPU has written to `part` of the buffer, and the device is to see it.
@@ -285,8 +293,8 @@ impl<H: Access> Guarded<H> {
     /// # Errors
     /// [`OutOfRange`].
     pub fn sync_for_device(&self, mapped: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
-        self.check(mapped, &part)?;
-        for (buffer, page, bytes) in self.bounced(mapped, &part) {
+        self.check(&mapped.buffer, &part)?;
+        for (buffer, page, bytes) in self.bounced(&mapped.buffer, &part) {
             self.host().copy(buffer, page, bytes);
         }
         Ok(())
@@ -297,13 +305,18 @@ impl<H: Access> Guarded<H> {
     /// # Errors
     /// [`OutOfRange`].
     pub fn sync_for_cpu(&self, mapped: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {
-        self.check(mapped, &part)?;
-        if mapped.rights.writes() {
-            for (buffer, page, bytes) in self.bounced(mapped, &part) {
+        self.check(&mapped.buffer, &part)?;
+        self.copy_back(&mapped.buffer, &part);
+        Ok(())
+    }
+
+    /// What the device has written to pages of the pool goes to the buffer.
+    fn copy_back(&self, buffer: &Buffer, part: &Range<u64>) {
+        if buffer.rights.writes() {
+            for (buffer, page, bytes) in self.bounced(buffer, part) {
                 self.host().copy(page, buffer, bytes);
             }
         }
-        Ok(())
     }
 
     /// Unmaps a buffer, under the domain's policy; the CPU sees what the device has written.
@@ -311,7 +324,7 @@ impl<H: Access> Guarded<H> {
     /// # Errors
     /// See [`UnmapError`], and the buffer if it is still mapped. After [`UnmapError::NotComplete`] it is not, and
     /// its pages stay out of use until no device reaches them.
-    pub fn unmap(&self, mapped: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
+    pub fn unmap(&self, mapped: Mapped) -> Result<Reach, (UnmapError, Option<Mapped>)> {
         self.unmap_under(self.domain.config().policy, mapped)
     }
 
@@ -323,24 +336,23 @@ impl<H: Access> Guarded<H> {
         &self,
         policy: Policy,
         mapped: Mapped,
-    ) -> Result<(), (UnmapError, Option<Mapped>)> {
-        if mapped.pool != self.pool().id() {
-            return Err((UnmapError::NotMapped, Some(mapped)));
+    ) -> Result<Reach, (UnmapError, Option<Mapped>)> {
+        let Mapped { mapping, buffer } = mapped;
+        if buffer.pool != self.pool().id() {
+            return Err((UnmapError::NotMapped, Some(Mapped { mapping, buffer })));
         }
         // The domain holds pages in any case; whether the kernel's are held with them is the kernel's choice.
         let policy = match policy {
             Policy::Held if !self.domain.host().holds => Policy::Strict,
             policy => policy,
         };
-        let outcome = self.domain.unmap_under(policy, mapped.at, mapped.bytes);
-        match outcome {
-            Ok(()) | Err(UnmapError::NotComplete(_)) => {
-                // It was checked when it was mapped.
-                let _ = self.sync_for_cpu(&mapped, 0..mapped.bytes);
-                self.let_go(mapped.edges);
-                outcome.map_err(|error| (error, None))
+        match self.domain.unmap_under(policy, mapping) {
+            Err((error, Some(mapping))) => Err((error, Some(Mapped { mapping, buffer }))),
+            outcome => {
+                self.copy_back(&buffer, &(0..buffer.bytes));
+                self.let_go(buffer.edges);
+                outcome.map_err(|(error, _)| (error, None))
             }
-            Err(error) => Err((error, Some(mapped))),
         }
     }
 

@@ -78,9 +78,10 @@ unsafe impl<H: Access> Host for Bouncing<H> {
     type Format = H::Format;
     type Tables = H::Tables;
     type Unit = H::Unit;
+    type Pin = H::Pin;
 
-    fn cpu(&self) -> usize {
-        self.host.cpu()
+    fn pin(&self) -> H::Pin {
+        self.host.pin()
     }
 
     fn relax(&self) -> bool {

@@ -15,6 +15,7 @@ use core::fmt;
 
 use crate::addr::PhysAddr;
 use crate::fixed::Fixed;
+use crate::serial;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// Why there is no pool.
@@ -63,6 +64,7 @@ pub struct Pool {
     next: AtomicUsize,
     /// Bits of a byte address within a page.
     granule: u32,
+    serial: u64,
 }
 
 impl Pool {
@@ -97,7 +99,7 @@ impl Pool {
         let slots =
             Fixed::new(numbers.len(), |n| Slot { page: numbers[n], uses: AtomicU32::new(0) });
         let slots = slots.map_err(|_| PoolError::NoMemory)?;
-        Ok(Self { slots, next: AtomicUsize::new(0), granule })
+        Ok(Self { slots, next: AtomicUsize::new(0), granule, serial: serial::next() })
     }
 
     /// How many pages nobody uses just now.
@@ -118,9 +120,9 @@ impl Pool {
         self.granule
     }
 
-    /// Something that no other pool has.
-    pub(super) fn id(&self) -> usize {
-        self.slots.as_ptr() as usize
+    /// Something that no other pool has, nor one that is gone.
+    pub(super) fn id(&self) -> u64 {
+        self.serial
     }
 
     /// A page that nobody uses, for the caller.

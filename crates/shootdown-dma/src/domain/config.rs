@@ -27,6 +27,10 @@ pub struct Config {
     /// The last page that the devices can address, as a number of pages of the table's [granule](Format::GRANULE). Memory whose
     /// identity address is above it gets an address from the allocator.
     pub limit: u64,
+    /// Pages that its page table may have, side tables among them. Who maps for others that are not trusted (a guest) needs a bound:
+    /// mappings that are far apart take a table each, and one of 4 GiB that lies off by a page takes two thousand. What would take more
+    /// finds no memory, after tables that became empty were looked for where the caller may wait.
+    pub tables: usize,
     /// Bounds of what is put off.
     pub limits: Limits,
     /// What to tell units when.
@@ -34,7 +38,7 @@ pub struct Config {
     /// Pages have addresses that follow from the memory's where this has room for them. The allocator is asked for what its
     /// [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
-    /// What the host promises of [`Host::cpu`].
+    /// What the host promises of [`Host::pin`].
     pub pinned: Option<Pinned>,
 }
 
@@ -49,6 +53,7 @@ impl Config {
             trusted: false,
             caches_absence: false,
             limit: u64::MAX,
+            tables: usize::MAX,
             limits: Limits::DEFAULT,
             ladder: Ladder::DEFAULT,
             identity: None,
@@ -86,6 +91,12 @@ impl Config {
     #[must_use]
     pub const fn limit(self, limit: u64) -> Self {
         Self { limit, ..self }
+    }
+
+    /// The same, with a page table of so many pages at most.
+    #[must_use]
+    pub const fn tables(self, tables: usize) -> Self {
+        Self { tables, ..self }
     }
 
     /// The same with other bounds.

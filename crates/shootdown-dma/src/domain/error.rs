@@ -133,6 +133,8 @@ pub enum UnmapError {
     Partial,
     /// It is longer than what was mapped there, and has the beginning of something else.
     Several,
+    /// The [policy](super::Policy) promises less than the domain's does.
+    Refused,
     /// More CPUs are at it at once than the domain was made for.
     Busy,
     /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory. Addresses and references
@@ -153,6 +155,9 @@ impl fmt::Display for UnmapError {
             Self::Several => {
                 f.write_str("it is longer than what was mapped there; unmap things one by one")
             }
+            Self::Refused => f.write_str(
+                "the policy is weaker than the domain's; unmap under that, or a stronger one",
+            ),
             Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
             Self::NotComplete(error) => {
                 write!(f, "unmapped, but still in reach of devices: {error}")

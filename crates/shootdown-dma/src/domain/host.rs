@@ -5,9 +5,26 @@ use crate::invalidate::Unit;
 use crate::iova::Allocate;
 use crate::table::{Format, TableMemory};
 
+/// Where code is executed, as long as this lives: what [`Host::pin`] returns.
+pub trait Pin {
+    /// The number of the CPU.
+    fn cpu(&self) -> usize;
+}
+
+/// A number alone, which may be wrong a moment later: for hosts that promise nothing, and where nothing is ever moved.
+impl Pin for usize {
+    #[inline]
+    fn cpu(&self) -> usize {
+        *self
+    }
+}
+
 /// The kernel, as a domain sees it.
 ///
 /// # Safety
+/// If the domain is made for a host that is [`Pinned`](crate::pinned::Pinned): from when [`pin`](Self::pin) has returned until
+/// its result is dropped nobody else has the same number, but interrupts, which are over before what they interrupt goes on.
+///
 /// From [`hold`](Self::hold) until [`release`](Self::release) of the same pages nobody else gets them: whoever owns
 /// them may free them, but they are not recycled before they are released as often as they were held.
 pub unsafe trait Host: Sync {
@@ -20,9 +37,13 @@ pub unsafe trait Host: Sync {
     /// An IOMMU.
     type Unit: Unit;
 
-    /// The CPU that executes this. A hint: a wrong number costs speed only. Unless the domain is made for a host that is
-    /// [`Pinned`](crate::pinned::Pinned): then the caller has this number for itself until it returns from the domain.
-    fn cpu(&self) -> usize;
+    /// The proof that code stays on its CPU: usually a guard that turns preemption off. A `usize` where the number is a hint: a
+    /// wrong one costs speed only.
+    type Pin: Pin;
+
+    /// Stays on this CPU until the result is dropped, which is soon: nobody waits for hardware with it, nor calls the host but for
+    /// pages of tables.
+    fn pin(&self) -> Self::Pin;
 
     /// One turn of a loop that waits for the hardware; false to give up. No lock is held.
     fn relax(&self) -> bool {

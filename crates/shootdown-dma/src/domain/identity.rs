@@ -5,14 +5,15 @@
 //! count is full) gets an address from the allocator, whose range is a zone of its own: the address alone says which
 //! of the two it was. Memory of whole superpages (rings, pools) is mapped as such, if layout and table have them.
 //!
-//! What it gives up: a device reaches a page until the *last* user has unmapped it, and learns physical addresses. What
+//! What it gives up: a device reaches a page until the *last* user has unmapped it (who is not the last is told so:
+//! [`Reach::Shared`]), and learns physical addresses. What
 //! it need not care about: an address means the same page always, so that it may be used again before it is forgotten.
 //! Only the page itself must not be anybody else's before.
 //!
 //! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
 
 use super::owed::{Frames, Thing};
-use super::{Domain, Host, MapError, Policy, UnmapError};
+use super::{Domain, Host, MapError, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
 use crate::iova::identity::{Layout, LeafSize, Place};
@@ -31,11 +32,11 @@ impl<H: Host> Domain<H> {
         let first = frames.first.0 >> Self::SHIFT;
         let place = |size| Some((layout.encode(first, frames.pages, rights, size).ok()?, size));
         let Some((range, size)) = self.sizes_of(layout, frames).find_map(place) else {
-            let _ = self.cells.enter_near(self.host.cpu(), |_, cell| cell.counts.fallbacks += 1);
+            let _ = self.enter_here(|_, cell| cell.counts.fallbacks += 1);
             return Ok(None);
         };
         self.hold(frames)?;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat);
             let done = near.is_some_and(|near| near.acquire_near(range, frames.first, rights));
             cell.quick.identities += u64::from(done);
@@ -68,7 +69,7 @@ impl<H: Host> Domain<H> {
         frames: Frames,
         (rights, size): (Rights, LeafSize),
     ) -> Result<Option<IovaRange>, MapError> {
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let walker = self.walker(seat);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
             match walker.acquire_all(range, frames.first, rights, size as u32) {
@@ -104,7 +105,7 @@ impl<H: Host> Domain<H> {
     /// there is not to be told that it is out of reach while it is not here: so this is waited for.
     #[cold]
     fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
-        let token = self.engine.note(self.host.cpu(), cleared, true);
+        let token = self.engine.note(self.near_cpu(), cleared, true);
         let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
         let thing = Thing::Mapping { cleared, gives: None, frames };
         // What does not complete is kept, and held.
@@ -148,19 +149,21 @@ impl<H: Host> Domain<H> {
         &self,
         range: IovaRange,
         policy: Policy,
-    ) -> Result<(), UnmapError> {
+    ) -> Result<Reach, UnmapError> {
         if range.pages() == 1 {
             return self.release_page(range, policy);
         }
         let step = self.leaf_of(range);
         self.check_used(range, step)?;
-        let mut outcome = Ok(());
+        let mut outcome = Ok(Reach::Ended);
         let mut first = range.first();
         while let Some(rest) = IovaRange::new(first, (range.last() + 1).saturating_sub(first)) {
             match self.release_run(rest, step, policy) {
-                Ok((pages, settled)) => {
+                Ok((pages, shared, settled)) => {
                     first += pages;
-                    outcome = outcome.and(settled);
+                    outcome = outcome.and_then(|before| {
+                        settled.map(|()| if shared { Reach::Shared } else { before })
+                    });
                 }
                 // Whoever is in the cells leaves them soon.
                 Err(UnmapError::Busy) => spin_loop(),
@@ -173,9 +176,9 @@ impl<H: Host> Domain<H> {
 
     /// Releases one page: the way of most packets.
     #[inline]
-    fn release_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
+    fn release_page(&self, range: IovaRange, policy: Policy) -> Result<Reach, UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat);
             let how = if near.is_some_and(|near| near.release_near(range.first())) {
                 Released::Last
@@ -191,16 +194,21 @@ impl<H: Host> Domain<H> {
             })
         });
         match (entered.unwrap_or(Err(UnmapError::Busy))?, frame) {
-            ((Released::Shared, _), Some(frame)) => self.host.release(frame, 1),
-            ((_, Some(left)), frame) => return self.leave_page(&left, range, false, frame),
-            _ => {}
+            ((Released::Shared, _), frame) => {
+                if let Some(frame) = frame {
+                    self.host.release(frame, 1);
+                }
+                return Ok(Reach::Shared);
+            }
+            ((Released::Last, Some(left)), frame) => self.leave_page(&left, range, false, frame)?,
+            ((Released::Last, None), _) => {}
         }
-        Ok(())
+        Ok(Reach::Ended)
     }
 
     /// Is every leaf used?
     fn check_used(&self, range: IovaRange, step: u64) -> Result<(), UnmapError> {
-        let known = self.cells.enter_near(self.host.cpu(), |seat, _| {
+        let known = self.enter_here(|seat, _| {
             let mut walker = self.walker(seat)?;
             let mut leaves = (0..range.pages() / step).map(|n| range.first() + n * step);
             let used = leaves.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
@@ -210,20 +218,20 @@ impl<H: Host> Domain<H> {
     }
 
     /// Releases the first leaves of a range, each of `step` pages: up to and with the last of those that nobody else uses, or all.
-    /// How many pages they were, and what came of invalidating them.
+    /// How many pages they were, whether others use some of them, and what came of invalidating them.
     #[inline]
     fn release_run(
         &self,
         range: IovaRange,
         step: u64,
         policy: Policy,
-    ) -> Result<(u64, Result<(), UnmapError>), UnmapError> {
-        let mut pages = 0;
+    ) -> Result<(u64, bool, Result<(), UnmapError>), UnmapError> {
+        let (mut pages, mut shared) = (0, false);
         let mut frames = [Frames { first: PhysAddr(0), pages: 0 }];
         let mut held = 0;
         // Of them the last ones, which nobody uses any more.
         let mut last = None;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let mut walker = self.walker(seat)?;
             while pages < range.pages() {
                 let page = range.first() + pages;
@@ -232,6 +240,7 @@ impl<H: Host> Domain<H> {
                     Err(error) if pages == 0 => return Err(error.into()),
                     Err(_) => break,
                 };
+                shared |= how == Released::Shared;
                 match (how, last) {
                     (Released::Last, None) => last = IovaRange::new(page, step),
                     (Released::Last, Some(run)) => {
@@ -257,15 +266,14 @@ impl<H: Host> Domain<H> {
         let left = entered.unwrap_or(Err(UnmapError::Busy))?;
         // Those before are used by others, who hold them too.
         let before = last.map_or(pages, |run| run.first() - range.first());
-        let shared =
-            IovaRange::new(range.first(), before).and_then(|shared| self.memory_of(shared));
-        if let Some(shared) = shared {
-            self.host.release(shared.first, shared.pages);
+        let theirs = IovaRange::new(range.first(), before).and_then(|part| self.memory_of(part));
+        if let Some(theirs) = theirs {
+            self.host.release(theirs.first, theirs.pages);
         }
         let settled = match (left, last) {
             (Some(left), Some(run)) => self.leave(&left, run, None, &frames[..held]),
             _ => Ok(()),
         };
-        Ok((pages, settled))
+        Ok((pages, shared, settled))
     }
 }

@@ -1,12 +1,12 @@
 //! Mapping: hold the pages, take addresses, put entries.
 
 use super::owed::{Frames, Thing};
-use super::{Cell, DmaAddr, Domain, Host, MapError, Policy, UnmapError};
+use super::{Cell, DmaAddr, Domain, Host, MapError, Mapping, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
-use crate::iova::{Allocate, Want};
-use crate::sync::spin_loop;
-use crate::table::{self, Part};
+use crate::iova::Want;
+use crate::sync::{Ordering, spin_loop};
+use crate::table::{self, MapErrorKind, Part};
 
 /// A piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +47,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`MapError`].
     #[inline]
-    pub fn map(&self, phys: PhysAddr, bytes: u64, rights: Rights) -> Result<DmaAddr, MapError> {
+    pub fn map(&self, phys: PhysAddr, bytes: u64, rights: Rights) -> Result<Mapping, MapError> {
         self.map_under(self.config.policy, phys, bytes, rights)
     }
 
@@ -63,17 +63,17 @@ impl<H: Host> Domain<H> {
         phys: PhysAddr,
         bytes: u64,
         rights: Rights,
-    ) -> Result<DmaAddr, MapError> {
+    ) -> Result<Mapping, MapError> {
         let segment = Segment { phys, bytes };
         if policy == Policy::Bypass {
-            return self.map_in_window(segment);
+            return Ok(self.mapped(self.map_in_window(segment)?, bytes));
         }
         let Some(frames) = segment.frames(Self::SHIFT) else {
             return Err(if bytes == 0 { MapError::Empty } else { MapError::Overflow });
         };
         if let Some(range) = self.map_identity(frames, rights)? {
             self.tell_of_presence(range)?;
-            return Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))));
+            return Ok(self.mapped(Self::address_in(range, phys), bytes));
         }
         let may_be_warm = frames.pages == 1 && self.keeps();
         let warm = if may_be_warm { self.map_warm(frames, rights)? } else { None };
@@ -82,7 +82,13 @@ impl<H: Host> Domain<H> {
             None => self.map_fresh(frames, rights)?,
         };
         self.tell_of_presence(range)?;
-        Ok(DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1))))
+        Ok(self.mapped(Self::address_in(range, phys), bytes))
+    }
+
+    /// Where in a range that is mapped memory begins that was asked for: at the same place within the page.
+    #[inline]
+    const fn address_in(range: IovaRange, phys: PhysAddr) -> DmaAddr {
+        DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1)))
     }
 
     /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is not asked, and the entry is
@@ -90,7 +96,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
         self.hold(frames)?;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let range = cell.warm.pop().and_then(|page| IovaRange::new(page, 1))?;
             let near = self.near(seat);
             if near.is_some_and(|near| near.map_page_near(range, frames.first, rights)) {
@@ -121,7 +127,7 @@ impl<H: Host> Domain<H> {
             self.give_back_one(Self::addresses_of(range));
             return Err(error);
         }
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             self.put_in(seat, cell, range, frames, (rights, Part::Whole))?;
             cell.counts.maps += 1;
             Ok(())
@@ -138,11 +144,11 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// See [`MapError`]; [`MapError::Unaligned`] if there would be a gap.
-    pub fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
+    pub fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<Mapping, MapError> {
         let (Some(first), Some(last)) = (segments.first(), segments.last()) else {
             return Err(MapError::Empty);
         };
-        let mut pages = 0u64;
+        let (mut pages, mut bytes) = (0u64, 0u64);
         for (n, segment) in segments.iter().enumerate() {
             let Some(frames) = segment.frames(Self::SHIFT) else {
                 return Err(if segment.bytes == 0 { MapError::Empty } else { MapError::Overflow });
@@ -154,10 +160,11 @@ impl<H: Host> Domain<H> {
                 return Err(MapError::Unaligned);
             }
             pages = pages.checked_add(frames.pages).ok_or(MapError::Overflow)?;
+            bytes = bytes.checked_add(segment.bytes).ok_or(MapError::Overflow)?;
         }
         if self.config.policy == Policy::Bypass {
             if let Some(all) = in_one(segments) {
-                return self.map_in_window(all);
+                return Ok(self.mapped(self.map_in_window(all)?, bytes));
             }
         }
         let range = self.allocate(pages)?;
@@ -171,7 +178,8 @@ impl<H: Host> Domain<H> {
             let held = self.hold(frames).map_err(|error| (error, None));
             let put = held.and_then(|()| self.put_kept(part, frames, rights, which));
             if let Err((error, stale)) = put {
-                return match (stale, self.take_back(range, done, stale.is_some())) {
+                let gives = self.unused(error, range);
+                return match (stale, self.take_back(range, gives, done, stale.is_some())) {
                     (Some(late), _) | (None, Err(late)) => Err(MapError::NotComplete(late)),
                     (None, Ok(())) => Err(error),
                 };
@@ -179,7 +187,7 @@ impl<H: Host> Domain<H> {
             done += frames.pages;
         }
         self.tell_of_presence(range)?;
-        Ok(DmaAddr((range.first() << Self::SHIFT) + (first.phys.0 & (Self::PAGE - 1))))
+        Ok(self.mapped(Self::address_in(range, first.phys), bytes))
     }
 
     /// Memory that begins with a page.
@@ -197,7 +205,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
         let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
-        match self.addresses.alloc(self.host.cpu(), &want) {
+        match self.take_addresses(&want) {
             Ok(range) => Ok(range),
             Err(error) => self.allocate_after_flush(&want, error),
         }
@@ -214,7 +222,7 @@ impl<H: Host> Domain<H> {
         }
         // What it can't get back in this way stays owed.
         let _ = self.flush();
-        Ok(self.addresses.alloc(self.host.cpu(), want)?)
+        Ok(self.take_addresses(want)?)
     }
 
     /// The last page that may be used.
@@ -276,9 +284,8 @@ impl<H: Host> Domain<H> {
         rights: Rights,
         part: Part,
     ) -> Result<(), (MapError, Option<QueueError>)> {
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
-            self.put_in(seat, cell, range, frames, (rights, part))
-        });
+        let entered =
+            self.enter_here(|seat, cell| self.put_in(seat, cell, range, frames, (rights, part)));
         entered
             .unwrap_or(Err((MapError::Busy, None)))
             .or_else(|error| self.unput_kept(error, frames))
@@ -296,7 +303,7 @@ impl<H: Host> Domain<H> {
         let mut stale = None;
         match seen {
             Some(cleared) => {
-                let token = self.engine.note(self.host.cpu(), cleared, true);
+                let token = self.engine.note(self.near_cpu(), cleared, true);
                 let thing = Thing::Mapping { cleared, gives: None, frames };
                 stale = self.wait_for_all(token, core::iter::once(thing)).err();
             }
@@ -324,12 +331,13 @@ impl<H: Host> Domain<H> {
         frames: Frames,
     ) -> Result<(), MapError> {
         let frames = self.held(frames);
+        let gives = self.unused(error, range);
         match seen {
             Some(cleared) => {
-                let thing = Thing::Mapping { cleared, gives: Some(range), frames };
+                let thing = Thing::Mapping { cleared, gives, frames };
                 // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
                 if let Err(thing) = self.owe_thing(thing) {
-                    let token = self.engine.note(self.host.cpu(), cleared, true);
+                    let token = self.engine.note(self.near_cpu(), cleared, true);
                     self.wait_for_all(token, core::iter::once(thing))
                         .map_err(MapError::NotComplete)?;
                 }
@@ -338,23 +346,43 @@ impl<H: Host> Domain<H> {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
-                self.give_back_one(Self::addresses_of(range));
+                if let Some(range) = gives {
+                    self.give_back_one(Self::addresses_of(range));
+                }
             }
         }
         Err(error)
     }
 
-    /// Takes back the first `done` pages of a range that is not used after all. `stale`: a device may reach something by the
-    /// others.
+    /// What goes back to the allocator of addresses at which something could not be mapped. If that is because they are
+    /// mapped, they are somebody else's, whatever the allocator says: it does not get them, or it would hand them out to the next,
+    /// again and again. They stay out of use, and are counted ([`lost`](super::Counts::lost)).
     #[cold]
-    fn take_back(&self, range: IovaRange, done: u64, stale: bool) -> Result<(), QueueError> {
+    pub(super) fn unused(&self, error: MapError, range: IovaRange) -> Option<IovaRange> {
+        if error != MapError::Table(MapErrorKind::AlreadyMapped) {
+            return Some(range);
+        }
+        self.lost.fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Takes back the first `done` pages of a range that is not used after all. `gives`: what goes back to the allocator.
+    /// `stale`: a device may reach something by the others.
+    #[cold]
+    fn take_back(
+        &self,
+        range: IovaRange,
+        gives: Option<IovaRange>,
+        done: u64,
+        stale: bool,
+    ) -> Result<(), QueueError> {
         let outcome = match IovaRange::new(range.first(), done) {
-            Some(part) => self.unmap_ours(part, if stale { None } else { Some(range) }),
+            Some(part) => self.unmap_ours(part, gives.filter(|_| !stale)),
             None => Ok(()),
         };
-        match (stale, done) {
-            (true, _) => self.strand(self.engine.flush_all(), Self::addresses_of(range)),
-            (false, 0) => self.give_back_one(Self::addresses_of(range)),
+        match (gives.map(Self::addresses_of), stale, done) {
+            (Some(addresses), true, _) => self.strand(self.engine.flush_all(), addresses),
+            (Some(addresses), false, 0) => self.give_back_one(addresses),
             _ => {}
         }
         outcome
@@ -369,7 +397,7 @@ impl<H: Host> Domain<H> {
     ) -> Result<(), QueueError> {
         loop {
             let outcome = match self.is_identity(range) {
-                true => self.unmap_identity(range, Policy::Strict),
+                true => self.unmap_identity(range, Policy::Strict).map(drop),
                 false => self.unmap_pages(range, gives, Policy::Strict, false),
             };
             match outcome {
@@ -405,6 +433,6 @@ impl<H: Host> Domain<H> {
 
     /// Tells units of pages that are mapped now, and of tables that may have come with them.
     pub(super) fn tell_units(&self, range: IovaRange) -> Result<(), QueueError> {
-        self.wait(self.engine.invalidate(self.host.cpu(), range, false))
+        self.wait(self.engine.invalidate(self.near_cpu(), range, false))
     }
 }

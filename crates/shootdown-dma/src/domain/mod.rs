@@ -13,7 +13,8 @@
 //! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
 //! enters a cell ([`local`](crate::local): one compare-and-swap, and any cell will do; none, if the host is
 //! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
-//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out.
+//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out. A timer or a flush
+//! that finds something new in several cells has the whole domain invalidated instead, once for all of them.
 //! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
 //! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may owe; if
 //! there is more, it grows.)
@@ -41,7 +42,7 @@
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
 //! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
 //! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
-//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them.
+//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
 //!
 //! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's larger granules. Whatever counts pages
 //! counts these; a unit that [counts in others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
@@ -73,7 +74,8 @@
 //!     type Format = VtdSecondLevel;
 //!     type Tables = Pages;
 //!     type Unit = Iommu;
-//!     fn cpu(&self) -> usize { 0 }                          // a hint
+//!     type Pin = usize;                                     // a hint; or a guard, see `pinned`
+//!     fn pin(&self) -> usize { 0 }
 //!     fn hold(&self, _: PhysAddr, _: u64) -> bool { true }  // get_page
 //!     fn release(&self, _: PhysAddr, _: u64) {}             // put_page
 //! }
@@ -105,9 +107,9 @@
 //! // `domain.root()` goes into the device's context entry, after:
 //! let seat = domain.attach(0, DeviceId(0x0300), false)?;
 //! domain.announce(&seat)?; // its entry is valid
-//! let at = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
-//! // The device writes a packet to `at`; then
-//! domain.unmap(at, 1500)?;       // returns at once; the page is held until the IOMMU has forgotten it
+//! let packet = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
+//! // The device writes to `packet.addr()`; then
+//! domain.unmap(packet).map_err(|(error, _packet)| error)?; // returns at once; the page is held until the IOMMU has forgotten it
 //! domain.poll(12_000_000)?;      // from a timer, every few milliseconds
 //!
 //! domain.detach(seat).map_err(|(error, _seat)| error)?;
@@ -123,6 +125,7 @@
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
+//! | `mapping.rs` | what is mapped, and unmapped once |
 //! | `identity.rs` | addresses that follow from the memory's |
 //! | `given.rs` | addresses that the caller brings |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
@@ -136,6 +139,7 @@ mod given;
 mod host;
 mod identity;
 mod map;
+mod mapping;
 mod owed;
 mod policy;
 mod settle;
@@ -148,8 +152,9 @@ mod window;
 pub use config::Config;
 pub use counts::Counts;
 pub use error::{DomainError, MapError, UnmapError};
-pub use host::Host;
+pub use host::{Host, Pin};
 pub use map::Segment;
+pub use mapping::{Mapping, Reach};
 pub use policy::{Limits, Policy};
 pub use settle::Failed;
 pub use two_step::Reservation;
@@ -159,9 +164,10 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use crate::addr::{DeviceId, DomainId, PhysAddr};
+use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Engine, QueueError, Seat, Token, Unit};
+use crate::iova::{AllocError, Allocate, Want};
 use crate::local::Local;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
@@ -311,7 +317,7 @@ impl<H: Host> Domain<H> {
             list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
             Ok(list)
         })?;
-        let table = IoPageTable::new(format, tables, cpus)?;
+        let table = IoPageTable::new(format, tables, cpus)?.at_most(config.tables);
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide {
             // SAFETY: nobody knows of it.
@@ -339,9 +345,9 @@ impl<H: Host> Domain<H> {
         self.table.root()
     }
 
-    /// The page table, to be looked at.
-    pub const fn table(&self) -> &IoPageTable<H::Format, H::Tables> {
-        &self.table
+    /// How many pages the page table has.
+    pub fn table_pages(&self) -> usize {
+        self.table.pages()
     }
 
     /// Where addresses come from, to be looked at.
@@ -402,11 +408,36 @@ impl<H: Host> Domain<H> {
     /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.
     #[inline]
     fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut Cell) -> R) -> Option<R> {
-        if cpu == self.host.cpu() {
-            self.cells.enter_own(cpu, f)
-        } else {
-            self.cells.enter_within(cpu, PATIENCE, f)
+        let pin = self.host.pin();
+        if cpu == pin.cpu() {
+            return self.cells.enter_own(cpu, f);
         }
+        // Another's is claimed from wherever we are, and its owner may be waited for.
+        drop(pin);
+        self.cells.enter_within(cpu, PATIENCE, f)
+    }
+
+    /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU meanwhile.
+    ///
+    /// # Errors
+    /// `f`, not called: somebody is in each.
+    #[inline]
+    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, f: F) -> Result<R, F> {
+        let pin = self.host.pin();
+        self.cells.enter_near(pin.cpu(), f)
+    }
+
+    /// Addresses from the allocator, on this CPU.
+    #[inline]
+    fn take_addresses(&self, want: &Want) -> Result<IovaRange, AllocError> {
+        let pin = self.host.pin();
+        self.addresses.alloc(pin.cpu(), want)
+    }
+
+    /// The CPU, for who does not mind if it is another one by now.
+    #[inline]
+    fn near_cpu(&self) -> usize {
+        self.host.pin().cpu()
     }
 
     /// Seals what a CPU owes: it has a token from now on, and is to be submitted.

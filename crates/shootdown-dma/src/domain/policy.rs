@@ -11,6 +11,9 @@ use core::fmt;
 /// | [`Lazy`](Self::Lazy) | until the invalidation completes | perhaps before that | never, within the bounds |
 /// | [`Bypass`](Self::Bypass) | always | perhaps at once | never |
 ///
+/// A domain's policy is the floor: what is mapped there may be unmapped under a stronger policy, and not under a weaker one
+/// ([`UnmapError::Refused`](super::UnmapError::Refused)).
+///
 /// Under every one of them neither the addresses, nor a page of the page table, nor the domain's id is used for anything
 /// else before the invalidation that covers them is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -37,6 +40,22 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// Does it promise less than `floor` does?
+    #[must_use]
+    #[inline]
+    pub const fn is_weaker_than(self, floor: Self) -> bool {
+        self.strength() < floor.strength()
+    }
+
+    const fn strength(self) -> u8 {
+        match self {
+            Self::Strict => 3,
+            Self::Held => 2,
+            Self::Lazy => 1,
+            Self::Bypass => 0,
+        }
+    }
+
     /// As it is written on command lines.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,7 +1,7 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
 use super::owed::{BATCH, FEW, Taken, Thing};
-use super::{Cell, Counts, Domain, Host, PATIENCE, WARM};
+use super::{Cell, Counts, Domain, Host, PATIENCE, Pin, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
 use crate::iova::{Allocate, FreeError};
@@ -23,6 +23,15 @@ const SWEEP_AT: u64 = 4096;
 
 /// Tables that are looked at then.
 const SWEEP: usize = 64;
+
+/// What of many CPUs was sealed, for units that are told of it at once.
+#[derive(Default)]
+struct Sealed {
+    /// Of the first that owed something.
+    first: Option<Token>,
+    /// Others owed something too: it is part of the next batch of the whole domain.
+    whole: bool,
+}
 
 /// So many tables are not too many, if `tables` were left when they were looked at last: a quarter more, for what is empty
 /// now and will be wanted again.
@@ -46,12 +55,15 @@ impl<H: Host> Domain<H> {
                 .compare_exchange(before, now_ns, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         let mut missed = false;
+        let mut sealed = Sealed::default();
         for cpu in self.stirred() {
-            self.settle(cpu);
             if due {
-                missed |= !self.flush_late(cpu);
+                missed |= !self.flush_late(cpu, &mut sealed);
+            } else {
+                self.settle(cpu);
             }
         }
+        self.submit_sealed(&sealed);
         if missed {
             // Somebody was in a cell all the time: the next call tries again, and does not wait for another window.
             self.flushed_at.store(before, Ordering::Relaxed);
@@ -61,10 +73,12 @@ impl<H: Host> Domain<H> {
                 list.iter().for_each(|(token, _)| self.engine.submit(*token));
             });
             // Tables that became empty, and that nobody comes by any more.
-            self.sweep(self.host.cpu(), 0);
+            self.sweep(self.near_cpu(), 0);
         }
         let outcome = self.engine.poll();
-        for cpu in self.stirred() {
+        // What belongs to other CPUs, and is complete by now, is left to the next call: they are not disturbed twice.
+        let own = self.near_cpu();
+        for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
         }
         self.settle_stranded();
@@ -78,27 +92,57 @@ impl<H: Host> Domain<H> {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// What a CPU has owed for some time is told to the units. False: somebody was in its cell.
-    fn flush_late(&self, cpu: usize) -> bool {
-        let late = self.enter(cpu, |cell| {
-            let sealed = self.seal(cpu, cell);
-            cell.counts.timed_flushes += u64::from(sealed.is_some());
+    /// Gives back what is complete of what a CPU owes; what it has owed for some time is sealed. False: somebody was in its cell.
+    fn flush_late(&self, cpu: usize, sealed: &mut Sealed) -> bool {
+        let mut late = None;
+        let entered = self.settle_and(cpu, true, |cell| {
+            let new = self.seal_with_others(cpu, cell, sealed);
+            cell.counts.timed_flushes += u64::from(new);
             // Whoever has sealed what is there may not have come to telling it.
-            let late = sealed.or_else(|| cell.owed.last());
+            late = cell.owed.last().filter(|_| !new);
             if cell.owed.len() == 0 {
                 // It maps no more: others may want the memory of tables that it remembers.
                 let _ = self.walker(cpu).map(|mut walker| walker.let_go());
             }
-            late
         });
-        if let Some(Some(token)) = late {
+        if let Some(token) = late {
             self.engine.submit(token);
         }
-        late.is_some()
+        entered
+    }
+
+    /// Seals what a CPU owes, one of many whose units are told at once: the ranges of the first that owes something, and the whole
+    /// domain if there are others. (A batch for each of 64 CPUs is dearer to the units than what comes back.) Says if there was anything.
+    fn seal_with_others(&self, cpu: usize, cell: &mut Cell, sealed: &mut Sealed) -> bool {
+        match sealed.first {
+            None => {
+                sealed.first = self.seal(cpu, cell);
+                sealed.first.is_some()
+            }
+            Some(_) => {
+                let token = cell.owed.seal(|_| self.engine.token_of_all());
+                sealed.whole |= token.is_some();
+                token.is_some()
+            }
+        }
+    }
+
+    /// Tells the units of all that was sealed. The token covers it.
+    fn submit_sealed(&self, sealed: &Sealed) -> Option<Token> {
+        if sealed.whole {
+            return Some(self.engine.flush_all());
+        }
+        sealed.first.inspect(|first| self.engine.submit(*first))
     }
 
     /// Gives back what is complete of what a CPU owes.
     pub(super) fn settle(&self, cpu: usize) {
+        self.settle_and(cpu, true, |_| {});
+    }
+
+    /// The same, and does `then` in the cell. `keeps`: the CPU may keep single addresses. False: somebody was in the cell.
+    fn settle_and(&self, cpu: usize, keeps: bool, mut then: impl FnMut(&mut Cell)) -> bool {
+        let mut entered = false;
         loop {
             let mut taken = Taken::NOTHING;
             let mut ranges = [None; BATCH + FEW];
@@ -108,7 +152,7 @@ impl<H: Host> Domain<H> {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
-                let room = if self.keeps() { WARM - cell.warm.len() } else { 0 };
+                let room = if keeps && self.keeps() { WARM - cell.warm.len() } else { 0 };
                 let mut gives = taken.pages().iter().filter_map(|page| page.gives());
                 cell.warm.extend(gives.by_ref().take(room));
                 let mut len = 0;
@@ -116,12 +160,14 @@ impl<H: Host> Domain<H> {
                     ranges[len] = IovaRange::new(page, 1);
                     len += 1;
                 }
+                then(cell);
                 len
             });
-            let Some(len) = warm else { return };
+            let Some(len) = warm else { return entered };
+            entered = true;
             self.give_back(&mut taken, &mut ranges, len);
             if !taken.more {
-                return;
+                return true;
             }
         }
     }
@@ -161,24 +207,23 @@ impl<H: Host> Domain<H> {
     }
 
     fn free(&self, ranges: impl Iterator<Item = IovaRange>) {
-        let cpu = self.host.cpu();
-        self.addresses.free_all(cpu, ranges, |range, why| self.refused(range, why));
+        let pin = self.host.pin();
+        self.addresses.free_all(pin.cpu(), ranges, |range, why| self.refused(range, why));
     }
 
-    /// Gives the addresses back that a CPU keeps.
-    pub(super) fn cool(&self, cpu: usize) {
-        loop {
-            let mut ranges = [None; BATCH];
-            self.enter(cpu, |cell| {
-                let from = cell.warm.len().saturating_sub(BATCH);
-                for (range, page) in ranges.iter_mut().zip(cell.warm.drain(from..)) {
-                    *range = IovaRange::new(page, 1);
-                }
-            });
-            if ranges[0].is_none() {
-                return;
+    /// Gives the addresses back that a CPU keeps, and seals what it owes.
+    fn cool_and_seal(&self, cpu: usize, sealed: &mut Sealed) {
+        let mut pages = [0; WARM];
+        let mut len = 0;
+        self.enter(cpu, |cell| {
+            for (kept, page) in pages.iter_mut().zip(cell.warm.drain(..)) {
+                *kept = page;
+                len += 1;
             }
-            self.free(ranges.iter().flatten().copied());
+            self.seal_with_others(cpu, cell, sealed);
+        });
+        if len != 0 {
+            self.free(pages[..len].iter().filter_map(|page| IovaRange::new(*page, 1)));
         }
     }
 
@@ -200,7 +245,10 @@ impl<H: Host> Domain<H> {
                     self.host.release(frames.first, frames.pages);
                 }
                 if let Some(range) = gives {
-                    let freed = self.addresses.free(self.host.cpu(), range);
+                    let freed = {
+                        let pin = self.host.pin();
+                        self.addresses.free(pin.cpu(), range)
+                    };
                     freed.unwrap_or_else(|why| self.refused(range, why));
                 }
             }
@@ -260,6 +308,16 @@ impl<H: Host> Domain<H> {
             self.tables_enough.store(enough(tables.saturating_sub(found)), Ordering::Relaxed);
             self.owe_tables(cpu, &mut detached);
         }
+    }
+
+    /// Takes out all tables that are empty, and waits until their pages are free: for who finds no room for another.
+    #[cold]
+    pub(super) fn take_out_empty(&self) {
+        for _ in 0..=self.table.pages() / SWEEP {
+            self.sweep(self.near_cpu(), 0);
+        }
+        // What it can't get back in this way stays owed.
+        let _ = self.flush();
     }
 
     /// Tables were taken out: their pages are owed until walk caches have forgotten them.
@@ -322,16 +380,19 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`QueueError`]: something is still owed.
     pub fn flush(&self) -> Result<(), QueueError> {
-        for cpu in 0..self.cells.cpus() {
-            let last = self.enter(cpu, |cell| {
-                self.seal(cpu, cell);
-                cell.owed.last()
-            });
-            if let Some(Some(token)) = last {
-                self.engine.wait(token, &mut || self.host.relax())?;
+        let mut sealed = Sealed::default();
+        (0..self.cells.cpus()).for_each(|cpu| self.cool_and_seal(cpu, &mut sealed));
+        if let Some(token) = self.submit_sealed(&sealed) {
+            self.wait(token)?;
+        }
+        for cpu in self.stirred() {
+            let mut last = None;
+            self.settle_and(cpu, false, |cell| last = cell.owed.last());
+            // Some of it was sealed before, and is not complete; or somebody goes on.
+            if let Some(token) = last {
+                self.wait(token)?;
+                self.settle_and(cpu, false, |_| {});
             }
-            self.settle(cpu);
-            self.cool(cpu);
         }
         // What is stranded meanwhile was not owed when this began.
         let (mut first, mut left) = self.incomplete()?;
@@ -361,9 +422,25 @@ impl<H: Host> Domain<H> {
         Err(QueueError::GaveUp)
     }
 
+    /// Releases the pages of all that is mapped, which the table alone remembers, and no device reaches any more. Nobody maps or unmaps.
+    fn release_mapped(&self) {
+        if !self.config.holds {
+            return;
+        }
+        // There is nobody else who could have taken it.
+        let Some(mut walker) = self.table.walker(0) else { return };
+        self.table.for_each_leaf(&mut |first, pages| {
+            // What lies in the window was never held.
+            let found =
+                walker.translate(first).filter(|_| self.unmap_in_window(first, 1).is_none());
+            if let Some(found) = found {
+                (0..found.uses.max(1)).for_each(|_| self.host.release(found.phys, pages));
+            }
+        });
+    }
+
     /// Ends the domain: makes everybody forget everything, gives back what is owed, and frees the page table. What is
-    /// still mapped is unmapped; its addresses go with the allocator, and its pages are not released (nobody
-    /// remembers them).
+    /// still mapped is unmapped: its addresses go with the allocator, and its pages are released as often as they were held.
     ///
     /// Dropping a domain instead leaks its page table, which devices may walk.
     ///
@@ -374,11 +451,12 @@ impl<H: Host> Domain<H> {
     /// [`Failed`], with the domain.
     #[allow(clippy::result_large_err)] // once in a domain's life, and it comes back whole
     pub unsafe fn end(self) -> Result<H::Addresses, Failed<H>> {
-        let told = self.wait(self.engine.note_everything(self.host.cpu()));
+        let told = self.wait(self.engine.note_everything(self.near_cpu()));
         let outcome = told.and_then(|()| self.flush());
         if let Err(error) = outcome {
             return Err(Failed { error, domain: self });
         }
+        self.release_mapped();
         let Self { table, addresses, .. } = self;
         // SAFETY: no entry leads to it, and what had been cached of it is forgotten.
         unsafe { table.free() };

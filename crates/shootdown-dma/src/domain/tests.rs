@@ -21,8 +21,50 @@ use crate::iova::identity::{Layout, LeafSize};
 use crate::iova::space::{INTERRUPTS, Space};
 use crate::iova::tree::Tree;
 use crate::iova::{AllocError, Allocate, FreeError, Want};
+use crate::pinned::Pinned;
 use crate::table::memory::Table;
 use crate::table::{MapErrorKind, TableMemory, VtdSecondLevel};
+
+/// Mappings as numbers: tests unmap what is not mapped, and the same again.
+impl<H: Host> Domain<H> {
+    pub(crate) fn put(&self, at: PhysAddr, bytes: u64, r: Rights) -> Result<DmaAddr, MapError> {
+        self.map(at, bytes, r).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn put_under(
+        &self,
+        policy: Policy,
+        at: PhysAddr,
+        bytes: u64,
+        rights: Rights,
+    ) -> Result<DmaAddr, MapError> {
+        self.map_under(policy, at, bytes, rights).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn put_sg(&self, all: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
+        self.map_sg(all, rights).map(Mapping::into_raw)
+    }
+
+    pub(crate) fn take(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: tests unmap one after the other.
+        unsafe { self.unmap_raw(at, bytes) }.map(drop)
+    }
+
+    pub(crate) fn take_under(&self, p: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: as above.
+        unsafe { self.unmap_raw_under(p, at, bytes) }.map(drop)
+    }
+
+    pub(crate) fn put_at(&self, at: IovaRange, to: PhysAddr, r: Rights) -> Result<(), MapError> {
+        // SAFETY: tests map one after the other.
+        unsafe { self.map_at(at, to, r) }
+    }
+
+    pub(crate) fn take_at(&self, at: IovaRange) -> Result<(), UnmapError> {
+        // SAFETY: as above.
+        unsafe { self.unmap_at(at) }
+    }
+}
 
 const ID: DomainId = DomainId(7);
 const PAGE_SHIFT: u32 = 12;
@@ -35,6 +77,30 @@ struct Slow {
     completed: u64,
     /// Never answers.
     dead: bool,
+}
+
+std::thread_local! {
+    static STAYING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Who has it is not moved.
+struct Stays(usize);
+
+impl Pin for Stays {
+    fn cpu(&self) -> usize {
+        self.0
+    }
+}
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        STAYING.set(STAYING.get() - 1);
+    }
+}
+
+/// Whoever is here by a CPU's number has to be on that CPU still.
+fn stays() {
+    assert_ne!(STAYING.get(), 0, "somebody may be moved from the CPU whose number it goes by");
 }
 
 /// A tree that may have no memory for its records.
@@ -59,9 +125,11 @@ impl From<Tree> for Tight {
 // SAFETY: the tree's promises; what is refused stays allocated.
 unsafe impl Allocate for Tight {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
+        stays();
         self.tree.alloc(cpu, want)
     }
     fn free(&self, cpu: usize, range: IovaRange) -> Result<(), FreeError> {
+        stays();
         let refuses = self.refuses.load(Ordering::Relaxed);
         if refuses { Err(FreeError::NoMemory) } else { self.tree.free(cpu, range) }
     }
@@ -76,6 +144,12 @@ struct World {
     tables: AtomicUsize,
     /// Page-table pages that may still be allocated, plus 1; 0: any number.
     left: AtomicUsize,
+    /// Those since somebody came to a CPU, and the most of these.
+    at_once: [AtomicUsize; 2],
+    /// The CPU that all is done on.
+    cpu: AtomicUsize,
+    /// Turns of waiting.
+    turns: AtomicUsize,
 }
 
 impl World {
@@ -117,12 +191,18 @@ fn layout() -> HeapLayout {
 // SAFETY: pages of the heap, at their own addresses.
 unsafe impl TableMemory for &World {
     fn allocate(&self) -> Option<PhysAddr> {
+        // For a table that is mapped in, not the first.
+        if crate::held::count() != 0 {
+            stays();
+        }
         match self.left.load(Ordering::Relaxed) {
             0 => {}
             1 => return None,
             n => self.left.store(n - 1, Ordering::Relaxed),
         }
         self.tables.fetch_add(1, Ordering::Relaxed);
+        let [now, most] = &self.at_once;
+        most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         // SAFETY: the layout is not empty.
         Some(PhysAddr(unsafe { alloc_zeroed(layout()) } as u64))
     }
@@ -143,12 +223,17 @@ unsafe impl<'w> Host for &'w World {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
+    type Pin = Stays;
 
-    fn cpu(&self) -> usize {
-        0
+    fn pin(&self) -> Stays {
+        STAYING.set(STAYING.get() + 1);
+        self.at_once[0].store(0, Ordering::Relaxed);
+        Stays(self.cpu.load(Ordering::Relaxed))
     }
     fn relax(&self) -> bool {
         assert_eq!(crate::held::count(), 0, "somebody waits with a lock, or in a cell");
+        assert_eq!(STAYING.get(), 0, "somebody waits who can't be moved");
+        self.turns.fetch_add(1, Ordering::Relaxed);
         let mut unit = self.unit();
         if !unit.dead {
             unit.completed = unit.told.len() as u64;
@@ -190,14 +275,14 @@ fn finish(domain: Domain<&World>) {
 pub(crate) fn strict_waits() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let at = domain.map(buffer(0), 100, Rights::Write).unwrap();
-    domain.unmap(at, 100).unwrap();
+    let at = domain.put(buffer(0), 100, Rights::Write).unwrap();
+    domain.take(at, 100).unwrap();
     let unit = world.unit();
     assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0);
     drop(unit);
-    let again = domain.map(buffer(1), 100, Rights::Write).unwrap();
+    let again = domain.put(buffer(1), 100, Rights::Write).unwrap();
     assert_eq!(again, at, "the address is free again");
-    domain.unmap(again, 100).unwrap();
+    domain.take(again, 100).unwrap();
     assert_eq!(domain.counts().waits, 2);
     finish(domain);
     assert_eq!(world.tables.load(Ordering::Relaxed), 0);
@@ -207,17 +292,17 @@ pub(crate) fn nothing_is_given_back_early() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
     let page = buffer(0).0 >> PAGE_SHIFT;
-    let at = domain.map(buffer(0), 4096, Rights::ReadWrite).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::ReadWrite).unwrap();
     assert_eq!(world.refs(page), 1, "held while it is mapped");
-    domain.unmap(at, 4096).unwrap();
+    domain.take(at, 4096).unwrap();
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 1, "held until the hardware has forgotten it");
-    let other = domain.map(buffer(1), 4096, Rights::ReadWrite).unwrap();
+    let other = domain.put(buffer(1), 4096, Rights::ReadWrite).unwrap();
     assert_ne!(other, at, "the address is not free yet");
     world.complete();
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 0);
-    domain.unmap(other, 4096).unwrap();
+    domain.take(other, 4096).unwrap();
     assert_eq!(world.refs(buffer(1).0 >> PAGE_SHIFT), 1, "it is owed");
     finish(domain);
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
@@ -229,8 +314,8 @@ pub(crate) fn what_is_owed_is_bounded() {
     let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
     for n in 0..20 {
         let bytes = if n % 2 == 0 { 4096 } else { 3 * 4096 };
-        let at = domain.map(buffer(4 * n), bytes, Rights::Write).unwrap();
-        domain.unmap(at, bytes).unwrap();
+        let at = domain.put(buffer(4 * n), bytes, Rights::Write).unwrap();
+        domain.take(at, bytes).unwrap();
         let (entries, pages) = domain.owes();
         assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
     }
@@ -241,9 +326,9 @@ pub(crate) fn what_is_owed_is_bounded() {
 pub(crate) fn an_idle_domain_drains() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     domain.poll(20_000_000).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    domain.take(at, 4096).unwrap();
     domain.poll(29_000_000).unwrap();
     assert_eq!(world.commands(), [], "there is time");
     domain.poll(30_000_000).unwrap();
@@ -258,11 +343,63 @@ pub(crate) fn an_idle_domain_drains() {
     finish(domain);
 }
 
+std::thread_local! {
+    static BARRIERS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Units are told once of what many CPUs owe, and each of these is interrupted as seldom as can be.
+pub(crate) fn what_many_owe_is_told_at_once() {
+    const CPUS: usize = 16;
+    fn barrier(_: usize) -> bool {
+        BARRIERS.set(BARRIERS.get() + 1);
+        true
+    }
+    // SAFETY: one thread plays all CPUs.
+    let pinned = unsafe { Pinned::new(barrier) };
+    let world = World::default();
+    let domain = domain(&world, Config::new(CPUS).policy(Policy::Held).pinned(pinned));
+    let owe = |cpus: usize| {
+        for cpu in 0..cpus {
+            world.cpu.store(cpu, Ordering::Relaxed);
+            let at = domain.put(buffer(cpu as u64), PAGE, Rights::Write).unwrap();
+            domain.take(at, PAGE).unwrap();
+        }
+        world.cpu.store(0, Ordering::Relaxed);
+        BARRIERS.set(0);
+        world.turns.store(0, Ordering::Relaxed);
+        world.unit().told.len()
+    };
+    // By a timer: nobody waits.
+    let before = owe(CPUS);
+    domain.poll(1 << 40).unwrap();
+    assert_eq!(world.unit().told[before..], [[Command::Domain(ID)]]);
+    assert!(BARRIERS.get() < CPUS, "{} for {CPUS}", BARRIERS.get());
+    world.complete();
+    domain.poll((1 << 40) + 1).unwrap();
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    domain.flush().unwrap();
+    // By who waits for it: once.
+    let before = owe(CPUS);
+    domain.flush().unwrap();
+    assert_eq!(world.unit().told[before..], [[Command::Domain(ID)]]);
+    let (turns, barriers) = (world.turns.load(Ordering::Relaxed), BARRIERS.get());
+    assert!(turns <= 1 && barriers < 2 * CPUS, "{turns} turns, {barriers} barriers for {CPUS}");
+    assert_eq!(domain.owes(), (0, 0));
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    // What one owes is told as it is.
+    let before = owe(1);
+    domain.poll(1 << 41).unwrap();
+    let told = world.unit().told[before..].concat();
+    assert!(matches!(told[..], [Command::Pages { .. }]), "{told:?}");
+    world.complete();
+    finish(domain);
+}
+
 pub(crate) fn what_the_timer_missed_is_flushed_next_time() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
+    domain.take(at, 4096).unwrap();
     let within = domain.cells.enter(0, |_| domain.poll(20_000_000));
     assert_eq!((within, world.commands().len()), (Some(Ok(())), 0), "somebody is in the cell");
     domain.poll(20_000_001).unwrap();
@@ -278,11 +415,11 @@ pub(crate) fn tables_go_after_walk_caches() {
     let mut all = Vec::new();
     // Page by page: no unmapping covers a whole table.
     for n in 0..1536 {
-        all.push(domain.map(buffer(n), 4096, Rights::Write).unwrap());
+        all.push(domain.put(buffer(n), 4096, Rights::Write).unwrap());
     }
     let most = world.tables.load(Ordering::Relaxed);
     for at in all {
-        domain.unmap(at, 4096).unwrap();
+        domain.take(at, 4096).unwrap();
     }
     domain.flush().unwrap();
     // Nothing is owed but the tables that are found now.
@@ -313,7 +450,7 @@ pub(crate) fn tables_go_after_walk_caches() {
 pub(crate) fn what_was_undone_is_invalidated() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let first = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.left.store(1, Ordering::Relaxed);
     let frames = PhysAddr(0x5000_1000);
     let mut reservation = domain.reserve(1024).unwrap();
@@ -331,7 +468,7 @@ pub(crate) fn what_was_undone_is_invalidated() {
     let again = domain.link(&mut reservation, frames, 513, Rights::Write).unwrap();
     assert_eq!(again, reservation.addr(), "nothing was left behind");
     domain.release(reservation).unwrap();
-    domain.unmap(first, 4096).unwrap();
+    domain.take(first, 4096).unwrap();
     finish(domain);
 }
 
@@ -356,7 +493,7 @@ pub(crate) fn addresses_of_what_was_undone_are_clean() {
 fn what_was_undone_strictly_is_waited_for() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let first = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let first = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     let mut reservation = domain.reserve(1024).unwrap();
     world.left.store(2, Ordering::Relaxed);
     domain.link(&mut reservation, PhysAddr(0x5000_1000), 513, Rights::Write).unwrap_err();
@@ -364,19 +501,19 @@ fn what_was_undone_strictly_is_waited_for() {
     assert_eq!(domain.owes(), (0, 0));
     world.left.store(0, Ordering::Relaxed);
     domain.release(reservation).unwrap();
-    domain.unmap(first, 4096).unwrap();
+    domain.take(first, 4096).unwrap();
     finish(domain);
 }
 
 pub(crate) fn units_that_remember_absence_are_told() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).caching_absence());
-    let at = domain.map(buffer(0), 8192, Rights::Read).unwrap();
+    let at = domain.put(buffer(0), 8192, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 2).unwrap();
     let leaf_only = false; // there was no table
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only }]);
     assert_eq!(world.unit().completed, 1, "and waited for");
-    domain.unmap(at, 8192).unwrap();
+    domain.take(at, 8192).unwrap();
     let before = world.commands().len();
     let seat = domain.attach(0, DeviceId(9), false).unwrap();
     domain.announce(&seat).unwrap();
@@ -420,7 +557,7 @@ macro_rules! tests {
 }
 tests! {
     strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
-    what_the_timer_missed_is_flushed_next_time
+    what_the_timer_missed_is_flushed_next_time what_many_owe_is_told_at_once
     tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
     who_comes_with_a_cache_finds_a_clean_unit addresses_of_what_was_undone_are_clean
 }
@@ -429,37 +566,37 @@ tests! {
 fn bad_input_is_refused_and_changes_nothing() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
+    let at = domain.put(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
     assert_eq!(at.0 & 0xfff, 0xf00, "the same place in its page");
     let before = (domain.owes(), domain.addresses().free_pages(), world.commands());
 
-    let map = |phys, bytes| domain.map(PhysAddr(phys), bytes, Rights::Read);
+    let map = |phys, bytes| domain.put(PhysAddr(phys), bytes, Rights::Read);
     assert_eq!(map(0x1000, 0), Err(MapError::Empty));
     assert_eq!(map(u64::MAX, 2), Err(MapError::Overflow));
     assert_eq!(map(0, u64::MAX), Err(MapError::Addresses(AllocError::Exhausted)));
     let far = map(1 << 60, 4096);
     assert_eq!(far, Err(MapError::Table(MapErrorKind::BadAddress)));
-    let bypass = domain.map_under(Policy::Bypass, PhysAddr(0), 4096, Rights::Read);
+    let bypass = domain.put_under(Policy::Bypass, PhysAddr(0), 4096, Rights::Read);
     assert_eq!(bypass, Err(MapError::Refused));
     assert_eq!(domain.open_window(1), Err(WindowError::NotTrusted));
     let segment = |phys, bytes| Segment { phys: PhysAddr(phys), bytes };
-    let sg = |segments: &[Segment]| domain.map_sg(segments, Rights::Read);
+    let sg = |segments: &[Segment]| domain.put_sg(segments, Rights::Read);
     assert_eq!(sg(&[]), Err(MapError::Empty));
     assert_eq!(sg(&[segment(0, 4096), segment(0, 0)]), Err(MapError::Empty));
     assert_eq!(sg(&[segment(0, 100), segment(0x1000, 100)]), Err(MapError::Unaligned));
     assert_eq!(sg(&[segment(0, 4096), segment(0x1100, 100)]), Err(MapError::Unaligned));
 
     let page = DmaAddr(at.0 & !0xfff);
-    assert_eq!(domain.unmap(at, 0), Err(UnmapError::Empty));
-    assert_eq!(domain.unmap(DmaAddr(u64::MAX), 2), Err(UnmapError::Overflow));
-    assert_eq!(domain.unmap(DmaAddr(0), 4096), Err(UnmapError::NotMapped));
-    assert_eq!(domain.unmap(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
-    assert_eq!(domain.unmap(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
+    assert_eq!(domain.take(at, 0), Err(UnmapError::Empty));
+    assert_eq!(domain.take(DmaAddr(u64::MAX), 2), Err(UnmapError::Overflow));
+    assert_eq!(domain.take(DmaAddr(0), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
 
     let after = (domain.owes(), domain.addresses().free_pages(), world.commands());
     assert_eq!(before, after);
-    domain.unmap(at, 0x200).unwrap();
-    assert_eq!(domain.unmap(at, 0x200), Err(UnmapError::NotMapped), "twice");
+    domain.take(at, 0x200).unwrap();
+    assert_eq!(domain.take(at, 0x200), Err(UnmapError::NotMapped), "twice");
     finish(domain);
 }
 
@@ -470,16 +607,16 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
     // More pieces than one step unmaps.
     let segments: Vec<Segment> =
         (0..40).map(|n| Segment { phys: buffer(n), bytes: 4096 }).collect();
-    let at = domain.map_sg(&segments, Rights::Write).unwrap();
-    let mut walker = domain.table().walker(9).unwrap();
+    let at = domain.put_sg(&segments, Rights::Write).unwrap();
+    let mut walker = domain.table.walker(9).unwrap();
     for (n, segment) in (0..).zip(&segments) {
         let page = (at.0 >> PAGE_SHIFT) + n;
         assert_eq!(walker.translate(page).map(|t| t.phys), Some(segment.phys));
     }
     drop(walker);
-    assert_eq!(domain.unmap(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
+    assert_eq!(domain.take(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
     assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 1));
-    domain.unmap(at, 40 * 4096).unwrap();
+    domain.take(at, 40 * 4096).unwrap();
     assert_eq!(domain.owes(), (40, 40));
     domain.flush().unwrap();
     assert_eq!(domain.owes(), (0, 0));
@@ -492,9 +629,9 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
 fn what_the_hardware_does_not_answer_stays_owed() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.unit().dead = true;
-    let error = domain.unmap_under(Policy::Strict, at, 4096);
+    let error = domain.take_under(Policy::Strict, at, 4096);
     assert_eq!(error, Err(UnmapError::NotComplete(QueueError::GaveUp)));
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1);
     assert_eq!(domain.owes(), (1, 1));
@@ -510,9 +647,9 @@ fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
     let all = [(0, 4096), (1, 8192)]
-        .map(|(n, bytes)| (domain.map(buffer(2 * n), bytes, Rights::Read).unwrap(), bytes));
+        .map(|(n, bytes)| (domain.put(buffer(2 * n), bytes, Rights::Read).unwrap(), bytes));
     domain.addresses().refuses.store(true, Ordering::Relaxed);
-    all.iter().for_each(|(at, bytes)| domain.unmap(*at, *bytes).unwrap());
+    all.iter().for_each(|(at, bytes)| domain.take(*at, *bytes).unwrap());
     domain.poll(u64::MAX / 2).unwrap();
     domain.flush().unwrap();
     assert_eq!(domain.owes(), (2, 0), "it comes to an end, and nothing is lost");
@@ -527,19 +664,19 @@ fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
 fn trusted_devices_may_bypass() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).trusted());
-    let map = |phys, bytes| domain.map_under(Policy::Bypass, PhysAddr(phys), bytes, Rights::Read);
+    let map = |phys, bytes| domain.put_under(Policy::Bypass, PhysAddr(phys), bytes, Rights::Read);
     assert_eq!(map(0, 4096), Err(MapError::Refused), "there is no window yet");
     let window = domain.open_window(1 << 18).unwrap();
     assert_eq!(domain.open_window(1), Err(WindowError::Exists));
     assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)));
     assert_eq!(map((1 << 30) - 1, 2), Err(MapError::OutsideWindow));
-    domain.unmap(DmaAddr(window.0 + 0x1234), 4096).unwrap();
-    assert_eq!(domain.unmap(window, (1 << 30) + 1), Err(UnmapError::NotMapped));
+    domain.take(DmaAddr(window.0 + 0x1234), 4096).unwrap();
+    assert_eq!(domain.take(window, (1 << 30) + 1), Err(UnmapError::NotMapped));
     assert_eq!(map(0x1234, 4096), Ok(DmaAddr(window.0 + 0x1234)), "it stays");
     assert_eq!(world.commands(), [], "and costs nothing");
     // Memory that is mapped otherwise is not in the way.
-    let at = domain.map(buffer(0), 4096, Rights::Read).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Read).unwrap();
+    domain.take(at, 4096).unwrap();
     finish(domain);
 }
 
@@ -575,8 +712,8 @@ fn all_addresses_owed_are_waited_for_before_none_is_left() {
     let config = Config::new(1).policy(Policy::Lazy);
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     for n in 0..30 {
-        let at = domain.map(buffer(n), 4096, Rights::Write).unwrap();
-        domain.unmap(at, 4096).unwrap();
+        let at = domain.put(buffer(n), 4096, Rights::Write).unwrap();
+        domain.take(at, 4096).unwrap();
     }
     finish(domain);
 }
@@ -585,8 +722,8 @@ fn all_addresses_owed_are_waited_for_before_none_is_left() {
 fn every_count_is_shown() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let at = domain.map(buffer(0), 4096, Rights::Write).unwrap();
-    domain.unmap(at, 4096).unwrap();
+    let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
+    domain.take(at, 4096).unwrap();
     let rows: Vec<_> = domain.counts().rows().collect();
     let value = |name| rows.iter().find(|row| row.0 == name).map(|row| row.1);
     assert_eq!((value("maps"), value("unmapped_pages")), (Some(1), Some(1)));

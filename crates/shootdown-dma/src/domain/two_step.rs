@@ -23,13 +23,15 @@ pub struct Reservation {
     /// Bits of a byte address within a page.
     granule: u32,
     /// The domain whose they are.
-    domain: usize,
+    domain: u64,
     /// Pages with memory behind them, from the first on.
     linked: u64,
     /// Up to where units know of them that remember what was not mapped.
     told: u64,
     /// What was behind them is unmapped, and not forgotten by everybody.
     stale: bool,
+    /// Some of them were found to be somebody else's.
+    taken: bool,
 }
 
 impl Reservation {
@@ -75,6 +77,7 @@ impl<H: Host> Domain<H> {
             linked: 0,
             told: 0,
             stale: false,
+            taken: false,
         })
     }
 
@@ -115,6 +118,8 @@ impl<H: Host> Domain<H> {
         self.hold(frames)?;
         self.put_kept(part, frames, rights, Part::Middle).map_err(|(error, late)| {
             reservation.stale |= late.is_some();
+            reservation.taken =
+                reservation.taken || self.unused(error, reservation.range).is_none();
             late.map_or(error, MapError::NotComplete)
         })?;
         reservation.linked += pages;
@@ -172,19 +177,22 @@ impl<H: Host> Domain<H> {
         if !self.has_reserved(&reservation) {
             return Err((UnmapError::NotMapped, Some(reservation)));
         }
+        let gives = (!reservation.taken).then_some(reservation.range);
         let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) else {
-            let thing = Self::addresses_of(reservation.range);
-            if reservation.stale {
-                self.strand(self.engine.flush_all(), thing);
-            } else {
-                self.give_back_one(thing);
+            match gives.map(Self::addresses_of) {
+                Some(addresses) if reservation.stale => {
+                    self.strand(self.engine.flush_all(), addresses);
+                }
+                Some(addresses) => self.give_back_one(addresses),
+                None => {}
             }
             return Ok(());
         };
-        let gives = if reservation.stale { None } else { Some(reservation.range) };
-        let outcome = self.unmap_pages(linked, gives, self.config.policy, false);
-        if reservation.stale && matches!(outcome, Ok(()) | Err(UnmapError::NotComplete(_))) {
-            self.strand(self.engine.flush_all(), Self::addresses_of(reservation.range));
+        let now = gives.filter(|_| !reservation.stale);
+        let outcome = self.unmap_pages(linked, now, self.config.policy, false);
+        let unmapped = matches!(outcome, Ok(()) | Err(UnmapError::NotComplete(_)));
+        if let (Some(range), true) = (gives, reservation.stale && unmapped) {
+            self.strand(self.engine.flush_all(), Self::addresses_of(range));
         }
         match outcome {
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),

@@ -12,7 +12,7 @@
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
 
 use super::owed::{Frames, Page, Thing};
-use super::{Cell, DmaAddr, Domain, Host, Policy, UnmapError};
+use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::{QueueError, Token};
 use crate::sync::{Ordering, spin_loop};
@@ -89,42 +89,80 @@ pub(super) struct Left {
 }
 
 impl<H: Host> Domain<H> {
-    /// Unmaps `bytes` bytes from `at` on: what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has mapped, no page less and
-    /// none more. What it promises is the domain's [`Policy`].
+    /// [`unmap`](Self::unmap) for who keeps addresses as numbers: `bytes` bytes from `at` on, which is what one [`map`](Self::map)
+    /// or [`map_sg`](Self::map_sg) has mapped, no page less and none more.
     ///
-    /// Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
+    /// What is not so is refused where the table shows it. Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
     /// addresses follow from the memory's (and superpages where they are mapped so) are each a mapping of their own, which only knows
     /// how often it is used.
+    ///
+    /// # Safety
+    /// Nobody else unmaps the same mapping, or a part of it, at the same time. An identity address is unmapped as often as it was
+    /// mapped, and no more.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
     #[inline]
-    pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
-        self.unmap_under(self.config.policy, at, bytes)
+    pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<Reach, UnmapError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.unmap_bytes(self.config.policy, at, bytes) }
     }
 
-    /// The same under another policy. [`Policy::Held`] in a domain that does not hold its pages is
-    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the window stays mapped.
+    /// The same under another policy, as [`unmap_under`](Self::unmap_under).
+    ///
+    /// # Safety
+    /// As [`unmap_raw`](Self::unmap_raw).
     ///
     /// # Errors
     /// See [`UnmapError`].
     #[inline]
-    pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+    pub unsafe fn unmap_raw_under(
+        &self,
+        policy: Policy,
+        at: DmaAddr,
+        bytes: u64,
+    ) -> Result<Reach, UnmapError> {
+        self.allows(policy, at)?;
+        // SAFETY: as the caller promises.
+        unsafe { self.unmap_bytes(policy, at, bytes) }
+    }
+
+    /// A domain's policy is a floor: nothing weaker is done to what is mapped there. (In the window nothing is done at all.)
+    #[inline]
+    pub(super) fn allows(&self, policy: Policy, at: DmaAddr) -> Result<(), UnmapError> {
+        let weaker = policy.is_weaker_than(self.config.policy);
+        if weaker && self.unmap_in_window(at.0 >> Self::SHIFT, 1).is_none() {
+            return Err(UnmapError::Refused);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As [`unmap_raw`](Self::unmap_raw).
+    #[inline]
+    pub(super) unsafe fn unmap_bytes(
+        &self,
+        policy: Policy,
+        at: DmaAddr,
+        bytes: u64,
+    ) -> Result<Reach, UnmapError> {
         if bytes == 0 {
             return Err(UnmapError::Empty);
         }
         let (first, pages) = Self::pages_of(at.0, bytes).ok_or(UnmapError::Overflow)?;
         if let Some(outcome) = self.unmap_in_window(first, pages) {
-            return outcome;
+            return outcome.map(|()| Reach::Window);
         }
         let range = IovaRange::new(first, pages).ok_or(UnmapError::NotMapped)?;
         if self.is_identity(range) {
-            self.unmap_identity(range, policy)
-        } else if pages == 1 {
+            return self.unmap_identity(range, policy);
+        }
+        let unmapped = if pages == 1 {
             self.unmap_page(range, policy)
         } else {
             self.unmap_pages(range, Some(range), policy, true)
-        }
+        };
+        unmapped.map(|()| Reach::Ended)
     }
 
     /// May it be owed under this policy?
@@ -141,7 +179,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let mut frame = None;
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             let near = self.near(seat).and_then(|near| near.unmap_near(range.first()));
             let phys = match near {
                 Some(phys) => phys,
@@ -172,7 +210,7 @@ impl<H: Host> Domain<H> {
             let mut runs = Runs::NONE;
             let mut detached = Detachments::new();
             let (mut pages, mut cleared) = (rest.pages(), rest);
-            let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+            let entered = self.enter_here(|seat, cell| {
                 let mut walker = self.walker(seat)?;
                 if self.config.holds {
                     pages = match runs.collect(&mut walker, rest) {
@@ -278,7 +316,7 @@ impl<H: Host> Domain<H> {
         }
         let (range, _) = thing.covered();
         let mut thing = Some(thing);
-        let entered = self.cells.enter_near(self.host.cpu(), |seat, cell| {
+        let entered = self.enter_here(|seat, cell| {
             cell.stop();
             thing = thing.take().and_then(|thing| cell.owed.push(thing).err());
             let (flush, settle) = self.look_after(seat, cell);

@@ -8,7 +8,7 @@ use core::fmt;
 use super::map::Segment;
 use super::{DmaAddr, Domain, Host, MapError, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::iova::{AllocError, Allocate, Want};
+use crate::iova::{AllocError, Want};
 use crate::sync::{Ordering, spin_loop};
 use crate::table::{Detachments, Format};
 
@@ -69,8 +69,8 @@ impl<H: Host> Domain<H> {
         let aligned = |want: Want| want.below(self.limit()).aligned(self.largest_leaf());
         let want = Want::pages(pages).map(aligned);
         let want = want.ok_or(WindowError::Addresses(AllocError::Invalid))?;
-        let cpu = self.host.cpu();
-        let range = self.addresses.alloc(cpu, &want).map_err(WindowError::Addresses)?;
+        let range = self.take_addresses(&want).map_err(WindowError::Addresses)?;
+        let cpu = self.near_cpu();
         let walker = self.table.walker(cpu).ok_or((MapError::Busy, None));
         let mapped = walker.and_then(|mut walker| {
             walker.map(range, PhysAddr(0), Rights::ReadWrite).map_err(Self::why)
@@ -80,12 +80,13 @@ impl<H: Host> Domain<H> {
             Err(failed) => failed,
         };
         // The addresses are somebody else's when what a device may have seen of them is forgotten.
+        let gives = self.unused(error, range).map(Self::addresses_of);
         let Some(seen) = seen else {
-            self.give_back_one(Self::addresses_of(range));
+            gives.into_iter().for_each(|addresses| self.give_back_one(addresses));
             return Err(WindowError::Map(error));
         };
         let token = self.engine.note(cpu, seen, false);
-        let forgotten = self.wait_for_all(token, core::iter::once(Self::addresses_of(range)));
+        let forgotten = self.wait_for_all(token, gives.into_iter());
         Err(WindowError::Map(forgotten.map_or_else(MapError::NotComplete, |()| error)))
     }
 
@@ -94,7 +95,7 @@ impl<H: Host> Domain<H> {
         if !self.config.caches_absence {
             return Ok(());
         }
-        let cpu = self.host.cpu();
+        let cpu = self.near_cpu();
         let Err(error) = self.tell_units(range) else { return Ok(()) };
         let mut detached = Detachments::new();
         // All seats are taken for the time of a walk at most.

@@ -44,7 +44,7 @@ impl<U: Unit> Engine<U> {
     /// complains of meanwhile, the next [`poll`](Self::poll) tells.
     #[must_use]
     pub fn is_complete(&self, token: Token) -> bool {
-        let lane = &self.lanes[token.lane as usize];
+        let Some(lane) = self.lane_of(token) else { return token == Token::DONE };
         if lane.done() >= token.batch {
             return true;
         }
@@ -59,11 +59,13 @@ impl<U: Unit> Engine<U> {
     ///
     /// # Errors
     /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
-    /// [`QueueError::GaveUp`]. The token is not complete then, and what it covers may not be reused. Other errors go by; the next
+    /// [`QueueError::GaveUp`]; [`QueueError::NotListed`] if it is another engine's token. It is not complete then, and what it covers may not be reused. Other errors go by; the next
     /// [`poll`](Self::poll) tells them.
     pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
+        let Some(lane) = self.lane_of(token) else {
+            return if token == Token::DONE { Ok(()) } else { Err(QueueError::NotListed) };
+        };
         let index = token.lane as usize;
-        let lane = &self.lanes[index];
         let patience = Patience::default();
         while lane.done() < token.batch {
             let mut told = Ok(());

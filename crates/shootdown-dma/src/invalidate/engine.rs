@@ -55,6 +55,7 @@ use alloc::vec::Vec;
 
 use crate::addr::{DomainId, IovaRange};
 use crate::fixed::{Fixed, NoMemory};
+use crate::serial;
 use crate::sync::{AtomicU64, Ordering, fence};
 
 use super::ladder::Ladder;
@@ -72,17 +73,19 @@ pub(super) const WHOLE_FLIGHTS: usize = 2;
 const TRIES: usize = 4;
 
 /// What was noted before it was taken is forgotten when it is complete. Tokens of one CPU number mostly grow; compare
-/// them only by asking the engine that gave them.
+/// them only by asking the engine that gave them. Another one knows nothing of it: there it is never complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "what was unmapped may be reused only when its token is complete"]
 pub struct Token {
+    /// Of the engine that has given it.
+    pub(super) engine: u64,
     pub(super) lane: u32,
     pub(super) batch: u64,
 }
 
 impl Token {
     /// A token that every engine takes for complete.
-    pub const DONE: Self = Self { lane: 0, batch: 0 };
+    pub const DONE: Self = Self { engine: 0, lane: 0, batch: 0 };
 }
 
 /// The invalidations of one domain. See the [module](self).
@@ -95,6 +98,7 @@ pub struct Engine<U> {
     started: AtomicU64,
     ladder: Ladder,
     pub(super) unheard: Unheard,
+    serial: u64,
 }
 
 impl<U: Unit> Engine<U> {
@@ -116,12 +120,14 @@ impl<U: Unit> Engine<U> {
         let lanes = Fixed::try_new(cpus.max(1) + 1, |_| Lane::new(members.len()))?;
         let mut members = members.into_iter();
         let members = Fixed::try_new(members.len(), |_| members.next().ok_or(NoMemory))?;
-        Ok(Self { members, lanes, started: AtomicU64::new(0), ladder, unheard: Unheard::new() })
+        let (started, unheard) = (AtomicU64::new(0), Unheard::new());
+        Ok(Self { members, lanes, started, ladder, unheard, serial: serial::next() })
     }
 
-    /// Something that no other engine has as long as this one lives.
-    pub(crate) fn id(&self) -> usize {
-        self.lanes.as_ptr() as usize
+    /// Something that no other engine has, nor one that is gone.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.serial
     }
 
     /// Its units, in the order of their numbers.
@@ -228,14 +234,14 @@ impl<U: Unit> Engine<U> {
         fence(Ordering::SeqCst); // [E1]
         let started = self.started.load(Ordering::Relaxed);
         let batch = started + 1;
-        Token { lane: self.whole() as u32, batch }
+        Token { engine: self.serial, lane: self.whole() as u32, batch }
     }
 
     /// The open batch of a lane.
     fn token(&self, index: usize) -> Token {
         let closed = self.lanes[index].closed();
         // [I5] A batch that is submitted may have been executed before the entry was cleared.
-        Token { lane: index as u32, batch: closed + 1 }
+        Token { engine: self.serial, lane: index as u32, batch: closed + 1 }
     }
 
     /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays pending, and
@@ -246,7 +252,8 @@ impl<U: Unit> Engine<U> {
 
     /// Submits the token's batch, if it is not: [`flush`](Self::flush) for whoever has a token.
     pub fn submit(&self, token: Token) {
-        if !self.is_submitted(token) {
+        let pending = self.lane_of(token).is_some_and(|lane| lane.closed() < token.batch);
+        if pending {
             self.flush_lane(token.lane as usize, true);
         }
     }
@@ -257,10 +264,21 @@ impl<U: Unit> Engine<U> {
         self.note_whole()
     }
 
+    /// A token that covers all that was cleared before the call, and is complete after the next [`flush_all`](Self::flush_all). For who
+    /// comes by many CPUs and tells the units of all that they owe at once: nothing is noted, and no lane entered.
+    pub fn token_of_all(&self) -> Token {
+        self.whole_token()
+    }
+
     /// Is the token's batch submitted? If not, it is complete only after a flush.
     #[must_use]
     pub fn is_submitted(&self, token: Token) -> bool {
-        self.lanes[token.lane as usize].closed() >= token.batch
+        self.lane_of(token).map_or(token == Token::DONE, |lane| lane.closed() >= token.batch)
+    }
+
+    /// The lane of a token, if the token is ours.
+    pub(super) fn lane_of(&self, token: Token) -> Option<&Lane> {
+        (token.engine == self.serial).then(|| &self.lanes[token.lane as usize])
     }
 
     /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it. What is wrong, if it

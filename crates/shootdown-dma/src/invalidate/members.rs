@@ -101,7 +101,7 @@ impl core::error::Error for AttachError {}
 #[must_use = "a device without its seat can't be detached"]
 pub struct Seat {
     /// Of the engine that has given it.
-    pub(super) engine: usize,
+    pub(super) engine: u64,
     pub(super) unit: usize,
     pub(super) device: DeviceId,
     pub(super) caching: Option<usize>,

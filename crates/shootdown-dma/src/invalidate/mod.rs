@@ -117,7 +117,7 @@ pub enum QueueError {
     Refused,
     /// The IOMMU does not make progress.
     Stuck,
-    /// The device is listed in another domain. Nothing has changed.
+    /// The device is listed in another domain, or the token is another one's. Nothing has changed.
     NotListed,
     /// The caller's `relax` has given up. What it waited for goes on, and may complete later.
     GaveUp,
@@ -132,7 +132,7 @@ impl fmt::Display for QueueError {
                 "the IOMMU refused a descriptor; what had not completed was submitted again"
             }
             Self::Stuck => "the IOMMU makes no progress; reset it",
-            Self::NotListed => "the device is listed in another domain; ask that one",
+            Self::NotListed => "the device or the token is another domain's; ask that one",
             Self::GaveUp => "the wait was given up; ask again whether the token is complete",
         })
     }

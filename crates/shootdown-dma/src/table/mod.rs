@@ -172,6 +172,8 @@ pub struct IoPageTable<F: Format, M: TableMemory> {
     kept: Fixed<Seat>,
     reclaim: Reclaim,
     pages: AtomicUsize,
+    /// As many there may be.
+    most: usize,
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
@@ -185,12 +187,24 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         let count = sheets::<F>() * format.root_tables() as usize;
         let root = memory.allocate_many(count).ok_or(NoMemory)?;
         let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(count));
-        let all = Self { format, memory, root, seats, kept, reclaim, pages };
+        let most = usize::MAX;
+        let all = Self { format, memory, root, seats, kept, reclaim, pages, most };
         if !all.memory.is_coherent() {
             // SAFETY: just allocated.
             unsafe { all.sheets_of(root, count) }.for_each(|sheet| all.memory.write_back(sheet));
         }
         Ok(all)
+    }
+
+    /// The same, with so many [`pages`](Self::pages) at most: what would take more finds no memory.
+    #[must_use]
+    pub fn at_most(self, pages: usize) -> Self {
+        Self { most: pages, ..self }
+    }
+
+    /// Is there no room for another table, however much memory there is?
+    pub fn is_full(&self) -> bool {
+        self.most - self.pages().min(self.most) < sheets::<F>()
     }
 
     /// The format.
@@ -287,6 +301,26 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.free_with_sides(phys, count) };
     }
 
+    /// The first page of every entry that is a leaf, and how many pages it maps. Nobody maps or unmaps meanwhile.
+    pub(crate) fn for_each_leaf(&self, f: &mut impl FnMut(u64, u64)) {
+        self.leaves_below(self.root, self.format.levels() - 1, 0, f);
+    }
+
+    fn leaves_below(&self, table: PhysAddr, level: u32, first: u64, f: &mut impl FnMut(u64, u64)) {
+        let pages = span::<F>(level);
+        // SAFETY: in the tree, out of which nobody takes it.
+        let slots = unsafe { self.sheets_of(table, self.sheets_at(level)) }.flatten();
+        for (n, slot) in (0..).zip(slots) {
+            let page = first + n * pages;
+            // ORDERING: Acquire, with the Release of who linked the table.
+            match self.format.decode(slot.load(Ordering::Acquire), level) {
+                Decoded::Table(below) => self.leaves_below(below, level - 1, page, f),
+                Decoded::Leaf(..) => f(page, pages),
+                _ => {}
+            }
+        }
+    }
+
     /// Is the range within what the table resolves?
     #[inline]
     fn resolves(&self, range: IovaRange) -> bool {
@@ -295,8 +329,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// A page for a table, empty for the hardware too.
     fn new_table(&self) -> Option<PhysAddr> {
-        let phys = self.memory.allocate_many(sheets::<F>())?;
-        self.count_pages(sheets::<F>());
+        let count = sheets::<F>();
+        if !self.count_pages(count) {
+            return None;
+        }
+        let Some(phys) = self.memory.allocate_many(count) else {
+            self.uncount_pages(count);
+            return None;
+        };
         if !self.memory.is_coherent() {
             // SAFETY: just allocated.
             unsafe { self.sheets_of(phys, sheets::<F>()) }
@@ -313,8 +353,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.free_with_sides(phys, sheets::<F>()) };
     }
 
-    fn count_pages(&self, sheets: usize) {
-        self.pages.fetch_add(sheets, Ordering::Relaxed);
+    /// So many pages more, if they may be.
+    fn count_pages(&self, sheets: usize) -> bool {
+        let before = self.pages.fetch_add(sheets, Ordering::Relaxed);
+        let may = before.saturating_add(sheets) <= self.most;
+        if !may {
+            self.uncount_pages(sheets);
+        }
+        may
     }
 
     fn uncount_pages(&self, sheets: usize) {

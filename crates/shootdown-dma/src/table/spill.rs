@@ -95,13 +95,17 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             return Some(PhysAddr(found)).filter(|side| side.0 != 0);
         }
         // No walker of the hardware looks at it: nothing is written back.
-        let side = self.memory.allocate()?;
+        if !self.count_pages(1) {
+            return None;
+        }
+        let Some(side) = self.memory.allocate() else {
+            self.uncount_pages(1);
+            return None;
+        };
         match link.compare_exchange(0, side.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                self.count_pages(1);
-                Some(side)
-            }
+            Ok(_) => Some(side),
             Err(other) => {
+                self.uncount_pages(1);
                 // SAFETY: just allocated, and nobody has seen it.
                 unsafe { self.memory.free(side) };
                 Some(PhysAddr(other))

@@ -11,10 +11,11 @@ use super::backend::{Backend, BackendError, Windows, WindowsError};
 use super::kernel::{Calls, Kernel};
 use super::shadow::Shadow;
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
-use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Policy};
+use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy};
 use crate::fixed::NoMemory;
 use crate::invalidate::{AttachError, Seat};
 use crate::iova::Allocate;
+use crate::pinned::NOBODY;
 use crate::table::TableMemory;
 use crate::table::memory::Table;
 
@@ -68,9 +69,11 @@ unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A
     type Format = Shadow<G>;
     type Tables = Heap;
     type Unit = Arc<Kernel<B>>;
+    // A thread keeps its number as long as it lives.
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
-        THREAD.try_with(|number| *number).unwrap_or(0)
+    fn pin(&self) -> usize {
+        THREAD.try_with(|number| *number).unwrap_or(NOBODY)
     }
 
     fn relax(&self) -> bool {
@@ -190,6 +193,8 @@ pub enum UnmapError {
     NotMapped,
     /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't cut mappings.
     Partial,
+    /// The policy promises less than the space's does.
+    Refused,
     /// The kernel has refused it, or not all of it. The device may still reach the buffer, which stays with the space;
     /// [`poll`](Space::poll) tries again.
     NotComplete(Option<BackendError>),
@@ -201,6 +206,9 @@ impl fmt::Display for UnmapError {
             Self::Invalid => f.write_str("not a range of addresses"),
             Self::NotMapped => f.write_str("nothing is mapped there; was it unmapped before?"),
             Self::Partial => f.write_str("unmap what was mapped at once, with the same length"),
+            Self::Refused => {
+                f.write_str("the policy is weaker than the space's; use that, or strict")
+            }
             Self::NotComplete(Some(error)) => write!(f, "the device may still reach it: {error}"),
             Self::NotComplete(None) => f.write_str("the device may still reach it; poll"),
         }
@@ -344,6 +352,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         let mut foreign: Vec<DmaAddr> = Vec::new();
         let outcome = loop {
             let mapped = self.domain.map(PhysAddr(memory as u64), bytes, rights);
+            let mapped = mapped.map(Mapping::into_raw);
             let at = match mapped {
                 Ok(at) => at,
                 Err(domain::MapError::Busy) => {
@@ -377,7 +386,9 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at once.
     #[cold]
     fn take_back(&self, at: DmaAddr, bytes: u64) {
-        while self.domain.unmap_under(Policy::Strict, at, bytes) == Err(domain::UnmapError::Busy) {
+        // SAFETY: it was mapped just now, and nobody has heard of it.
+        let unmap = || unsafe { self.domain.unmap_raw_under(Policy::Strict, at, bytes) };
+        while unmap() == Err(domain::UnmapError::Busy) {
             yield_now();
         }
     }
@@ -396,13 +407,17 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// See [`UnmapError`].
     pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
         let range = pages_of(at, bytes, GRANULE).ok_or(UnmapError::Invalid)?;
+        if policy.is_weaker_than(self.domain.config().policy) {
+            return Err(UnmapError::Refused);
+        }
         match self.kernel().give_up(range.first(), range.pages()) {
             Some(Ok(())) => {}
             None if !self.kernel().is_live(range.first()) => return Err(UnmapError::NotMapped),
             _ => return Err(UnmapError::Partial),
         }
         let outcome = loop {
-            match self.domain.unmap_under(policy, at, bytes) {
+            // SAFETY: the list of what is mapped has it no more, and had it for one who unmaps.
+            match unsafe { self.domain.unmap_raw_under(policy, at, bytes) } {
                 Err(domain::UnmapError::Busy) => yield_now(),
                 outcome => break outcome,
             }
@@ -412,7 +427,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             let _ = self.kernel().work();
         }
         match outcome {
-            Ok(()) => Ok(()),
+            Ok(_) => Ok(()),
             Err(_) => Err(UnmapError::NotComplete(self.kernel().failed())),
         }
     }
@@ -458,8 +473,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         self.kernel().calls()
     }
 
-    /// Unmaps everything, and ends the space. Buffers that are still mapped are not released one by one: no device
-    /// reaches any.
+    /// Unmaps everything, and ends the space. Buffers that are still mapped are released: no device reaches any.
     ///
     /// Dropping a space instead leaves mapped what is mapped, until the kernel's file is closed.
     ///

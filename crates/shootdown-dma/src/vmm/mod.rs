@@ -24,7 +24,7 @@
 //!   more: it forgets with its lock held alone, and readers hold it shared for as long as they use what they found.
 //! - **V2** The cache is filled with what the table held while its lock was held alone. Otherwise a device could read an entry,
 //!   have it unmapped and forgotten by others, and then put it into the cache, where it would stay.
-//! - **V3** The cache has a bound; a guest can't fill the hypervisor's memory by touching many pages. So have a guest's mappings.
+//! - **V3** The cache has a bound; a guest can't fill the hypervisor's memory by touching many pages. So have a guest's mappings, and the tables that they take.
 //! - **V4** A request of the guest that is refused has changed nothing.
 //!
 //! What a device has taken out of an iterator of `vm-memory` and keeps after the iterator is gone is beyond the cache's reach

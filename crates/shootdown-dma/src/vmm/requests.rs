@@ -94,7 +94,8 @@ pub struct Bounds {
     pub last: u64,
     /// Pages in between that it may not map: windows for interrupts, and what the probe request reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]).
+    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is the domain's affair
+    /// ([`Config::tables`](crate::domain::Config::tables)): far apart, each takes its own.
     pub mappings: usize,
 }
 
@@ -201,7 +202,8 @@ impl<H: Host> Mappings<H> {
         if self.live.len() >= self.bounds.mappings {
             return Err(RequestError::NoMemory);
         }
-        let mapped = self.domain.map_at(range, PhysAddr(phys), rights);
+        // SAFETY: requests come one at a time, nothing is mapped there, and the allocator hands out nothing.
+        let mapped = unsafe { self.domain.map_at(range, PhysAddr(phys), rights) };
         // It is not mapped, but a device may have seen it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
@@ -267,7 +269,8 @@ impl<H: Host> Mappings<H> {
             } else {
                 // Whoever is in the domain's cells leaves them soon.
                 loop {
-                    match self.domain.unmap_at(run) {
+                    // SAFETY: requests come one at a time, and these are mapped.
+                    match unsafe { self.domain.unmap_at(run) } {
                         Err(UnmapError::Busy) => spin_loop(),
                         outcome => break outcome,
                     }

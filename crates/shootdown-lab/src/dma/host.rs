@@ -187,9 +187,10 @@ unsafe impl Host for Kernel {
     type Format = VtdSecondLevel;
     type Tables = Heap;
     type Unit = Arc<Instant>;
+    type Pin = usize;
 
     #[inline]
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         CPU.get()
     }
 

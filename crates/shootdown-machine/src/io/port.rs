@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 
-use shootdown_dma::PhysAddr;
 use shootdown_dma::domain::Host;
 use shootdown_dma::fixed::Fixed;
 use shootdown_dma::invalidate::queue::{Port, Queue, Vtd};
@@ -11,6 +10,7 @@ use shootdown_dma::iova::Allocate;
 use shootdown_dma::sync::{AtomicU64, Ordering};
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
+use shootdown_dma::{DeviceId, PhysAddr};
 
 use super::agent::Event;
 use super::iommu::Words;
@@ -120,6 +120,10 @@ unsafe impl Port for Registers {
     fn publish(&self) {
         // A store to a register waits for all stores before it; what that takes is in its price.
     }
+
+    fn drain_events(&self, _: &mut dyn FnMut(DeviceId)) {
+        // VT-d tells of a device by its registers.
+    }
 }
 
 fn read_register() {
@@ -217,8 +221,9 @@ unsafe impl<A: Allocate> Host for Kernel<A> {
     type Format = VtdSecondLevel;
     type Tables = Tables;
     type Unit = Queue<Registers, Vtd>;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         engine::cpu() as usize
     }
 

@@ -73,10 +73,11 @@ impl Amd {
     }
 
     fn set_up(base: u64) -> Result<Self, SetUpError> {
-        let registers = Registers::new(base, blank_frame()?, blank_frame()?).coherent(true);
+        let (devices, events) = (blank_frame()?, blank_frame()?);
+        let registers = Registers::new(base, blank_frame()?, blank_frame()?);
+        let registers = registers.coherent(true).logging(events);
         let features = registers.read64(EXTENDED_FEATURES);
         say!("amd-vi: extended features {features:#x}, registers at {base:#x}");
-        let (devices, events) = (blank_frame()?, blank_frame()?);
         for device in 0..DEVICES {
             word(devices + u64::from(device) * ENTRY).store(VALID, Ordering::Release); // I1
         }

@@ -67,7 +67,7 @@ fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
         let descriptor = word(stage.iommu.context(stage.device())).load(Ordering::Acquire);
         let own = DomainId((descriptor >> 48) as u16);
         let other = DomainId(own.0 ^ 0x80);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         let page = buffer.at.0 / FRAME;
         let pages = |domain, first| {
             let range = IovaRange::new(first, 1).expect("not the first page");
@@ -137,7 +137,7 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         let base = registers.read64(CMDQ_BASE);
         registers.write64(CMDQ_BASE, base & 0x1f | NOWHERE);
@@ -175,7 +175,7 @@ fn two_errors(stage: &Stage<Smmu>) -> Outcome {
             // As the specification wants it: events that find no room set a bit of EVENTQ_PROD.
             return Err(Broken::NotObservable("a full event queue is no error"));
         }
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         let marred = mar(Smmu::COMMAND, u32::MAX);
         let polled = behind.domain.poll(1 << 40);
@@ -204,7 +204,7 @@ fn ranges(stage: &Stage<Smmu>) -> Outcome {
     let outcome = stage.with(Config::new(1), |behind| {
         let mut stale = 0;
         for length in LENGTHS {
-            let at = behind.domain.map(PhysAddr(large), length * FRAME, Rights::ReadWrite)?;
+            let at = behind.map_memory(PhysAddr(large), length * FRAME)?;
             let some = [0, length / 2, length - 1].map(|page| Buffer {
                 frame: large + page * FRAME,
                 at: DmaAddr(at.0 + page * FRAME),
@@ -214,7 +214,7 @@ fn ranges(stage: &Stage<Smmu>) -> Outcome {
                 behind.warm(*buffer)
             })?;
             stage.change(Muffle::Everything);
-            behind.domain.unmap(at, length * FRAME)?;
+            behind.unmap(at, length * FRAME)?;
             stage.listen();
             for buffer in some {
                 stale += u32::from(stage.lands(buffer.at, buffer.frame));
@@ -238,7 +238,7 @@ fn rounds(stage: &Stage<Smmu>) -> Outcome {
         let (mut last, mut turns) = (round(), 0);
         for _ in 0..5 * SLOTS {
             let page = behind.map()?;
-            behind.domain.unmap(page.at, FRAME)?;
+            behind.unmap(page.at, FRAME)?;
             stage.give_up(page.frame);
             turns += u32::from(round() != last);
             last = round();
@@ -249,7 +249,7 @@ fn rounds(stage: &Stage<Smmu>) -> Outcome {
         }
         behind.warm(buffer)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         Ok(u32::from(behind.reaches(buffer)?))
     })
 }

@@ -49,7 +49,7 @@ fn translates<I: Iommu>(stage: &Stage<I>) -> Outcome {
         if seen != stage.stamp {
             return Err(Broken::Wrong("the middle of a page is not where it should be"));
         }
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         Ok(0)
     })
 }
@@ -93,7 +93,7 @@ fn faults_lost<I: Iommu>(stage: &Stage<I>) -> Outcome {
         for access in 0..ACCESSES {
             stage.edu.write_to(nowhere.0 + 64 * access, 0, 64);
         }
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.expect_fault(nowhere, FaultKind::Translation { write: true })?;
         stage.clear_faults();
         let stale = behind.reaches(buffer)?;
@@ -129,7 +129,7 @@ fn unmap<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         if stage.frame()? != buffer.frame {
             return Err(Broken::Premise("the allocator hands out another frame first"));
@@ -146,7 +146,7 @@ fn unmap_read<I: Iommu>(stage: &Stage<I>) -> Outcome {
             return Err(Broken::Premise("what is mapped is not read"));
         }
         stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         memory::fill(buffer.frame, 0x5ec2_e75e_c2e7_5ec2);
         Ok(u32::from(behind.fetch(buffer.at) == Some(0x5ec2_e75e_c2e7_5ec2)))
     })
@@ -161,7 +161,7 @@ fn unmap_one_of_two<I: Iommu>(stage: &Stage<I>) -> Outcome {
         behind.warm(goes)?;
         behind.warm(stays)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap_at(Behind::<I>::page(page))?;
+        behind.unmap_at(Behind::<I>::page(page))?;
         let stale = behind.reaches(goes)?;
         if !behind.reaches(stays)? {
             return Err(Broken::Wrong("the neighbour was unmapped as well"));
@@ -183,7 +183,7 @@ fn unmap_many<I: Iommu>(stage: &Stage<I>) -> Outcome {
     with_large(|large| {
         const PAGES: u64 = 300;
         stage.with(Config::new(1), |behind| {
-            let at = behind.domain.map(PhysAddr(large), PAGES * FRAME, Rights::ReadWrite)?;
+            let at = behind.map_memory(PhysAddr(large), PAGES * FRAME)?;
             let some = [0, 7, 131, PAGES - 1].map(|n| super::Buffer {
                 frame: large + n * FRAME,
                 at: shootdown_dma::DmaAddr(at.0 + n * FRAME),
@@ -193,7 +193,7 @@ fn unmap_many<I: Iommu>(stage: &Stage<I>) -> Outcome {
                 behind.warm(*buffer)
             })?;
             stage.change(Muffle::Everything);
-            behind.domain.unmap(at, PAGES * FRAME)?;
+            behind.unmap(at, PAGES * FRAME)?;
             let mut stale = 0;
             for buffer in some {
                 stale += u32::from(behind.reaches(buffer)?);
@@ -210,7 +210,7 @@ fn replace<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let old = behind.give(page, stage.frame()?, Rights::ReadWrite)?;
         behind.warm(old)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap_at(Behind::<I>::page(page))?;
+        behind.unmap_at(Behind::<I>::page(page))?;
         let new = behind.give(page, stage.frame()?, Rights::ReadWrite)?;
         stage.compare(new.at, old.frame, new.frame)
     })
@@ -223,7 +223,7 @@ fn narrow<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let buffer = behind.give(page, stage.frame()?, Rights::ReadWrite)?;
         behind.warm(buffer)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap_at(Behind::<I>::page(page))?;
+        behind.unmap_at(Behind::<I>::page(page))?;
         behind.give(page, buffer.frame, Rights::Read)?;
         // QEMU's VT-d records nothing when it refuses what it has cached: where the access ends is looked at, no more.
         let stale = stage.lands(buffer.at, buffer.frame);
@@ -247,7 +247,7 @@ fn superpage<I: Iommu>(stage: &Stage<I>) -> Outcome {
         stage.with(Config::new(1), |behind| {
             let buffers = map_large(behind, large)?;
             stage.change(Muffle::Everything);
-            behind.domain.unmap_at(large_range())?;
+            behind.unmap_at(large_range())?;
             let mut stale = 0;
             for buffer in buffers {
                 stale += u32::from(behind.reaches(buffer)?);
@@ -259,7 +259,7 @@ fn superpage<I: Iommu>(stage: &Stage<I>) -> Outcome {
 
 /// Maps a large frame by one leaf, and lets the device use two places of it.
 fn map_large<I: Iommu>(behind: &Behind<'_, I>, large: u64) -> Result<[super::Buffer; 2], Broken> {
-    behind.domain.map_at(large_range(), PhysAddr(large), Rights::ReadWrite)?;
+    behind.map_at(large_range(), PhysAddr(large), Rights::ReadWrite)?;
     let buffers = [9, 400].map(|n| super::Buffer {
         frame: large + n * FRAME,
         at: shootdown_dma::DmaAddr((LARGE_AT + n) * FRAME),
@@ -282,7 +282,7 @@ fn superpage_split<I: Iommu>(stage: &Stage<I>) -> Outcome {
         stage.with(Config::new(1), |behind| {
             let [old, _] = map_large(behind, large)?;
             stage.change(Muffle::Everything);
-            behind.domain.unmap_at(large_range())?;
+            behind.unmap_at(large_range())?;
             let new = behind.give(old.at.0 / FRAME, stage.frame()?, Rights::ReadWrite)?;
             stage.compare(new.at, old.frame, new.frame)
         })
@@ -299,8 +299,8 @@ fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let canary = stage.frame()?;
         let buffer = behind.give(page, stage.frame()?, Rights::ReadWrite)?;
         behind.warm(buffer)?;
-        let before = behind.domain.table().pages();
-        behind.domain.unmap_at(Behind::<I>::page(page))?;
+        let before = behind.domain.table_pages();
+        behind.unmap_at(Behind::<I>::page(page))?;
         stage.change(Muffle::Everything);
         // The CPU's seat leaves the table for another one: no table is freed that it remembers.
         behind.give(behind.given(2), stage.frame()?, Rights::ReadWrite)?;
@@ -308,7 +308,7 @@ fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
         for turn in 1..4u64 {
             behind.domain.poll(turn << 40)?;
         }
-        let freed = before - behind.domain.table().pages();
+        let freed = before - behind.domain.table_pages();
         if freed == 0 {
             return Err(Broken::Premise("the empty table was not freed"));
         }

@@ -113,14 +113,14 @@ fn window<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let pages = (frame / FRAME + 1).next_multiple_of(1 << 18);
         let window =
             behind.domain.open_window(pages).map_err(|_| Broken::Wrong("no window is opened"))?;
-        let at = bypass()?;
+        let at = bypass()?.into_raw();
         if at != DmaAddr(window.0 + frame) {
             return Err(Broken::Wrong("the window is not one to one"));
         }
         if !stage.reaches(at, frame)? {
             return Err(Broken::Wrong("the window leads elsewhere"));
         }
-        behind.domain.unmap(at, FRAME)?;
+        behind.unmap(at, FRAME)?;
         // It stays, as promised: there is no protection.
         let stays = stage.lands(at, frame);
         if stays { Ok(0) } else { Err(Broken::Wrong("the window was closed")) }
@@ -141,12 +141,12 @@ fn until_the_last<I: Iommu>(behind: &Behind<'_, I>, buffer: Buffer, users: u32) 
     let stage = behind.stage;
     stage.change(Muffle::Everything);
     for _ in 1..users {
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
     }
     if !stage.lands(buffer.at, buffer.frame) {
         return Err(Broken::Wrong("a page in use was unmapped"));
     }
-    behind.domain.unmap(buffer.at, FRAME)?;
+    behind.unmap(buffer.at, FRAME)?;
     memory::fill(buffer.frame, 0);
     Ok(u32::from(behind.reaches(buffer)?))
 }
@@ -162,7 +162,7 @@ fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
         }
         behind.warm(buffer)?;
         // The same page twice: it stays until both are gone.
-        let twice = behind.domain.map(PhysAddr(buffer.frame), FRAME, Rights::ReadWrite)?;
+        let twice = behind.map_memory(PhysAddr(buffer.frame), FRAME)?;
         if twice != buffer.at {
             return Err(Broken::Wrong("the same page has two addresses"));
         }
@@ -177,14 +177,14 @@ fn identity_shared<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with_space(Config::new(1).identity(layout), &layout.fallback().from(0x1000), |behind| {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        let tables = behind.domain.table().pages();
+        let tables = behind.domain.table_pages();
         for _ in 1..USERS {
-            let at = behind.domain.map(PhysAddr(buffer.frame), FRAME, Rights::ReadWrite)?;
+            let at = behind.map_memory(PhysAddr(buffer.frame), FRAME)?;
             if at != buffer.at {
                 return Err(Broken::Wrong("who comes too many is sent elsewhere"));
             }
         }
-        if behind.domain.table().pages() == tables {
+        if behind.domain.table_pages() == tables {
             return Err(Broken::Premise("no side table was made"));
         }
         until_the_last(behind, buffer, USERS)

@@ -52,7 +52,7 @@ fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         if !host::is_held(buffer.frame) {
             return Err(Broken::Wrong("the page was let go before the invalidation"));
@@ -87,7 +87,7 @@ fn strict_ish_full<I: Iommu>(stage: &Stage<I>) -> Outcome {
         }
         stage.change(Muffle::Everything);
         for buffer in buffers {
-            behind.domain.unmap(buffer.at, FRAME)?;
+            behind.unmap(buffer.at, FRAME)?;
         }
         if behind.domain.counts().forced_waits + behind.domain.counts().flushes == 0 {
             return Err(Broken::Wrong("the bound was passed, and nothing came of it"));
@@ -109,7 +109,7 @@ fn lazy<I: Iommu>(stage: &Stage<I>) -> Outcome {
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         if stage.frame()? != buffer.frame {
             return Err(Broken::Premise("the allocator hands out another frame first"));
@@ -130,7 +130,7 @@ fn lazy_addresses<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         let old = behind.map()?;
         behind.warm(old)?;
-        behind.domain.unmap(old.at, FRAME)?;
+        behind.unmap(old.at, FRAME)?;
         for _ in 0..8 {
             if behind.map()?.at == old.at {
                 return Err(Broken::Wrong("an address is used again before it is forgotten"));
@@ -159,7 +159,7 @@ fn strict_for_once<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap_under(Policy::Strict, buffer.at, FRAME)?;
+        behind.unmap_under(Policy::Strict, buffer.at, FRAME)?;
         memory::fill(buffer.frame, 0);
         Ok(u32::from(behind.reaches(buffer)?))
     })
@@ -174,7 +174,7 @@ fn rounds<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let before = host::told();
         for _ in 0..TURNS {
             let page = behind.map()?;
-            behind.domain.unmap(page.at, FRAME)?;
+            behind.unmap(page.at, FRAME)?;
             stage.give_up(page.frame);
         }
         if host::told() - before < TURNS {
@@ -182,7 +182,7 @@ fn rounds<I: Iommu>(stage: &Stage<I>) -> Outcome {
         }
         behind.warm(buffer)?;
         stage.change(Muffle::Everything);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         Ok(u32::from(behind.reaches(buffer)?))
     })
 }
@@ -201,7 +201,7 @@ fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let page = |cpu: u32| behind.given(u64::from(cpu) + 1);
         let map = |cpu: u32, frame: u64| {
             let range = IovaRange::new(page(cpu), 1).expect("not the first page");
-            behind.domain.map_at(range, PhysAddr(frame), Rights::ReadWrite).map(|()| range)
+            behind.map_at(range, PhysAddr(frame), Rights::ReadWrite).map(|()| range)
         };
         // Warm, so that the control has something to forget; these frames are this CPU's own from then on.
         let mut warm = [0; crate::MAX_CPUS as usize];
@@ -211,7 +211,7 @@ fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
             let range = map(cpu, frame)?;
             let landed = stage.lands(DmaAddr(page(cpu) * FRAME), frame);
             stage.change(Muffle::Everything);
-            behind.domain.unmap_at(range)?;
+            behind.unmap_at(range)?;
             stage.listen();
             if !landed {
                 return Err(Broken::Premise("what is mapped is not reached"));
@@ -244,7 +244,7 @@ fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
                 let frame = past[slot];
                 let mapped = if frame == 0 { None } else { map(cpu, frame).ok() };
                 arch::sleep_ms(1);
-                let unmapped = mapped.is_some_and(|range| behind.domain.unmap_at(range).is_ok());
+                let unmapped = mapped.is_some_and(|range| behind.unmap_at(range).is_ok());
                 if !unmapped {
                     failed.store(true, Ordering::Relaxed);
                     break;

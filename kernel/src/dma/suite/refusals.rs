@@ -46,7 +46,7 @@ fn stop<I: Refuses>(
     behind.map()?;
     let buffer = behind.map()?;
     behind.warm(buffer)?;
-    behind.domain.unmap(buffer.at, FRAME)?;
+    behind.unmap(buffer.at, FRAME)?;
     stage.give_up(buffer.frame);
     let marred = mar(rule, slots);
     // Sealed and submitted here, and not looked at for errors yet.
@@ -129,7 +129,7 @@ fn refused_device<I: Refuses>(stage: &Stage<I>) -> Outcome {
         let others = Behind { stage, domain: &other };
         let page = others.map()?;
         // It waits; so the queue has gone on when it returns.
-        other.unmap(page.at, FRAME)?;
+        others.unmap(page.at, FRAME)?;
         if stage.iommu.queue().answers(stage.device()) {
             return Err(Broken::Wrong("a device that can't be told is relied on"));
         }
@@ -202,7 +202,7 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
         let said = (2..POLLS).any(is_stuck) && is_stuck(POLLS);
         drop(marred);
         // It is cleared, and can't be waited for.
-        let owed = said.then(|| behind.domain.unmap_under(Policy::Strict, strictly.at, FRAME));
+        let owed = said.then(|| behind.unmap_under(Policy::Strict, strictly.at, FRAME));
         let owed = owed == Some(Err(UnmapError::NotComplete(QueueError::Stuck)));
         stage.give_up(strictly.frame);
         let held = [buffer, strictly].map(|buffer| host::is_held(buffer.frame));
@@ -226,7 +226,7 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
         let mut stale = u32::from(behind.reaches(buffer)?) + u32::from(behind.reaches(strictly)?);
         let new = behind.map()?;
         behind.warm(new)?;
-        behind.domain.unmap_under(Policy::Strict, new.at, FRAME)?;
+        behind.unmap_under(Policy::Strict, new.at, FRAME)?;
         stale += u32::from(behind.reaches(new)?);
         Ok(stale)
     })
@@ -237,7 +237,7 @@ fn reset<I: Refuses>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Held), |behind| {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
         if !stage.lands(buffer.at, buffer.frame) || !host::is_held(buffer.frame) {
             return Err(Broken::Premise("a page is gone before anybody was told"));

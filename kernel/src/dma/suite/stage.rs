@@ -3,12 +3,12 @@
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
-use shootdown_dma::domain::{Config, DmaAddr, Domain};
+use shootdown_dma::domain::{Config, DmaAddr, Domain, Mapping, Policy};
 use shootdown_dma::invalidate::{Command, Seat, Unit};
 use shootdown_dma::iova::magazine::{self, Magazines};
 use shootdown_dma::iova::space::{HYPERTRANSPORT, INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
-use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
+use shootdown_dma::{DeviceId, DomainId, IovaRange, MapError, PhysAddr, Rights, UnmapError};
 use spin::Mutex;
 
 use super::{Broken, Outcome, Place, Queue};
@@ -306,7 +306,7 @@ impl<I: Iommu> Behind<'_, I> {
 
     /// Maps a frame at a page that the case chooses.
     pub fn give(&self, page: u64, frame: u64, rights: Rights) -> Result<Buffer, Broken> {
-        self.domain.map_at(Self::page(page), PhysAddr(frame), rights)?;
+        self.map_at(Self::page(page), PhysAddr(frame), rights)?;
         Ok(Buffer { frame, at: DmaAddr(page << 12) })
     }
 
@@ -323,8 +323,36 @@ impl<I: Iommu> Behind<'_, I> {
     /// A new frame, at an address of the domain's choice.
     pub fn map(&self) -> Result<Buffer, Broken> {
         let frame = self.stage.frame()?;
-        let at = self.domain.map(PhysAddr(frame), FRAME, Rights::ReadWrite)?;
+        let at = self.map_memory(PhysAddr(frame), FRAME)?;
         Ok(Buffer { frame, at })
+    }
+
+    /// Memory, at an address of the domain's choice.
+    pub fn map_memory(&self, phys: PhysAddr, bytes: u64) -> Result<DmaAddr, MapError> {
+        self.domain.map(phys, bytes, Rights::ReadWrite).map(Mapping::into_raw)
+    }
+
+    /// Unmaps it again, under the domain's policy.
+    pub fn unmap(&self, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        self.unmap_under(self.domain.config().policy, at, bytes)
+    }
+
+    /// Unmaps it again, under another policy.
+    pub fn unmap_under(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
+        // SAFETY: each buffer is one CPU's, which unmaps it once.
+        unsafe { self.domain.unmap_raw_under(policy, at, bytes) }.map(drop)
+    }
+
+    /// Maps memory at addresses that the case chooses.
+    pub fn map_at(&self, at: IovaRange, phys: PhysAddr, rights: Rights) -> Result<(), MapError> {
+        // SAFETY: each of these pages is one CPU's, and the domain's space begins above them.
+        unsafe { self.domain.map_at(at, phys, rights) }
+    }
+
+    /// Unmaps it again.
+    pub fn unmap_at(&self, at: IovaRange) -> Result<(), UnmapError> {
+        // SAFETY: as above.
+        unsafe { self.domain.unmap_at(at) }
     }
 
     /// The device reaches it: it is warm from now on.

@@ -24,7 +24,7 @@ fn others_are_told(stage: &Stage<Vtd>) -> Outcome {
         let own =
             DomainId((word(stage.iommu.context(device) + 8).load(Ordering::Acquire) >> 8) as u16);
         let other = DomainId(own.0 ^ 0x80);
-        behind.domain.unmap(buffer.at, FRAME)?;
+        behind.unmap(buffer.at, FRAME)?;
         let page = buffer.at.0 / FRAME;
         let pages = |domain, first, pages| {
             let range = IovaRange::new(first, pages).expect("not the first page");

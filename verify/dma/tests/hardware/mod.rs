@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shootdown_dma_woven::PhysAddr;
 use shootdown_dma_woven::invalidate::queue::Port;
+use shootdown_dma_woven::{DeviceId, PhysAddr};
 
 pub const STATUS_AT: u64 = 0x8000;
 const EVERYWHERE: (u64, u64) = (0, u64::MAX);
@@ -389,4 +389,9 @@ unsafe impl Port for Hardware {
     }
 
     fn publish(&self) {}
+
+    fn drain_events(&self, timed_out: &mut dyn FnMut(DeviceId)) {
+        let events = std::mem::take(&mut self.state.lock().unwrap().events);
+        events.into_iter().for_each(|device| timed_out(DeviceId(device as u32)));
+    }
 }

@@ -8,8 +8,8 @@ pub(crate) fn what_is_the_callers_is_waited_for() {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let range = IovaRange::new(77, 2).unwrap();
-        domain.map_at(range, buffer(0), Rights::Read).unwrap();
-        domain.unmap_at(range).unwrap();
+        domain.put_at(range, buffer(0), Rights::Read).unwrap();
+        domain.take_at(range).unwrap();
         let unit = world.unit();
         assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0, "{policy}");
         drop(unit);
@@ -22,7 +22,7 @@ pub(crate) fn what_is_the_callers_is_waited_for() {
 pub(crate) fn who_ends_leaves_nothing_cached() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    domain.map(buffer(0), 100, Rights::Write).unwrap();
+    domain.put(buffer(0), 100, Rights::Write).unwrap();
     let before = world.commands().len();
     finish(domain);
     let after = world.commands().split_off(before);
@@ -36,12 +36,93 @@ pub(crate) fn who_ends_leaves_nothing_cached() {
 pub(crate) fn who_ends_owes_nothing() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Held));
-    let at = domain.map(buffer(0), 100, Rights::Write).unwrap();
-    domain.unmap(at, 100).unwrap();
+    let at = domain.put(buffer(0), 100, Rights::Write).unwrap();
+    domain.take(at, 100).unwrap();
     let page = buffer(0).0 >> PAGE_SHIFT;
     assert_eq!(world.refs(page), 1, "it is owed");
     finish(domain);
     assert_eq!((world.refs(page), world.tables.load(Ordering::Relaxed)), (0, 0));
+}
+
+/// What is still mapped is released, as often as it was held; and the window, which was not, is not.
+pub(crate) fn who_ends_holds_nothing() {
+    let world = World::default();
+    let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
+    let format = VtdSecondLevel::new(4, true, true).unwrap();
+    let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
+    let config = Config::new(1).policy(Policy::Held).trusted().identity(layout);
+    let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    domain.open_window(1 << 12).unwrap();
+    // By its own address: once, by many, beside another, and as a superpage.
+    domain.put(buffer(0), PAGE, Rights::Read).unwrap();
+    for _ in 0..9 {
+        domain.put(buffer(2), PAGE, Rights::Read).unwrap();
+    }
+    domain.put(buffer(2), PAGE, Rights::Write).unwrap();
+    domain.put(PhysAddr(0x8000_0000), 3 * PAGE, Rights::Read).unwrap();
+    domain.put(PhysAddr(0x8000_1000), 3 * PAGE, Rights::Read).unwrap();
+    domain.put(PhysAddr(0xc000_0000), 512 * PAGE, Rights::Read).unwrap();
+    // At addresses of the allocator: beyond the zone, scattered, linked; and at the caller's.
+    let far = PhysAddr(layout.zone_pages() << PAGE_SHIFT);
+    domain.put(far, 5 * PAGE, Rights::Read).unwrap();
+    let pieces = [buffer(8), buffer(10)].map(|phys| Segment { phys, bytes: PAGE });
+    domain.put_sg(&pieces, Rights::Read).unwrap();
+    let mut linked = domain.reserve(4).unwrap();
+    domain.link(&mut linked, buffer(12), 2, Rights::Read).unwrap();
+    let at = IovaRange::new(7, 1).unwrap();
+    domain.put_at(at, buffer(14), Rights::Read).unwrap();
+    assert!(world.refs.lock().unwrap().values().any(|refs| *refs == 10));
+    finish(domain);
+    let refs = world.refs.lock().unwrap();
+    let left: Vec<_> = refs.iter().filter(|(_, refs)| **refs != 0).collect();
+    assert!(left.is_empty(), "{left:x?}");
+}
+
+/// Off by a page, so that no larger leaf fits: 64 tables.
+fn off_by_a_page() -> (IovaRange, PhysAddr) {
+    (IovaRange::new(1 << 21, 1 << 15).unwrap(), PhysAddr(0x2_0000_1000))
+}
+
+/// Whoever chooses addresses has tables up to a bound, however far apart they are; those that are empty make room.
+pub(crate) fn tables_are_bounded() {
+    const MOST: usize = 40;
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).tables(MOST));
+    let tables = || world.tables.load(Ordering::Relaxed);
+    let (range, phys) = off_by_a_page();
+    let full = Err(MapError::Table(MapErrorKind::NoMemory));
+    assert_eq!(domain.put_at(range, phys, Rights::Read), full);
+    assert!(tables() <= MOST, "{}", tables());
+    for page in [range.first(), range.first() + 5000, range.last()] {
+        assert_eq!(domain.lookup(DmaAddr(page << PAGE_SHIFT)), None);
+    }
+    // In large pages it has room.
+    domain.put_at(range, PhysAddr(0x2_0000_0000), Rights::Read).unwrap();
+    domain.take_at(range).unwrap();
+    for n in 0..200 {
+        let far = IovaRange::new((1 << 22) + n * 0x200, 1).unwrap();
+        domain.put_at(far, buffer(n), Rights::Read).unwrap();
+        assert!(tables() <= MOST, "{}", tables());
+        domain.take_at(far).unwrap();
+    }
+    finish(domain);
+}
+
+/// A cell is left between steps.
+pub(crate) fn nobody_is_in_a_cell_for_long() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let (range, phys) = off_by_a_page();
+    domain.put_at(range, phys, Rights::Read).unwrap();
+    let most = world.at_once[1].load(Ordering::Relaxed);
+    assert!(most <= 10, "{most} tables in one step");
+    assert_eq!(
+        domain.lookup(DmaAddr(range.last() << PAGE_SHIFT)).unwrap().0.0,
+        phys.0 + ((1 << 15) - 1) * PAGE
+    );
+    domain.take_at(range).unwrap();
+    finish(domain);
 }
 
 mod as_it_is {
@@ -52,5 +133,6 @@ mod as_it_is {
     }
     scenes! {
         what_is_the_callers_is_waited_for who_ends_leaves_nothing_cached who_ends_owes_nothing
+        who_ends_holds_nothing tables_are_bounded nobody_is_in_a_cell_for_long
     }
 }

@@ -36,7 +36,7 @@ pub(crate) fn a_window_is_for_who_is_trusted() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
     assert_eq!(domain.open_window(16), Err(WindowError::NotTrusted));
-    let bypassed = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
+    let bypassed = domain.put_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
     assert_eq!(bypassed, Err(MapError::Refused));
     finish(domain);
 }
@@ -47,7 +47,7 @@ pub(crate) fn a_window_is_opened_once() {
     let domain = domain(&world, Config::new(1).trusted());
     domain.window.store(OPENING, Ordering::Relaxed);
     assert_eq!(domain.open_window(16), Err(WindowError::Exists));
-    let early = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
+    let early = domain.put_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read);
     assert_eq!(early, Err(MapError::Refused), "not there yet");
     domain.window.store(0, Ordering::Relaxed);
     assert!(
@@ -66,8 +66,8 @@ pub(crate) fn what_failed_is_bounded_too() {
     let mut failed = 0;
     for _ in 0..20 {
         world.left.store(2, Ordering::Relaxed);
-        match domain.map(PhysAddr(0x5000_1000), 513 * PAGE, Rights::Write) {
-            Ok(at) => domain.unmap(at, 513 * PAGE).unwrap(),
+        match domain.put(PhysAddr(0x5000_1000), 513 * PAGE, Rights::Write) {
+            Ok(at) => domain.take(at, 513 * PAGE).unwrap(),
             Err(error) => {
                 assert_eq!(error, MapError::Table(MapErrorKind::NoMemory));
                 failed += 1;
@@ -88,7 +88,7 @@ pub(crate) fn what_failed_is_bounded_too() {
 pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
+    let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 1).unwrap();
     let all_taken = Barrier::new(2);
     std::thread::scope(|scope| {
@@ -114,10 +114,10 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
 pub(crate) fn a_flush_waits_for_what_was_stranded() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let mapped = [0, 1].map(|n| domain.map(buffer(n), PAGE, Rights::Read).unwrap());
+    let mapped = [0, 1].map(|n| domain.put(buffer(n), PAGE, Rights::Read).unwrap());
     world.unit().dead = true;
     for at in mapped {
-        assert_eq!(domain.unmap(at, PAGE), Err(UnmapError::NotComplete(QueueError::GaveUp)));
+        assert_eq!(domain.take(at, PAGE), Err(UnmapError::NotComplete(QueueError::GaveUp)));
     }
     assert_eq!(domain.owes().0, 2);
     assert_eq!(domain.flush(), Err(QueueError::GaveUp), "nothing is complete");
@@ -133,7 +133,7 @@ fn a_mapping_that_fails_says_if_a_device_may_still_reach_it() {
     let world = World::default();
     let domain = absent(&world);
     world.unit().dead = true;
-    let error = domain.map(buffer(0), PAGE, Rights::Read).unwrap_err();
+    let error = domain.put(buffer(0), PAGE, Rights::Read).unwrap_err();
     assert_eq!(error, MapError::NotComplete(QueueError::GaveUp));
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1, "it is held");
     world.unit().dead = false;
@@ -157,9 +157,9 @@ pub(crate) fn identity_keeps_the_limit() {
     let world = World::default();
     let layout = Layout::new(36, 27, LeafSize::Page).unwrap();
     let domain = identity(&world, 0xf_ffff, layout);
-    let at = domain.map(buffer(0), PAGE, Rights::Read).unwrap();
+    let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
     assert!(at.0 < 1 << 32, "{at:?}");
-    domain.unmap(at, PAGE).unwrap();
+    domain.take(at, PAGE).unwrap();
     finish(domain);
 }
 
@@ -169,9 +169,9 @@ pub(crate) fn the_allocator_keeps_to_its_zone() {
     let layout = Layout::new(36, 27, LeafSize::Page).unwrap();
     let domain = identity(&world, u64::MAX, layout);
     let memory = PhysAddr(layout.zone_pages() << PAGE_SHIFT);
-    let at = domain.map(memory, PAGE, Rights::Read).unwrap();
+    let at = domain.put(memory, PAGE, Rights::Read).unwrap();
     assert!(at.0 >> PAGE_SHIFT < layout.zone_pages(), "{at:?}");
-    assert_eq!(domain.unmap(at, PAGE), Ok(()));
+    assert_eq!(domain.take(at, PAGE), Ok(()));
     finish(domain);
 }
 
@@ -183,13 +183,101 @@ pub(crate) fn zones_are_not_the_callers() {
     let zone = layout.zone_pages();
     for (first, pages) in [(zone + 5, 1), (5 * zone + 7, 1), (zone - 1, 2), (4 * zone, 1)] {
         let range = IovaRange::new(first, pages).unwrap();
-        let mapped = domain.map_at(range, buffer(0), Rights::Read);
+        let mapped = domain.put_at(range, buffer(0), Rights::Read);
         assert_eq!(mapped, Err(MapError::Refused), "{range:?}");
     }
     let last = IovaRange::new(zone - 1, 1).unwrap();
-    domain.map_at(last, buffer(0), Rights::Read).unwrap();
-    domain.unmap_at(last).unwrap();
+    domain.put_at(last, buffer(0), Rights::Read).unwrap();
+    domain.take_at(last).unwrap();
     finish(domain);
+}
+
+/// An address that the allocator hands out though something is mapped there stays with whose it is.
+pub(crate) fn an_address_in_use_is_not_handed_out_again() {
+    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+        let world = World::default();
+        let domain = domain(&world, Config::new(1).policy(policy));
+        let next = || {
+            let free = domain.reserve(2).unwrap();
+            let at = free.addr();
+            domain.release(free).unwrap();
+            IovaRange::new(at.0 >> PAGE_SHIFT, 2).unwrap()
+        };
+        let taken = MapError::Table(MapErrorKind::AlreadyMapped);
+        let piece = |n| Segment { phys: buffer(n), bytes: PAGE };
+        let mut theirs = Vec::new();
+        for way in 0..3 {
+            let range = next();
+            domain.put_at(range, buffer(9 + way), Rights::Read).unwrap();
+            theirs.push((range, buffer(9 + way)));
+            let (pieces, map) =
+                ([piece(1), piece(2)], || domain.put(buffer(1), 2 * PAGE, Rights::Read));
+            match way {
+                0 => assert_eq!(map(), Err(taken)),
+                1 => assert_eq!(domain.put_sg(&pieces, Rights::Read), Err(taken)),
+                _ => {
+                    let mut reserved = domain.reserve(2).unwrap();
+                    let linked = domain.link(&mut reserved, buffer(1), 2, Rights::Read);
+                    assert_eq!(linked, Err(taken));
+                    domain.release(reserved).unwrap();
+                }
+            }
+            // The next gets another one.
+            let at = map().unwrap();
+            domain.take(at, 2 * PAGE).unwrap();
+            domain.flush().unwrap();
+        }
+        for (range, phys) in theirs {
+            let at = DmaAddr(range.first() << PAGE_SHIFT);
+            assert_eq!(domain.lookup(at).map(|found| found.0), Some(phys));
+            domain.take_at(range).unwrap();
+        }
+        assert_eq!(domain.counts().lost, 3);
+        domain.flush().unwrap();
+        assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+        finish(domain);
+    }
+}
+
+/// I2: what was mapped elsewhere is not unmapped here, and comes back.
+pub(crate) fn what_is_mapped_elsewhere_is_not_unmapped_here() {
+    let worlds = [World::default(), World::default()];
+    let [ours, theirs] = [0, 1].map(|n| domain(&worlds[n], Config::new(1)));
+    let mapped = ours.map(buffer(0), PAGE, Rights::Read).unwrap();
+    let same = theirs.map(buffer(1), PAGE, Rights::Read).unwrap();
+    assert_eq!(mapped.addr(), same.addr());
+    let (error, back) = theirs.unmap(mapped).unwrap_err();
+    assert_eq!(error, UnmapError::NotMapped);
+    assert!(theirs.lookup(same.addr()).is_some(), "nothing has changed");
+    ours.unmap(back.expect("it is still mapped")).unwrap();
+    theirs.unmap(same).unwrap();
+    finish(ours);
+    finish(theirs);
+}
+
+/// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the mapping still.
+pub(crate) fn a_weaker_policy_is_refused() {
+    let all = [Policy::Strict, Policy::Held, Policy::Lazy, Policy::Bypass];
+    for (n, floor) in all.into_iter().enumerate().take(3) {
+        for weaker in &all[n + 1..] {
+            let world = World::default();
+            let domain = domain(&world, Config::new(1).policy(floor).trusted());
+            let mapping = domain.map(buffer(0), PAGE, Rights::Write).unwrap();
+            let at = mapping.addr();
+            let outcome = domain.unmap_under(*weaker, mapping);
+            let Err((UnmapError::Refused, Some(mapping))) = outcome else {
+                panic!("{weaker} in a {floor} domain: {outcome:?}");
+            };
+            assert_eq!(domain.take_under(*weaker, at, PAGE), Err(UnmapError::Refused));
+            assert!(domain.lookup(at).is_some() && world.commands().is_empty());
+            domain.unmap_under(Policy::Strict, mapping).unwrap();
+            // In the window nothing is unmapped, and nothing was promised.
+            domain.open_window(16).unwrap();
+            let ring = domain.map_under(Policy::Bypass, PhysAddr(0x1000), 1, Rights::Read).unwrap();
+            domain.unmap_under(*weaker, ring).unwrap();
+            finish(domain);
+        }
+    }
 }
 
 mod as_it_is {
@@ -202,5 +290,6 @@ mod as_it_is {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
         a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
         a_window_is_for_who_is_trusted zones_are_not_the_callers what_failed_is_bounded_too
+        a_weaker_policy_is_refused an_address_in_use_is_not_handed_out_again what_is_mapped_elsewhere_is_not_unmapped_here
     }
 }

@@ -160,8 +160,9 @@ unsafe impl<'m, F: Granular> Host for &'m Machine<F> {
     type Format = F;
     type Tables = &'m Machine<F>;
     type Unit = &'m Machine<F>;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         0
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
@@ -257,7 +258,7 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
             0 | 1 => {
                 let bytes = 1 + random.below(5 * page);
                 let rights = [Rights::Read, Rights::ReadWrite][random.below(2) as usize];
-                let Ok(at) = domain.map(phys, bytes, rights) else { continue };
+                let Ok(at) = domain.put(phys, bytes, rights) else { continue };
                 assert_eq!(at.0 % page, phys.0 % page, "the same place within the page");
                 for byte in (0..bytes).step_by(1024).chain([bytes - 1]) {
                     let (to, _, found) = domain.lookup(DmaAddr(at.0 + byte)).expect("mapped");
@@ -272,7 +273,7 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
                 let tail = 1 + random.below(page);
                 let all =
                     [segment(phys.0, head), segment(9 * page, 2 * page), segment(4 * page, tail)];
-                let Ok(at) = domain.map_sg(&all, Rights::ReadWrite) else { continue };
+                let Ok(at) = domain.put_sg(&all, Rights::ReadWrite) else { continue };
                 let bytes = head + 2 * page + tail;
                 let last = domain.lookup(DmaAddr(at.0 + bytes - 1)).expect("mapped");
                 assert_eq!(last.0.0, 4 * page + tail - 1);
@@ -281,7 +282,7 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
                     // 4 KiB are no page of a larger granule.
                     let before = state(&domain);
                     let gap = [segment(0, 4096), segment(page + 4096, 4096)];
-                    assert_eq!(domain.map_sg(&gap, Rights::Read), Err(MapError::Unaligned));
+                    assert_eq!(domain.put_sg(&gap, Rights::Read), Err(MapError::Unaligned));
                     assert_eq!(state(&domain), before);
                 }
             }
@@ -310,20 +311,20 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
                     Live::One { at, bytes } => {
                         let pages = (at.0 % page + bytes).div_ceil(page);
                         let before = state(&domain);
-                        let long = domain.unmap(at, bytes + page);
+                        let long = domain.take(at, bytes + page);
                         assert!(matches!(
                             long,
                             Err(UnmapError::NotMapped | UnmapError::Several | UnmapError::Partial)
                         ));
                         if pages > 1 {
-                            assert_eq!(domain.unmap(at, 1), Err(UnmapError::Partial));
+                            assert_eq!(domain.take(at, 1), Err(UnmapError::Partial));
                         }
                         assert_eq!(state(&domain), before);
-                        domain.unmap(at, bytes).unwrap();
+                        domain.take(at, bytes).unwrap();
                         if policy == Policy::Strict {
                             is_forgotten(at, pages);
                         }
-                        assert!(domain.unmap(at, bytes).is_err(), "twice");
+                        assert!(domain.take(at, bytes).is_err(), "twice");
                     }
                     Live::Linked(mut reservation) => {
                         if random.below(2) == 0 {
@@ -339,7 +340,7 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
     }
     for one in live {
         match one {
-            Live::One { at, bytes } => domain.unmap(at, bytes).unwrap(),
+            Live::One { at, bytes } => domain.take(at, bytes).unwrap(),
             Live::Linked(reservation) => domain.release(reservation).map_err(|(e, _)| e).unwrap(),
         }
     }
@@ -378,15 +379,15 @@ fn given<F: Granular>() {
     let page = Machine::<F>::PAGE;
     let range = IovaRange::new(1 << 9, 3).unwrap();
     let before = state(&domain);
-    let unaligned = domain.map_at(range, PhysAddr(page / 2), Rights::Read);
+    let unaligned = domain.put_at(range, PhysAddr(page / 2), Rights::Read);
     assert_eq!(unaligned, Err(MapError::Unaligned));
-    let wraps = domain.map_at(range, PhysAddr(0u64.wrapping_sub(page)), Rights::Read);
+    let wraps = domain.put_at(range, PhysAddr(0u64.wrapping_sub(page)), Rights::Read);
     assert_eq!(wraps, Err(MapError::Overflow));
     assert_eq!(state(&domain), before);
-    domain.map_at(range, PhysAddr(5 * page), Rights::Read).unwrap();
+    domain.put_at(range, PhysAddr(5 * page), Rights::Read).unwrap();
     let at = DmaAddr((range.first() << F::GRANULE) + page + 5);
     assert_eq!(domain.lookup(at), Some((PhysAddr(6 * page + 5), page - 5, Rights::Read)));
-    domain.unmap_at(range).unwrap();
+    domain.take_at(range).unwrap();
     assert_eq!(domain.lookup(at), None);
 }
 
@@ -401,7 +402,7 @@ fn window<F: Granular>(leaf: u64) {
     let at = domain.open_window(2 * pages).unwrap();
     let (phys, left, _) = domain.lookup(DmaAddr(at.0 + leaf + 77)).unwrap();
     assert_eq!((phys.0, left), (leaf + 77, leaf - 77));
-    let map = |phys| domain.map_under(Policy::Bypass, PhysAddr(phys), 1, Rights::Read);
+    let map = |phys| domain.put_under(Policy::Bypass, PhysAddr(phys), 1, Rights::Read);
     assert_eq!(map(2 * leaf - 1), Ok(DmaAddr(at.0 + 2 * leaf - 1)));
     assert_eq!(map(2 * leaf), Err(MapError::OutsideWindow));
 }
@@ -418,17 +419,17 @@ fn identity<F: Granular>(write_only: bool) {
     let domain =
         Domain::new(&machine, config, tree, F::new(), &machine, [(&machine, TAG)]).unwrap();
     let _ = domain.attach(0, DeviceId(3), true).unwrap();
-    let map = |rights| domain.map(PhysAddr(7 * page + 9), page, rights).unwrap();
+    let map = |rights| domain.put(PhysAddr(7 * page + 9), page, rights).unwrap();
     let (one, two) = (map(Rights::Read), map(Rights::Read));
     assert_eq!((one, one.0 >> F::GRANULE), (two, layout.zone_pages() + 7));
     let write = map(Rights::Write);
     assert_eq!(write.0 >> F::GRANULE > ADDRESSES, write_only, "or it is the allocator's");
     for at in [one, write, two] {
         assert!(domain.lookup(at).is_some());
-        domain.unmap(at, page).unwrap();
+        domain.take(at, page).unwrap();
     }
     assert_eq!(domain.lookup(one), None);
-    assert_eq!(domain.unmap(one, page), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(one, page), Err(UnmapError::NotMapped));
 }
 
 #[test]
@@ -521,7 +522,8 @@ pub(crate) fn a_unit_that_counts_in_other_pages_is_refused() {
         type Format = ArmStage1<16>;
         type Tables = &'m Machine<ArmStage1<16>>;
         type Unit = &'m dyn Unit;
-        fn cpu(&self) -> usize {
+        type Pin = usize;
+        fn pin(&self) -> usize {
             0
         }
         fn hold(&self, _: PhysAddr, _: u64) -> bool {

@@ -32,20 +32,20 @@ fn identity_addresses_are_shared_and_go_with_the_last_user() {
     let domain = by_identity(&world, Policy::Held);
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     let page = buffer(0).0 >> PAGE_SHIFT;
-    let one = domain.map(PhysAddr(buffer(0).0 + 0x10), 0x100, Rights::Read).unwrap();
-    let two = domain.map(PhysAddr(buffer(0).0 + 0x800), 0x100, Rights::Read).unwrap();
+    let one = domain.put(PhysAddr(buffer(0).0 + 0x10), 0x100, Rights::Read).unwrap();
+    let two = domain.put(PhysAddr(buffer(0).0 + 0x800), 0x100, Rights::Read).unwrap();
     assert_eq!(two.0 - one.0, 0x7f0, "one page, one address");
-    let other = domain.map(buffer(0), 4096, Rights::Write).unwrap();
+    let other = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     assert_ne!(other.0 >> PAGE_SHIFT, one.0 >> PAGE_SHIFT, "another right, another address");
     assert_eq!(world.refs(page), 3);
-    domain.unmap(one, 0x100).unwrap();
+    domain.take(one, 0x100).unwrap();
     assert_eq!((world.refs(page), domain.owes()), (2, (0, 0)), "others hold it");
-    domain.unmap(two, 0x100).unwrap();
+    domain.take(two, 0x100).unwrap();
     assert_eq!((world.refs(page), domain.owes()), (2, (1, 1)), "the last one: not forgotten yet");
-    assert_eq!(domain.unmap(one, 0x100), Err(UnmapError::NotMapped));
+    assert_eq!(domain.take(one, 0x100), Err(UnmapError::NotMapped));
     domain.flush().unwrap();
     assert_eq!((world.refs(page), domain.owes()), (1, (0, 0)));
-    domain.unmap(other, 4096).unwrap();
+    domain.take(other, 4096).unwrap();
     assert_eq!((domain.counts().identities, domain.counts().fallbacks), (3, 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages(), "nothing allocated");
     finish(domain);
@@ -60,8 +60,8 @@ fn a_page_that_is_used_too_often_gets_another_address() {
     // Three pages, the middle one of which is full.
     let (first, middle) = (PhysAddr(0x4000_0000), PhysAddr(0x4000_1000));
     let users: Vec<DmaAddr> =
-        (0..510).map(|_| domain.map(middle, 4096, Rights::Read).unwrap()).collect();
-    let at = domain.map(first, 3 * 4096, Rights::Read).unwrap();
+        (0..510).map(|_| domain.put(middle, 4096, Rights::Read).unwrap()).collect();
+    let at = domain.put(first, 3 * 4096, Rights::Read).unwrap();
     assert!(!users.contains(&DmaAddr(at.0 + 4096)), "elsewhere");
     assert_eq!((domain.counts().identities, domain.counts().fallbacks), (510, 1));
     assert_eq!(world.refs(0x40000), 1, "held by the mapping alone");
@@ -69,12 +69,12 @@ fn a_page_that_is_used_too_often_gets_another_address() {
     let told = world.commands();
     assert_eq!(told, [Command::Pages { domain: ID, range, leaf_only: true }], "a device saw it");
     assert_eq!(world.unit().completed, 1, "and has forgotten it");
-    domain.unmap(users[0], 4096).unwrap();
-    let again = domain.map(first, 3 * 4096, Rights::Read).unwrap();
+    domain.take(users[0], 4096).unwrap();
+    let again = domain.put(first, 3 * 4096, Rights::Read).unwrap();
     assert_eq!(again.0 + 4096, users[0].0);
-    domain.unmap(again, 3 * 4096).unwrap();
-    users[1..].iter().for_each(|user| domain.unmap(*user, 4096).unwrap());
-    domain.unmap(at, 3 * 4096).unwrap();
+    domain.take(again, 3 * 4096).unwrap();
+    users[1..].iter().for_each(|user| domain.take(*user, 4096).unwrap());
+    domain.take(at, 3 * 4096).unwrap();
     finish(domain);
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
 }
@@ -85,18 +85,18 @@ fn pages_released_together_are_invalidated_together() {
     let domain = by_identity(&world, Policy::Strict);
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     let first = PhysAddr(0x4000_0000);
-    let shared = domain.map(PhysAddr(0x4000_1000), 4096, Rights::Read).unwrap();
-    let at = domain.map(first, 4 * 4096, Rights::Read).unwrap();
-    assert_eq!(domain.unmap(at, 5 * 4096), Err(UnmapError::NotMapped), "one too many");
-    domain.unmap(at, 4 * 4096).unwrap();
+    let shared = domain.put(PhysAddr(0x4000_1000), 4096, Rights::Read).unwrap();
+    let at = domain.put(first, 4 * 4096, Rights::Read).unwrap();
+    assert_eq!(domain.take(at, 5 * 4096), Err(UnmapError::NotMapped), "one too many");
+    domain.take(at, 4 * 4096).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 4).unwrap();
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only: true }]);
-    let mut walker = domain.table().walker(0).unwrap();
+    let mut walker = domain.table.walker(0).unwrap();
     let uses = |page| walker.translate(page).map(|t| t.uses);
     let left: Vec<_> = (range.first()..=range.last()).map(uses).collect();
     assert_eq!(left, [None, Some(1), None, None], "another uses it");
     drop(walker);
-    domain.unmap(shared, 4096).unwrap();
+    domain.take(shared, 4096).unwrap();
     finish(domain);
 }
 
@@ -111,8 +111,8 @@ pub(crate) fn superpages_are_identity_too() {
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     let memory = PhysAddr(0x4000_0000);
-    let rings = domain.map(memory, 2 * LARGE, Rights::ReadWrite).unwrap();
-    let page = domain.map(memory, PAGE, Rights::ReadWrite).unwrap();
+    let rings = domain.put(memory, 2 * LARGE, Rights::ReadWrite).unwrap();
+    let page = domain.put(memory, PAGE, Rights::ReadWrite).unwrap();
     assert_ne!(page, rings, "a page of the same memory is elsewhere");
     let looked_up = domain.lookup(DmaAddr(rings.0 + LARGE + 0x1234)).unwrap();
     let left = LARGE - 0x1234;
@@ -121,10 +121,10 @@ pub(crate) fn superpages_are_identity_too() {
         (PhysAddr(memory.0 + LARGE + 0x1234), left, Rights::ReadWrite),
         "one leaf"
     );
-    let second = domain.map(PhysAddr(memory.0 + LARGE), LARGE, Rights::ReadWrite).unwrap();
+    let second = domain.put(PhysAddr(memory.0 + LARGE), LARGE, Rights::ReadWrite).unwrap();
     assert_eq!(second.0, rings.0 + LARGE, "shared");
     let refused = |at: u64, bytes| {
-        let error = domain.unmap(DmaAddr(at), bytes).unwrap_err();
+        let error = domain.take(DmaAddr(at), bytes).unwrap_err();
         assert!(matches!(error, UnmapError::NotMapped | UnmapError::Partial), "{error}");
     };
     for bytes in [PAGE, LARGE - PAGE, LARGE + PAGE, 3 * LARGE] {
@@ -134,14 +134,14 @@ pub(crate) fn superpages_are_identity_too() {
     refused(rings.0 + PAGE, LARGE);
     let refs = |page| world.refs((memory.0 >> PAGE_SHIFT) + page);
     assert_eq!([0, 1, 512, 1023].map(refs), [2, 1, 2, 2]);
-    domain.unmap(rings, 2 * LARGE).unwrap();
+    domain.take(rings, 2 * LARGE).unwrap();
     assert_eq!([0, 1, 512, 1023].map(refs), [2, 1, 2, 2], "all of it is forgotten together");
     domain.flush().unwrap();
     assert_eq!([0, 1, 512, 1023].map(refs), [1, 0, 1, 1]);
     let range = IovaRange::new(rings.0 >> PAGE_SHIFT, 1024).unwrap();
     assert_eq!(world.commands(), [Command::Pages { domain: ID, range, leaf_only: true }]);
-    domain.unmap(second, LARGE).unwrap();
-    domain.unmap(page, PAGE).unwrap();
+    domain.take(second, LARGE).unwrap();
+    domain.take(page, PAGE).unwrap();
     assert_eq!((domain.counts().identities, domain.counts().fallbacks), (3, 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages(), "nothing allocated");
     finish(domain);
@@ -151,4 +151,33 @@ pub(crate) fn superpages_are_identity_too() {
 #[test]
 fn superpages_have_zones_of_their_own() {
     superpages_are_identity_too();
+}
+
+/// A strict unmapping has not taken the page out of reach if others have mapped it too, and says so.
+pub(crate) fn who_is_not_the_last_is_told() {
+    let world = World::default();
+    let domain = by_identity(&world, Policy::Strict);
+    let _ = domain.attach(0, DeviceId(1), false).unwrap();
+    let map =
+        |first, pages| domain.map(PhysAddr(first * PAGE), pages * PAGE, Rights::Read).unwrap();
+    let reach = |mapping| domain.unmap(mapping).unwrap();
+    let (one, two) = (map(0x40, 1), map(0x40, 1));
+    let at = one.addr();
+    assert_eq!(reach(one), Reach::Shared);
+    assert!(domain.lookup(at).is_some(), "the device reaches it");
+    assert_eq!(reach(two), Reach::Ended);
+    assert_eq!(domain.lookup(at), None);
+    // Of a range: whichever page it is.
+    for shared in 0x40..0x44 {
+        let (range, page) = (map(0x40, 4), map(shared, 1));
+        assert_eq!(reach(range), Reach::Shared, "{shared:#x}");
+        assert_eq!(reach(page), Reach::Ended);
+    }
+    assert_eq!(reach(map(0x40, 4)), Reach::Ended);
+    finish(domain);
+}
+
+#[test]
+fn whether_a_device_is_out_is_said() {
+    who_is_not_the_last_is_told();
 }

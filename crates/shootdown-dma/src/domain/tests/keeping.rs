@@ -21,9 +21,10 @@ unsafe impl<'w> Host for Pooled<'w> {
     type Format = VtdSecondLevel;
     type Tables = &'w World;
     type Unit = &'w World;
+    type Pin = Stays;
 
-    fn cpu(&self) -> usize {
-        0
+    fn pin(&self) -> Stays {
+        Host::pin(&self.0)
     }
     fn relax(&self) -> bool {
         self.0.relax()
@@ -48,10 +49,10 @@ pub(crate) fn addresses_come_back_in_the_allocators_order() {
             Domain::new(host, config, pools.unwrap(), format, &world, [(&world, ID)]).unwrap();
         let mut seen = Vec::new();
         for n in 0..40 {
-            let at = domain.map(buffer(n), PAGE, Rights::Read).unwrap();
+            let at = domain.put(buffer(n), PAGE, Rights::Read).unwrap();
             assert!(!seen.contains(&at), "{policy:?}: {at:?} is back after {} others", seen.len());
             seen.push(at);
-            domain.unmap(at, PAGE).unwrap();
+            domain.take(at, PAGE).unwrap();
             // Told, complete, given back.
             domain.poll((2 * n + 1) << 40).unwrap();
             world.complete();

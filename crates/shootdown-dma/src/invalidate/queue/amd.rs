@@ -2,8 +2,9 @@
 //!
 //! Registers (AMD I/O Virtualization Technology specification, 3.4): head 0x2000 and tail 0x2008 hold the byte offset of a
 //! slot; CONTROL 0x18 has CmdBufEn (bit 12), STATUS 0x2020 CmdBufRun (bit 4), which falls when a command was refused. What
-//! was refused and which device has not answered stands in the event log, which is the host's: it calls
-//! [`timed_out`](super::Queue::timed_out).
+//! was refused and which device has not answered (IOTLB_INV_TIMEOUT) stands in the event log, which the host reads
+//! ([`Port::drain_events`]). A completion wait completes all the same when a device has not answered: so where devices were told, the log is
+//! drained before a completion is believed.
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::invalidate::Command;
@@ -57,6 +58,10 @@ impl Format for Amd {
     fn position<P: Port>(&self, port: &P, base: u64) -> u64 {
         // 64 bits: nothing to widen. What was overtaken moves nothing.
         port.status().load(Ordering::Acquire).max(base) // [Q8]
+    }
+
+    fn logs_timeouts(&self) -> bool {
+        true
     }
 
     fn set_tail<P: Port>(&self, port: &P, position: u64) {

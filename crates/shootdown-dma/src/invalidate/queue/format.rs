@@ -77,6 +77,12 @@ pub trait Format: Sync {
         false
     }
 
+    /// Does the unit say that it came to a wait though a device has not answered what was before it, and tell that in its event log
+    /// ([`Port::drain_events`])?
+    fn logs_timeouts(&self) -> bool {
+        false
+    }
+
     /// Tells the unit that it may read all slots before `position`.
     fn set_tail<P: Port>(&self, port: &P, position: u64);
 

@@ -27,6 +27,9 @@
 //!   been are told one by one then (`recover.rs`). A device that does not answer [`STRIKES`] times is silent: it
 //!   is left out from then on, and [`Unit::answers`] says so, before anything completes without it.
 //!
+//! - Units that say which one it was in an **event log** (AMD-Vi) come to the wait all the same. Where devices were told, the log is
+//!   drained after the status was read and before it is believed, with the publisher's lock: who can't have that believes nothing new.
+//!
 //! # Invariants
 //! - **I8** The tail never passes the head; the slots of a submission are written before the tail passes them.
 //! - **I9** What was not completed when an error was found is executed again, or covered, before it counts as complete.
@@ -42,6 +45,7 @@
 //! | Q6 `done` read | Acquire | Q5 | slots are written again; who asks may reuse |
 //! | Q7 gate closed | Release | Q8 | before the unit goes on, hence before any status that the gate is to hold back |
 //! | Q8 status read, then the gate | Acquire (of a register: fence) | Q7 | who reads such a status sees the gate |
+//! | Q12 status read, the log drained, then the gate | Acquire (Q8); the publisher's lock | Q7 | an event is logged before the status behind it (contract of `Port`, 6): whoever drained it has closed the gate before the lock was left |
 //! | Q9 `taken` lowered | Release | Q10 | behind Q6: the unit has read the slots |
 //! | Q10 `taken` raised | Acquire | Q9, also through others' raising | slots are written again |
 //! | Q11 `reserved` raised | AcqRel | itself, by others before | the same: what was taken is no slot yet, and the slots that one gets may be those that others have found room for since |
@@ -104,6 +108,10 @@ pub struct Queue<P, F> {
     /// Slots before it are read, and will not be copied by another recovery.
     floor: AtomicU64,
     gate: AtomicU64,
+    /// Where the newest submission ends that tells a device, of units that [log](Format::logs_timeouts) which ones do not answer.
+    asked: AtomicU64,
+    /// A device was found in the log, and nobody was told yet.
+    timed_out: AtomicBool,
     silence: Silence,
     patched: AtomicU64,
     stuck: AtomicBool,
@@ -155,6 +163,8 @@ impl<P: Port, F: Format> Queue<P, F> {
             done: Line(AtomicU64::new(start)),
             floor: AtomicU64::new(start),
             gate: AtomicU64::new(start),
+            asked: AtomicU64::new(start),
+            timed_out: AtomicBool::new(false),
             silence: Silence::new(),
             patched: AtomicU64::new(0),
             idle: Line(AtomicU32::new(0)),
@@ -273,6 +283,10 @@ impl<P: Port, F: Format> Queue<P, F> {
         let kept = self.done.load(Ordering::Acquire); // [Q6]
         let mut done = kept;
         let position = self.format.position(&self.port, self.base());
+        // [Q12] What the unit has logged before it said so.
+        if position > kept && self.may_log(kept) && !self.drain() {
+            return kept;
+        }
         let gate = self.gate.load(Ordering::Acquire); // [Q8]
         if position <= done || position < gate {
             return done;
@@ -290,6 +304,32 @@ impl<P: Port, F: Format> Queue<P, F> {
             return done;
         }
         self.done.fetch_max(done, Ordering::AcqRel).max(done) // [Q5]
+    }
+
+    /// May the unit log, of what is behind this position, that a device has not answered?
+    #[inline]
+    fn may_log(&self, done: u64) -> bool {
+        // ORDERING: whoever has read that the unit is beyond a submission sees what was stored before it was published (contract of
+        // `Port`, 4 and 5).
+        self.format.logs_timeouts() && self.asked.load(Ordering::Relaxed) > done
+    }
+
+    /// A submission tells a device, and ends there. Before it is published.
+    #[inline]
+    fn told_devices(&self, end: u64) {
+        if self.format.logs_timeouts() {
+            self.asked.fetch_max(end, Ordering::Relaxed);
+        }
+    }
+
+    /// Is there a device that has not answered, and of which nobody was told?
+    #[inline]
+    fn unless_timed_out(&self) -> Result<(), QueueError> {
+        let some = self.format.logs_timeouts() && self.timed_out.load(Ordering::Relaxed);
+        if some && self.timed_out.swap(false, Ordering::Relaxed) {
+            return Err(QueueError::DeviceTimeout);
+        }
+        Ok(())
     }
 
     /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
@@ -333,7 +373,8 @@ impl<P: Port, F: Format> Queue<P, F> {
 }
 
 // SAFETY: (1) What `refresh` returns is a position that a wait of the unit has come to (contract of `Port`, 4), or a gate
-// before it; a wait is complete when all before it is, and gates hold back those that do not know what was lost (I9).
+// before it; a wait is complete when all before it is, and gates hold back those that do not know what was lost (I9), also where
+// that is found in the event log (Q12).
 // (2) A barrier stands before what devices are told, behind everything that was reserved before. (3) Positions only grow.
 unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     /// Of at most 64 commands.
@@ -358,6 +399,9 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
             at += 1;
         });
         let end = at + 1;
+        if commands.iter().any(Command::is_for_device) {
+            self.told_devices(end);
+        }
         self.write(at, self.format.wait(self.port.status_address(), end));
         self.written(from, end);
         self.publish();
@@ -372,6 +416,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         } else {
             self.no_progress()?;
         }
+        self.unless_timed_out()?;
         self.unless_stuck(done)
     }
 
@@ -381,6 +426,7 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         if turns >= WAITERS_PATIENCE && (turns.is_power_of_two() || turns % LONG_PATIENCE == 0) {
             self.attend()?;
         }
+        self.unless_timed_out()?;
         self.unless_stuck(done)
     }
 
@@ -403,7 +449,8 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     /// Writes nothing, and so may be wrong by what has completed since somebody looked last who does.
     fn ahead(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
-        reserved.saturating_sub(self.look(u64::MAX))
+        let position = self.format.position(&self.port, self.base());
+        reserved.saturating_sub(position.max(self.done.load(Ordering::Relaxed)))
     }
 }
 

@@ -18,28 +18,48 @@ use super::format::{Format, Instead, Slot, Trouble};
 use super::{LOCKED, Port, Queue, ReviveError};
 
 impl<P: Port, F: Format> Queue<P, F> {
-    /// Has a look at the unit's registers, and sees to what it finds. Polls do so by themselves when nothing moves; to be
-    /// called when the unit has interrupted because of an error. Never waits.
+    /// Has a look at the unit's registers and its event log, and sees to what it finds. Polls do so by themselves when nothing moves;
+    /// to be called when the unit has interrupted because of an error, or of the log. Never waits.
     ///
     /// # Errors
     /// What was found: [`QueueError::Refused`] and [`QueueError::DeviceTimeout`] were seen to.
     pub fn attend(&self) -> Result<(), QueueError> {
-        self.exclusively(|| match self.format.trouble(&self.port) {
-            Some(trouble) => self.see_to(trouble),
-            None => Ok(()),
-        })
-        .unwrap_or(Ok(())) // Who publishes does not wait either; the next poll looks again.
-    }
-
-    /// A device has not answered, as the host has learned elsewhere (AMD-Vi tells it in the event log; the log is to be
-    /// read before completions are believed). `false`: try again.
-    pub fn timed_out(&self, device: DeviceId) -> bool {
         let seen = self.exclusively(|| {
-            if self.replay(Some(device)).is_none() {
-                self.stuck.store(true, Ordering::Relaxed);
+            if self.format.logs_timeouts() {
+                self.drain_held();
+            }
+            match self.format.trouble(&self.port) {
+                Some(trouble) => self.see_to(trouble),
+                None => Ok(()),
             }
         });
-        seen.is_some()
+        // Who publishes does not wait either; the next poll looks again.
+        seen.unwrap_or(Ok(())).and_then(|()| self.unless_timed_out())
+    }
+
+    /// Sees to what the unit has logged of devices that have not answered. False: somebody else is at the queue, and may have
+    /// taken out of the log what is not seen to yet.
+    pub(super) fn drain(&self) -> bool {
+        self.exclusively(|| self.drain_held()).is_some()
+    }
+
+    /// With the lock.
+    fn drain_held(&self) {
+        let mut any = false;
+        self.port.drain_events(&mut |device| {
+            self.silence.strike(device);
+            any = true;
+        });
+        if !any {
+            return;
+        }
+        self.timed_out.store(true, Ordering::Relaxed);
+        self.give_room();
+        let base = self.base();
+        // Waits do not wait for who is silent: all of what was read.
+        if self.tell_again(base, base..self.head().max(base), 0).is_none() {
+            self.stuck.store(true, Ordering::Relaxed);
+        }
     }
 
     /// A silent device was reset, and its cache is empty: it is told again, and [answers](super::Unit::answers).
@@ -148,7 +168,6 @@ impl<P: Port, F: Format> Queue<P, F> {
         let base = self.base();
         let head = self.head().max(base);
         let (lost, struck) = match silent {
-            // AMD-Vi's waits do not wait for who is silent: all of it.
             Some(device) => (base..head, Some(device)),
             None => {
                 let lost = self.passed(base, head)..head;
@@ -158,13 +177,20 @@ impl<P: Port, F: Format> Queue<P, F> {
         if let Some(device) = struck {
             self.silence.strike(device);
         }
-        let count_of = |singly| {
-            let mut count = 0;
-            self.copy(lost.clone(), singly, &mut |_| count += 1);
-            count
-        };
-        let singly = if silent.is_none() { self.singly(count_of(0)) } else { 0 };
-        let count = count_of(singly);
+        let singly = if silent.is_none() { self.singly(self.count_of(&lost, 0)) } else { 0 };
+        self.tell_again(base, lost, singly)
+    }
+
+    /// The slots that a copy takes.
+    fn count_of(&self, lost: &Range<u64>, singly: u64) -> u64 {
+        let mut count = 0;
+        self.copy(lost.clone(), singly, &mut |_| count += 1);
+        count
+    }
+
+    /// Copies what was lost, and lets nothing complete before that.
+    fn tell_again(&self, base: u64, lost: Range<u64>, singly: u64) -> Option<()> {
+        let (head, count) = (self.head().max(base), self.count_of(&lost, singly));
         // This room is there for recovery: it is taken whatever submitters have.
         self.taken.fetch_add(count, Ordering::Relaxed);
         let from = self.reserved.fetch_add(count, Ordering::AcqRel); // [Q11]: who reserves next knows what `base` stands for
@@ -172,6 +198,7 @@ impl<P: Port, F: Format> Queue<P, F> {
         if end - base >= self.slots {
             return None; // Nothing is published behind a hole, and nothing completes any more.
         }
+        self.told_devices(end);
         self.gate.store(end, Ordering::Release); // [Q7]
         let (status, mut at) = (self.port.status_address(), from);
         self.copy(lost, singly, &mut |slot| {

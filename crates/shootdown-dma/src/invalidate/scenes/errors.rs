@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::{DEVICE, DOMAIN, TURNS, range};
 use crate::invalidate::model::Model;
-use crate::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit};
+use crate::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Token, Unit};
 
 /// A unit that has something to complain of: each error once, to whoever asks.
 struct Complaining<'a> {
@@ -116,4 +116,65 @@ pub(crate) fn a_unit_that_takes_nothing_is_told_of() {
         assert_eq!(outcome, Err(QueueError::Stuck), "there is no use in waiting");
         assert!(!engine.is_complete(token));
     }
+}
+
+/// A domain at whose place in memory there was another one before is not that one.
+#[test]
+pub(crate) fn who_comes_to_the_same_place_is_another() {
+    let unit = Model::new(1);
+    let step = &mut || {
+        unit.step();
+        true
+    };
+    // Those who come next get the places of those who went.
+    let made = || Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let mut stale = Vec::new();
+    for _ in 0..64 {
+        let engine = made();
+        let seat = engine.attach(0, DEVICE, false).unwrap();
+        for seat in &stale {
+            assert_eq!(engine.announce(seat, step), Err(QueueError::NotListed));
+        }
+        stale.push(seat);
+    }
+    let engine = made();
+    let seat = engine.attach(0, DEVICE, false).unwrap();
+    for stale in stale {
+        let error = engine.detach(stale, step).map_err(|(error, _)| error);
+        assert_eq!(error, Err(QueueError::NotListed));
+    }
+    // The unit is told as long as the device is there.
+    unit.attach(DEVICE, DOMAIN[0], false);
+    unit.map(DOMAIN[0], 5, 50);
+    assert_eq!(unit.access(DEVICE, 5), Some(50));
+    unit.unmap(DOMAIN[0], 5);
+    engine.wait(engine.invalidate(0, range(5, 1), true), step).unwrap();
+    assert_eq!(unit.access(DEVICE, 5), None);
+    unit.detach(DEVICE);
+    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+}
+
+/// A token of another domain is never complete here, whatever its numbers are here.
+#[test]
+pub(crate) fn a_token_of_another_domain_is_not_ours() {
+    let unit = Model::new(1);
+    let step = &mut || {
+        unit.step();
+        true
+    };
+    let made = |cpus| Engine::new(cpus, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let (theirs, ours) = (made(8), made(1));
+    let _seats = [&theirs, &ours].map(|engine| engine.attach(0, DEVICE, false).unwrap());
+    // A batch of our first lane is complete; and of these one has its number, the others' lanes don't exist here.
+    ours.wait(ours.invalidate(0, range(5, 1), true), step).unwrap();
+    let note = |cpu| theirs.note(cpu, range(5, 1), true);
+    for token in [note(0), note(7), theirs.flush_all()] {
+        ours.submit(token);
+        assert!(!ours.is_complete(token) && !ours.is_submitted(token), "{token:?}");
+        assert_eq!(ours.wait(token, step), Err(QueueError::NotListed));
+        theirs.wait(token, step).unwrap();
+        assert!(!ours.is_complete(token));
+    }
+    assert!(ours.is_complete(Token::DONE) && ours.is_submitted(Token::DONE));
+    assert_eq!(ours.wait(Token::DONE, step), Ok(()));
 }

@@ -175,11 +175,12 @@ impl<A: Allocate> Mapper for InDomain<A> {
     }
 
     fn map(&self, phys: PhysAddr, bytes: u64, rights: Rights) -> DmaAddr {
-        self.0[0].map(phys, bytes, rights).expect("there are addresses")
+        self.0[0].map(phys, bytes, rights).expect("there are addresses").into_raw()
     }
 
     fn unmap(&self, at: DmaAddr, bytes: u64) {
-        self.0[0].unmap(at, bytes).expect("it is mapped");
+        // SAFETY: the device gives each buffer back once, to one CPU.
+        unsafe { self.0[0].unmap_raw(at, bytes) }.expect("it is mapped");
     }
 
     fn poll(&self, now_ns: u64) {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use shootdown_dma::bounce::{self, Access, Guarded, Mapped, OutOfRange};
-use shootdown_dma::domain::{Domain, Failed, Host, Reservation, Segment};
+use shootdown_dma::domain::{Domain, Failed, Host, Mapping, Reservation, Segment};
 use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
 use shootdown_dma::{DeviceId, DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
@@ -113,15 +113,16 @@ impl<H: Host> AnyDomain for Domain<H> {
         bytes: u64,
         r: Rights,
     ) -> Result<DmaAddr, MapError> {
-        self.map_under(policy, at, bytes, r)
+        self.map_under(policy, at, bytes, r).map(Mapping::into_raw)
     }
 
     fn map_sg(&self, segments: &[Segment], rights: Rights) -> Result<DmaAddr, MapError> {
-        self.map_sg(segments, rights)
+        self.map_sg(segments, rights).map(Mapping::into_raw)
     }
 
     fn unmap(&self, policy: Policy, at: DmaAddr, bytes: u64) -> Result<(), UnmapError> {
-        self.unmap_under(policy, at, bytes)
+        // SAFETY: one driver at a time is in a buffer's slot, and a slot has its mapping once.
+        unsafe { self.unmap_raw_under(policy, at, bytes) }.map(drop)
     }
 
     fn reserve(&self, pages: u64) -> Result<Reservation, MapError> {
@@ -179,11 +180,13 @@ impl<H: Host> AnyDomain for Domain<H> {
     }
 
     fn map_at(&self, range: IovaRange, at: PhysAddr, rights: Rights) -> Result<(), MapError> {
-        self.map_at(range, at, rights)
+        // SAFETY: as above; the allocator does not hand these pages out.
+        unsafe { self.map_at(range, at, rights) }
     }
 
     fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
-        self.unmap_at(range)
+        // SAFETY: as above.
+        unsafe { self.unmap_at(range) }
     }
 
     fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
@@ -221,7 +224,7 @@ impl<H: Access> AnyGuarded for Guarded<H> {
     }
 
     fn unmap(&self, policy: Policy, m: Mapped) -> Result<(), (UnmapError, Option<Mapped>)> {
-        self.unmap_under(policy, m)
+        self.unmap_under(policy, m).map(drop)
     }
 
     fn sync(&self, m: &Mapped, part: Range<u64>) -> Result<(), OutOfRange> {

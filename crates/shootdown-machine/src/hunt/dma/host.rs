@@ -58,8 +58,9 @@ unsafe impl<F: Format> Host for Devices<F> {
     type Format = F;
     type Tables = Pages;
     type Unit = Wire;
+    type Pin = usize;
 
-    fn cpu(&self) -> usize {
+    fn pin(&self) -> usize {
         hw::this_cpu().index()
     }
 
