@@ -305,6 +305,12 @@ impl Queue {
         self.batches.back().map(|batch| batch.token)
     }
 
+    /// The token of the first batch that is not taken, and how many batches there are. Their tokens may be of different CPU
+    /// numbers: none of them says anything of another.
+    pub fn batches(&self) -> (Option<Token>, usize) {
+        (self.batches.front().map(|batch| batch.token), self.batches.len())
+    }
+
     /// Pages that are held back.
     pub const fn pages(&self) -> u64 {
         self.pages

@@ -386,12 +386,17 @@ impl<H: Host> Domain<H> {
             self.wait(token)?;
         }
         for cpu in self.stirred() {
-            let mut last = None;
-            self.settle_and(cpu, false, |cell| last = cell.owed.last());
-            // Some of it was sealed before, and is not complete; or somebody goes on.
-            if let Some(token) = last {
+            let mut batches = (None, 0);
+            self.settle_and(cpu, false, |cell| batches = cell.owed.batches());
+            // Some of it was sealed before, and is not complete. Batches are waited for one by one: an interrupt may have noted
+            // one of them with another CPU's number, and then the last one says nothing of it. Those that come meanwhile are not
+            // waited for.
+            let (mut first, mut left) = batches;
+            while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
                 self.wait(token)?;
-                self.settle_and(cpu, false, |_| {});
+                first = None;
+                self.settle_and(cpu, false, |cell| first = cell.owed.batches().0);
+                left = rest;
             }
         }
         // What is stranded meanwhile was not owed when this began.

@@ -9,6 +9,7 @@ pub(crate) mod keeping;
 mod lengths;
 
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
+use std::boxed::Box;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -81,6 +82,8 @@ struct Slow {
 
 std::thread_local! {
     static STAYING: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    /// Comes while a unit is told of something.
+    static INTERRUPT: std::cell::Cell<Option<Box<dyn FnOnce()>>> = const { std::cell::Cell::new(None) };
 }
 
 /// Who has it is not moved.
@@ -177,7 +180,12 @@ unsafe impl Unit for &World {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut unit = self.unit();
         unit.told.push(commands.to_vec());
-        Ok(Ticket(unit.told.len() as u64))
+        let ticket = Ticket(unit.told.len() as u64);
+        drop(unit);
+        if let Some(interrupt) = INTERRUPT.take() {
+            interrupt();
+        }
+        Ok(ticket)
     }
     fn completed(&self) -> Result<Ticket, QueueError> {
         Ok(Ticket(self.unit().completed))
@@ -395,6 +403,36 @@ pub(crate) fn what_many_owe_is_told_at_once() {
     finish(domain);
 }
 
+/// An interrupt that unmaps while its CPU tells a unit notes that with another CPU's number, whose part of the unit's queue may be
+/// full. What its CPU owes has tokens of both then, and all of it is told and waited for.
+pub(crate) fn what_was_noted_for_another_cpu_is_flushed() {
+    let world = World::default();
+    let limits = Limits { entries: 64, flush_at: 1, held_pages: 64, window_ns: 0 };
+    let domain = domain(&world, Config::new(2).policy(Policy::Held).limits(limits));
+    let [first, within, last] =
+        [0, 1, 2].map(|n| domain.put(buffer(n), PAGE, Rights::Write).unwrap());
+    world.cpu.store(1, Ordering::Relaxed);
+    for n in 3..20 {
+        let at = domain.put(buffer(n), PAGE, Rights::Write).unwrap();
+        domain.take(at, PAGE).unwrap();
+    }
+    world.cpu.store(0, Ordering::Relaxed);
+    let there = &raw const domain as usize;
+    INTERRUPT.set(Some(Box::new(move || {
+        // SAFETY: the domain is there, in the frame of the caller of what is interrupted.
+        let domain = unsafe { &*(there as *const Domain<&World>) };
+        domain.take(within, PAGE).unwrap();
+    })));
+    domain.take(first, PAGE).unwrap();
+    domain.take(last, PAGE).unwrap();
+    let owed = domain.cells.enter(0, |cell| cell.owed.len());
+    assert_eq!(owed, Some(3), "it is this CPU that owes it");
+    domain.flush().unwrap();
+    assert_eq!(domain.owes(), (0, 0));
+    assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
+    finish(domain);
+}
+
 pub(crate) fn what_the_timer_missed_is_flushed_next_time() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
@@ -558,6 +596,7 @@ macro_rules! tests {
 tests! {
     strict_waits nothing_is_given_back_early what_is_owed_is_bounded an_idle_domain_drains
     what_the_timer_missed_is_flushed_next_time what_many_owe_is_told_at_once
+    what_was_noted_for_another_cpu_is_flushed
     tables_go_after_walk_caches what_was_undone_is_invalidated units_that_remember_absence_are_told
     who_comes_with_a_cache_finds_a_clean_unit addresses_of_what_was_undone_are_clean
 }
