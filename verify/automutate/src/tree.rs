@@ -337,6 +337,7 @@ struct Diagnostic {
 struct Place {
     file_name: String,
     byte_start: usize,
+    byte_end: usize,
     is_primary: bool,
 }
 
@@ -383,10 +384,41 @@ fn blame(
                 }
                 blamed.extend(mutants);
             }
-            None => blamed.extend(constants(error, wanted, sources)),
+            None => {
+                let around = around(root, &primary, woven);
+                let ends: Vec<u32> = around
+                    .iter()
+                    .copied()
+                    .filter(|id| ends_something(*id, wanted, sources))
+                    .collect();
+                blamed.extend(if ends.is_empty() { around } else { ends });
+                blamed.extend(constants(error, wanted, sources));
+            }
         }
     }
     blamed
+}
+
+/// The mutants that stand in, or between, the places of an error.
+fn around(root: &Path, places: &[&Place], woven: &BTreeMap<PathBuf, Woven>) -> Vec<u32> {
+    let Some(first) = places.first() else { return Vec::new() };
+    let here = places.iter().filter(|place| place.file_name == first.file_name);
+    let range = here.fold(first.byte_start..first.byte_end, |range, place| {
+        range.start.min(place.byte_start)..range.end.max(place.byte_end)
+    });
+    let Ok(path) = fs::canonicalize(root.join(&first.file_name)) else { return Vec::new() };
+    let file = original(&path);
+    let found = woven.iter().find(|(of, _)| file.ends_with(of));
+    found.map_or_else(Vec::new, |(_, woven)| woven.changes_in(&range).collect())
+}
+
+/// Is there a `return`, `break` or `continue` in what a mutant changes? Without it code goes on where it must not: the `else`
+/// of a `let` has to end, and what was moved is used again.
+fn ends_something(number: u32, wanted: &[Wanted], sources: &[Source]) -> bool {
+    let Some(one) = wanted.iter().find(|one| one.number == number) else { return false };
+    let all = sources.iter().flat_map(|source| &source.functions).flat_map(|f| &f.mutants);
+    let change = all.into_iter().find(|m| m.name == one.name).map_or("", |m| &m.change);
+    ["return", "break", "continue"].iter().any(|word| change.contains(word))
 }
 
 /// The mutants of functions that have to be constant: the error is where a constant needs one.

@@ -71,6 +71,16 @@ impl Woven {
         holding.min_by_key(|(range, _)| range.len()).map(|(_, part)| *part)
     }
 
+    /// The changes that stand in a range of the text.
+    pub fn changes_in(&self, range: &Range<usize>) -> impl Iterator<Item = u32> {
+        let inside =
+            self.parts.iter().filter(|(of, _)| range.start <= of.start && of.end <= range.end);
+        inside.filter_map(|(_, part)| match part {
+            Part::Change(id) => Some(*id),
+            Part::Original(_) => None,
+        })
+    }
+
     /// The choices, and the changes of each.
     pub fn choices(&self) -> impl Iterator<Item = (usize, &[u32])> {
         self.choices.iter().enumerate().map(|(at, ids)| (self.first + at, ids.as_slice()))
