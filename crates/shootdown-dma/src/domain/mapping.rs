@@ -126,12 +126,12 @@ impl<H: Host> Domain<H> {
 
     /// [I2] Was it mapped here?
     #[inline]
-    fn is_ours(&self, mapping: &Mapping) -> Result<(), UnmapError> {
+    pub(super) fn is_ours(&self, mapping: &Mapping) -> Result<(), UnmapError> {
         if mapping.domain == self.engine.id() { Ok(()) } else { Err(UnmapError::NotMapped) }
     }
 
     #[inline]
-    fn unmap_if(
+    pub(super) fn unmap_if(
         &self,
         may: Result<(), UnmapError>,
         policy: Policy,
