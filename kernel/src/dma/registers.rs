@@ -51,6 +51,7 @@ impl Registers {
     }
 
     /// The same, for AMD-Vi, which logs in this frame which devices do not answer.
+    #[cfg(target_arch = "x86_64")]
     pub const fn logging(self, events: u64) -> Self {
         Self { events, ..self }
     }

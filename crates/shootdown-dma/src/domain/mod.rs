@@ -35,11 +35,13 @@
 //! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; and as the next |
 //! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be owed |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
-//! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `end` | always |
+//! | `unmap_later` | if there is no room in the queue and `relax` allows it |
+//! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `finish`, `end` | always |
 //! | `attach` | for devices with a cache |
 //! | `poll`, and what looks only | never |
 //!
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
+//! There a driver that needs strict unmapping calls [`unmap_later`](Domain::unmap_later), and asks later.
 //! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
 //! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
 //! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
@@ -126,6 +128,7 @@
 //! | `owed.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
 //! | `mapping.rs` | what is mapped, and unmapped once |
+//! | `pending.rs` | unmapping where nobody may wait |
 //! | `identity.rs` | addresses that follow from the memory's |
 //! | `given.rs` | addresses that the caller brings |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
@@ -141,6 +144,7 @@ mod identity;
 mod map;
 mod mapping;
 mod owed;
+mod pending;
 mod policy;
 mod settle;
 #[cfg(all(test, not(loom)))]
@@ -155,6 +159,7 @@ pub use error::{DomainError, MapError, UnmapError};
 pub use host::{Host, Pin};
 pub use map::Segment;
 pub use mapping::{Mapping, Reach};
+pub use pending::Pending;
 pub use policy::{Limits, Policy};
 pub use settle::Failed;
 pub use two_step::Reservation;

@@ -6,7 +6,7 @@ use shootdown_dma::Policy;
 use shootdown_dma::domain::Config;
 use shootdown_dma::invalidate::queue::Port;
 use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
-use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr, Rights};
+use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr};
 
 use super::Smmu;
 use super::registers::{CMDQ_BASE, CMDQ_CONS, EVENTQ_ABT_ERR};

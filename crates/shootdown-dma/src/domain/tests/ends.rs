@@ -79,6 +79,43 @@ pub(crate) fn who_ends_holds_nothing() {
     assert!(left.is_empty(), "{left:x?}");
 }
 
+/// Strictly, where nobody may wait: it is known when the device is out, and all comes back.
+pub(crate) fn who_may_not_wait_asks_later() {
+    for (policy, entries) in [(Policy::Strict, 8), (Policy::Held, 8), (Policy::Lazy, 1)] {
+        let world = World::default();
+        let limits = Limits { entries, flush_at: 4, ..Limits::DEFAULT };
+        let domain = domain(&world, Config::new(1).policy(policy).limits(limits));
+        let free = domain.addresses().free_pages();
+        let mapped = [1, 3, 1].map(|n| domain.map(buffer(8 * n), n * PAGE, Rights::Write).unwrap());
+        // Interrupts are off: `relax` says so.
+        world.unit().dead = true;
+        let all = mapped.map(|mapping| {
+            let range = IovaRange::new(mapping.addr().0 >> PAGE_SHIFT, mapping.bytes() / PAGE);
+            let told = world.commands().len();
+            let pending = domain.unmap_later(mapping).unwrap();
+            assert!(!domain.has_forgotten(&pending), "{policy}: nobody has told so");
+            let covers = |command: &Command| match command {
+                Command::Pages { range: told, .. } => told.contains(range.unwrap()),
+                _ => true,
+            };
+            assert!(world.commands()[told..].iter().any(covers), "the units are told");
+            pending
+        });
+        let [first, second, third] = all;
+        let (error, second) = domain.finish(second).unwrap_err();
+        assert_eq!(error, QueueError::GaveUp);
+        world.complete();
+        assert!(domain.has_forgotten(&first) && domain.has_forgotten(&third), "{policy}");
+        world.unit().dead = false;
+        assert_eq!(domain.finish(second), Ok(Reach::Ended));
+        domain.poll(1 << 40).unwrap();
+        domain.flush().unwrap();
+        assert_eq!((domain.owes(), domain.addresses().free_pages()), ((0, 0), free), "{policy}");
+        assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0), "{policy}");
+        finish(domain);
+    }
+}
+
 /// Off by a page, so that no larger leaf fits: 64 tables.
 fn off_by_a_page() -> (IovaRange, PhysAddr) {
     (IovaRange::new(1 << 21, 1 << 15).unwrap(), PhysAddr(0x2_0000_1000))
@@ -133,6 +170,6 @@ mod as_it_is {
     }
     scenes! {
         what_is_the_callers_is_waited_for who_ends_leaves_nothing_cached who_ends_owes_nothing
-        who_ends_holds_nothing tables_are_bounded nobody_is_in_a_cell_for_long
+        who_may_not_wait_asks_later who_ends_holds_nothing tables_are_bounded nobody_is_in_a_cell_for_long
     }
 }
