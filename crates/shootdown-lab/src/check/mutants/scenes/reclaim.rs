@@ -218,6 +218,7 @@ pub static SCENES: &[Scene] = &[
         BatchPaysNothing,
         BatchPaysFirstOnly,
         PaymentAsksNobody,
+        PullWaitsFirst,
     ]),
     Scene::new("batch-push", "the same with posted requests", 3, batch)
         .rules(policy(&Policy::LINUX_5_13))
