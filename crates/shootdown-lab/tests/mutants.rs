@@ -19,7 +19,7 @@ const THREE: [&str; 3] =
 
 #[test]
 fn killed_mutants_say_where_and_are_counted() {
-    let output = check(&THREE);
+    let output = check(&[&THREE[..], &["-v"]].concat());
     let text = out(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     for words in [

@@ -21,13 +21,15 @@
 //! | [`steps`] | the step that is taken out of one of the libraries, the policy that they run under |
 //! | [`select`] | which checks the names on the command line mean |
 //! | [`runner`] | running them side by side |
-//! | [`report`] | the lines, the JSON document and the summary |
+//! | [`groups`] | the line of each group |
+//! | [`report`] | the lines of checks, the JSON document and the summary |
 
 pub mod adversary;
 pub mod automatic;
 pub mod breakers;
 pub mod code;
 pub mod exhaustive;
+pub mod groups;
 pub mod hunted;
 pub mod litmus;
 pub mod mutants;
