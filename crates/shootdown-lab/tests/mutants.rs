@@ -33,6 +33,16 @@ fn killed_mutants_say_where_and_are_counted() {
 }
 
 #[test]
+fn seeds_print_a_line_for_each_mutant() {
+    let output = check(&[&THREE[..], &["--seeds", "2"]].concat());
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(text.lines().filter(|l| l.contains(" schedules (median of 2 seeds), ")).count(), 1);
+    let refused = check(&["litmus", "--seeds", "2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", out(&refused));
+}
+
+#[test]
 fn the_same_figures_come_from_one_thread_and_from_three() {
     let json = |threads| {
         let args = [&THREE[..], &["--format", "json", "--threads", threads]].concat();

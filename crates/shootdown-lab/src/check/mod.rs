@@ -110,6 +110,9 @@ pub struct Settings {
     pub seed: u64,
     /// How many schedules a check tries; `None` for the check's own number.
     pub runs: Option<u64>,
+    /// Under how many seeds each mutant is hunted, this one and those after it, none of which may take long; `None` for this
+    /// one, however long it takes.
+    pub seeds: Option<u64>,
     /// How many checks run side by side.
     pub threads: usize,
     /// The policy one of the libraries runs under; `None` for the check's own.
@@ -128,6 +131,7 @@ impl Default for Settings {
         Self {
             seed: 1,
             runs: None,
+            seeds: None,
             threads: 1,
             policy: None,
             adversary: Adversary::default(),

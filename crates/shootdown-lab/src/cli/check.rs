@@ -38,6 +38,7 @@ use crate::progress::Progress;
         shootdown check random --seed 7 --format json\n  \
         shootdown check random --mutant no-wait    see it fail\n  \
         shootdown check soak --hours 8\n  \
+        shootdown check mutants --seeds 20         how many schedules each mutant takes to kill\n  \
         shootdown check mutants --automatic        a sample of mutants that nobody wrote\n\n\
         Exit codes: 0 everything asked for held, 1 something did not, 2 bad input."
 )]
@@ -49,6 +50,11 @@ pub struct CheckArgs {
     /// Schedules a check tries, where it tries a number of them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: Option<u64>,
+
+    /// Hunts each mutant under so many seeds, and prints how many schedules it took to kill it. More than a tenth of those
+    /// that are tried fail it [default: one seed, however many it takes].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: Option<u64>,
 
     /// A line for each check, and not only for each kind.
     #[arg(short, long)]
@@ -125,7 +131,11 @@ impl CheckArgs {
         if settings.soak.is_some() && !chosen.iter().any(|c| c.kind() == Kind::Soak) {
             return Err(LabError::bad("--hours and --steps are for `shootdown check soak`"));
         }
-        conclude(&run(&chosen, &settings, shared.format, self.verbose), shared.format)
+        if self.seeds.is_some() && !chosen.iter().any(|c| c.kind() == Kind::Mutant) {
+            return Err(LabError::bad("--seeds is for `shootdown check mutants`"));
+        }
+        let verbose = self.verbose || self.seeds.is_some();
+        conclude(&run(&chosen, &settings, shared.format, verbose), shared.format)
     }
 
     fn automatic(&self, shared: &Shared) -> Result<(), LabError> {
@@ -147,6 +157,7 @@ impl CheckArgs {
         Ok(Settings {
             seed: shared.seed,
             runs: self.runs,
+            seeds: self.seeds,
             threads: self.threads.map_or_else(cores, usize::from),
             policy,
             adversary: Adversary::new(self.powers.as_deref(), &self.without)?,

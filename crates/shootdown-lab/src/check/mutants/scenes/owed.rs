@@ -203,7 +203,7 @@ fn kernel_owed_by_two(cpu: u8) {
 }
 
 /// The others are told that CPU 1 has answered.
-pub(super) fn tells_of_its_answer(cpu: u8) {
+fn tells_of_its_answer(cpu: u8) {
     port::answer();
     if cpu == 1 {
         tell(1);
