@@ -66,6 +66,50 @@ fn numbers_out_of_range_are_refused() {
     }
 }
 
+/// Two that pass and, with a step missing, one that does not; of two kinds.
+const SHORT: [&str; 3] = ["zoo/z01-move-page", "zoo/litebox-free-unflushed", "exhaustive/unmap"];
+
+#[test]
+fn a_group_prints_one_line_and_with_v_each_check_does() {
+    let output = shootdown(&[&["check"], &SHORT[..]].concat());
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "two groups, nothing, the summary:\n{text}");
+    assert!(lines[0].starts_with("pass    zoo         2 passed  ("), "{text}");
+    assert!(lines[1].starts_with("pass    exhaustive  1 passed  ("), "{text}");
+    assert!(lines[3].starts_with("3 passed, in "), "{text}");
+    for flag in ["-v", "--verbose"] {
+        let text = out(&shootdown(&[&["check", flag], &SHORT[..]].concat()));
+        for check in SHORT {
+            assert!(text.lines().any(|l| l.starts_with(&format!("pass    {check}"))), "{text}");
+        }
+        assert!(!text.contains("2 passed  ("), "{text}");
+    }
+}
+
+#[test]
+fn what_fails_is_shown_whole_after_the_groups() {
+    let with = [&["check"], &SHORT[..], &["--mutant", "no-wait"]].concat();
+    let output = shootdown(&with);
+    assert_eq!(output.status.code(), Some(1));
+    let text = out(&output);
+    let mut rest = &text[..];
+    for words in [
+        "FAIL    exhaustive  0 passed, 1 failed  (",
+        "\n\nFAIL    exhaustive/unmap",
+        "broken promise \"revocation\"",
+        "see it again: shootdown check --replay exhaustive/unmap:",
+        " failed, in ",
+    ] {
+        let (_, after) = rest.split_once(words).unwrap_or_else(|| panic!("`{words}`:\n{text}"));
+        rest = after;
+    }
+    // Each check has its own.
+    let failed = text.lines().filter(|l| l.starts_with("FAIL    zoo/")).count();
+    assert_eq!(failed, 2, "{text}");
+}
+
 #[test]
 fn help_teaches_with_examples_and_exit_codes() {
     let output = shootdown(&["check", "--help"]);

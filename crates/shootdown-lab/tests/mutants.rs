@@ -19,7 +19,7 @@ const THREE: [&str; 3] =
 
 #[test]
 fn killed_mutants_say_where_and_are_counted() {
-    let output = check(&THREE);
+    let output = check(&[&THREE[..], &["-v"]].concat());
     let text = out(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     for words in [
@@ -30,6 +30,16 @@ fn killed_mutants_say_where_and_are_counted() {
     ] {
         assert!(text.contains(words), "`{words}` is not in:\n{text}");
     }
+}
+
+#[test]
+fn seeds_print_a_line_for_each_mutant() {
+    let output = check(&[&THREE[..], &["--seeds", "2"]].concat());
+    let text = out(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert_eq!(text.lines().filter(|l| l.contains(" schedules (median of 2 seeds), ")).count(), 1);
+    let refused = check(&["litmus", "--seeds", "2"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", out(&refused));
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn sticky_owner_with_a_third_cpu_that_needs_no_fence() {
     holds(
         "shared for good",
         Some(2),
-        &[SharedBeforeFence, SharedRelaxed, OwnerSeenRelaxed],
+        &[SharedBeforeFence, SharedRelaxed, OwnerSeenRelaxed, SharingTrusted],
         || {
             let world = Arc::new(World::new(Strategy::Sticky));
             world.enter(0);

@@ -146,6 +146,7 @@ fn a_space_gets_no_fresh_tag_while_a_cpu_leaves_it() {
     use Mutant::*;
     let mutants = [
         LoadingNotSaid,
+        LoadingSetLate,
         ReplaceActiveRelaxed,
         TakeActiveRelaxed,
         TagLoadedRelaxed,

@@ -176,7 +176,12 @@ fn what_is_mapped_stays_reachable() {
 
 #[test]
 fn walkers_are_waited_for() {
-    let mutants = [Mutant::WalkNotAwaited, Mutant::WalkUnordered, Mutant::SeatsReadRelaxed];
+    let mutants = [
+        Mutant::WalkNotAwaited,
+        Mutant::WalkUnordered,
+        Mutant::SeatsReadRelaxed,
+        Mutant::SeatEndsFirst,
+    ];
     holds("a walk beside a free", None, &mutants, || {
         let table = world();
         empty_table(table);
@@ -276,7 +281,9 @@ fn a_table_is_put_back_or_freed() {
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
     });
     // The other maps the first entry of the table, which whoever puts it back looks at.
-    holds("a map of the first entry beside one who puts the table back", Some(3), &[], || {
+    let mutants = [Mutant::TombReadLate];
+    let name = "a map of the first entry beside one who puts the table back";
+    holds(name, Some(3), &mutants, || {
         let table = world();
         empty_table(table);
         let mut out = Detachments::new();
@@ -314,7 +321,8 @@ fn a_table_is_put_back_or_freed() {
 /// Whoever collects need not be the one who has finished a table.
 #[test]
 fn a_table_is_waited_for_by_whoever_takes_it_from_the_list() {
-    holds("a walk beside a finish beside a collection", Some(3), &[], || {
+    let mutants = [Mutant::SeatsAwaitedFirst];
+    holds("a walk beside a finish beside a collection", Some(3), &mutants, || {
         let table = world();
         empty_table(table);
         table.walker(0).expect("a seat").let_go();

@@ -21,13 +21,15 @@
 //! | [`steps`] | the step that is taken out of one of the libraries, the policy that they run under |
 //! | [`select`] | which checks the names on the command line mean |
 //! | [`runner`] | running them side by side |
-//! | [`report`] | the lines, the JSON document and the summary |
+//! | [`groups`] | the line of each group |
+//! | [`report`] | the lines of checks, the JSON document and the summary |
 
 pub mod adversary;
 pub mod automatic;
 pub mod breakers;
 pub mod code;
 pub mod exhaustive;
+pub mod groups;
 pub mod hunted;
 pub mod litmus;
 pub mod mutants;
@@ -108,6 +110,9 @@ pub struct Settings {
     pub seed: u64,
     /// How many schedules a check tries; `None` for the check's own number.
     pub runs: Option<u64>,
+    /// Under how many seeds each mutant is hunted, this one and those after it, none of which may take long; `None` for this
+    /// one, however long it takes.
+    pub seeds: Option<u64>,
     /// How many checks run side by side.
     pub threads: usize,
     /// The policy one of the libraries runs under; `None` for the check's own.
@@ -126,6 +131,7 @@ impl Default for Settings {
         Self {
             seed: 1,
             runs: None,
+            seeds: None,
             threads: 1,
             policy: None,
             adversary: Adversary::default(),

@@ -11,9 +11,10 @@
 //! | an argument in the table of mutants why nothing breaks | hunts every scene a little, to see that nothing does |
 //!
 //! A mutant is *killed* when some schedule of its scene breaks a promise, panics or never ends with the step
-//! taken out, and none of at least twice as many does with it in place, under the same adversary. What
-//! survives fails the check; whether its scene ever came by the missing step is said too, because a scene
-//! that does not proves nothing.
+//! taken out, and none of at least twice as many does with it in place, under the same adversary. Where several
+//! seeds are asked for (`--seeds`), it may take a tenth of the schedules that are tried under each of them. What survives,
+//! or is killed later, fails the check; whether its scene ever came by the missing step is said too, because a scene that does not
+//! proves nothing.
 //!
 //! | module | holds |
 //! |---|---|
@@ -33,6 +34,7 @@ pub mod scenes;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use shootdown_machine::hunt::schedule::Strategy;
@@ -56,6 +58,10 @@ const DEPTH: u32 = 4;
 /// Schedules of each scene that must break nothing without a step that is said not to matter. Most mutants
 /// that have a scene die within so many.
 const EACH: u64 = 40;
+
+/// A kill may take this part of the schedules that are tried before a mutant counts as a survivor, and no more: who
+/// changes the code or the scene a little must not lose it.
+const TENTH: u64 = 10;
 
 /// What is expected of a mutant that can be killed.
 const KILLED: &str = "killed";
@@ -96,15 +102,15 @@ pub fn checks() -> Checks {
 /// Mutants among the results: how many were killed, and who survived. `None` when there are none.
 #[must_use]
 pub fn summary(results: &[Entry]) -> Option<String> {
-    let of = |(name, _, result): &Entry| {
-        let mutant = Removed::from_name(name.strip_prefix("mutants/")?)?;
-        Some((mutant, result.verdict == Verdict::Pass))
-    };
-    let mutants: Vec<(Removed, bool)> =
+    fn of((name, _, result): &Entry) -> Option<(Removed, &CheckResult)> {
+        Some((Removed::from_name(name.strip_prefix("mutants/")?)?, result))
+    }
+    let passes = |result: &CheckResult| result.verdict == Verdict::Pass;
+    let mutants: Vec<(Removed, &CheckResult)> =
         results.iter().filter(|entry| entry.1 == Kind::Mutant.name()).filter_map(of).collect();
     let (equivalent, real): (Vec<_>, Vec<_>) =
         mutants.iter().partition(|(m, _)| m.equivalent().is_some());
-    let killed = || real.iter().filter(|(_, killed)| *killed).map(|(mutant, _)| *mutant);
+    let killed = || real.iter().filter(|(_, result)| passes(result)).map(|(mutant, _)| *mutant);
     let mut words = format!("mutants: {} of {} killed", killed().count(), real.len());
     let checker = killed().filter(|m| model_checker(*m).is_some()).count();
     if checker > 0 {
@@ -117,9 +123,10 @@ pub fn summary(results: &[Entry]) -> Option<String> {
     if !equivalent.is_empty() {
         words.push_str(&format!("; {} argued to be equivalent", equivalent.len()));
     }
-    for (mutant, _) in real.iter().filter(|(_, killed)| !killed) {
+    for (mutant, result) in real.iter().filter(|(_, result)| !passes(result)) {
         let (name, place, missing) = (mutant.name(), mutant.place(), mutant.sentence());
-        words.push_str(&format!("\nsurvivor: {name} ({place}): {missing}"));
+        let what = if result.observed.starts_with(KILLED) { "killed late" } else { "survivor" };
+        words.push_str(&format!("\n{what}: {name} ({place}): {missing}"));
     }
     (!mutants.is_empty()).then_some(words)
 }
@@ -171,13 +178,26 @@ struct Tried {
     steps: u64,
     /// The missing step was come by in one of them.
     reached: bool,
-    /// What broke in the last one, and how it looks.
-    broke: Option<(End, Failure)>,
+    /// What broke in the last one, and how it looks, if that was asked for.
+    broke: Option<(End, Option<Failure>)>,
     took: Duration,
 }
 
+/// Is a schedule shown that breaks something?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Show {
+    Schedule,
+    Nothing,
+}
+
 /// Runs schedules, with a step taken out or not, until something breaks.
-fn attempt(missing: Option<Removed>, hunt: &Hunt<'_>, schedules: &Schedules, most: u64) -> Tried {
+fn attempt(
+    missing: Option<Removed>,
+    hunt: &Hunt<'_>,
+    schedules: &Schedules,
+    most: u64,
+    show: Show,
+) -> Tried {
     let _planted = Planted::new(missing);
     let mut tried = Tried::default();
     let begun = Instant::now();
@@ -187,12 +207,40 @@ fn attempt(missing: Option<Removed>, hunt: &Hunt<'_>, schedules: &Schedules, mos
         tried.steps += outcome.steps;
         if objects(&outcome) {
             tried.took = begun.elapsed();
-            tried.broke = Some((outcome.end.clone(), hunt.failure(&outcome)));
+            let failure = (show == Show::Schedule).then(|| hunt.failure(&outcome));
+            tried.broke = Some((outcome.end, failure));
             break;
         }
     }
     tried.reached = Removed::reached();
     tried
+}
+
+/// How many schedules it took to kill a mutant, under each seed.
+#[derive(Default)]
+struct Kill(Vec<u64>);
+
+impl Kill {
+    fn takes(&mut self, schedules: u64) {
+        let at = self.0.partition_point(|n| *n <= schedules);
+        self.0.insert(at, schedules);
+    }
+
+    fn most(&self) -> u64 {
+        self.0.last().copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Kill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0[..] {
+            [schedules] => write!(f, "{schedules} schedules"),
+            all => {
+                let (seeds, median, most) = (all.len(), all[all.len() / 2], self.most());
+                write!(f, "{median} schedules (median of {seeds} seeds), {most} at most")
+            }
+        }
+    }
 }
 
 impl Staged {
@@ -234,41 +282,63 @@ impl Missing {
         seed_for(settings.seed, self.mutant.name())
     }
 
-    /// Hunts the scene without the step, and with it.
+    /// Hunts the scene without the step, under each seed, and with it.
     fn hunted(&self, staged: &Staged, settings: &Settings) -> CheckResult {
         let name = staged.name;
         let hunt = Hunt::new(&*staged.stage, settings, None);
-        let schedules = Schedules::new(self.seed(settings), &hunt);
         let most = settings.runs.unwrap_or(staged.runs);
-        let without = attempt(Some(self.mutant), &hunt, &schedules, most);
-        let result = |observed, verdict, runs, steps| {
+        let (mut runs, mut steps) = (0, 0);
+        let result = |observed: String, verdict, runs, steps| {
             let mut result = CheckResult::new(KILLED, observed, verdict);
             (result.runs, result.steps) = (runs, Some(steps));
             result.seed = Some(settings.seed);
             result
         };
-        let Some((end, failure)) = without.broke else {
-            let vain = if without.reached { "" } else { ", which never come by the step" };
-            let observed = format!("survives {} schedules of `{name}`{vain}", without.runs);
-            return result(observed, Verdict::Fail, without.runs, without.steps);
-        };
-        let whole = attempt(None, &hunt, &schedules, WHOLE.max(2 * without.runs));
-        let (runs, steps) = (without.runs + whole.runs, without.steps + whole.steps);
-        if let Some((end, failure)) = whole.broke {
-            let observed = format!("with nothing missing: {} in `{name}`", named(&end));
-            let mut result = result(observed, Verdict::Fail, runs, steps);
-            result.failure = Some(failure);
-            return result;
+        let mut kill = Kill::default();
+        let mut first = None;
+        for n in 0..settings.seeds.unwrap_or(1) {
+            let seed = settings.seed.wrapping_add(n);
+            let schedules = Schedules::new(seed_for(seed, self.mutant.name()), &hunt);
+            let show = if n == 0 { Show::Schedule } else { Show::Nothing };
+            let without = attempt(Some(self.mutant), &hunt, &schedules, most, show);
+            (runs, steps) = (runs + without.runs, steps + without.steps);
+            let Some((end, example)) = without.broke else {
+                let vain = if without.reached { "" } else { ", which never come by the step" };
+                let under = if n == 0 { String::new() } else { format!(" under seed {seed}") };
+                let observed =
+                    format!("survives {} schedules of `{name}`{under}{vain}", without.runs);
+                return result(observed, Verdict::Fail, runs, steps);
+            };
+            kill.takes(without.runs);
+            if n > 0 {
+                continue;
+            }
+            let least = WHOLE.max(2 * without.runs);
+            let whole = attempt(None, &hunt, &schedules, least, Show::Schedule);
+            (runs, steps) = (runs + whole.runs, steps + whole.steps);
+            if let Some((end, failure)) = whole.broke {
+                let observed = format!("with nothing missing: {} in `{name}`", named(&end));
+                let mut result = result(observed, Verdict::Fail, runs, steps);
+                result.failure = failure;
+                return result;
+            }
+            first = Some((end, example, without.took, whole.runs));
         }
+        let Some((end, example, took, whole)) = first else {
+            return CheckResult::new(KILLED, "no seed was tried", Verdict::Fail);
+        };
+        let bar = staged.runs / TENTH;
+        let (late, verdict) = if settings.seeds.is_some() && kill.most() > bar {
+            (format!(" (more than {bar})"), Verdict::Fail)
+        } else {
+            (String::new(), Verdict::Pass)
+        };
         let observed = format!(
-            "{KILLED} in `{name}`: {}, after {} schedules; not in {} with the step in place",
+            "{KILLED} in `{name}`: {}, after {kill}{late}; not in {whole} with the step in place",
             named(&end),
-            without.runs,
-            whole.runs,
         );
-        let mut result = result(observed, Verdict::Pass, runs, steps);
-        result.example = Some(failure);
-        result.found_in = Some(without.took);
+        let mut result = result(observed, verdict, runs, steps);
+        (result.example, result.found_in) = (example, Some(took));
         result
     }
 
@@ -279,13 +349,13 @@ impl Missing {
             let stage = Stage::new(scene, &self.name);
             let hunt = Hunt::new(&stage, settings, None);
             let schedules = Schedules::new(self.seed(settings), &hunt);
-            let tried = attempt(Some(self.mutant), &hunt, &schedules, EACH);
+            let tried = attempt(Some(self.mutant), &hunt, &schedules, EACH, Show::Schedule);
             (runs, steps, reached) =
                 (runs + tried.runs, steps + tried.steps, reached || tried.reached);
             if let Some((end, failure)) = tried.broke {
                 let observed = format!("{} in `{}`", named(&end), scene.name);
                 let mut result = CheckResult::new(NO_DIFFERENCE, observed, Verdict::Fail);
-                result.failure = Some(failure);
+                result.failure = failure;
                 return result;
             }
         }

@@ -1,5 +1,5 @@
-//! How results are shown: a line for each as it comes, and at the end what broke and a summary; or one
-//! JSON document.
+//! How results are shown: a line for each group ([`groups`](super::groups)) or for each check as it comes, and at the
+//! end what broke and a summary; or one JSON document.
 //!
 //! The JSON form is a contract (schema 1): a reader finds `name`, `kind`, `expected`, `observed`, `pass`,
 //! `runs` and `seed` in every check; the other fields are there when they mean something. Host times
@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::runner::Timed;
-use super::{Check, CheckResult, Verdict};
+use super::{CheckResult, Failure, Verdict};
 use crate::output::{SCHEMA, emit, figure};
 
 /// The JSON document.
@@ -80,12 +80,6 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Lines whose names are aligned for these checks.
-    #[must_use]
-    pub fn new(checks: &[&dyn Check]) -> Self {
-        Self::of(checks.iter().map(|c| c.name()))
-    }
-
     /// Lines whose names are aligned.
     #[must_use]
     pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
@@ -153,26 +147,11 @@ pub fn duration(took: Duration) -> String {
     }
 }
 
-/// How many timelines are printed: who has broken everything reads the first ones.
-const TIMELINES: usize = 3;
-
-/// What broke, and how to see it again.
-pub fn failures(results: &[Entry]) {
-    let mut broken: Vec<(&str, &super::Failure)> = results
-        .iter()
-        .filter_map(|(name, _, r)| r.failure.as_ref().map(|f| (name.as_str(), f)))
-        .collect();
-    // Who asks for one check wants to see what it is about.
-    if let [(name, _, result)] = results {
-        broken.extend(result.example.as_ref().map(|f| (name.as_str(), f)));
-    }
-    for (at, (name, failure)) in broken.iter().enumerate() {
-        if at < TIMELINES {
-            emit(&format!("\n{name}:\n{}", failure.timeline.trim_end()));
-        }
-        if let Some(replay) = &failure.replay {
-            emit(&format!("see it again: shootdown check --replay {replay}"));
-        }
+/// How a promise was broken, and how to see it again.
+pub fn failure(failure: &Failure) {
+    emit(failure.timeline.trim_end());
+    if let Some(replay) = &failure.replay {
+        emit(&format!("see it again: shootdown check --replay {replay}"));
     }
 }
 
@@ -194,15 +173,29 @@ impl Tally {
     #[must_use]
     pub fn of(results: &[Entry]) -> Self {
         let mut tally = Self::default();
-        for (_, _, r) in results {
-            match r.verdict {
-                Verdict::Pass => tally.passed += 1,
-                Verdict::Fail => tally.failed += 1,
-                Verdict::Unknown => tally.unknown += 1,
-                Verdict::Skipped => tally.skipped += 1,
-            }
-        }
+        results.iter().for_each(|(_, _, r)| tally.count(r.verdict));
         tally
+    }
+
+    /// Counts one more.
+    pub fn count(&mut self, verdict: Verdict) {
+        match verdict {
+            Verdict::Pass => self.passed += 1,
+            Verdict::Fail => self.failed += 1,
+            Verdict::Unknown => self.unknown += 1,
+            Verdict::Skipped => self.skipped += 1,
+        }
+    }
+
+    /// What is to be said of all of them together.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self { failed: 1.., .. } => Verdict::Fail,
+            Self { unknown: 1.., .. } => Verdict::Unknown,
+            Self { passed: 0, skipped: 1.., .. } => Verdict::Skipped,
+            _ => Verdict::Pass,
+        }
     }
 
     /// Whether everything asked for held.

@@ -9,11 +9,13 @@ use super::Shared;
 use super::automatic::AutomaticArgs;
 use crate::LabError;
 use crate::check::adversary::Adversary;
+use crate::check::groups::Groups;
 use crate::check::report::{self, Entry, Lines, Tally};
+use crate::check::runner::Timed;
 use crate::check::select::select;
 use crate::check::soak::Limit;
 use crate::check::steps::{self, Chosen};
-use crate::check::{self, Check, Kind, Settings, runner};
+use crate::check::{self, Check, CheckResult, Failure, Kind, Settings, Verdict, runner};
 use crate::names::{Contestant, Named};
 use crate::output::{Format, emit};
 use crate::progress::Progress;
@@ -25,9 +27,10 @@ use crate::progress::Progress;
         Without names the default set runs, a few minutes on two cores. A name is a kind (litmus, zoo, \
         mutants, random, exhaustive, soak), a check, the beginning of a check's name, or a pattern \
         with * and ?; `shootdown list checks` shows them all.\n\n\
-        Each check prints one line: what was observed (and what was expected, where that differs), and \
-        how much was looked at. A check that stopped at a limit says UNKNOWN and counts as failed; so \
-        does one that never saw what it has to see.",
+        Each kind prints one line when its checks are done; then each check that failed is shown whole, \
+        with what was observed, the shortest schedule that does it and a code that shows it again. With \
+        -v, or where one check is asked for, each check prints a line. A check that stopped at a limit \
+        says UNKNOWN and counts as failed; so does one that never saw what it has to see.",
     after_long_help = "Examples:\n  \
         shootdown check                            the default set\n  \
         shootdown check zoo                        every historical bug, found and not found\n  \
@@ -35,6 +38,7 @@ use crate::progress::Progress;
         shootdown check random --seed 7 --format json\n  \
         shootdown check random --mutant no-wait    see it fail\n  \
         shootdown check soak --hours 8\n  \
+        shootdown check mutants --seeds 20         how many schedules each mutant takes to kill\n  \
         shootdown check mutants --automatic        a sample of mutants that nobody wrote\n  \
         shootdown check --coverage                 what of the libraries no hunt runs\n\n\
         Exit codes: 0 everything asked for held, 1 something did not, 2 bad input."
@@ -47,6 +51,15 @@ pub struct CheckArgs {
     /// Schedules a check tries, where it tries a number of them.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: Option<u64>,
+
+    /// Hunts each mutant under so many seeds, and prints how many schedules it took to kill it. More than a tenth of those
+    /// that are tried fail it [default: one seed, however many it takes].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: Option<u64>,
+
+    /// A line for each check, and not only for each kind.
+    #[arg(short, long)]
+    pub verbose: bool,
 
     /// Checks that run side by side [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -119,7 +132,11 @@ impl CheckArgs {
         if settings.soak.is_some() && !chosen.iter().any(|c| c.kind() == Kind::Soak) {
             return Err(LabError::bad("--hours and --steps are for `shootdown check soak`"));
         }
-        conclude(&run(&chosen, &settings, shared.format), shared.format)
+        if self.seeds.is_some() && !chosen.iter().any(|c| c.kind() == Kind::Mutant) {
+            return Err(LabError::bad("--seeds is for `shootdown check mutants`"));
+        }
+        let verbose = self.verbose || self.seeds.is_some();
+        conclude(&run(&chosen, &settings, shared.format, verbose), shared.format)
     }
 
     fn automatic(&self, shared: &Shared) -> Result<(), LabError> {
@@ -141,6 +158,7 @@ impl CheckArgs {
         Ok(Settings {
             seed: shared.seed,
             runs: self.runs,
+            seeds: self.seeds,
             threads: self.threads.map_or_else(cores, usize::from),
             policy,
             adversary: Adversary::new(self.powers.as_deref(), &self.without)?,
@@ -162,7 +180,7 @@ impl CheckArgs {
     }
 }
 
-/// Runs the tests of a folder.
+/// Runs the tests of a folder: the verdict on each is what is asked for.
 fn directory(folder: &Path, format: Format) -> Result<(), LabError> {
     let (results, times): (Vec<Entry>, Vec<Duration>) =
         check::litmus::directory(folder)?.into_iter().unzip();
@@ -191,7 +209,7 @@ fn replay(all: &[Box<dyn Check>], code: &str, format: Format) -> Result<(), LabE
         }
     }
     match &entry[0].2 {
-        r if r.verdict == check::Verdict::Pass => Ok(()),
+        r if r.verdict == Verdict::Pass => Ok(()),
         r => Err(LabError::broken(r.observed.clone())),
     }
 }
@@ -200,23 +218,75 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Runs the checks, showing each result as it comes.
-fn run(checks: &[&dyn Check], settings: &Settings, format: Format) -> Vec<Entry> {
+/// What is printed of results as they come: a line for each, or for each group; and what broke, at the end.
+struct Shown {
+    lines: Lines,
+    groups: Groups,
+    verbose: bool,
+    /// Who asks for one check wants to see what it is about.
+    alone: bool,
+    /// What is shown at the end: of each check that did not hold what is said of it, and how it broke.
+    broken: Vec<(String, Option<Failure>)>,
+}
+
+impl Shown {
+    fn new<'a>(
+        names: impl ExactSizeIterator<Item = &'a str>,
+        kinds: impl Iterator<Item = Kind>,
+        verbose: bool,
+    ) -> Self {
+        let alone = names.len() == 1;
+        let (lines, groups) = (Lines::of(names), Groups::new(kinds));
+        Self { lines, groups, verbose: verbose || alone, alone, broken: Vec::new() }
+    }
+
+    /// A result has come, so long after the beginning. What is printed now.
+    fn add(&mut self, name: &str, timed: Timed, elapsed: Duration) -> Option<String> {
+        let line = self.lines.line(name, &timed);
+        let group = self.groups.add(&timed.result, elapsed);
+        let CheckResult { verdict, failure, example, .. } = timed.result;
+        let held = matches!(verdict, Verdict::Pass | Verdict::Skipped);
+        if !held && !self.verbose {
+            self.broken.push((line.clone(), failure));
+        } else if failure.is_some() {
+            self.broken.push((format!("{name}:"), failure));
+        }
+        if self.alone && example.is_some() {
+            self.broken.push((format!("{name}:"), example));
+        }
+        if self.verbose { Some(line) } else { group }
+    }
+
+    /// All that broke, whole.
+    fn failures(&self) {
+        for (said, failure) in &self.broken {
+            emit(&format!("\n{said}"));
+            if let Some(failure) = failure {
+                report::failure(failure);
+            }
+        }
+    }
+}
+
+/// Runs the checks, showing results as they come.
+fn run(checks: &[&dyn Check], settings: &Settings, format: Format, verbose: bool) -> Vec<Entry> {
     let begun = Instant::now();
-    let lines = Lines::new(checks);
+    let (names, kinds) = (checks.iter().map(|c| c.name()), checks.iter().map(|c| c.kind()));
+    let mut shown = Shown::new(names, kinds, verbose);
     let progress = Progress::new("check", checks.len() as u64);
     let mut results = Vec::new();
     runner::run(checks, settings, &progress, |check, timed| {
-        if format == Format::Table {
-            progress.aside(|| emit(&lines.line(check.name(), &timed)));
+        results.push((check.name().to_owned(), check.kind().name(), timed.result.clone()));
+        let line = shown.add(check.name(), timed, begun.elapsed());
+        if let (Some(line), Format::Table) = (line, format) {
+            progress.aside(|| emit(&line));
         }
-        results.push((check.name().to_owned(), check.kind().name(), timed.result));
     });
     drop(progress);
     match format {
         Format::Json => emit(&report::json(&results)),
         Format::Table => {
-            report::failures(&results);
+            shown.failures();
             if let Some(words) = check::mutants::summary(&results) {
                 emit(&format!("\n{words}"));
             }
@@ -235,7 +305,7 @@ fn conclude(results: &[Entry], format: Format) -> Result<(), LabError> {
     }
     if format == Format::Json {
         // Standard output holds one document; who watches the terminal learns it here.
-        for (name, _, r) in results.iter().filter(|(_, _, r)| r.verdict != check::Verdict::Pass) {
+        for (name, _, r) in results.iter().filter(|(_, _, r)| r.verdict != Verdict::Pass) {
             eprintln!(
                 "{} {name}: expected {}, observed {}",
                 r.verdict.word(),

@@ -103,6 +103,18 @@ pub const ALL: &[DeviceScene] = {
             ],
         ),
         scene(
+            "dma-idle",
+            "what a CPU owes that is idle is settled by the timers of another",
+            "policy=strict-ish pinned=on denials=1; map a, unmap a |; | poll, settle",
+            &[M::IdleOwingSkipped],
+        ),
+        scene(
+            "dma-promoted",
+            "two ranges are unmapped, for which the unit is told to forget the domain, one of two",
+            "policy=strict-ish entries=4 domains=2 promotes=on denials=1; map a, map c, unmap a, map a | unmap a; | use c",
+            &[M::PromotedWrongDomain],
+        ),
+        scene(
             "dma-cells",
             "two CPUs unmap, and one of them flushes for both",
             "policy=strict-ish; map a, unmap a; map b, flush",

@@ -58,6 +58,32 @@ fn a_mutant_that_is_killed_says_where_and_shows_how() {
 }
 
 #[test]
+fn seeds_say_how_many_schedules_a_kill_takes() {
+    let settings = Settings { seeds: Some(3), ..Settings::default() };
+    let result = Missing::new(Mutant::NoWait.into()).run(&settings, &Progress::new("test", 1));
+    assert_eq!(result.verdict, Verdict::Pass, "{}", result.observed);
+    assert!(result.observed.contains(" schedules (median of 3 seeds), "), "{}", result.observed);
+    let mut kill = Kill::default();
+    [5, 1, 9, 3].into_iter().for_each(|schedules| kill.takes(schedules));
+    assert_eq!(kill.to_string(), "5 schedules (median of 4 seeds), 9 at most");
+}
+
+#[test]
+fn a_kill_that_takes_more_than_a_tenth_of_the_schedules_fails() {
+    let scene = scenes::all().find(|s| s.name == "taken").unwrap();
+    let short: &Scene = Box::leak(Box::new(Scene { runs: 9, ..*scene }));
+    let missing = in_scene(Mutant::NoWait, short);
+    let hunted = |seeds| {
+        let settings = Settings { runs: Some(100), seeds, ..Settings::default() };
+        missing.run(&settings, &Progress::new("test", 1))
+    };
+    assert_eq!(hunted(None).verdict, Verdict::Pass, "nobody has asked");
+    let result = hunted(Some(1));
+    assert_eq!(result.verdict, Verdict::Fail);
+    assert!(result.observed.contains(" schedules (more than 0); "), "{}", result.observed);
+}
+
+#[test]
 fn a_survivor_fails_and_says_whether_its_step_was_reached() {
     let scene = |name| scenes::all().find(|s| s.name == name).unwrap();
     let vain = run(&in_scene(Mutant::TreeReadOnce, scene("names")), 3);
@@ -123,11 +149,17 @@ fn the_summary_counts_and_names_survivors() {
         entry(Mutant::NoAck, Verdict::Fail),
         entry(Mutant::TreeForwardsNothing, Verdict::Pass),
         entry(Mutant::OwedRelaxed, Verdict::Pass),
+        (
+            "mutants/no-local-work".to_owned(),
+            Kind::Mutant.name(),
+            CheckResult::new("", "killed in `x`: after 99 schedules (more than 1)", Verdict::Fail),
+        ),
     ];
     assert_eq!(
         summary(&results).unwrap(),
-        "mutants: 2 of 3 killed, 1 of them by the model checker; 1 argued to be equivalent\n\
-         survivor: no-ack (respond.rs: catch_up): The responder catches up and does not say so."
+        "mutants: 2 of 4 killed, 1 of them by the model checker; 1 argued to be equivalent\n\
+         survivor: no-ack (respond.rs: catch_up): The responder catches up and does not say so.\n\
+         killed late: no-local-work (flush/tell.rs: local_work): The initiator does no local work."
     );
     assert_eq!(summary(&[]), None);
 }

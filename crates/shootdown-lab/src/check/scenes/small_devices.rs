@@ -207,8 +207,15 @@ mod tests {
             ("dma-detach", &[Library(M::DomainMistaken)]),
             ("dma-move", &[Library(M::DomainMistaken)]),
             ("dma-absence", &[Library(M::PresenceNotTold), Kernel(Mistake::AbsenceDenied)]),
-            ("dma-promoted", &[Library(M::WaitSkipped), Library(M::SubmittedTrusted)]),
-            ("dma-idle", &[Library(M::TimerForgets)]),
+            (
+                "dma-promoted",
+                &[
+                    Library(M::WaitSkipped),
+                    Library(M::SubmittedTrusted),
+                    Library(M::PromotedWrongDomain),
+                ],
+            ),
+            ("dma-idle", &[Library(M::TimerForgets), Library(M::IdleOwingSkipped)]),
             ("dma-lines", &[Kernel(Mistake::NotWrittenBack)]),
             ("dma-large", &[Library(M::StrictDoesNotWait)]),
             ("dma-undone", &[Library(M::UndoneNotNoted)]),

@@ -4,7 +4,7 @@ use shootdown::accessed::{Accessed, AccessedPolicy, tick};
 use shootdown::mutant::Mutant::*;
 use shootdown::{Platform, Policy};
 
-use crate::check::mutants::kit::{deep_idle, enter, enter_now, honours, tree, user};
+use crate::check::mutants::kit::{deep_idle, enter, enter_now, honours, meet, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -51,10 +51,12 @@ fn ticks(cpu: u8) {
 fn joins(cpu: u8) {
     port::come_online();
     if cpu == 0 {
+        meet(2);
         return tree(0).age(0);
     }
     enter(0);
     user();
+    meet(2);
     deep_idle();
     enter(0);
     user();

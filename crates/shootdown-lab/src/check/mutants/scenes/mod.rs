@@ -8,6 +8,7 @@ mod flush;
 mod handlers;
 mod later;
 mod moving;
+mod newest;
 mod owed;
 mod presence;
 mod reclaim;
@@ -27,6 +28,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         switch::SCENES,
         flush::SCENES,
         owed::SCENES,
+        newest::SCENES,
         reclaim::SCENES,
         calls::SCENES,
         trees::SCENES,

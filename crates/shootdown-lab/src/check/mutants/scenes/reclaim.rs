@@ -175,10 +175,10 @@ fn clears_for_batch(unlock: fn()) {
     }
 }
 
-/// And flushes in vain.
+/// And flushes in vain: with interrupts off nobody is waited for.
 fn clears_in_vain(unlock: fn()) {
     let _ = tree(0).take(0);
-    let _ = tree(0).space.flush(&Rig::pin(), page(0));
+    let _ = hw::without_irqs(|| tree(0).space.flush(&Rig::pin(), page(0)));
     unlock();
 }
 
@@ -218,6 +218,7 @@ pub static SCENES: &[Scene] = &[
         BatchPaysNothing,
         BatchPaysFirstOnly,
         PaymentAsksNobody,
+        PullWaitsFirst,
     ]),
     Scene::new("batch-push", "the same with posted requests", 3, batch)
         .rules(policy(&Policy::LINUX_5_13))
@@ -236,7 +237,6 @@ pub static SCENES: &[Scene] = &[
         .rules(NOTES)
         .kills(&[PaymentRelaxed, PaymentSeenRelaxed]),
     Scene::new("found-failed", "a flush failed before somebody finds the entry", 3, found_failed)
-        .rules(Rules { gives_up: true, ..Rules::USUAL })
         .kills(&[FailedFlushForgotten]),
     Scene::new("nested", "a gather with nothing in it, beside another", 3, nested).kills(&[
         GatherNotCounted,

@@ -1,5 +1,7 @@
 //! Switches, lazy mode, slots, split tables, and the end of spaces.
 
+use std::ptr::NonNull;
+
 use shootdown::facts::SplitTables;
 use shootdown::mutant::Mutant::*;
 use shootdown::policy::Leave;
@@ -253,6 +255,33 @@ fn retire_leaving(cpu: u8) {
     deep_idle();
 }
 
+/// As [`retire_leaving`], and the space's memory is given back.
+fn retire_gone(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        retire(0).expect("CPU 0 may wait");
+        let (at, len) = memory();
+        hw::given_back(at, len);
+        return;
+    }
+    enter(0);
+    lazy();
+    meet(2);
+    deep_idle();
+}
+
+fn given_back_one_day() {
+    let (at, len) = memory();
+    hw::is_given_back(at, len);
+}
+
+/// Where the first space is.
+fn memory() -> (NonNull<u8>, usize) {
+    let space = tree(0).space;
+    (NonNull::from(space).cast(), size_of_val(space))
+}
+
 fn retire_own(_: u8) {
     port::come_online();
     enter(0);
@@ -305,6 +334,18 @@ fn split_back(cpu: u8) {
     meet(2);
     enter(0);
     user();
+    user();
+}
+
+/// A CPU owes the invalidation of the user halves of two spaces.
+fn split_two(_: u8) {
+    port::come_online();
+    enter(0);
+    user();
+    tree(0).unmap(0).expect("nobody else is there");
+    enter(1);
+    user();
+    enter(0);
     user();
 }
 
@@ -402,6 +443,9 @@ pub static SCENES: &[Scene] = &[
         .kills(&[RetireIgnoresLazy]),
     Scene::new("retire-leaving", "a space ends that a CPU is leaving", 2, retire_leaving)
         .kills(&[RetireIgnoresSwitching]),
+    Scene::new("retire-gone", "a space is given back that a CPU is leaving", 2, retire_gone)
+        .setup(given_back_one_day)
+        .kills(&[LeaveSetFirst]),
     Scene::new("retire-own", "a CPU ends the space it has loaded lazily", 1, retire_own)
         .kills(&[RetireIgnoresItself]),
     Scene::new("retire-active", "a space in use is not ended", 2, retire_active)
@@ -429,6 +473,9 @@ pub static SCENES: &[Scene] = &[
     Scene::new("split-back", "split tables, a CPU comes back to a changed space", 2, split_back)
         .rules(split(&SPLIT_FAR, &NO_LOG))
         .kills(&[SwitchOwesNothing]),
+    Scene::new("split-two", "split tables, two of which the way out invalidates", 1, split_two)
+        .rules(split(&SPLIT_FAR, &Policy::SHOOTDOWN))
+        .kills(&[ReturnClearsAll]),
     Scene::new("split-kernel", "split tables, a kernel page is taken away", 2, split_kernel)
         .rules(split(&SPLIT_NEAR, &Policy::SHOOTDOWN))
         .kills(&[KernelOwesNothing, OtherTagsForgotten]),

@@ -22,6 +22,8 @@ struct World {
     roots: [TableId; SPACES],
     /// Which space each CPU runs, and under which tag. Invisible to the adversary.
     runs: [Cell<Option<(usize, Tag)>>; 2],
+    /// Of which space each CPU has the tables loaded. Invisible too.
+    loaded: [Cell<Option<usize>>; 2],
     /// The tag of space 0 while it is pinned.
     pinned: Cell<Option<Tag>>,
 }
@@ -57,6 +59,7 @@ fn setup(cpus: u32) {
         spaces: std::array::from_fn(|_| SpaceTag::new()),
         roots,
         runs: [const { Cell::new(None) }; 2],
+        loaded: [const { Cell::new(None) }; 2],
         pinned: Cell::new(None),
     })));
     hw::publish();
@@ -69,7 +72,13 @@ fn broken(what: String) -> ! {
 /// Switches to a space, runs it, and looks whether the two CPUs agree on who has which tag.
 fn run(space: usize) {
     let (w, cpu) = (world(), hw::this_cpu());
-    let done = w.tags.activate(cpu, &w.spaces[space], &w.cpus[..], hw::relax);
+    let fresh = || {
+        // Whoever gives a space a fresh tag may go on to free tables of it.
+        if w.loaded[1 - cpu.index()].get() == Some(space) {
+            broken(format!("space {space} gets a fresh tag, and its tables are loaded"));
+        }
+    };
+    let done = w.tags.activate_fresh(cpu, &w.spaces[space], &w.cpus[..], hw::relax, fresh);
     w.runs[cpu.index()].set(Some((space, done.tag)));
     if let Some((theirs, tag)) = w.runs[1 - cpu.index()].get()
         && (theirs == space) != (tag == done.tag)
@@ -88,6 +97,7 @@ fn run(space: usize) {
         hw::sync();
     }
     hw::load_root(w.roots[space], done.tag, true);
+    w.loaded[cpu.index()].set(Some(space));
     w.cpus[cpu.index()].loaded();
     hw::user_code();
 }
@@ -121,6 +131,19 @@ fn stays(cpu: u8) {
     run_all(&[1, 3]);
 }
 
+/// CPU 1 leaves a space while that gets a fresh tag.
+fn leaves(cpu: u8) {
+    if cpu == 0 {
+        run(2);
+        meet(2);
+        run_all(&[3, 0]);
+        return;
+    }
+    run_all(&[1, 0]);
+    meet(2);
+    run(1);
+}
+
 /// CPU 1 runs under no tag while generations begin.
 fn idles(cpu: u8) {
     if cpu == 0 {
@@ -144,6 +167,7 @@ fn idle() {
     let w = world();
     hw::load_kernel(w.roots[0]);
     w.runs[1].set(None);
+    w.loaded[1].set(None);
     w.cpus[1].deactivate();
 }
 
@@ -181,6 +205,9 @@ pub static SCENES: &[Scene] = &[
     Scene::new("tags-stay", "a CPU stays in a space while generations begin", 2, stays)
         .setup(setup_two)
         .kills(&[ReservedForgotten, ReservedNotRenewed]),
+    Scene::new("tags-leave", "a CPU leaves a space while that gets a fresh tag", 2, leaves)
+        .setup(setup_two)
+        .kills(&[LoadingSetLate]),
     Scene::new("tags-idle", "a CPU runs under no tag while generations begin", 2, idles)
         .setup(setup_two)
         .kills(&[FastPathIgnoresFlush]),

@@ -20,6 +20,8 @@ const fn numbers(numbers: [u32; 8]) -> Rules {
 const GROUP: Rules = numbers([0, 1, 2, 3, 4, 5, 6, 7]);
 /// Of two groups of one word.
 const WORD: Rules = numbers([0, 1, 17, 2, 18, 3, 19, 4]);
+/// Of the first and the last group of a word.
+const ENDS: Rules = numbers([0, 1, 49, 2, 50, 3, 51, 4]);
 /// Of two words.
 const WORDS: Rules = numbers([0, 1, 65, 2, 66, 3, 67, 4]);
 
@@ -150,7 +152,15 @@ pub static SCENES: &[Scene] = &[
     ]),
     Scene::new("tree-groups", "a large call to two groups, one of two CPUs, twice", 4, three_twice)
         .rules(WORD)
-        .kills(&[TreeWordNotReset, TreeWordRelaxed]),
+        .kills(&[TreeWordNotReset, TreeWordRelaxed, TreeGroupResetLate]),
+    Scene::new(
+        "tree-last-group",
+        "a large call to the first and the last group of a word, twice",
+        3,
+        twice,
+    )
+    .rules(ENDS)
+    .kills(&[TreeLastGroupUncounted]),
     Scene::new("tree-words", "a large call to two words, twice", 3, twice)
         .rules(WORDS)
         .kills(&[TreeWaitsForLastWord]),
