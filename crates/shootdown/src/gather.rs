@@ -228,7 +228,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
             return Some(Request::space());
         }
         let own = own?;
-        let pays = !self.space.is_owing() || self.space.pays_all(own);
+        let pays = !self.space.is_owing(0) || self.space.pays_all(own);
         Some(if pays { own } else { Request { what: What::Space, ..own } })
     }
 
@@ -266,7 +266,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let space = self.space;
         let pays =
-            || space.is_owing().then_some(Request { what: What::Space, freed_tables: false });
+            || space.is_owing(0).then_some(Request { what: What::Space, freed_tables: false });
         let ticket = match self.request(pin).or_else(pays) {
             None => None,
             Some(request) => match space.begin_flush(pin, request) {
@@ -334,13 +334,8 @@ impl<P: Platform, K> Deferred<'_, P, K> {
 
 impl<P: Platform, K> Drop for Deferred<'_, P, K> {
     fn drop(&mut self) {
-        if let Some(ticket) = &self.ticket {
-            ticket.abandon();
-        }
+        let done = self.ticket.take().is_none(); // dropped, it leaves its change owed
         self.space.debts.close();
-        debug_assert!(
-            self.ticket.is_none(),
-            "a deferred gather was dropped before it was done; its items leak"
-        );
+        debug_assert!(done, "a deferred gather was dropped before it was done; its items leak");
     }
 }

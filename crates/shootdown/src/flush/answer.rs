@@ -12,10 +12,13 @@ use crate::space::AddressSpace;
 use crate::sync::{Ordering, prefetch};
 use crate::tree::{GROUP, READ_AHEAD};
 
-/// A flush that was begun and must be waited for.
+/// A flush that was begun and must be waited for. Dropped before it is done, it leaves its change
+/// [owed](AddressSpace::pay_owed).
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    pub(super) change: Change<'a, P>,
+    /// Until all have answered. Dropped with the ticket before that, it is owed.
+    pub(super) change: Option<Change<'a, P>>,
+    pub(super) generation: Generation,
     pub(super) waiting: CpuSetOf<P>,
 }
 
@@ -162,28 +165,19 @@ impl<P: Platform> Ticket<'_, P> {
     /// The generation the change was given.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.change.hint.generation
-    }
-
-    /// Nobody will ask again: the flush is owed.
-    pub(crate) fn abandon(&self) {
-        let Change { space, request, hint, .. } = self.change;
-        if request.freed_tables {
-            space.owe_tables(hint.generation);
-        }
-        space.owe(hint.generation);
+        self.generation
     }
 
     /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
     #[must_use]
     pub fn poll(&mut self) -> bool {
-        let Change { space, request, hint, .. } = self.change;
+        let Some(Change { space, request, hint, .. }) = &self.change else { return true };
+        let (id, generation, freed_tables) =
+            (space.id().get(), hint.generation, request.freed_tables);
         let waiting = self.waiting;
         for cpu in waiting.iter() {
-            let done = P::slot(cpu).is_none_or(|s| {
-                is_done(s, space.id().get(), hint.generation, request.freed_tables)
-                    || mark_late::<P>(cpu)
-            });
+            let done = P::slot(cpu)
+                .is_none_or(|s| is_done(s, id, generation, freed_tables) || mark_late::<P>(cpu));
             if !done {
                 return false;
             }
@@ -195,17 +189,14 @@ impl<P: Platform> Ticket<'_, P> {
 
     /// Everyone has.
     fn answered(&mut self) {
-        let Change { space, request, hint, .. } = self.change;
-        let looks_again = core::mem::take(&mut self.change.looks_again);
-        if !looks_again && !space.is_owing() {
-            return;
-        }
+        let Some(change) = self.change.take() else { return };
         let pin = P::pin();
         let me = PerCpu::<P>::here(&pin);
-        if looks_again {
-            space.after_asking(&pin, me, request, hint.generation);
+        let space = change.space;
+        if change.looks_again {
+            space.after_asking(&pin, me, change.request, change.generation());
         }
-        space.paid_by(me, self.change);
+        space.completed_by(me, change);
     }
 
     /// Waits until everyone has.
@@ -216,9 +207,8 @@ impl<P: Platform> Ticket<'_, P> {
         if !serve::may_wait(PerCpu::<P>::here(pin)) {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
-        let waiting = self.waiting;
-        let Change { space, request, hint, .. } = self.change;
-        match space.wait_for_answers(pin, hint.generation, request.freed_tables, &waiting) {
+        let Some(Change { space, request, .. }) = &self.change else { return Ok(()) };
+        match space.wait_for_answers(pin, self.generation, request.freed_tables, &self.waiting) {
             Ok(()) => {
                 self.answered();
                 Ok(())

@@ -179,8 +179,8 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
 }
 
 /// Step 6 alone, for a change that nobody else is told of now.
-pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: Change<'_, P>) {
-    local_work(cpu, me, &[change]);
+pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: &Change<'_, P>) {
+    local_work(cpu, me, core::slice::from_ref(change));
 }
 
 pub(super) fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {

@@ -91,6 +91,22 @@ const SMALL: &[Small] = &[
         quick: true,
     },
     Small {
+        name: "exhaustive/begun",
+        line: "a page is unmapped by a flush that was begun, and another CPU finds it unmapped",
+        text: "; begin a0; switch a | unmap a0, user",
+        memory: Memory::Weak,
+        witnesses: &["stale-elsewhere", "pending-flush-seen"],
+        quick: true,
+    },
+    Small {
+        name: "exhaustive/abandoned",
+        line: "the same, and the flush is given up",
+        text: "; abandon a0; switch a | unmap a0, user",
+        memory: Memory::Sc,
+        witnesses: &["stale-elsewhere", "pending-flush-seen", "ticket-dropped"],
+        quick: true,
+    },
+    Small {
         name: "exhaustive/switch",
         line: "a page is unmapped while another CPU comes to its space (D1)",
         text: "tags=on; switch a | unmap a0; switch a, leave | switch a, user",

@@ -174,7 +174,7 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
         38 => Op::Migrate(at),
         39 => Op::Tick,
         40 => Op::Age(at),
-        _ => n.of(&[
+        _ => match n.of(&[
             Op::Walk(at),
             Op::Peek(at.space),
             Op::Track(at),
@@ -185,6 +185,9 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
             Op::FreeTableAfter(at),
             Op::PinTag(at.space),
             Op::UnpinTag(at.space),
-        ]),
+        ]) {
+            Op::Ticket(at) => n.of(&[Op::Ticket(at), Op::Begin(at), Op::Abandon(at)]),
+            op => op,
+        },
     }
 }

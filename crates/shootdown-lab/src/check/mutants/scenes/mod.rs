@@ -9,6 +9,7 @@ mod handlers;
 mod later;
 mod moving;
 mod owed;
+mod pending;
 mod presence;
 mod reclaim;
 mod switch;
@@ -27,6 +28,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         switch::SCENES,
         flush::SCENES,
         owed::SCENES,
+        pending::SCENES,
         reclaim::SCENES,
         calls::SCENES,
         trees::SCENES,
