@@ -83,6 +83,8 @@ impl core::error::Error for KickError {}
 ///    descheduled too. What the calling CPU wrote before is visible to walks of those CPUs then, and their accesses
 ///    through those translations are visible to the caller.
 ///
+/// 8. Nothing here unwinds: others may be waiting for what comes after.
+///
 /// [`Of`]: crate::paravirt::Of
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The proof that code stays on its CPU; usually a guard that disables preemption.
@@ -117,8 +119,7 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
 
     /// One turn of every wait loop. The place for a pause instruction and for a deadline. The library
     /// serves other CPUs' requests around it. It may sleep until the cache line that this CPU loaded last
-    /// is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a masked one. It does not
-    /// unwind.
+    /// is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a masked one.
     ///
     /// # Errors
     /// [`Stalled`] to give up the wait; what is owed is handed back to the caller inside the error.

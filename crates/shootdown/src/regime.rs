@@ -57,6 +57,7 @@ pub enum Invalidate {
 /// 6. Walks through a root come after every load that this CPU made before `load` (x86: always; Arm: a
 ///    barrier before the root register's write).
 /// 7. `invalidate` honours a tag that is not loaded.
+/// 8. Nothing here unwinds: a CPU may have acknowledged what it is about to forget.
 pub unsafe trait Regime: 'static {
     /// What identifies a tree of page tables to the walker (a physical address, usually).
     type Root: Copy + Send + Sync + 'static;

@@ -247,6 +247,12 @@ impl<P: Platform> Begun<'_, P> {
     /// Waits until every target has acknowledged, or, when the platform gives up, until those that have
     /// begun have.
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
+        let done = self.wait_for_all(pin);
+        core::mem::forget(self);
+        done
+    }
+
+    fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
         let system = P::system();
         let call = &system.trees[self.index];
         let acks = call.acks.as_ref();
@@ -283,6 +289,15 @@ impl<P: Platform> Begun<'_, P> {
                 Err(CallError::Stalled(cpu))
             }
         }
+    }
+}
+
+/// Something unwinds past a large call in flight, as past one that was [posted](crate::call).
+#[cfg(not(loom))]
+impl<P: Platform> Drop for Begun<'_, P> {
+    fn drop(&mut self) {
+        self.take_back();
+        let _ = self.wait_for_all(&P::pin());
     }
 }
 

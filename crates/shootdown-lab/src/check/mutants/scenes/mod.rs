@@ -15,6 +15,7 @@ mod reclaim;
 mod switch;
 mod tags;
 mod trees;
+mod unwind;
 
 use shootdown::sync::Ordering;
 use shootdown_machine::hunt::hw;
@@ -32,6 +33,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         reclaim::SCENES,
         calls::SCENES,
         trees::SCENES,
+        unwind::SCENES,
         handlers::SCENES,
         tags::SCENES,
         elide::SCENES,
