@@ -170,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut started = self.find(pin, me, &mut change, Counted::Now);
         if let Some(last) = started.issued {
             broadcast::complete::<P>(last);
-            started.targets = self.completed(pin, me);
+            started.targets = self.completed(pin, me, &mut change);
         }
         (change, started)
     }
@@ -185,7 +185,16 @@ impl<P: Platform> AddressSpace<P> {
             self.log.record(generation, step);
         }
         let hint = Hint { generation, step };
-        Change { space: self, request, hint, changes: 1, looks_again: false, by_name: false }
+        let answer = generation.0;
+        Change {
+            space: self,
+            request,
+            hint,
+            answer,
+            changes: 1,
+            looks_again: false,
+            by_name: false,
+        }
     }
 
     /// Steps 3 and 4.
@@ -277,7 +286,7 @@ impl<P: Platform> AddressSpace<P> {
                     state.uses(id) != Uses::Shared
                 }
                 View::Active => {
-                    let answered = || is_done(state, id, generation, freed_tables);
+                    let answered = || is_done(state, id, generation.0, freed_tables);
                     let behind = !overtaken || !answered();
                     if !behind {
                         me.stats.avoided_current.inc();

@@ -119,15 +119,17 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Current;
     }
-    let policy = P::policy();
-    let want = space.generation();
     if broadcast {
-        // Hardware has invalidated here; to have been interrupted is all that was missing.
-        // ORDERING: Release, with the Acquire in `flush::answer::is_done`
-        me.shared.acked.store(want.0, Ordering::Release);
+        // Hardware invalidates here. Where it says too early that it has, to have been interrupted is all that is missing.
+        if P::Regime::facts().errata.completes_early {
+            // ORDERING: Release, with the Acquire in `flush::answer::is_done`; E2 in `flush::broadcast`
+            me.shared.acked.store(space.completions(), Ordering::Release);
+        }
         ack();
         return Response::Current;
     }
+    let policy = P::policy();
+    let want = space.generation();
     if want == have {
         ack();
         return Response::Current;

@@ -67,6 +67,8 @@ struct Cold {
     stale: AtomicU64,
     /// Looks in a row that found nobody else flushing the space.
     alone: AtomicU32,
+    /// Broadcasts for the space that were said to be complete, where that is said too early.
+    completions: AtomicU64,
 }
 
 /// Why a space could not be retired.
@@ -148,6 +150,7 @@ impl<P: Platform> AddressSpace<P> {
                 retired: AtomicBool::new(false),
                 stale: AtomicU64::new(0),
                 alone: AtomicU32::new(0),
+                completions: AtomicU64::new(0),
             },
         }
     }
@@ -256,6 +259,18 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     const TRIM_AFTER: u64 = 64;
+
+    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were in the kernel since.
+    pub(crate) fn count_completion(&self) -> u64 {
+        // ORDERING: E2, with the Acquire in `completions`
+        self.cold.completions.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// How many broadcasts for the space were said to be complete, where that is counted.
+    pub(crate) fn completions(&self) -> u64 {
+        // ORDERING: E2, with the Release in `count_completion`
+        self.cold.completions.load(Ordering::Acquire)
+    }
 
     /// Notes whether a look found nobody else flushing the space; says whether it was so `enough` times in a row. A hint:
     /// looks at the same time may be lost.

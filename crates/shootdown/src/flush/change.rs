@@ -16,6 +16,9 @@ pub(crate) struct Change<'a, P: Platform> {
     pub request: Request,
     /// What CPUs are told.
     pub hint: Hint,
+    /// What a CPU has acknowledged when it has answered: the generation; or the number of a broadcast that is said to be
+    /// complete too early ([`broadcast`](super::broadcast)).
+    pub answer: u64,
     /// How many counted changes it stands for. None: it is somebody else's, and is being paid for.
     pub changes: u64,
     /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
@@ -37,6 +40,7 @@ impl<P: Platform> Change<'_, P> {
             _ => newer.request,
         };
         self.hint.generation = newer.hint.generation;
+        self.answer = newer.answer;
         self.hint.step = self.request.step(P::Regime::facts().ceiling);
         self.changes += core::mem::take(&mut newer.changes);
     }

@@ -54,8 +54,10 @@ impl<P: Platform> AddressSpace<P> {
         let step = log.and_then(|log| log.as_slice().first().copied());
         let step = step.filter(|step| !step.freed_tables).unwrap_or(whole);
         let hint = Hint { generation: owed, step };
-        let mut change =
-            [Change { space: self, request, hint, changes: 0, looks_again: false, by_name: false }];
+        let (space, answer, changes) = (self, owed.0, 0);
+        let change =
+            Change { space, request, hint, answer, changes, looks_again: false, by_name: false };
+        let mut change = [change];
         pay_together(pin, me, &mut change, Spare::Nobody)?;
         let [change] = change;
         if !change.by_name && self.pays_all(change.request) {
@@ -162,8 +164,9 @@ pub(crate) fn pay_together<P: Platform>(
     }
     if let Some(last) = last {
         broadcast::complete::<P>(last);
-        for Change { space, .. } in changes.iter() {
-            targets = union::<P>(&targets, &space.completed(pin, me));
+        for change in changes.iter_mut() {
+            let space = change.space;
+            targets = union::<P>(&targets, &space.completed(pin, me, change));
         }
     }
     let spared =

@@ -99,6 +99,16 @@ const ALL: &[Elsewhere] = &[
     },
     Elsewhere {
         file: "loom_tlbi.rs",
+        test: "who_was_interrupted_elsewhere_has_answered",
+        kills: &[SwitchAcknowledgesNothing],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "an_interrupt_answers_for_what_was_complete_before",
+        kills: &[KickAnswersAhead],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
         test: "a_kernel_page_is_gone_everywhere",
         kills: &[KernelCompletionTrusted],
     },

@@ -107,6 +107,14 @@ const SMALL: &[Small] = &[
         quick: true,
     },
     Small {
+        name: "exhaustive/completes-early",
+        line: "a page is unmapped by a broadcast that is said to be complete too early, while another CPU leaves and comes back",
+        text: "arch=arm wide=2 spaces=2 broadcast=always completes=early; switch a | unmap a0; switch a | switch b, switch a, user",
+        memory: Memory::Sc,
+        witnesses: &["invalidation-broadcast"],
+        quick: true,
+    },
+    Small {
         name: "exhaustive/switch",
         line: "a page is unmapped while another CPU comes to its space (D1)",
         text: "tags=on; switch a | unmap a0; switch a, leave | switch a, user",

@@ -47,6 +47,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `numbers` | the library's numbers of the CPUs | up to 8 different ones below 4096, after commas |
+/// | `completes` | hardware that broadcasts is said to complete early: CPUs are interrupted too | `early`, `late` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
 /// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +92,8 @@ pub struct Config {
     pub nmi: bool,
     /// The library's numbers of the CPUs.
     pub numbers: [u16; MAX_CPUS],
+    /// Broadcasts are declared to complete early.
+    pub completes_early: bool,
     /// The port works around defects of the hardware.
     pub defects: bool,
     /// The kernel's broken step.
@@ -170,6 +173,7 @@ impl Default for Config {
             guest: Guest::Off,
             nmi: false,
             numbers: Self::NEAR,
+            completes_early: false,
             defects: false,
             mutant: None,
         }
@@ -263,7 +267,7 @@ impl Config {
             errata: Errata {
                 repeat_sync: false,
                 survives_once: false,
-                completes_early: false,
+                completes_early: self.completes_early,
                 page_spares_globals: false,
             },
             ..Facts::X86_64_MINIMUM
@@ -390,6 +394,13 @@ impl Config {
             }
             "nmi" => self.nmi = switch()?,
             "numbers" => self.numbers = numbers(value)?,
+            "completes" => {
+                self.completes_early = match value {
+                    "early" => true,
+                    "late" => false,
+                    _ => return Err(format!("`completes` is early or late, not `{value}`")),
+                }
+            }
             "defects" => self.defects = switch()?,
             "mutant" => {
                 let mutant = KernelMutant::from_name(value);
@@ -507,6 +518,7 @@ impl fmt::Display for Config {
         say(self.nmi, "nmi", &"on")?;
         let numbers = self.numbers.map(|n| n.to_string()).join(",");
         say(self.numbers != plain.numbers, "numbers", &numbers)?;
+        say(self.completes_early, "completes", &"early")?;
         say(self.defects, "defects", &"on")?;
         if let Some(mutant) = self.mutant {
             say(true, "mutant", &mutant.name())?;
