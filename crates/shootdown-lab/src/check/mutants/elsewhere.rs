@@ -93,6 +93,11 @@ const ALL: &[Elsewhere] = &[
         kills: &[TreeForwardsByAbsent],
     },
     Elsewhere {
+        file: "loom_tree.rs",
+        test: "a_kick_is_not_left_to_a_cpu_that_has_just_come_online",
+        kills: &[TreeForwardsByCountedOut],
+    },
+    Elsewhere {
         file: "loom_tlbi.rs",
         test: "what_hardware_does_not_do_is_done_again",
         kills: &[EarlyCompletionTrusted],
