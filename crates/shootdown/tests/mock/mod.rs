@@ -435,6 +435,18 @@ pub fn access(page: u64) -> Option<u64> {
     })
 }
 
+/// What this CPU reads at a kernel page, which all tables map alike: through its TLB, or by a walk that fills it.
+pub fn access_kernel(page: u64) -> Option<u64> {
+    with_hw(|hw| {
+        if let Some(frame) = hw.tlb.get(&(hw.tag.0, page)) {
+            return Some(*frame);
+        }
+        let frame = *world().tables.borrow().get(&(0, page))?;
+        hw.tlb.insert((hw.tag.0, page), frame);
+        Some(frame)
+    })
+}
+
 /// Switches a CPU to a space.
 pub fn switch(cpu: u32, space: &'static AddressSpace<Mock>) -> shootdown::Switched {
     // SAFETY: the space is leaked, and one thread plays all CPUs, so nothing interrupts.

@@ -107,6 +107,14 @@ const SMALL: &[Small] = &[
         quick: true,
     },
     Small {
+        name: "exhaustive/kernel-kept",
+        line: "split tables: a kernel page goes that a CPU has cached of the kernel's own tables too, to which it returns",
+        text: "tags=on split=on kernel=1 keeps=on; kernel-page 0; kernel, switch a | leave, kernel",
+        memory: Memory::Sc,
+        witnesses: &[],
+        quick: true,
+    },
+    Small {
         name: "exhaustive/completes-early",
         line: "a page is unmapped by a broadcast that is said to be complete too early, while another CPU leaves and comes back",
         text: "arch=arm wide=2 spaces=2 broadcast=always completes=early; switch a | unmap a0; switch a | switch b, switch a, user",

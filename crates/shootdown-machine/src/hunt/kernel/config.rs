@@ -48,6 +48,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `numbers` | the library's numbers of the CPUs | up to 8 different ones below 4096, after commas |
 /// | `completes` | hardware that broadcasts is said to complete early: CPUs are interrupted too | `early`, `late` |
+/// | `keeps` | what is cached of the kernel's own tables stays when they are loaded again | `on`, `off` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
 /// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +95,8 @@ pub struct Config {
     pub numbers: [u16; MAX_CPUS],
     /// Broadcasts are declared to complete early.
     pub completes_early: bool,
+    /// Loading the kernel's own tables keeps what is cached of them.
+    pub keeps: bool,
     /// The port works around defects of the hardware.
     pub defects: bool,
     /// The kernel's broken step.
@@ -174,6 +177,7 @@ impl Default for Config {
             nmi: false,
             numbers: Self::NEAR,
             completes_early: false,
+            keeps: false,
             defects: false,
             mutant: None,
         }
@@ -401,6 +405,7 @@ impl Config {
                     _ => return Err(format!("`completes` is early or late, not `{value}`")),
                 }
             }
+            "keeps" => self.keeps = switch()?,
             "defects" => self.defects = switch()?,
             "mutant" => {
                 let mutant = KernelMutant::from_name(value);
@@ -425,6 +430,9 @@ impl Config {
         }
         if self.invlpgb != 0 && (self.broadcast || !self.tags) {
             return Err("`invlpgb` needs tags=on, and no other broadcast".to_owned());
+        }
+        if self.keeps && self.wide == 0 && !self.tags {
+            return Err("`keeps` needs tags".to_owned());
         }
         if self.wide != 0 && self.numbers != Self::NEAR {
             return Err("`wide` tags are for CPUs that are numbered from 0".to_owned());
@@ -519,6 +527,7 @@ impl fmt::Display for Config {
         let numbers = self.numbers.map(|n| n.to_string()).join(",");
         say(self.numbers != plain.numbers, "numbers", &numbers)?;
         say(self.completes_early, "completes", &"early")?;
+        say(self.keeps, "keeps", &"on")?;
         say(self.defects, "defects", &"on")?;
         if let Some(mutant) = self.mutant {
             say(true, "mutant", &mutant.name())?;

@@ -39,7 +39,8 @@ impl Program {
     #[must_use]
     pub fn random(seed: u64, size: usize) -> Self {
         let mut numbers = Numbers(seed);
-        let config = config(&mut numbers);
+        let mut config = config(&mut numbers);
+        config.keeps = config.tags && seed >> 12 & 1 == 1;
         Self::by_chance(&mut numbers, config, size)
     }
 
