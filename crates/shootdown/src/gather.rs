@@ -18,7 +18,9 @@
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is done.
 //! I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be flushed yet; when it
 //! is finished, they are. I3: a gather that is dropped leaks its items rather than freeing them early (and says so in
-//! debug builds), and what it should have flushed is owed.
+//! debug builds), and what it should have flushed is owed. One that is forgotten (`mem::forget`) counts as open for good, as
+//! nobody can tell it from one that may yet change entries: every later one of the space flushes all of it
+//! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};

@@ -21,7 +21,8 @@
 //! - **Paid** is the newest generation for which, and for all before, every CPU has answered. The space owes while *owed*
 //!   is above it, and nothing is pending when it is the space's generation.
 //!
-//! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another.
+//! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and gathers that are
+//! forgotten can't be so many that none seems open.
 //!
 //! # Why a newer flush pays
 //! A flush of generation *g* that returned has the answer of every CPU that it makes no access through entries older
@@ -59,13 +60,13 @@
 //! | W8 *done* read, then the generation | Acquire | W7; the table lock | who finds the entry changed reads a generation that includes it; all that were done were counted before it. The other order takes one that was counted and done in between for one that was not |
 
 use crate::ids::Generation;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What is pending in a space, beside its generation. On a line of its own, which switches do not read.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Debts {
-    gathers: AtomicU32,
+    gathers: AtomicU64,
     done: AtomicU64,
     owed: AtomicU64,
     paid: AtomicU64,
@@ -74,7 +75,7 @@ pub(crate) struct Debts {
 impl Debts {
     pub fn new() -> Self {
         Self {
-            gathers: AtomicU32::new(0),
+            gathers: AtomicU64::new(0),
             done: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             paid: AtomicU64::new(0),
@@ -94,7 +95,7 @@ impl Debts {
     }
 
     /// Are gathers open besides so many of the caller's own?
-    pub fn others_are_open(&self, own: u32) -> bool {
+    pub fn others_are_open(&self, own: u64) -> bool {
         // ORDERING: W3
         self.gathers.load(Ordering::Acquire) > own
     }

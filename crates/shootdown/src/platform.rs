@@ -1,8 +1,8 @@
 //! The kernel's half of the seam.
 //!
 //! A port implements [`Platform`] once: a type without data that names the kernel's own means. The
-//! library never touches the interrupt flag, never allocates, keeps no global state of its own and
-//! takes no lock; what it needs it asks for here.
+//! library never touches the interrupt flag, never allocates, and keeps no global state of its own; it takes no lock but
+//! those inside the allocators of machine-wide tags that a port makes for it. What it needs it asks for here.
 
 use core::fmt;
 

@@ -266,7 +266,8 @@ pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
 /// A kick has come: asks for the lines that catching up will read, and for the one that answers, so that
 /// they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
-    if P::policy().delivery != Delivery::Pull {
+    // Between two spaces, one of which it names still, this CPU may have left that one's set, and its owner may have freed it.
+    if P::policy().delivery != Delivery::Pull || is_switching(me) {
         return;
     }
     if let Some(space) = me.space() {

@@ -77,7 +77,7 @@ struct Cold {
 pub enum RetireError {
     /// This CPU still runs in the space; switch it away first.
     Loaded(CpuId),
-    /// Lazy CPUs must be asked to leave, and the caller can't wait.
+    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller can't wait.
     WouldWait,
     /// A lazy CPU did not leave in time.
     Stalled,
@@ -93,7 +93,9 @@ impl fmt::Display for RetireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
-            Self::WouldWait => f.write_str("lazy CPUs must leave, and this context can't wait"),
+            Self::WouldWait => f.write_str(
+                "CPUs must leave, or finish a switch, and this context can't wait; retire from task context",
+            ),
             Self::Kick(e) => e.fmt(f),
             Self::Stalled => {
                 f.write_str("a lazy CPU did not leave in time; keep the space and retry")
@@ -323,6 +325,9 @@ impl<P: Platform> AddressSpace<P> {
                         break;
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
+                    View::Switching if !serve::may_wait(PerCpu::<P>::here(pin)) => {
+                        return Err(RetireError::WouldWait);
+                    }
                     View::Switching => {
                         serve::wait_turn::<P>(pin, &mut turn)
                             .map_err(|Stalled| RetireError::Stalled)?;

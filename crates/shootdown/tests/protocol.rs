@@ -731,3 +731,21 @@ fn every_invalidation_is_counted_as_none_local_or_broadcast() {
     assert_eq!(counts(), (1, 1, 1));
     assert_eq!(world().kicked.get(), 0, "nobody is interrupted");
 }
+
+#[test]
+fn a_retire_that_may_not_wait_does_not_wait_for_a_switch() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let (space, next) = (new_space(), new_space());
+    switch(1, space);
+    *world().during_load.borrow_mut() = Some(Box::new(move || {
+        on_cpu(0, |pin| {
+            world().may_wait.set(false);
+            assert_eq!(space.retire(pin), Err(RetireError::WouldWait));
+            world().may_wait.set(true);
+            world().patience.set(3);
+            assert_eq!(space.retire(pin), Err(RetireError::Stalled), "a task waits");
+        });
+    }));
+    switch(1, next);
+    space.retire(&here()).unwrap();
+}

@@ -74,7 +74,7 @@ fn reach_all<P: Platform>(
     // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
     fence(Ordering::SeqCst);
     let mut targets = P::system().online();
-    if current::strategy::<P>().is_some() {
+    if current::reaches_everyone::<P>() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
         sandwich::invalidate::<P>(what, Reach::Broadcast);
         sandwich::sync_everywhere::<P>(what);

@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// As [`Self::pay_owed`], by someone who has so many gathers open.
-    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u32) -> Result<(), FlushError> {
+    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u64) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
         let nested = self.nests(me, own);
         if nested || self.owed_tables().is_some() {
@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Are other gathers open? Then a flush of everything is called for.
-    pub(crate) fn nests(&self, me: &PerCpu<P>, own: u32) -> bool {
+    pub(crate) fn nests(&self, me: &PerCpu<P>, own: u64) -> bool {
         let nested = self.debts.others_are_open(own);
         if nested {
             me.stats.escalated_gathers.inc();

@@ -7,6 +7,7 @@ mod elide;
 mod flush;
 mod handlers;
 mod later;
+mod leaving;
 mod moving;
 mod owed;
 mod pending;
@@ -27,6 +28,7 @@ use super::scene::Scene;
 pub fn all() -> impl Iterator<Item = &'static Scene> {
     [
         switch::SCENES,
+        leaving::SCENES,
         flush::SCENES,
         owed::SCENES,
         pending::SCENES,
