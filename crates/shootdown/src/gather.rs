@@ -313,6 +313,7 @@ impl<P: Platform, K> Deferred<'_, P, K> {
     ///
     /// # Errors
     /// The error and the same again.
+    #[allow(clippy::result_large_err)] // no allocation, and it comes back seldom
     pub fn wait(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
         match self.ticket.take().map_or(Ok(()), |ticket| ticket.wait(pin)) {
             Ok(()) => Ok(self.into_keep()),
