@@ -30,9 +30,9 @@
 //! # When something unwinds
 //! A function that is called may panic: on the initiator between the kick and the end of the wait, on a target, or on the
 //! initiator while it serves others and waits. What targets read is on the initiator's stack. So a call in flight is a value
-//! ([`Posted`], [`tree::Begun`]) whose destructor takes it back from those that have not begun and waits for the others; an
-//! [`Ack`] is fired by its destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
-//! not run goes back ([`Taken`]).
+//! (`Posted`, `tree::Begun`) whose destructor takes it back from those that have not begun and waits for the others; an
+//! `Ack` is fired by its destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
+//! not run goes back (`Taken`).
 
 use core::fmt;
 
