@@ -26,6 +26,13 @@
 //! | C4 set found empty | Acquire | C3 | |
 //!
 //! Sets larger than the policy's `tree_above` go through `tree.rs`.
+//!
+//! # When something unwinds
+//! A function that is called may panic: on the initiator between the kick and the end of the wait, on a target, or on the
+//! initiator while it serves others and waits. What targets read is on the initiator's stack. So a call in flight is a value
+//! (`Posted`, `tree::Begun`) whose destructor takes it back from those that have not begun and waits for the others; an
+//! `Ack` is fired by its destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
+//! not run goes back (`Taken`).
 
 use core::fmt;
 
@@ -69,6 +76,13 @@ impl<'a, P: Platform> Ack<'a, P> {
             }
             Some(AckTo::Tree(call, ticket)) => call.count(self.cpu, ticket),
         }
+    }
+}
+
+/// A function that unwinds has ended too.
+impl<P: Platform> Drop for Ack<'_, P> {
+    fn drop(&mut self) {
+        self.fire();
     }
 }
 
@@ -173,9 +187,13 @@ impl<P: Platform> Mailbox<P> {
     }
 
     fn post(&self, from: CpuId) {
-        let word = from.index() / WORD;
+        self.post_all(from.index() / WORD, 1 << (from.index() % WORD));
+    }
+
+    /// Posts for all CPUs of a word whose bits are set.
+    fn post_all(&self, word: usize, bits: u64) {
         // ORDERING: C1
-        self.from.words()[word].fetch_or(1 << (from.index() % WORD), Ordering::AcqRel);
+        self.from.words()[word].fetch_or(bits, Ordering::AcqRel);
         if P::Mask::words(&self.from).len() > 1 {
             // ORDERING: Release after the word, so that a set summary bit finds the word set
             self.summary.fetch_or(1 << (word % WORD), Ordering::AcqRel);
@@ -276,6 +294,12 @@ impl<P: Platform> Posted<P> {
 
     /// Waits until every target has run the function, serving others meanwhile.
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
+        let done = self.wait_for_all(pin);
+        core::mem::forget(self);
+        done
+    }
+
+    fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
         let me = PerCpu::<P>::here(pin);
         let mut stalled = None;
         let mut turn = 0;
@@ -327,6 +351,31 @@ impl<P: Platform> Posted<P> {
     }
 }
 
+/// Something unwinds past a call in flight. (Threads that the model checker leaves behind are unwound too, and can't wait.)
+#[cfg(not(loom))]
+impl<P: Platform> Drop for Posted<P> {
+    fn drop(&mut self) {
+        let pin = P::pin();
+        self.cancel(PerCpu::<P>::here(&pin));
+        let _ = self.wait_for_all(&pin);
+    }
+}
+
+/// Requests that a CPU has taken out of its mailbox. Those that it does not come to, since one unwinds, go back.
+struct Taken<'a, P: Platform> {
+    mailbox: &'a Mailbox<P>,
+    word: usize,
+    bits: u64,
+}
+
+impl<P: Platform> Drop for Taken<'_, P> {
+    fn drop(&mut self) {
+        if self.bits != 0 {
+            self.mailbox.post_all(self.word, self.bits);
+        }
+    }
+}
+
 /// Runs what others want run here; says how many functions that were.
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let words = me.mailbox.from.words();
@@ -356,11 +405,12 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
         return 0;
     }
     // ORDERING: C2
-    let mut bits = from.swap(0, Ordering::AcqRel);
+    let bits = from.swap(0, Ordering::AcqRel);
+    let mut taken = Taken { mailbox: &me.mailbox, word, bits };
     let mut served = 0;
-    while bits != 0 {
-        let bit = bits.trailing_zeros();
-        bits &= bits - 1;
+    while taken.bits != 0 {
+        let bit = taken.bits.trailing_zeros();
+        taken.bits &= taken.bits - 1;
         #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
         let initiator = CpuId((word * WORD) as u32 + bit);
         let Some(call) = P::slot(initiator).map(|s| &s.call) else {
@@ -388,7 +438,10 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
 
 /// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it while
 /// the others do. Theirs run where they are kicked or poll: usually in interrupt context, so `f` must not
-/// wait, and must not unwind. CPUs that are not online are passed over.
+/// wait, and should not unwind: it would through the handler that runs it. CPUs that are not online are passed over.
+///
+/// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others are waited for, before
+/// `call_on` unwinds.
 ///
 /// # Errors
 /// See [`CallError`].

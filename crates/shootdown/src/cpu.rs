@@ -290,7 +290,8 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn space(&self) -> Option<&AddressSpace<P>> {
         let space = self.private.space.load(Ordering::Relaxed);
         // SAFETY: non-null only while the space is loaded here (`switch::switch_to` to
-        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`).
+        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On its way out of a space
+        // the CPU asks before it leaves the set, and a handler does not ask then (`respond::is_switching`).
         unsafe { space.as_ref() }
     }
 

@@ -30,6 +30,7 @@
 
 mod answer;
 mod broadcast;
+mod change;
 mod everywhere;
 mod owed;
 mod paravirt;
@@ -38,9 +39,11 @@ mod request;
 mod shared;
 mod tell;
 
+use core::slice;
+
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
-use crate::ids::{CpuId, Generation};
+use crate::ids::CpuId;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::{Delivery, Lazy, Leave};
 use crate::range_log::Step;
@@ -58,47 +61,10 @@ use tell::{local_work, tell, tell_and_wait};
 pub(crate) use tell::here;
 
 pub use answer::Ticket;
+pub(crate) use change::Change;
 pub use everywhere::{flush_everything, flush_kernel};
 pub(crate) use owed::{Spare, pay_together};
 pub use request::{FlushError, Flushed, Request, What};
-
-/// A change that was counted.
-pub(crate) struct Change<'a, P: Platform> {
-    pub space: &'a AddressSpace<P>,
-    /// What hardware that reaches every CPU is told.
-    pub request: Request,
-    /// What CPUs are told.
-    pub hint: Hint,
-    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
-    pub looks_again: bool,
-    /// A hypervisor made CPUs forget this change alone.
-    pub by_name: bool,
-}
-
-impl<P: Platform> Clone for Change<'_, P> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<P: Platform> Copy for Change<'_, P> {}
-
-impl<P: Platform> Change<'_, P> {
-    /// The generation that it was given.
-    pub fn generation(&self) -> Generation {
-        self.hint.generation
-    }
-
-    /// Becomes one change with a newer one of the same space.
-    pub fn join(&mut self, newer: &Self) {
-        self.request = match (self.request.what, newer.request.what) {
-            (What::Pages(before), What::Pages(range)) => Request::pages(before.merge(&range)),
-            _ => newer.request,
-        };
-        self.hint.generation = newer.hint.generation;
-        self.hint.step = self.request.step(P::Regime::facts().ceiling);
-    }
-}
 
 /// When was a change counted?
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -131,7 +97,9 @@ impl<P: Platform> AddressSpace<P> {
     /// `Ok`, no CPU starts an access through the old entries any more, and, with `freed_tables`, no
     /// walker reaches the freed tables.
     ///
-    /// The tables are changed before the call. Any other flush of the space may run at the same time.
+    /// The tables are changed before the call, and the lock that protects them is held until it returns; who lets go of
+    /// it before begins a [gather](crate::gather) first, or the flush by [`begin_flush`](Self::begin_flush) (until the
+    /// change is counted nobody else could know that it is pending). Any other flush of the space may run at the same time.
     ///
     /// # Errors
     /// See [`FlushError`].
@@ -145,36 +113,23 @@ impl<P: Platform> AddressSpace<P> {
         let owed = self.owed_tables();
         let whole = owed.is_some();
         let request = if whole { Request::space() } else { request };
-        // What comes to be owed while this flush runs is left to another: no look at a line that others have by then.
-        let owing = self.is_owing();
         let (change, started) = self.start(pin, me, request);
-        let (Started { targets, trim, .. }, Change { hint, looks_again, .. }) = (started, change);
-        let done = tell_and_wait(pin, me, &[change], targets, trim);
+        let Started { targets, trim, .. } = started;
+        let done = tell_and_wait(pin, me, slice::from_ref(&change), targets, trim);
         request.count(me);
-        match done {
-            Ok(interrupted) => {
-                if looks_again {
-                    self.after_asking(pin, me, request, hint.generation);
-                }
-                owed.into_iter().for_each(|owed| self.paid_tables(owed));
-                if owing {
-                    self.paid_by(me, change);
-                }
-                Ok(Flushed { generation: hint.generation, interrupted })
-            }
-            Err(e) => {
-                // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush does it.
-                if request.freed_tables || looks_again {
-                    self.owe_tables(hint.generation);
-                }
-                self.owe(hint.generation);
-                Err(e)
-            }
+        let interrupted = done?; // `change` is dropped: it is owed
+        let generation = change.generation();
+        if change.looks_again {
+            self.after_asking(pin, me, request, generation);
         }
+        owed.into_iter().for_each(|owed| self.paid_tables(owed));
+        self.completed_by(me, change);
+        Ok(Flushed { generation, interrupted })
     }
 
     /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local work
-    /// is done, and the ticket says when they have answered.
+    /// is done, and the ticket says when they have answered. Until then the change is [pending](Self::is_pending); when
+    /// the ticket is dropped before, it is [owed](Self::pay_owed).
     ///
     /// # Errors
     /// [`FlushError::Kick`] when a CPU could not be interrupted.
@@ -183,21 +138,24 @@ impl<P: Platform> AddressSpace<P> {
         let whole = self.owed_tables().is_some();
         let request = if whole { Request::space() } else { request };
         let (change, started) = self.start(pin, me, request);
-        let (Started { targets, .. }, Change { hint, looks_again, .. }) = (started, change);
+        let Started { targets, .. } = started;
         if targets.is_empty() {
             me.stats.flushes_local.inc();
         } else {
             me.stats.flushes_remote.inc();
         }
         let told = tell(me, &targets);
-        local_work(pin.cpu(), me, &[change]);
+        local_work(pin.cpu(), me, slice::from_ref(&change));
         request.count(me);
-        let owes = request.freed_tables || looks_again;
-        if told.is_err() && owes {
-            self.owe_tables(hint.generation);
-        }
-        told.inspect_err(|_| self.owe(hint.generation))?;
-        Ok(Ticket { change, waiting: targets })
+        told?; // `change` is dropped: it is owed
+        let generation = change.generation();
+        let change = if targets.is_empty() && !change.looks_again {
+            self.completed_by(me, change);
+            None
+        } else {
+            Some(change)
+        };
+        Ok(Ticket { change, generation, waiting: targets })
     }
 
     /// Steps 1 to 4 of the path.
@@ -212,7 +170,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut started = self.find(pin, me, &mut change, Counted::Now);
         if let Some(last) = started.issued {
             broadcast::complete::<P>(last);
-            started.targets = self.completed(pin, me);
+            started.targets = self.completed(pin, me, &mut change);
         }
         (change, started)
     }
@@ -227,7 +185,16 @@ impl<P: Platform> AddressSpace<P> {
             self.log.record(generation, step);
         }
         let hint = Hint { generation, step };
-        Change { space: self, request, hint, looks_again: false, by_name: false }
+        let answer = generation.0;
+        Change {
+            space: self,
+            request,
+            hint,
+            answer,
+            changes: 1,
+            looks_again: false,
+            by_name: false,
+        }
     }
 
     /// Steps 3 and 4.
@@ -319,7 +286,7 @@ impl<P: Platform> AddressSpace<P> {
                     state.uses(id) != Uses::Shared
                 }
                 View::Active => {
-                    let answered = || is_done(state, id, generation, freed_tables);
+                    let answered = || is_done(state, id, generation.0, freed_tables);
                     let behind = !overtaken || !answered();
                     if !behind {
                         me.stats.avoided_current.inc();

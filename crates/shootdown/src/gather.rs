@@ -18,7 +18,9 @@
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is done.
 //! I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be flushed yet; when it
 //! is finished, they are. I3: a gather that is dropped leaks its items rather than freeing them early (and says so in
-//! debug builds), and what it should have flushed is owed.
+//! debug builds), and what it should have flushed is owed. One that is forgotten (`mem::forget`) counts as open for good, as
+//! nobody can tell it from one that may yet change entries: every later one of the space flushes all of it
+//! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
 use core::fmt;
 use core::mem::{ManuallyDrop, MaybeUninit};
@@ -228,7 +230,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
             return Some(Request::space());
         }
         let own = own?;
-        let pays = !self.space.is_owing() || self.space.pays_all(own);
+        let pays = !self.space.is_owing(0) || self.space.pays_all(own);
         Some(if pays { own } else { Request { what: What::Space, ..own } })
     }
 
@@ -266,7 +268,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let space = self.space;
         let pays =
-            || space.is_owing().then_some(Request { what: What::Space, freed_tables: false });
+            || space.is_owing(0).then_some(Request { what: What::Space, freed_tables: false });
         let ticket = match self.request(pin).or_else(pays) {
             None => None,
             Some(request) => match space.begin_flush(pin, request) {
@@ -311,6 +313,7 @@ impl<P: Platform, K> Deferred<'_, P, K> {
     ///
     /// # Errors
     /// The error and the same again.
+    #[allow(clippy::result_large_err)] // no allocation, and it comes back seldom
     pub fn wait(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
         match self.ticket.take().map_or(Ok(()), |ticket| ticket.wait(pin)) {
             Ok(()) => Ok(self.into_keep()),
@@ -334,13 +337,8 @@ impl<P: Platform, K> Deferred<'_, P, K> {
 
 impl<P: Platform, K> Drop for Deferred<'_, P, K> {
     fn drop(&mut self) {
-        if let Some(ticket) = &self.ticket {
-            ticket.abandon();
-        }
+        let done = self.ticket.take().is_none(); // dropped, it leaves its change owed
         self.space.debts.close();
-        debug_assert!(
-            self.ticket.is_none(),
-            "a deferred gather was dropped before it was done; its items leak"
-        );
+        debug_assert!(done, "a deferred gather was dropped before it was done; its items leak");
     }
 }

@@ -77,6 +77,11 @@ impl fmt::Display for Generation {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tag(pub u16);
 
+impl Tag {
+    /// What the kernel's own tables are loaded under ([`Regime::load_kernel`](crate::Regime::load_kernel)).
+    pub const KERNEL: Self = Self(0);
+}
+
 /// The size of the translations an operation steps over: never larger than the smallest leaf that was
 /// mapped in the range, as one step invalidates one translation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -247,8 +247,9 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         }
         self.holds = true;
         let change = self.space.put_off(range);
+        crate::flush::here(pin.cpu(), me, &change);
         match &mut self.debt {
-            Some(debt) => debt.join(&change),
+            Some(debt) => debt.join(change),
             None => {
                 self.debt = Some(change);
                 self.since = now;
@@ -256,7 +257,6 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         }
         self.pages += pages;
         self.note(range);
-        crate::flush::here(pin.cpu(), me, change);
         me.stats.lazily_owed.inc();
         Ok(())
     }
@@ -278,7 +278,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         if self.pages + pages > max_pages {
             return Some(Why::Full);
         }
-        let own = self.debt.map(|debt| debt.generation());
+        let own = self.debt.as_ref().map_or(0, |debt| debt.changes);
         let pending = self.space.owes_besides(own);
         pending.then_some(Why::Pending)
     }
@@ -325,9 +325,10 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     pub fn poll(&mut self, pin: &P::Pin, now: u64) -> Result<Option<K>, FlushError> {
         let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
         let is_old = now.saturating_sub(self.since) > max_age;
-        let paid = match self.debt {
-            Some(debt) if !is_old => self.is_paid(pin, &debt),
-            _ => self.pay(pin, Need::Bound)?,
+        let paid = if is_old || self.debt.is_none() {
+            self.pay(pin, Need::Bound)?
+        } else {
+            self.is_paid(pin)
         };
         Ok((paid && self.holds).then(|| self.take()))
     }
@@ -348,8 +349,9 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     }
 
     /// Has somebody else paid?
-    fn is_paid(&mut self, pin: &P::Pin, debt: &Change<'a, P>) -> bool {
-        let paid = self.space.has_paid(debt.generation());
+    fn is_paid(&mut self, pin: &P::Pin) -> bool {
+        let debt = self.debt.as_ref();
+        let paid = debt.is_some_and(|debt| self.space.has_paid(debt.generation()));
         if paid {
             PerCpu::<P>::here(pin).stats.lazily_unasked.inc();
             self.settled();
@@ -357,21 +359,22 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         paid
     }
 
+    /// Every CPU has answered.
     fn settled(&mut self) {
-        self.debt = None;
+        self.debt.take().map(Change::complete);
         self.pages = 0;
         while self.ranges.pop().is_some() {}
     }
 
     /// Says whether all is paid.
     fn pay(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
-        let Some(debt) = self.debt else { return Ok(true) };
-        if self.is_paid(pin, &debt) {
+        if self.is_paid(pin) {
             return Ok(true);
         }
+        let Some(debt) = &mut self.debt else { return Ok(true) };
         let me = PerCpu::<P>::here(pin);
         let spare = if need == Need::Bound { Spare::Quiet } else { Spare::Current };
-        let paid = pay_together(pin, me, &mut [debt], spare)?;
+        let paid = pay_together(pin, me, core::slice::from_mut(debt), spare)?;
         if paid.spared != 0 {
             return Ok(false);
         }

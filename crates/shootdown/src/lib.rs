@@ -5,7 +5,9 @@
 //! that keep TLB entries over context switches, lazy mode, shootdowns that interrupt only who must be and
 //! overlap local with remote work, and gathers that hand memory back only when it is safe.
 //!
-//! It is `no_std`, allocates nothing, takes no lock, and keeps no global state. A port gives it two
+//! It is `no_std`, allocates nothing, and keeps no global state. It takes no lock, with one exception: allocators of
+//! machine-wide tags ([`tags::generations`], [`tags::broadcast`]) have a test-and-set lock each, which a switch to a space
+//! without a current tag takes with interrupts off, for one search of the tags. A port gives it two
 //! things: the kernel's means ([`Platform`]: stay on a CPU, find a CPU's state, raise an interrupt) and
 //! the hardware's ([`Regime`]: load a root under a tag, invalidate).
 //!

@@ -1,36 +1,51 @@
-//! What a space owes: entries that were cleared, while CPUs may still use what they cached of them.
+//! What is pending in a space: entries that were changed, while CPUs may still use what they cached of them.
 //!
 //! # The problem
 //! Between the change of an entry and the end of its flush, the tables promise what the TLBs do not keep. That is so
-//! for a moment in every [gather](crate::gather), for long in a [batch](crate::reclaim), and until somebody tries
-//! again after a flush that failed. Who comes to such an entry, finds it cleared already and has nothing to flush
-//! of its own, must not go on as if nobody could use the page any more.
+//! for a moment in every flush and every [gather](crate::gather), for as long as it takes with a
+//! [ticket](crate::flush::Ticket), for long in a [batch](crate::reclaim), and until somebody tries again after a flush
+//! that failed. Who comes to such an entry, finds it changed already and has nothing to flush of its own, must not go on
+//! as if nobody could use the page any more.
 //!
 //! # The protocol
 //! - **Open gathers** are counted: [`Debts::open`] before the entries change, or under the table lock with them;
 //!   [`Debts::close`] when their flush is over. Who ends a gather while others are open flushes everything, since it can't
 //!   know what those have cleared.
-//! - **Owed** is the generation of the newest change whose flush was put off or has failed. It is counted, so that who
-//!   looks at the generation on its way to the space catches up by itself. Those who have the space in use have to be told.
-//! - **Paid** is the newest generation for which every CPU has answered. The space owes while *owed* is above it. Both only
-//!   grow, and are 64 bits wide: one can't be mistaken for another.
+//! - **Counted changes** are those of the space's generation, all of them. Each has a value that stands for it
+//!   ([`Change`](crate::flush::Change)), in a flush, a ticket, a batch or a lazy unmapping.
+//! - **Done** counts the changes whose value is gone, in whatever order. As long as it is less than the generation, a
+//!   change is *in flight*.
+//! - **Owed** is the generation of the newest change whose value was dropped before every CPU had answered. It is counted,
+//!   so that who looks at the generation on its way to the space catches up by itself. Those who have the space in use
+//!   have to be told.
+//! - **Paid** is the newest generation for which, and for all before, every CPU has answered. The space owes while *owed*
+//!   is above it, and nothing is pending when it is the space's generation.
+//!
+//! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and gathers that are
+//! forgotten can't be so many that none seems open.
 //!
 //! # Why a newer flush pays
 //! A flush of generation *g* that returned has the answer of every CPU that it makes no access through entries older
 //! than *g* (I1 of [`flush`](crate::flush)), whatever each of them had missed: an answer is a generation, and covers all
 //! below. That is all that a payment for a change *o* < *g* could have asked, tables aside, and those have a word of their
 //! own. Where hardware removes entries itself, by name, on every CPU, no CPU catches up with a generation: there only a
-//! flush of the whole space pays, and any other leaves the space owing. (Then somebody pays twice; nobody never.)
+//! flush of the whole space pays for others; any other pays for itself, by *done*, or by *paid* if it comes next there. If
+//! it does neither, somebody pays twice; no change is left unpaid.
 //!
 //! # Why anybody may pay
 //! D1 (see [`switch`](crate::switch)) pairs the fence of a CPU that comes to the space with a fence after the count. The
-//! payer has not counted; it has seen the entry cleared under the table lock, hence the count, and fences then. A CPU that
-//! it does not see on its way has its own fence later, and sees what came before the payer's: the count.
+//! payer has not counted; it has seen the entry changed under the table lock, hence the count, and fences then. A CPU that
+//! it does not see on its way has its own fence later, and sees what came before the payer's: the count. So a payer for
+//! a change in flight asks for the generation that it reads, and does not wait for whoever counted it.
 //!
 //! # When it escalates in vain
-//! The count names a space, no range: two gathers of different ranges that overlap in time both flush all, although each
-//! could have flushed its own. A gather also does when another one has opened since and cleared nothing yet. Keep gathers
-//! short, and begin one when the lock is held.
+//! The count of gathers names a space, no range: two gathers of different ranges that overlap in time both flush all,
+//! although each could have flushed its own. A gather also does when another one has opened since and cleared nothing yet.
+//! Keep gathers short, and begin one when the lock is held. Where hardware removes entries by name, a gather that ends while
+//! another change is in flight flushes the whole space too.
+//!
+//! A value that is forgotten (`mem::forget`) is never done. What it stands for is paid for by the next who relies on it,
+//! and *paid* then says so. A gather that is forgotten counts as open for good: every later one flushes all.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -38,25 +53,33 @@
 //! | W1 a gather opens | Relaxed | the table lock | who finds the entry cleared finds the gather open |
 //! | W2 a gather closes | Release | W3 | its flush, or the debt that it leaves, comes first |
 //! | W3 is another gather open? | Acquire | W2 | |
-//! | W4 *owed* raised | Relaxed | the table lock; W2 | who finds the entry cleared finds it owed, or the gather open |
+//! | W4 *owed* raised | Relaxed | W7 | it comes before the change is done; until then the change is in flight |
 //! | W5 *paid* raised | Release | W6 | every CPU has answered before |
 //! | W6 *paid* read | Acquire | W5 | who relies on a payment relies on those answers |
+//! | W7 *done* raised | Release | W8 | every CPU has answered, or *owed* was raised, before |
+//! | W8 *done* read, then the generation | Acquire | W7; the table lock | who finds the entry changed reads a generation that includes it; all that were done were counted before it. The other order takes one that was counted and done in between for one that was not |
 
 use crate::ids::Generation;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// What a space owes. On a line of its own, which switches do not read.
+/// What is pending in a space, beside its generation. On a line of its own, which switches do not read.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Debts {
-    gathers: AtomicU32,
+    gathers: AtomicU64,
+    done: AtomicU64,
     owed: AtomicU64,
     paid: AtomicU64,
 }
 
 impl Debts {
     pub fn new() -> Self {
-        Self { gathers: AtomicU32::new(0), owed: AtomicU64::new(0), paid: AtomicU64::new(0) }
+        Self {
+            gathers: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            owed: AtomicU64::new(0),
+            paid: AtomicU64::new(0),
+        }
     }
 
     /// A gather begins.
@@ -65,29 +88,41 @@ impl Debts {
         self.gathers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A gather is over: its flush has returned, or what it owes is [owed](Self::owe).
+    /// A gather is over: its flush has returned, or what it leaves is [owed](Self::owe).
     pub fn close(&self) {
         // ORDERING: W2
         self.gathers.fetch_sub(1, Ordering::Release);
     }
 
     /// Are gathers open besides so many of the caller's own?
-    pub fn others_are_open(&self, own: u32) -> bool {
+    pub fn others_are_open(&self, own: u64) -> bool {
         // ORDERING: W3
         self.gathers.load(Ordering::Acquire) > own
     }
 
-    /// A change of this generation has been counted, and its flush is put off or has failed.
-    pub fn owe(&self, generation: Generation) {
+    /// So many changes, of which this is the newest, were counted, and whoever should have flushed them does not.
+    pub fn owe(&self, newest: Generation, changes: u64) {
         // ORDERING: W4
-        self.owed.fetch_max(generation.0, Ordering::Relaxed);
+        self.owed.fetch_max(newest.0, Ordering::Relaxed);
+        // ORDERING: W7
+        self.done.fetch_add(changes, Ordering::Release);
     }
 
-    /// The generation that is owed, if one is.
-    pub fn outstanding(&self) -> Option<Generation> {
+    /// The generation that must be paid for, if any must. Of the changes in flight, `own` are the caller's, who does not pay
+    /// for those. `counted` reads the space's generation.
+    pub fn outstanding(
+        &self,
+        own: u64,
+        counted: impl FnOnce() -> Generation,
+    ) -> Option<Generation> {
+        let done = self.done.load(Ordering::Acquire); // ORDERING: W8
+        let counted = counted();
         let owed = self.owed.load(Ordering::Relaxed); // ORDERING: W4
         // ORDERING: W6
         let paid = self.paid.load(Ordering::Acquire);
+        if counted.0 - done > own && counted.0 > paid {
+            return Some(counted);
+        }
         (owed > paid).then_some(Generation(owed))
     }
 
@@ -95,6 +130,29 @@ impl Debts {
     pub fn has_paid(&self, generation: Generation) -> bool {
         // ORDERING: W6
         self.paid.load(Ordering::Acquire) >= generation.0
+    }
+
+    /// Every CPU has answered for so many changes, of which this is the newest; where it `covers` them, for all that were
+    /// counted before it too. Says whether any of those may have been pending.
+    pub fn complete(&self, newest: Generation, changes: u64, covers: bool) -> bool {
+        // ORDERING: W7
+        let done = self.done.fetch_add(changes, Ordering::Release) + changes;
+        let owing = self.owed.load(Ordering::Relaxed) > self.paid.load(Ordering::Relaxed);
+        if done == newest.0 && !owing {
+            return false; // by far the most frequent: nothing else is under way
+        }
+        if covers {
+            self.pay(newest);
+        } else if changes == 1 {
+            // ORDERING: W5; the answers for those before came with the value that is replaced
+            let _ = self.paid.compare_exchange(
+                newest.0 - 1,
+                newest.0,
+                Ordering::Release,
+                Ordering::Relaxed,
+            );
+        }
+        covers
     }
 
     /// Every CPU has answered for all changes up to this generation.

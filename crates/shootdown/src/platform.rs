@@ -1,8 +1,8 @@
 //! The kernel's half of the seam.
 //!
 //! A port implements [`Platform`] once: a type without data that names the kernel's own means. The
-//! library never touches the interrupt flag, never allocates, keeps no global state of its own and
-//! takes no lock; what it needs it asks for here.
+//! library never touches the interrupt flag, never allocates, and keeps no global state of its own; it takes no lock but
+//! those inside the allocators of machine-wide tags that a port makes for it. What it needs it asks for here.
 
 use core::fmt;
 
@@ -83,6 +83,8 @@ impl core::error::Error for KickError {}
 ///    descheduled too. What the calling CPU wrote before is visible to walks of those CPUs then, and their accesses
 ///    through those translations are visible to the caller.
 ///
+/// 8. Nothing here unwinds: others may be waiting for what comes after.
+///
 /// [`Of`]: crate::paravirt::Of
 pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// The proof that code stays on its CPU; usually a guard that disables preemption.
@@ -117,8 +119,7 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
 
     /// One turn of every wait loop. The place for a pause instruction and for a deadline. The library
     /// serves other CPUs' requests around it. It may sleep until the cache line that this CPU loaded last
-    /// is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a masked one. It does not
-    /// unwind.
+    /// is written (`monitor`/`mwait`, `wfe`), if a kick ends the sleep too, even a masked one.
     ///
     /// # Errors
     /// [`Stalled`] to give up the wait; what is owed is handed back to the caller inside the error.

@@ -8,7 +8,7 @@
 //! # The protocol
 //! 1. For each mapping of a page, under the lock of its table: clear the entry, then [`Batch::unmapped`]. The
 //!    change is counted now, so that CPUs that come to the space, or catch up for another reason, need not be told
-//!    later. From now on the space [owes](AddressSpace::pay_owed).
+//!    later. From now on it is [pending](AddressSpace::is_pending).
 //! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may store to it through a
 //!    stale writable entry, and the store would be lost.
 //! 3. [`Batch::finish`]: tells, in one round of interrupts, every CPU that is behind in any of the spaces, waits for
@@ -20,8 +20,8 @@
 //!
 //! # Invariants
 //! I1: no item leaves a batch before every CPU has answered for all that was unmapped with or before it. I2: a space owes
-//! what a batch has unmapped until somebody has paid: the batch, a flush, or `pay_owed` ([`owed`](crate::AddressSpace)
-//! and the next payment see to that, also after an error). I3: nothing is told while entries are cleared; no lock is
+//! what a batch has unmapped until somebody has paid: the batch, a flush, or `pay_owed`; also after an error, and when the
+//! batch is dropped. I3: nothing is told while entries are cleared; no lock is
 //! needed to pay.
 //!
 //! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id never comes
@@ -124,7 +124,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
             self.dirty |= dirty;
             return Ok(());
         };
-        debt.join(&change);
+        debt.join(change);
         self.dirty |= dirty;
         Ok(())
     }
@@ -186,7 +186,9 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
         me.stats.owed.add(self.unmapped);
         me.stats.paid.add(debts as u64);
-        while self.debts.pop().is_some() {}
+        while let Some(debt) = self.debts.pop() {
+            debt.complete();
+        }
         (self.dirty, self.unmapped) = (false, 0);
         Ok(())
     }

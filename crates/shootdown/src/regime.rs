@@ -53,10 +53,12 @@ pub enum Invalidate {
 /// 4. Everything here may be called with interrupts off or on, and may be interrupted by itself; nothing
 ///    waits for another CPU, except `sync(Reach::Broadcast)`.
 /// 5. `load_kernel` loads a root under a tag that is none of a slot's (tag 0), and no walk through the
-///    previous root is in flight when it returns. Without tags, the previous space's entries are gone.
+///    previous root is in flight when it returns. Without tags, the previous space's entries are gone. What was cached
+///    under tag 0 may stay.
 /// 6. Walks through a root come after every load that this CPU made before `load` (x86: always; Arm: a
 ///    barrier before the root register's write).
 /// 7. `invalidate` honours a tag that is not loaded.
+/// 8. Nothing here unwinds: a CPU may have acknowledged what it is about to forget.
 pub unsafe trait Regime: 'static {
     /// What identifies a tree of page tables to the walker (a physical address, usually).
     type Root: Copy + Send + Sync + 'static;

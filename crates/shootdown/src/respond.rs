@@ -119,15 +119,17 @@ pub(crate) fn catch_up<P: Platform>(
         ack();
         return Response::Current;
     }
-    let policy = P::policy();
-    let want = space.generation();
     if broadcast {
-        // Hardware has invalidated here; to have been interrupted is all that was missing.
-        // ORDERING: Release, with the Acquire in `flush::answer::is_done`
-        me.shared.acked.store(want.0, Ordering::Release);
+        // Hardware invalidates here. Where it says too early that it has, to have been interrupted is all that is missing.
+        if P::Regime::facts().errata.completes_early {
+            // ORDERING: Release, with the Acquire in `flush::answer::is_done`; E2 in `flush::broadcast`
+            me.shared.acked.store(space.completions(), Ordering::Release);
+        }
         ack();
         return Response::Current;
     }
+    let policy = P::policy();
+    let want = space.generation();
     if want == have {
         ack();
         return Response::Current;
@@ -264,7 +266,8 @@ pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
 /// A kick has come: asks for the lines that catching up will read, and for the one that answers, so that
 /// they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
-    if P::policy().delivery != Delivery::Pull {
+    // Between two spaces, one of which it names still, this CPU may have left that one's set, and its owner may have freed it.
+    if P::policy().delivery != Delivery::Pull || is_switching(me) {
         return;
     }
     if let Some(space) = me.space() {

@@ -10,7 +10,7 @@ use crate::platform::{Pinned, Platform, Stalled};
 use crate::policy::Delivery;
 use crate::respond::{self, Response};
 use crate::space::AddressSpace;
-use crate::sync::{Ordering, compiler_fence};
+use crate::sync::{AtomicBool, Ordering, compiler_fence};
 use crate::tree;
 
 /// Is a kick answered?
@@ -127,6 +127,8 @@ fn everything<P: Platform>(
 /// Runs `work` unless this CPU is in the middle of such work already; then everything is served again
 /// when that is over, and `false` says so.
 ///
+/// When the work unwinds, this CPU is in the middle of it no more, and what was left is served next time.
+///
 /// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
 /// keep it.
 pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
@@ -135,21 +137,33 @@ pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl Fn
         again.store(true, Ordering::Relaxed);
         return false;
     }
-    serving.store(true, Ordering::Relaxed);
-    compiler_fence(Ordering::SeqCst);
+    let at_work = Serving::begin(serving);
     work();
-    loop {
-        compiler_fence(Ordering::SeqCst);
-        serving.store(false, Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        // A handler that came before the store above has set `again`; one that comes after serves by
-        // itself.
-        if !again.load(Ordering::Relaxed) {
-            return true;
-        }
+    drop(at_work);
+    // A handler that came while `serving` was set has set `again`; one that comes after serves by itself.
+    while again.load(Ordering::Relaxed) {
         again.store(false, Ordering::Relaxed);
+        let _at_work = Serving::begin(serving);
+        everything(cpu, me, Occasion::Poll);
+    }
+    true
+}
+
+/// This CPU is in the middle of serving, until the value is dropped.
+struct Serving<'a>(&'a AtomicBool);
+
+impl<'a> Serving<'a> {
+    fn begin(serving: &'a AtomicBool) -> Self {
         serving.store(true, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
-        everything(cpu, me, Occasion::Poll);
+        Self(serving)
+    }
+}
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.0.store(false, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
     }
 }

@@ -67,6 +67,8 @@ struct Cold {
     stale: AtomicU64,
     /// Looks in a row that found nobody else flushing the space.
     alone: AtomicU32,
+    /// Broadcasts for the space that were said to be complete, where that is said too early.
+    completions: AtomicU64,
 }
 
 /// Why a space could not be retired.
@@ -75,7 +77,7 @@ struct Cold {
 pub enum RetireError {
     /// This CPU still runs in the space; switch it away first.
     Loaded(CpuId),
-    /// Lazy CPUs must be asked to leave, and the caller can't wait.
+    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller can't wait.
     WouldWait,
     /// A lazy CPU did not leave in time.
     Stalled,
@@ -91,7 +93,9 @@ impl fmt::Display for RetireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
-            Self::WouldWait => f.write_str("lazy CPUs must leave, and this context can't wait"),
+            Self::WouldWait => f.write_str(
+                "CPUs must leave, or finish a switch, and this context can't wait; retire from task context",
+            ),
             Self::Kick(e) => e.fmt(f),
             Self::Stalled => {
                 f.write_str("a lazy CPU did not leave in time; keep the space and retry")
@@ -148,6 +152,7 @@ impl<P: Platform> AddressSpace<P> {
                 retired: AtomicBool::new(false),
                 stale: AtomicU64::new(0),
                 alone: AtomicU32::new(0),
+                completions: AtomicU64::new(0),
             },
         }
     }
@@ -257,6 +262,18 @@ impl<P: Platform> AddressSpace<P> {
 
     const TRIM_AFTER: u64 = 64;
 
+    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were in the kernel since.
+    pub(crate) fn count_completion(&self) -> u64 {
+        // ORDERING: E2, with the Acquire in `completions`
+        self.cold.completions.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// How many broadcasts for the space were said to be complete, where that is counted.
+    pub(crate) fn completions(&self) -> u64 {
+        // ORDERING: E2, with the Release in `count_completion`
+        self.cold.completions.load(Ordering::Acquire)
+    }
+
     /// Notes whether a look found nobody else flushing the space; says whether it was so `enough` times in a row. A hint:
     /// looks at the same time may be lost.
     pub(crate) fn note_alone(&self, alone: bool, enough: u32) -> bool {
@@ -308,6 +325,9 @@ impl<P: Platform> AddressSpace<P> {
                         break;
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
+                    View::Switching if !serve::may_wait(PerCpu::<P>::here(pin)) => {
+                        return Err(RetireError::WouldWait);
+                    }
                     View::Switching => {
                         serve::wait_turn::<P>(pin, &mut turn)
                             .map_err(|Stalled| RetireError::Stalled)?;

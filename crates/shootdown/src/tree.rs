@@ -153,6 +153,8 @@ pub(crate) struct Begun<'a, P: Platform> {
     index: usize,
     ticket: u64,
     targets: CpuSetOf<P>,
+    /// Of the targets, those that were not online, and were acknowledged for: they pass nothing on.
+    absent: CpuSetOf<P>,
 }
 
 /// Writes a large call down; `None` when all places are taken.
@@ -187,10 +189,11 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
     call.ticket.store(ticket, Ordering::Release); // ORDERING: T1
     system.active_trees.0.fetch_or(1 << index, Ordering::AcqRel);
     fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::offline`
-    let begun = Begun { me, index, ticket, targets: *targets };
+    let mut begun = Begun { me, index, ticket, targets: *targets, absent: CpuSetOf::<P>::EMPTY };
     let online = system.online();
     for (w, bits) in targets.words().iter().enumerate() {
         let mut gone = bits & !online.words()[w];
+        begun.absent.words_mut()[w] = gone;
         while gone != 0 {
             #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
             let cpu = CpuId((w * WORD) as u32 + gone.trailing_zeros());
@@ -217,11 +220,11 @@ impl<P: Platform> Begun<'_, P> {
         let call = &P::system().trees[self.index];
         let mut first = self.targets;
         if call.forward.load(Ordering::Relaxed) {
-            let online = P::system().online_of(&first);
-            for (word, online) in first.words_mut().iter_mut().zip(online.words()) {
+            for (word, absent) in first.words_mut().iter_mut().zip(self.absent.words()) {
                 let lowest = *word & word.wrapping_neg();
-                // A first CPU that has left can't pass the kick on: kick its whole word from here.
-                if lowest & online != 0 {
+                // A first CPU that was acknowledged for passes nothing on, though it may have come online since: kick its
+                // whole word from here. One that leaves now looks for requests when it has (D4), and passes the kick on.
+                if lowest & !absent != 0 {
                     *word = lowest;
                 }
             }
@@ -247,6 +250,12 @@ impl<P: Platform> Begun<'_, P> {
     /// Waits until every target has acknowledged, or, when the platform gives up, until those that have
     /// begun have.
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
+        let done = self.wait_for_all(pin);
+        core::mem::forget(self);
+        done
+    }
+
+    fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
         let system = P::system();
         let call = &system.trees[self.index];
         let acks = call.acks.as_ref();
@@ -283,6 +292,15 @@ impl<P: Platform> Begun<'_, P> {
                 Err(CallError::Stalled(cpu))
             }
         }
+    }
+}
+
+/// Something unwinds past a large call in flight, as past one that was [posted](crate::call).
+#[cfg(not(loom))]
+impl<P: Platform> Drop for Begun<'_, P> {
+    fn drop(&mut self) {
+        self.take_back();
+        let _ = self.wait_for_all(&P::pin());
     }
 }
 

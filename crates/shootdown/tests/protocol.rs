@@ -587,6 +587,31 @@ fn a_kernel_flush_reaches_the_tags_of_a_cpu_with_nothing_loaded() {
 }
 
 #[test]
+fn a_kernel_flush_reaches_what_is_cached_of_the_kernels_own_tables() {
+    const PAGE: u64 = 0xffff0;
+    for facts in [&PTI, &PCID] {
+        in_fresh_world(move || {
+            boot(2, &Policy::SHOOTDOWN, facts);
+            let space = new_space();
+            world().tables.borrow_mut().insert((0, PAGE), 7);
+            // The mock's `load_kernel` keeps what is cached, as some hardware can.
+            assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), Some(7));
+            if *facts == PTI {
+                switch(1, space);
+                assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), Some(7));
+            }
+            world().tables.borrow_mut().remove(&(0, PAGE));
+            flush_kernel::<Mock>(&here(), pages(PAGE, 1)).unwrap();
+            assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None, "under the tag that is loaded");
+            on_cpu(1, leave::<Mock>);
+            assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None, "and under the kernel's own");
+            switch(1, space);
+            assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None);
+        });
+    }
+}
+
+#[test]
 fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
     boot(2, &Policy::SHOOTDOWN, &PCID);
     let space = new_space();
@@ -705,4 +730,22 @@ fn every_invalidation_is_counted_as_none_local_or_broadcast() {
     assert_eq!(flush().interrupted, 0);
     assert_eq!(counts(), (1, 1, 1));
     assert_eq!(world().kicked.get(), 0, "nobody is interrupted");
+}
+
+#[test]
+fn a_retire_that_may_not_wait_does_not_wait_for_a_switch() {
+    boot(2, &Policy::SHOOTDOWN, &PCID);
+    let (space, next) = (new_space(), new_space());
+    switch(1, space);
+    *world().during_load.borrow_mut() = Some(Box::new(move || {
+        on_cpu(0, |pin| {
+            world().may_wait.set(false);
+            assert_eq!(space.retire(pin), Err(RetireError::WouldWait));
+            world().may_wait.set(true);
+            world().patience.set(3);
+            assert_eq!(space.retire(pin), Err(RetireError::Stalled), "a task waits");
+        });
+    }));
+    switch(1, next);
+    space.retire(&here()).unwrap();
 }

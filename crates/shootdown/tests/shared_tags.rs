@@ -303,3 +303,26 @@ fn with_split_tables_spaces_keep_their_slots() {
     assert!((0..3).all(|cpu| tag_on(cpu).0 < 7));
     assert_eq!(Mock::slot(CpuId(0)).unwrap().stats().invalidations_broadcast, 0);
 }
+
+#[test]
+fn kernel_pages_and_everything_go_by_broadcast() {
+    boot(3, &Policy::SHOOTDOWN, &INVLPGB);
+    let space = new_space();
+    for cpu in 0..3 {
+        switch(cpu, space);
+    }
+    let caches = || {
+        world().tables.borrow_mut().insert((0, 0xffff0), 7);
+        (0..3).for_each(|cpu| assert_eq!(on_cpu(cpu, |_| access_kernel(0xffff0)), Some(7)));
+        world().tables.borrow_mut().remove(&(0, 0xffff0));
+    };
+    let gone = || (0..3).all(|cpu| on_cpu(cpu, |_| access_kernel(0xffff0)).is_none());
+    mask(1);
+    caches();
+    shootdown::flush_kernel::<Mock>(&Mock::pin(), pages(0xffff0, 1)).unwrap();
+    assert!(gone());
+    caches();
+    shootdown::flush_everything::<Mock>(&Mock::pin()).unwrap();
+    assert!(gone());
+    assert_eq!(world().kicked.get(), 0, "nobody is interrupted");
+}

@@ -3,6 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use proptest::prelude::*;
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
@@ -25,6 +26,8 @@ struct World {
     /// Kicked, and not interrupted yet.
     kicked: RefCell<Vec<CpuId>>,
     random: Cell<u64>,
+    /// Comes online when somebody looks it up next.
+    comes: Cell<Option<CpuId>>,
 }
 
 thread_local! {
@@ -34,6 +37,7 @@ thread_local! {
         current: Cell::new(0),
         kicked: RefCell::default(),
         random: Cell::new(1),
+        comes: Cell::new(None),
     }));
 }
 
@@ -76,6 +80,10 @@ unsafe impl Platform for Wide {
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
+        if world().comes.get() == Some(cpu) {
+            world().comes.set(None);
+            on_cpu(cpu, |pin| online::<Wide>(pin).expect("the facts fit"));
+        }
         world().cpus.get(cpu.index())
     }
 
@@ -184,5 +192,29 @@ fn every_group_is_counted() {
                 calls(&[vec![first, *second], vec![first, first + 1, *second]], seed);
             }
         }
+    }
+}
+
+/// The first CPU of a word is offline when the call is written down, and online when its kick is sent: it was counted as
+/// having answered, and finds nothing that it could pass on.
+#[test]
+fn a_kick_is_not_left_to_a_cpu_that_was_counted_out() {
+    boot();
+    for word in [0, 3, 11] {
+        let numbers: Vec<u32> =
+            (0..12).flat_map(|w| [64 * w + 1, 64 * w + 2, 64 * w + 3]).collect();
+        let first = CpuId(64 * word + 1);
+        on_cpu(first, shootdown::offline::<Wide>);
+        let mut targets = CpuSet::<WORDS>::EMPTY;
+        numbers.iter().for_each(|n| targets.insert(CpuId(*n)));
+        let ran = AtomicU32::new(0);
+        world().comes.set(Some(first));
+        let done = call_on::<Wide, _>(&Wide::pin(), &targets, &|_| {
+            ran.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(world().comes.get(), None, "it has come online meanwhile");
+        assert_eq!(done, Ok(()), "of word {word}");
+        assert_eq!(ran.into_inner() as usize, numbers.len() - 1);
+        world().kicked.borrow_mut().clear();
     }
 }

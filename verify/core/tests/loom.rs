@@ -6,7 +6,9 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
+use loom::cell::UnsafeCell;
 use loom::sync::Notify;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
@@ -392,6 +394,70 @@ fn two_initiators_never_deadlock_and_never_see_stale_pages() {
         flush_against_flush,
     );
     holds("two initiators, push", &Policy::LINUX_5_13, 2, &[FilterLosesOne], flush_against_flush);
+}
+
+/// CPU 1 uses a frame while CPU 0 unmaps it and flushes. Somebody who knows that the change was counted looks whether
+/// it is pending, and if not, takes the frame for unused.
+#[test]
+fn a_flush_is_pending_until_all_have_answered() {
+    use Mutant::*;
+    holds(
+        "pending flush",
+        &Policy::SHOOTDOWN,
+        3,
+        &[FlushNotPending, DoneRelaxed, DoneSeenRelaxed],
+        |s| {
+            on(1);
+            switch(&s.space);
+            let frame = Arc::new(UnsafeCell::new(0));
+            let uses = {
+                let frame = Arc::clone(&frame);
+                thread::spawn(move || {
+                    on(1);
+                    if access(0) == 1 {
+                        // SAFETY: what is checked: nobody writes to the frame while a CPU may use it.
+                        frame.with(|f| unsafe { *f });
+                    }
+                    interrupts();
+                    while !s.flushed.load(Ordering::Acquire) {
+                        interrupts();
+                        thread::yield_now();
+                    }
+                })
+            };
+            let unmaps = thread::spawn(move || {
+                let pin = on(0);
+                world().tables[0].store(0, Ordering::Relaxed);
+                s.space.flush(&pin, page(0)).unwrap();
+                s.flushed.store(true, Ordering::Relaxed);
+            });
+            if s.space.generation().0 != 0 && !s.space.is_pending() {
+                // SAFETY: as above.
+                frame.with_mut(|f| unsafe { *f = 1 });
+            }
+            uses.join().unwrap();
+            unmaps.join().unwrap();
+        },
+    );
+}
+
+/// CPU 1 answers nobody. CPU 0 begins a flush, and drops the ticket: whoever knows that it was counted finds it pending.
+#[test]
+fn a_flush_that_is_given_up_is_pending_throughout() {
+    use Mutant::*;
+    holds("given up", &Policy::SHOOTDOWN, 3, &[BegunNotPending, OwedAfterDone], |s| {
+        on(1);
+        switch(&s.space);
+        let begins = thread::spawn(move || {
+            let pin = on(0);
+            drop(s.space.begin_flush(&pin, page(0)).unwrap());
+        });
+        if s.space.generation().0 != 0 {
+            assert!(s.space.is_pending(), "Revocation: nobody flushes it, and nobody knows");
+        }
+        begins.join().unwrap();
+        assert!(s.space.is_pending());
+    });
 }
 
 /// CPU 0 has CPUs 1 (and 2) run a function whose effect it relies on.

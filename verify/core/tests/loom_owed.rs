@@ -87,7 +87,7 @@ fn a_cpu_comes_while_somebody_pays_for_another() {
 #[test]
 fn a_range_pays_for_itself_where_hardware_removes_by_name() {
     use Mutant::*;
-    holds("paid by name", None, &[RangePaysForAll, BatchCoversLast], || {
+    holds("paid by name", None, &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn], || {
         for together in [false, true] {
             alone(&ALWAYS, &PLAIN, |spaces| {
                 spaces.runs(1, &[0]);
@@ -106,6 +106,39 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
                 assert_eq!(on(1, || access(0)), 0, "it goes with another page");
             });
         }
+    });
+}
+
+/// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1, which has the entry
+/// cached, finds it cleared and pays.
+#[test]
+fn a_change_that_is_done_hides_no_older_one() {
+    holds("done hides none", Some(2), &[Mutant::CountedReadFirst], || {
+        ALONE.set(false);
+        let spaces = begin(&ALWAYS, &PLAIN);
+        spaces.runs(1, &[0]);
+        let lock = Arc::new(Mutex::new(()));
+        let clears = {
+            let (spaces, lock) = (Arc::clone(&spaces), Arc::clone(&lock));
+            thread::spawn(move || {
+                let mut batch = Batch::default();
+                let held = lock.lock().unwrap();
+                put_off(&spaces, &mut batch);
+                drop(held);
+                spaces.spaces[0].flush(&Model::pin(), Request::pages(page(3))).unwrap();
+                std::mem::forget(batch); // it would pay later
+            })
+        };
+        CPU.with(|c| c.set(1));
+        let held = lock.lock().unwrap();
+        let found = world().tables[0].load(Ordering::Relaxed) == 0;
+        drop(held);
+        if found {
+            spaces.spaces[0].pay_owed(&Model::pin()).unwrap();
+            assert_eq!(access(0), 0, "it was paid for");
+        }
+        clears.join().unwrap();
+        spaces.over();
     });
 }
 

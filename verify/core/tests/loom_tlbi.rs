@@ -10,6 +10,7 @@ mod loom_support;
 #[allow(dead_code)] // shared
 mod tlbi;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use loom::sync::atomic::Ordering;
@@ -182,6 +183,47 @@ fn what_hardware_does_not_do_is_done_again() {
     check("repeated sync", &REPEATS, Mutant::SyncNotRepeated);
     check("repeated invalidation", &SURVIVES, Mutant::SurvivorForgotten);
     check("early completion", &EARLY, Mutant::EarlyCompletionTrusted);
+}
+
+/// CPU 1 takes the interrupt for a flush of space 0 in space 1, and comes back before CPU 0 has looked.
+#[test]
+fn who_was_interrupted_elsewhere_has_answered() {
+    std::thread_local!(static SPACES_OF: Cell<*const Spaces> = const { Cell::new(std::ptr::null()) });
+    fn goes_and_comes_back() {
+        // SAFETY: set below for as long as the spaces live.
+        let spaces = unsafe { &*SPACES_OF.get() };
+        spaces.run(1);
+        interrupts();
+        spaces.run(0);
+        MEANWHILE.set(|| panic!("Progress: it has answered, and is asked again"));
+    }
+    for policy in [&ALWAYS, &STICKY] {
+        holds("interrupted elsewhere", None, &[Mutant::SwitchAcknowledgesNothing], move || {
+            MEANWHILE.set(goes_and_comes_back);
+            alone(policy, &EARLY, |spaces| {
+                SPACES_OF.set(spaces);
+                spaces.runs(1, &[1, 0]);
+                spaces.runs(0, &[1]);
+                spaces.unmap(0, false);
+                MEANWHILE.set(interrupts);
+                on(1, || spaces.look());
+            });
+        });
+    }
+}
+
+/// CPU 1 is interrupted for one flush. That answers for no other that comes after.
+#[test]
+fn an_interrupt_answers_for_what_was_complete_before() {
+    holds("interrupted before", None, &[Mutant::KickAnswersAhead], || {
+        alone(&ALWAYS, &EARLY, |spaces| {
+            spaces.runs(1, &[0]);
+            let other = VaRange::new(0x3000, 1, Stride::Page4K).unwrap();
+            spaces.spaces[0].flush(&Model::pin(), Request::pages(other)).unwrap();
+            spaces.unmap(0, false);
+            on(1, || spaces.look());
+        });
+    });
 }
 
 #[test]

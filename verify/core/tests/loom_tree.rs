@@ -33,6 +33,8 @@ struct World {
 
 std::thread_local! {
     static WORLD: Cell<*const World> = const { Cell::new(std::ptr::null()) };
+    /// CPU 1 comes online when its state is looked up next.
+    static COMES: Cell<bool> = const { Cell::new(false) };
 }
 
 loom::thread_local! {
@@ -79,6 +81,11 @@ unsafe impl Platform for Model {
     }
 
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
+        if index(cpu) == Some(1) && COMES.replace(false) {
+            let me = me();
+            online::<Model>(&on(1)).unwrap();
+            on(me);
+        }
         index(cpu).map(|i| &world().cpus[i])
     }
 
@@ -186,6 +193,19 @@ fn a_kick_is_not_left_to_a_cpu_that_has_gone_offline() {
         execution(|| {
             offline::<Model>(&on(1));
             call(&[2]);
+        });
+    });
+}
+
+/// The first CPU of the word comes online when the initiator has just found it offline.
+#[test]
+fn a_kick_is_not_left_to_a_cpu_that_has_just_come_online() {
+    holds("first CPU comes", Some(2), &[Mutant::TreeForwardsByCountedOut], || {
+        execution(|| {
+            offline::<Model>(&on(1));
+            COMES.set(true);
+            call(&[2]);
+            assert!(!COMES.get(), "it has come online meanwhile");
         });
     });
 }

@@ -52,6 +52,8 @@ fn __shootdown_fence(ordering: Ordering) {
 fn __shootdown_prefetch(addr: usize, write: bool) {
     if current().is_some() {
         memory::prefetch(addr, write);
+    } else {
+        hunt::hooks::prefetch(addr);
     }
 }
 

@@ -132,6 +132,13 @@ fn plain(addr: usize) {
     }
 }
 
+/// What is read ahead must be there: whoever asks for it refers to it.
+pub fn prefetch(addr: usize) {
+    if is_hunting() {
+        alive(addr);
+    }
+}
+
 /// Nobody uses what was given back.
 fn alive(addr: usize) {
     let gone = with(|h| h.arena.offset(addr).is_some_and(|at| h.arena.is_gone(at)));

@@ -380,14 +380,14 @@ pub fn load_root(root: TableId, tag: Tag, keep: bool) {
     });
 }
 
-/// Loads tables without a user half under tag 0, without keeping its entries.
-pub fn load_kernel(root: TableId) {
+/// Loads tables without a user half under tag 0, keeping its entries or not.
+pub fn load_kernel(root: TableId, keep: bool) {
     own_step();
     with(|h| {
         h.drain(h.current);
         h.saw(0x1085);
         h.note(|| format!("loads the kernel's tables, {root}"));
-        h.mmu.load(&h.memory, h.current, root, Tag(0), false);
+        h.mmu.load(&h.memory, h.current, root, Tag(0), keep);
     });
 }
 

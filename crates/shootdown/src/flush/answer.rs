@@ -12,10 +12,13 @@ use crate::space::AddressSpace;
 use crate::sync::{Ordering, prefetch};
 use crate::tree::{GROUP, READ_AHEAD};
 
-/// A flush that was begun and must be waited for.
+/// A flush that was begun and must be waited for. Dropped before it is done, it leaves its change
+/// [owed](AddressSpace::pay_owed).
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    pub(super) change: Change<'a, P>,
+    /// Until all have answered. Dropped with the ticket before that, it is owed.
+    pub(super) change: Option<Change<'a, P>>,
+    pub(super) generation: Generation,
     pub(super) waiting: CpuSetOf<P>,
 }
 
@@ -24,11 +27,11 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn wait_for_answers(
         &self,
         pin: &P::Pin,
-        generation: Generation,
+        answer: u64,
         freed_tables: bool,
         targets: &CpuSetOf<P>,
     ) -> Result<(), FlushError> {
-        let asked = Asked { id: self.id().get(), generation, freed_tables };
+        let asked = Asked { id: self.id().get(), answer, freed_tables };
         for (w, word) in targets.words().iter().enumerate().filter(|(_, word)| **word != 0) {
             for first in (0..WORD).step_by(GROUP) {
                 let group = word >> first & ((1 << GROUP) - 1);
@@ -45,13 +48,13 @@ impl<P: Platform> AddressSpace<P> {
 #[derive(Clone, Copy)]
 struct Asked {
     id: u64,
-    generation: Generation,
+    answer: u64,
     freed_tables: bool,
 }
 
 impl Asked {
     fn is_done<P: Platform>(self, state: &PerCpu<P>) -> bool {
-        is_done(state, self.id, self.generation, self.freed_tables)
+        is_done(state, self.id, self.answer, self.freed_tables)
     }
 
     /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
@@ -93,7 +96,7 @@ impl Asked {
         let loaded = Loaded(loaded);
         let lazy = P::policy().lazy == Lazy::CatchUp && loaded.is_lazy();
         loaded != Loaded::SWITCHING
-            && (loaded.id() != self.id || acked >= self.generation.0 || lazy && !self.freed_tables)
+            && (loaded.id() != self.id || acked >= self.answer || lazy && !self.freed_tables)
     }
 
     /// Waits for one CPU; `awake` is called when something may have happened.
@@ -133,8 +136,9 @@ impl Asked {
     }
 }
 
-/// Does this CPU make no access any more through entries of space `id` older than `generation`, without
-/// looking at the generation first?
+/// Does this CPU make no access any more through entries of space `id` older than the generation `answer`, without
+/// looking at the generation first? (Where hardware broadcasts and says too early that it is done, `answer` is the number
+/// of that; see [`broadcast`](super::broadcast).)
 ///
 /// The state and the acknowledged generation are two words, read in this order. If the state names the
 /// space, the acknowledgement read after it was stored in that stay of the CPU in the space, and says so; or
@@ -145,7 +149,7 @@ impl Asked {
 pub(super) fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
-    generation: Generation,
+    answer: u64,
     freed_tables: bool,
 ) -> bool {
     match state.remote_view(id) {
@@ -154,7 +158,7 @@ pub(super) fn is_done<P: Platform>(
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
         // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the state,
         // whose Acquire pairs with the Release that ends `switch_to`
-        View::Active | View::Lazy => state.shared.acked.load(Ordering::Acquire) >= generation.0,
+        View::Active | View::Lazy => state.shared.acked.load(Ordering::Acquire) >= answer,
     }
 }
 
@@ -162,28 +166,18 @@ impl<P: Platform> Ticket<'_, P> {
     /// The generation the change was given.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        self.change.hint.generation
-    }
-
-    /// Nobody will ask again: the flush is owed.
-    pub(crate) fn abandon(&self) {
-        let Change { space, request, hint, .. } = self.change;
-        if request.freed_tables {
-            space.owe_tables(hint.generation);
-        }
-        space.owe(hint.generation);
+        self.generation
     }
 
     /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
     #[must_use]
     pub fn poll(&mut self) -> bool {
-        let Change { space, request, hint, .. } = self.change;
+        let Some(Change { space, request, answer, .. }) = &self.change else { return true };
+        let (id, answer, freed_tables) = (space.id().get(), *answer, request.freed_tables);
         let waiting = self.waiting;
         for cpu in waiting.iter() {
-            let done = P::slot(cpu).is_none_or(|s| {
-                is_done(s, space.id().get(), hint.generation, request.freed_tables)
-                    || mark_late::<P>(cpu)
-            });
+            let done = P::slot(cpu)
+                .is_none_or(|s| is_done(s, id, answer, freed_tables) || mark_late::<P>(cpu));
             if !done {
                 return false;
             }
@@ -195,17 +189,14 @@ impl<P: Platform> Ticket<'_, P> {
 
     /// Everyone has.
     fn answered(&mut self) {
-        let Change { space, request, hint, .. } = self.change;
-        let looks_again = core::mem::take(&mut self.change.looks_again);
-        if !looks_again && !space.is_owing() {
-            return;
-        }
+        let Some(change) = self.change.take() else { return };
         let pin = P::pin();
         let me = PerCpu::<P>::here(&pin);
-        if looks_again {
-            space.after_asking(&pin, me, request, hint.generation);
+        let space = change.space;
+        if change.looks_again {
+            space.after_asking(&pin, me, change.request, change.generation());
         }
-        space.paid_by(me, self.change);
+        space.completed_by(me, change);
     }
 
     /// Waits until everyone has.
@@ -216,9 +207,8 @@ impl<P: Platform> Ticket<'_, P> {
         if !serve::may_wait(PerCpu::<P>::here(pin)) {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
-        let waiting = self.waiting;
-        let Change { space, request, hint, .. } = self.change;
-        match space.wait_for_answers(pin, hint.generation, request.freed_tables, &waiting) {
+        let Some(Change { space, request, answer, .. }) = &self.change else { return Ok(()) };
+        match space.wait_for_answers(pin, *answer, request.freed_tables, &self.waiting) {
             Ok(()) => {
                 self.answered();
                 Ok(())

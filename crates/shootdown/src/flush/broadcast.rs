@@ -13,6 +13,17 @@
 //! Nobody is interrupted, and such a flush does not fail, except where hardware says too early that it is
 //! done: then the CPUs that have the space loaded are interrupted after the sync, which ends their accesses.
 //!
+//! # Hardware that says too early that it is done
+//! What is missing is that each CPU comes into the kernel once after the sync. A generation does not say that: it is
+//! counted before the invalidation. So each sync of a space is numbered when it is over
+//! ([`AddressSpace::count_completion`]), and a CPU that serves a kick, or switches to the space, acknowledges the number that
+//! it finds. Who was interrupted in another space, and has come back since, has acknowledged by coming back.
+//!
+//! | pair | the flush | the CPU | what it guarantees |
+//! |---|---|---|---|
+//! | E1 | sync; number; **fence**; who has the space loaded | store *switching*; **fence**; load the number | the CPU is interrupted, or acknowledges; or it came after the sync |
+//! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | who acknowledges a number comes after its sync |
+//!
 //! The tag is read last. A space that gets another tag after that was looked at runs under it only on CPUs
 //! that see the stores (P1 in `presence.rs`); the old number may be another space's by then, which loses
 //! entries and no more.
@@ -22,24 +33,33 @@
 use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
-use crate::flush::Request;
 use crate::flush::remote::leave_set;
+use crate::flush::{Change, Request};
 use crate::ids::{CpuId, Tag};
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::presence::{Extent, Strategy};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
+use crate::sync::{Ordering, fence};
 use crate::tags::current::{self, user_tag};
 use crate::{sandwich, serve, switch};
 
 impl<P: Platform> AddressSpace<P> {
-    /// A broadcast for the space is complete. Says which CPUs are to be interrupted because hardware says so too early.
-    pub(super) fn completed(&self, pin: &P::Pin, me: &PerCpu<P>) -> CpuSetOf<P> {
+    /// The broadcast for a change of the space is complete. Says which CPUs are to be interrupted because hardware says so
+    /// too early.
+    pub(super) fn completed(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        change: &mut Change<'_, P>,
+    ) -> CpuSetOf<P> {
         let Some(strategy) = current::strategy::<P>() else { return CpuSetOf::<P>::EMPTY };
         if strategy == Strategy::Trim {
             self.trim(pin, me);
         }
         if P::Regime::facts().errata.completes_early {
+            change.answer = self.count_completion();
+            fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `switch::broadcast`
             self.runs_on(pin.cpu())
         } else {
             CpuSetOf::<P>::EMPTY

@@ -6,13 +6,13 @@ use crate::cpu_set::Bits;
 use crate::facts::SplitTables;
 use crate::flush::FlushError;
 use crate::flush::paravirt::hand_over_everywhere;
-use crate::ids::VaRange;
+use crate::ids::{Tag, VaRange};
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::sandwich;
 use crate::switch;
 use crate::sync::{Ordering, fence};
-use crate::tags::current;
+use crate::tags::current::{self, tags_on};
 use crate::tags::slots;
 
 /// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
@@ -74,7 +74,7 @@ fn reach_all<P: Platform>(
     // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
     fence(Ordering::SeqCst);
     let mut targets = P::system().online();
-    if current::strategy::<P>().is_some() {
+    if current::reaches_everyone::<P>() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
         sandwich::invalidate::<P>(what, Reach::Broadcast);
         sandwich::sync_everywhere::<P>(what);
@@ -102,6 +102,10 @@ fn reach_all<P: Platform>(
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
             current.into_iter().for_each(|slot| me.owe_user_half(slot));
             slots::forget_others(me.private.ids.as_ref(), current);
+            if current.is_some() && tags_on::<P>() {
+                // The kernel's own tables have no slot; what is cached of them may stay when they are loaded.
+                P::Regime::invalidate(Invalidate::Tag(Tag::KERNEL), Reach::Local);
+            }
         }
         switch::settle::<P>();
         if let Some(change) = change {

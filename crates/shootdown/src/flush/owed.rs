@@ -1,5 +1,5 @@
-//! Flushes that were put off: telling CPUs of changes that were counted before, and who pays for whom
-//! ([`owed`](crate::owed) has the argument).
+//! Changes that are pending: telling CPUs of what was counted before, and who pays for whom ([`owed`](crate::owed) has
+//! the argument, [`change`](super::change) the value that stands for a counted change).
 
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
@@ -8,7 +8,6 @@ use crate::flush::{Change, Counted, FlushError, Request, Started, What, broadcas
 use crate::ids::{Generation, VaRange};
 use crate::platform::{CpuSetOf, Platform};
 use crate::policy::Delivery;
-use crate::range_log::Step;
 use crate::regime::Regime;
 use crate::respond::Hint;
 use crate::space::AddressSpace;
@@ -16,8 +15,8 @@ use crate::tags::current;
 
 impl<P: Platform> AddressSpace<P> {
     /// Sees to it that what the tables say is all that CPUs can do: makes every CPU forget what others have changed
-    /// in this space and not flushed yet, and what a failed flush has left. When it returns `Ok`, no CPU starts an
-    /// access through an entry that was changed, under the table lock, before the call.
+    /// in this space and not flushed yet, what their flushes under way are about, and what a failed flush has left. When
+    /// it returns `Ok`, no CPU starts an access through an entry that was changed, under the table lock, before the call.
     ///
     /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects, moves, discards,
     /// copies (fork) or writes back a page and finds it in that state. Nothing is done, beyond loads from two
@@ -34,34 +33,42 @@ impl<P: Platform> AddressSpace<P> {
     /// changed already. Who asks before a short way round [pays](Self::pay_owed) on the long one.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.debts.others_are_open(0) || self.is_owing()
+        self.debts.others_are_open(0) || self.is_owing(0)
     }
 
     /// As [`Self::pay_owed`], by someone who has so many gathers open.
-    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u32) -> Result<(), FlushError> {
+    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u64) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
         let nested = self.nests(me, own);
         if nested || self.owed_tables().is_some() {
             return self.flush(pin, Request::space()).map(drop);
         }
-        let Some(owed) = self.debts.outstanding() else {
+        let Some(owed) = self.outstanding(0) else {
             return Ok(());
         };
-        // Whose change it is, and of what, is not known here; the log may know the last one.
+        // Whose change it is, and of what, is not known here; the log may know the last one. Who frees tables waits for lazy
+        // CPUs by itself; what leads to the tables goes with the whole tag.
         let request = Request { what: What::Space, freed_tables: false };
         let whole = request.step(P::Regime::facts().ceiling);
         let log = self.log.read(Generation(owed.0.saturating_sub(1)), owed);
         let step = log.and_then(|log| log.as_slice().first().copied());
-        let hint =
-            Hint { generation: owed, step: Step { freed_tables: false, ..step.unwrap_or(whole) } };
-        let change = Change { space: self, request, hint, looks_again: false, by_name: false };
-        pay_together(pin, me, &mut [change], Spare::Nobody)?;
+        let step = step.filter(|step| !step.freed_tables).unwrap_or(whole);
+        let hint = Hint { generation: owed, step };
+        let (space, answer, changes) = (self, owed.0, 0);
+        let change =
+            Change { space, request, hint, answer, changes, looks_again: false, by_name: false };
+        let mut change = [change];
+        pay_together(pin, me, &mut change, Spare::Nobody)?;
+        let [change] = change;
+        if !change.by_name && self.pays_all(change.request) {
+            self.debts.pay(owed);
+        }
         me.stats.paid.inc();
         Ok(())
     }
 
     /// Are other gathers open? Then a flush of everything is called for.
-    pub(crate) fn nests(&self, me: &PerCpu<P>, own: u32) -> bool {
+    pub(crate) fn nests(&self, me: &PerCpu<P>, own: u64) -> bool {
         let nested = self.debts.others_are_open(own);
         if nested {
             me.stats.escalated_gathers.inc();
@@ -69,17 +76,19 @@ impl<P: Platform> AddressSpace<P> {
         nested
     }
 
-    /// Does the space owe anything?
-    pub(crate) fn is_owing(&self) -> bool {
-        self.debts.outstanding().is_some()
+    /// The generation that must be paid for, if any must, besides so many changes in flight of the caller's own.
+    fn outstanding(&self, own: u64) -> Option<Generation> {
+        self.debts.outstanding(own, || self.generation())
     }
 
-    /// May others have changes that are not flushed yet? `own`: the newest generation that the caller owes itself. Under the
-    /// table lock.
-    pub(crate) fn owes_besides(&self, own: Option<Generation>) -> bool {
-        let owed = self.debts.outstanding();
-        let others = owed.is_some() && owed != own;
-        others || self.debts.others_are_open(0) || self.owed_tables().is_some()
+    /// Is a change in flight, besides so many of the caller's own, or owed?
+    pub(crate) fn is_owing(&self, own: u64) -> bool {
+        self.outstanding(own).is_some()
+    }
+
+    /// May others have changes that are not flushed yet? `own`: how many the caller has in flight. Under the table lock.
+    pub(crate) fn owes_besides(&self, own: u64) -> bool {
+        self.is_owing(own) || self.debts.others_are_open(0) || self.owed_tables().is_some()
     }
 
     /// Has every CPU answered for this generation?
@@ -89,29 +98,17 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A change was unmapped for a batch: counts it, and leaves the telling for later.
     pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
-        let change = self.count(Request::pages(range));
-        self.debts.owe(change.hint.generation);
-        change
+        self.count(Request::pages(range))
     }
 
     /// A change was not even counted: it is now, and owed.
     pub(crate) fn owe_counted(&self, request: Request) {
-        let Change { hint, .. } = self.count(request);
-        if request.freed_tables {
-            self.owe_tables(hint.generation);
-        }
-        self.owe(hint.generation);
+        drop(self.count(request));
     }
 
-    /// The flush of a change has failed.
-    pub(crate) fn owe(&self, generation: Generation) {
-        self.debts.owe(generation);
-    }
-
-    /// A flush is done. If something was owed that it pays for, it is no more.
-    pub(super) fn paid_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
-        if self.is_owing() && !change.by_name && self.pays_all(change.request) {
-            self.debts.pay(change.hint.generation);
+    /// The flush of a change is done. If something else was pending that it pays for, it is no more.
+    pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
+        if change.complete() {
             me.stats.paid_by_others.inc();
         }
     }
@@ -146,7 +143,8 @@ pub(crate) struct Payment {
 }
 
 /// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of them concerns are
-/// interrupted once, and hardware that removes entries everywhere is waited for once.
+/// interrupted once, and hardware that removes entries everywhere is waited for once. When it returns `Ok` and nobody was
+/// spared, they may be completed.
 pub(crate) fn pay_together<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
@@ -166,8 +164,9 @@ pub(crate) fn pay_together<P: Platform>(
     }
     if let Some(last) = last {
         broadcast::complete::<P>(last);
-        for Change { space, .. } in changes.iter() {
-            targets = union::<P>(&targets, &space.completed(pin, me));
+        for change in changes.iter_mut() {
+            let space = change.space;
+            targets = union::<P>(&targets, &space.completed(pin, me, change));
         }
     }
     let spared =
@@ -178,13 +177,8 @@ pub(crate) fn pay_together<P: Platform>(
     if spared != 0 {
         return Ok(payment);
     }
-    for Change { space, request, hint, looks_again, by_name } in changes {
-        if *looks_again {
-            space.after_asking(pin, me, *request, hint.generation);
-        }
-        if !*by_name && space.pays_all(*request) {
-            space.debts.pay(hint.generation);
-        }
+    for Change { space, request, hint, .. } in changes.iter().filter(|c| c.looks_again) {
+        space.after_asking(pin, me, *request, hint.generation);
     }
     Ok(payment)
 }

@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let request = change.request;
         // No generation tells those CPUs what else they have missed.
-        let ranges = P::policy().ranges && !self.is_owing();
+        let ranges = P::policy().ranges && !self.is_owing(change.changes);
         let range = request.step(P::Regime::facts().ceiling).range.filter(|_| ranges);
         if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
             change.by_name = range.is_some();

@@ -102,8 +102,8 @@ fn pull_from<P: Platform>(
         let _ = leaving.wait(pin);
     }
     kicked?;
-    for Change { space, hint, .. } in changes {
-        let (generation, freed_tables) = (hint.generation, hint.step.freed_tables);
+    for Change { space, hint, answer, .. } in changes {
+        let (answer, freed_tables) = (*answer, hint.step.freed_tables);
         // Of the CPUs that were told for all changes together, those that this one concerns. Who has left the
         // space's set since has done with the space.
         // ORDERING: Acquire, with the Release of `Mask::remove`
@@ -112,7 +112,7 @@ fn pull_from<P: Platform>(
             _ => space.presence.cpus.common(targets),
         };
         space
-            .wait_for_answers(pin, generation, freed_tables, &asked)
+            .wait_for_answers(pin, answer, freed_tables, &asked)
             .inspect_err(|_| me.stats.stalls.inc())?;
     }
     Ok(())
@@ -179,8 +179,8 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
 }
 
 /// Step 6 alone, for a change that nobody else is told of now.
-pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: Change<'_, P>) {
-    local_work(cpu, me, &[change]);
+pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: &Change<'_, P>) {
+    local_work(cpu, me, core::slice::from_ref(change));
 }
 
 pub(super) fn union<P: Platform>(a: &CpuSetOf<P>, b: &CpuSetOf<P>) -> CpuSetOf<P> {

@@ -17,7 +17,7 @@ use crate::platform::{Pinned, Platform};
 use crate::presence::Strategy;
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
-use crate::sync::{Ordering, compiler_fence};
+use crate::sync::{Ordering, compiler_fence, fence};
 use crate::tags::current::user_tag;
 use crate::{sandwich, switch};
 
@@ -38,6 +38,13 @@ pub(super) unsafe fn switch_to<P: Platform>(
         next.presence.renew();
     });
     let stale = next.presence.enter(strategy, cpu);
+    let early = P::Regime::facts().errata.completes_early;
+    if early {
+        fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `AddressSpace::completed`
+    }
+    // No flush that is under way may take what this CPU acknowledged in another space for an answer. This CPU is in the
+    // kernel: that answers for every sync that was over before.
+    let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();
         sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
@@ -60,8 +67,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     }
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
-    // No flush that is under way may take what this CPU acknowledged in another space for an answer.
-    me.shared.acked.store(0, Ordering::Relaxed);
+    // ORDERING: Release: E2
+    me.shared.acked.store(acked, Ordering::Release);
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees that the one before was left
     me.shared.loaded.store(next.id().get(), Ordering::Release);
     if stale {

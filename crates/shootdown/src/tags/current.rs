@@ -45,6 +45,12 @@ pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
     }
 }
 
+/// Does hardware invalidate on every CPU, whatever the tag?
+#[inline]
+pub(crate) fn reaches_everyone<P: Platform>() -> bool {
+    strategy::<P>().is_some() || shared::<P>().is_some()
+}
+
 /// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded under.
 #[inline]
 pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {

@@ -88,6 +88,8 @@ pub struct World {
     pub refuse_hypercalls: Cell<bool>,
     /// Runs once inside the next invalidation: what an interrupt there would do.
     pub during_invalidation: Hook,
+    /// Runs once inside the next load of a root: the CPU is between two spaces.
+    pub during_load: Hook,
     /// Runs once inside the next turn of a wait loop.
     pub during_wait: Hook,
     /// Runs once when the next kick was sent, before it is known whether it has failed.
@@ -133,6 +135,7 @@ std::thread_local! {
         hypercalls: RefCell::default(),
         refuse_hypercalls: Cell::new(false),
         during_invalidation: RefCell::default(),
+        during_load: RefCell::default(),
         during_wait: RefCell::default(),
         after_kick: RefCell::default(),
     }));
@@ -259,6 +262,7 @@ unsafe impl Regime for Mock {
     }
 
     unsafe fn load(root: u64, tag: Tag, keep: bool) {
+        happen(&world().during_load);
         finish();
         with_hw(|hw| {
             hw.root = Some(root);
@@ -284,7 +288,7 @@ unsafe impl Regime for Mock {
         let me = world().current.get();
         world().invalidations.borrow_mut().push((me, what));
         if reach == Reach::Local {
-            forget(me, what);
+            forget(me, what, reach);
         } else {
             assert_ne!(Mock::facts().broadcast, Broadcast::None);
             world().broadcasts.borrow_mut().push((me, what));
@@ -308,7 +312,7 @@ unsafe impl Regime for Mock {
                 if cpu != me && loaded && Mock::facts().errata.completes_early {
                     world().unfinished.borrow_mut().push((cpu, what));
                 } else {
-                    forget(cpu, what);
+                    forget(cpu, what, reach);
                 }
             }
         }
@@ -316,18 +320,18 @@ unsafe impl Regime for Mock {
 }
 
 /// A CPU's TLB forgets; the second time only, where entries survive once.
-fn forget(cpu: u32, what: Invalidate) {
+fn forget(cpu: u32, what: Invalidate, reach: Reach) {
     let hw = &mut world().hw.borrow_mut()[cpu as usize];
     let loaded = hw.tag.0;
     let within = |range: shootdown::VaRange, page: u64| {
         page << 12 >= range.start() && page << 12 <= range.last()
     };
-    let machine_wide = Mock::facts().tag_scope == TagScope::System;
+    let all_tags = Mock::facts().tag_scope == TagScope::System || reach == Reach::Broadcast;
     hw.tlb.retain(|(t, page), _| {
         let named = match what {
             Invalidate::Range { tag, range, .. } => *t == tag.0 && within(range, *page),
             Invalidate::Tag(tag) => *t == tag.0,
-            Invalidate::Kernel(range) => (*t == loaded || machine_wide) && within(range, *page),
+            Invalidate::Kernel(range) => (*t == loaded || all_tags) && within(range, *page),
             Invalidate::Everything => true,
         };
         let survives = named && Mock::facts().errata.survives_once && {
@@ -350,7 +354,7 @@ fn finish() {
     let all = world().unfinished.take();
     let (mine, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|(c, _)| *c == cpu);
     *world().unfinished.borrow_mut() = others;
-    mine.into_iter().for_each(|(_, what)| forget(cpu, what));
+    mine.into_iter().for_each(|(_, what)| forget(cpu, what, Reach::Broadcast));
 }
 
 /// Takes an interrupt: what the hardware had not completed on this CPU is over before the handler runs.
@@ -430,6 +434,18 @@ pub fn access(page: u64) -> Option<u64> {
             return Some(*frame);
         }
         let frame = *world().tables.borrow().get(&(root, page))?;
+        hw.tlb.insert((hw.tag.0, page), frame);
+        Some(frame)
+    })
+}
+
+/// What this CPU reads at a kernel page, which all tables map alike: through its TLB, or by a walk that fills it.
+pub fn access_kernel(page: u64) -> Option<u64> {
+    with_hw(|hw| {
+        if let Some(frame) = hw.tlb.get(&(hw.tag.0, page)) {
+            return Some(*frame);
+        }
+        let frame = *world().tables.borrow().get(&(0, page))?;
         hw.tlb.insert((hw.tag.0, page), frame);
         Some(frame)
     })

@@ -76,6 +76,8 @@ std::thread_local! {
     pub static FACTS: Cell<&'static Facts> = const { Cell::new(&PLAIN) };
     /// One thread plays both CPUs: whoever waits plays the other.
     pub static ALONE: Cell<bool> = const { Cell::new(false) };
+    /// What the other does when it is waited for next.
+    pub static MEANWHILE: Cell<fn()> = const { Cell::new(interrupts) };
 }
 
 loom::thread_local! {
@@ -134,7 +136,8 @@ unsafe impl Platform for Model {
 
     fn relax(_: &Pin) -> Result<(), Stalled> {
         if ALONE.get() {
-            on(1 - me(), interrupts);
+            let meanwhile = MEANWHILE.replace(interrupts);
+            on(1 - me(), meanwhile);
         } else {
             interrupts();
             thread::yield_now();
@@ -161,6 +164,7 @@ unsafe impl Regime for Model {
 
     unsafe fn load(root: u64, tag: Tag, keep: bool) {
         assert!(keep, "where hardware broadcasts, a switch flushes no tag that is not stale");
+        finish();
         world().loaded[me() as usize].set(Some((root, tag)));
         // The walker does not wait to be asked.
         access(0);
@@ -168,6 +172,7 @@ unsafe impl Regime for Model {
     }
 
     fn load_kernel() {
+        finish();
         world().loaded[me() as usize].set(None);
     }
 
@@ -243,12 +248,17 @@ pub fn access(page: usize) -> u64 {
     read
 }
 
+/// This CPU is in the kernel: what was said too early to be complete is complete here.
+fn finish() {
+    let unfinished = std::mem::take(&mut *world().unfinished[me() as usize].lock().unwrap());
+    unfinished.into_iter().for_each(|what| forget(me(), what));
+}
+
 /// Takes a pending interrupt.
 pub fn interrupts() {
     let kicked = &world().kicked[me() as usize];
     if kicked.load(Ordering::Relaxed) && kicked.swap(false, Ordering::Acquire) {
-        let unfinished = std::mem::take(&mut *world().unfinished[me() as usize].lock().unwrap());
-        unfinished.into_iter().for_each(|what| forget(me(), what));
+        finish();
         assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
     }
 }

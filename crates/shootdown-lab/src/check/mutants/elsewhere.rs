@@ -60,7 +60,27 @@ const ALL: &[Elsewhere] = &[
     Elsewhere {
         file: "loom_owed.rs",
         test: "a_range_pays_for_itself_where_hardware_removes_by_name",
-        kills: &[RangePaysForAll, BatchCoversLast],
+        kills: &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn],
+    },
+    Elsewhere {
+        file: "loom_owed.rs",
+        test: "a_change_that_is_done_hides_no_older_one",
+        kills: &[CountedReadFirst],
+    },
+    Elsewhere {
+        file: "loom.rs",
+        test: "a_flush_is_pending_until_all_have_answered",
+        kills: &[FlushNotPending, DoneRelaxed, DoneSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom_later.rs",
+        test: "who_finds_it_paid_by_another_relies_on_the_answers",
+        kills: &[PaymentRelaxed, PaymentSeenRelaxed],
+    },
+    Elsewhere {
+        file: "loom.rs",
+        test: "a_flush_that_is_given_up_is_pending_throughout",
+        kills: &[BegunNotPending, OwedAfterDone],
     },
     Elsewhere {
         file: "loom_tree.rs",
@@ -73,9 +93,24 @@ const ALL: &[Elsewhere] = &[
         kills: &[TreeForwardsByAbsent],
     },
     Elsewhere {
+        file: "loom_tree.rs",
+        test: "a_kick_is_not_left_to_a_cpu_that_has_just_come_online",
+        kills: &[TreeForwardsByCountedOut],
+    },
+    Elsewhere {
         file: "loom_tlbi.rs",
         test: "what_hardware_does_not_do_is_done_again",
         kills: &[EarlyCompletionTrusted],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "who_was_interrupted_elsewhere_has_answered",
+        kills: &[SwitchAcknowledgesNothing],
+    },
+    Elsewhere {
+        file: "loom_tlbi.rs",
+        test: "an_interrupt_answers_for_what_was_complete_before",
+        kills: &[KickAnswersAhead],
     },
     Elsewhere {
         file: "loom_tlbi.rs",

@@ -206,6 +206,11 @@ impl Tree {
         Word::new(self.leaves[(page / 4) as usize], (page % 4) as u8)
     }
 
+    /// The root's entry of a leaf table.
+    pub fn top(&self, leaf: u8) -> Word {
+        Word::new(self.root, leaf)
+    }
+
     /// Takes a page out of the tables, and no more.
     pub fn take(&self, page: u32) -> hw::Change {
         hw::write_entry(self.word(page), Descriptor::ABSENT)

@@ -49,6 +49,8 @@ pub struct Rules {
     pub waits: Waits,
     /// Waits may be given up at any turn.
     pub gives_up: bool,
+    /// Loading the kernel's tables keeps what is cached of them.
+    pub keeps: bool,
     /// Notes of what a CPU used and forgot are kept, to be compared with what others know of it.
     pub notes: bool,
 }
@@ -74,6 +76,7 @@ impl Rules {
         shared_tags: 0,
         waits: Waits::WithInterruptsOn,
         gives_up: false,
+        keeps: false,
         notes: false,
     };
 }
@@ -337,7 +340,7 @@ unsafe impl Regime for Rig {
     }
 
     fn load_kernel() {
-        hw::load_kernel(state().kernel);
+        hw::load_kernel(state().kernel, state().rules.keeps);
         note_forgotten();
     }
 
@@ -378,5 +381,5 @@ pub const MODELS: [Memory; 2] = [Memory::Weak, Memory::Tso];
 
 /// The executing CPU starts on the kernel's tables and caches what it likes of them, as firmware leaves it.
 pub fn power_on() {
-    hw::load_kernel(state().kernel);
+    hw::load_kernel(state().kernel, false);
 }

@@ -85,6 +85,7 @@ impl Chance {
                 config.policy.tags = true;
                 config.broadcast = strategy.is_some();
                 config.policy.broadcast = strategy;
+                config.completes_early = strategy.is_some() && seed >> 11 & 1 == 1;
                 config.spaces = 4;
                 switch_often(&mut program, |cpu, nth| (2 * cpu + nth) % 4);
             }

@@ -47,6 +47,8 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
 /// | `numbers` | the library's numbers of the CPUs | up to 8 different ones below 4096, after commas |
+/// | `completes` | hardware that broadcasts is said to complete early: CPUs are interrupted too | `early`, `late` |
+/// | `keeps` | what is cached of the kernel's own tables stays when they are loaded again | `on`, `off` |
 /// | `defects` | the port works around the defects of the hardware ([`Power::is_defect`](crate::hunt::Power::is_defect)) | `on`, `off` |
 /// | `mutant` | the kernel's broken step | see [`KernelMutant::name`] |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +93,10 @@ pub struct Config {
     pub nmi: bool,
     /// The library's numbers of the CPUs.
     pub numbers: [u16; MAX_CPUS],
+    /// Broadcasts are declared to complete early.
+    pub completes_early: bool,
+    /// Loading the kernel's own tables keeps what is cached of them.
+    pub keeps: bool,
     /// The port works around defects of the hardware.
     pub defects: bool,
     /// The kernel's broken step.
@@ -170,6 +176,8 @@ impl Default for Config {
             guest: Guest::Off,
             nmi: false,
             numbers: Self::NEAR,
+            completes_early: false,
+            keeps: false,
             defects: false,
             mutant: None,
         }
@@ -263,7 +271,7 @@ impl Config {
             errata: Errata {
                 repeat_sync: false,
                 survives_once: false,
-                completes_early: false,
+                completes_early: self.completes_early,
                 page_spares_globals: false,
             },
             ..Facts::X86_64_MINIMUM
@@ -390,6 +398,14 @@ impl Config {
             }
             "nmi" => self.nmi = switch()?,
             "numbers" => self.numbers = numbers(value)?,
+            "completes" => {
+                self.completes_early = match value {
+                    "early" => true,
+                    "late" => false,
+                    _ => return Err(format!("`completes` is early or late, not `{value}`")),
+                }
+            }
+            "keeps" => self.keeps = switch()?,
             "defects" => self.defects = switch()?,
             "mutant" => {
                 let mutant = KernelMutant::from_name(value);
@@ -414,6 +430,9 @@ impl Config {
         }
         if self.invlpgb != 0 && (self.broadcast || !self.tags) {
             return Err("`invlpgb` needs tags=on, and no other broadcast".to_owned());
+        }
+        if self.keeps && self.wide == 0 && !self.tags {
+            return Err("`keeps` needs tags".to_owned());
         }
         if self.wide != 0 && self.numbers != Self::NEAR {
             return Err("`wide` tags are for CPUs that are numbered from 0".to_owned());
@@ -507,6 +526,8 @@ impl fmt::Display for Config {
         say(self.nmi, "nmi", &"on")?;
         let numbers = self.numbers.map(|n| n.to_string()).join(",");
         say(self.numbers != plain.numbers, "numbers", &numbers)?;
+        say(self.completes_early, "completes", &"early")?;
+        say(self.keeps, "keeps", &"on")?;
         say(self.defects, "defects", &"on")?;
         if let Some(mutant) = self.mutant {
             say(true, "mutant", &mutant.name())?;

@@ -121,6 +121,8 @@ impl<P: Port> Cpu<P> {
                 self.at(other, |second, at| self.reclaim([(first, page), (second, at)]));
             }),
             Op::Ticket(at) => self.at(at, |used, page| self.ticket(used, page)),
+            Op::Begin(at) => self.at(at, |used, page| self.begin(used, page, false)),
+            Op::Abandon(at) => self.at(at, |used, page| self.begin(used, page, true)),
             Op::FreeTableAfter(at) => {
                 self.at(at, |used, page| self.free_table_after(used, page));
             }

@@ -231,6 +231,38 @@ impl<P: Port> Cpu<P> {
         }
     }
 
+    /// Unmaps a page by a flush that is begun, and yields the lock before it is done, or given up.
+    pub(super) fn begin(&self, used: Used<'_, P>, page: u32, gives_up: bool) {
+        self.lock(used);
+        let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
+        let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
+        if !old.present() {
+            self.promise(used, word, KernelMutant::DiscardIgnoresPending);
+            return used.room.lock.unlock();
+        }
+        let begun = used.space.begin_flush(&self.pin, Request::pages(range(page, 1)));
+        used.room.lock.unlock();
+        let done = match begun {
+            Ok(ticket) if gives_up => {
+                drop(ticket);
+                hw::witness("ticket-dropped");
+                used.space.pay_owed(&self.pin).is_ok()
+            }
+            // What comes back with an error is dropped as well.
+            Ok(ticket) => ticket.wait(&self.pin).is_ok(),
+            Err(_) => false,
+        };
+        if done {
+            hw::revoked(&[change]);
+            hw::free_frame(old.frame());
+            return;
+        }
+        let (mut items, mut changes) = (Items::default(), Changes::default());
+        put(&mut items, Item::Frame(old.frame()));
+        put(&mut changes, change);
+        self.pay_later(used, items, &changes);
+    }
+
     pub(super) fn protect(&self, used: Used<'_, P>, page: u32) {
         self.lock(used);
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };

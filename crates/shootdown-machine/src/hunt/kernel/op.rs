@@ -149,6 +149,10 @@ pub enum Op {
     Expire(u8),
     /// Unmaps a page, and does something else before it asks whether everyone has answered; with the lock held.
     Ticket(At),
+    /// Unmaps a page by a flush that is begun with the lock held, and ended when others had it.
+    Begin(At),
+    /// As [`Self::Begin`], and gives the flush up.
+    Abandon(At),
     /// As [`Self::FreeTable`]; what walks without a lock is waited for by an epoch.
     FreeTableAfter(At),
     /// As [`Self::Reclaim`], with room for one space at a time; the first page is mapped elsewhere too, and stays.
@@ -242,6 +246,8 @@ impl Op {
             Self::Redeem(_) => "redeem",
             Self::Expire(_) => "expire",
             Self::Ticket(_) => "ticket",
+            Self::Begin(_) => "begin",
+            Self::Abandon(_) => "abandon",
             Self::FreeTableAfter(_) => "free-table-after",
             Self::ReclaimTight(..) => "reclaim-tight",
             Self::PinTag(_) => "pin-tag",
@@ -295,6 +301,8 @@ impl Op {
             | Self::Reclaim(at, _)
             | Self::ReclaimTight(at, _)
             | Self::Ticket(at)
+            | Self::Begin(at)
+            | Self::Abandon(at)
             | Self::FreeTableAfter(at)
             | Self::UnmapLater(at)
             | Self::Age(at) => Some(at),
@@ -361,6 +369,8 @@ impl FromStr for Op {
             "redeem" => Self::Redeem(space(word()?)?),
             "expire" => Self::Expire(space(word()?)?),
             "ticket" => Self::Ticket(word()?.parse()?),
+            "begin" => Self::Begin(word()?.parse()?),
+            "abandon" => Self::Abandon(word()?.parse()?),
             "free-table-after" => Self::FreeTableAfter(word()?.parse()?),
             "reclaim-tight" => Self::ReclaimTight(word()?.parse()?, word()?.parse()?),
             "pin-tag" => Self::PinTag(space(word()?)?),

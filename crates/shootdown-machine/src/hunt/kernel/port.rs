@@ -316,7 +316,10 @@ unsafe impl<const W: usize> Regime for HuntRegime<W> {
     }
 
     fn load_kernel() {
-        thoroughly(KernelMutant::InvalidateOnce, || hw::load_kernel(shared().kernel));
+        thoroughly(KernelMutant::InvalidateOnce, || {
+            let keep = shared().config.keeps && shared().policy.tags;
+            hw::load_kernel(shared().kernel, keep);
+        });
     }
 
     fn publish() {

@@ -39,7 +39,8 @@ impl Program {
     #[must_use]
     pub fn random(seed: u64, size: usize) -> Self {
         let mut numbers = Numbers(seed);
-        let config = config(&mut numbers);
+        let mut config = config(&mut numbers);
+        config.keeps = config.tags && seed >> 12 & 1 == 1;
         Self::by_chance(&mut numbers, config, size)
     }
 
@@ -174,7 +175,7 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
         38 => Op::Migrate(at),
         39 => Op::Tick,
         40 => Op::Age(at),
-        _ => n.of(&[
+        _ => match n.of(&[
             Op::Walk(at),
             Op::Peek(at.space),
             Op::Track(at),
@@ -185,6 +186,9 @@ fn op(n: &mut Numbers, config: &Config) -> Op {
             Op::FreeTableAfter(at),
             Op::PinTag(at.space),
             Op::UnpinTag(at.space),
-        ]),
+        ]) {
+            Op::Ticket(at) => n.of(&[Op::Ticket(at), Op::Begin(at), Op::Abandon(at)]),
+            op => op,
+        },
     }
 }

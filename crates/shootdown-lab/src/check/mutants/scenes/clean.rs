@@ -100,7 +100,7 @@ fn go_on(space: usize, tag: Tag) {
     hw::user_code();
     n.truth.set(n.truth.get() + 1);
     n.seen.store(n.truth.get(), Ordering::Relaxed);
-    hw::load_kernel(world().kernel);
+    hw::load_kernel(world().kernel, false);
 }
 
 /// A space ends.

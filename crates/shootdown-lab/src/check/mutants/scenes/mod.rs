@@ -7,14 +7,17 @@ mod elide;
 mod flush;
 mod handlers;
 mod later;
+mod leaving;
 mod moving;
 mod newest;
 mod owed;
+mod pending;
 mod presence;
 mod reclaim;
 mod switch;
 mod tags;
 mod trees;
+mod unwind;
 
 use shootdown::sync::Ordering;
 use shootdown_machine::hunt::hw;
@@ -26,12 +29,15 @@ use super::scene::Scene;
 pub fn all() -> impl Iterator<Item = &'static Scene> {
     [
         switch::SCENES,
+        leaving::SCENES,
         flush::SCENES,
         owed::SCENES,
         newest::SCENES,
+        pending::SCENES,
         reclaim::SCENES,
         calls::SCENES,
         trees::SCENES,
+        unwind::SCENES,
         handlers::SCENES,
         tags::SCENES,
         elide::SCENES,

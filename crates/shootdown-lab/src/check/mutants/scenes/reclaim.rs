@@ -195,10 +195,6 @@ fn found_owing(cpu: u8) {
     found(cpu, clears_for_batch, pays);
 }
 
-fn found_owing_over(cpu: u8) {
-    found_over(cpu, clears_for_batch, pays);
-}
-
 fn found_failed(cpu: u8) {
     found(cpu, clears_in_vain, pays);
 }
@@ -233,9 +229,6 @@ pub static SCENES: &[Scene] = &[
         .kills(&[DirtyUnmappingForgotten]),
     Scene::new("found-owing", "who finds an entry cleared pays for it", 3, found_owing)
         .kills(&[DebtIgnored, PutOffForgotten]),
-    Scene::new("found-paid", "who finds it paid relies on the answers", 3, found_owing_over)
-        .rules(NOTES)
-        .kills(&[PaymentRelaxed, PaymentSeenRelaxed]),
     Scene::new("found-failed", "a flush failed before somebody finds the entry", 3, found_failed)
         .kills(&[FailedFlushForgotten]),
     Scene::new("nested", "a gather with nothing in it, beside another", 3, nested).kills(&[
@@ -245,5 +238,5 @@ pub static SCENES: &[Scene] = &[
     ]),
     Scene::new("nested-over", "who finds no other gather relies on the answers", 3, nested_over)
         .rules(NOTES)
-        .kills(&[GatherClosesRelaxed, GathersSeenRelaxed]),
+        .kills(&[GathersSeenRelaxed]),
 ];

@@ -366,6 +366,21 @@ fn split_kernel(cpu: u8) {
     hw::kernel_code();
 }
 
+/// CPU 1 has the kernel's page cached of the kernel's own tables, to which it returns.
+fn split_kernel_own(cpu: u8) {
+    port::come_online();
+    if cpu == 0 {
+        meet(2);
+        unmap_kernel().expect("CPU 0 may wait");
+        return;
+    }
+    hw::kernel_code();
+    enter(0);
+    meet(2);
+    deep_idle();
+    hw::kernel_code();
+}
+
 pub static SCENES: &[Scene] = &[
     Scene::new("back", "a CPU comes back to a space whose pages are taken away", 2, back).kills(&[
         SwitchWithoutFence,
@@ -479,4 +494,12 @@ pub static SCENES: &[Scene] = &[
     Scene::new("split-kernel", "split tables, a kernel page is taken away", 2, split_kernel)
         .rules(split(&SPLIT_NEAR, &Policy::SHOOTDOWN))
         .kills(&[KernelOwesNothing, OtherTagsForgotten]),
+    Scene::new(
+        "split-kernel-own",
+        "split tables, a kernel page is taken away that is cached of the kernel's own tables",
+        2,
+        split_kernel_own,
+    )
+    .rules(Rules { keeps: true, ..split(&SPLIT_NEAR, &Policy::SHOOTDOWN) })
+    .kills(&[KernelTagForgotten]),
 ];

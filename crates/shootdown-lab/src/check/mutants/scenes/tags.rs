@@ -165,7 +165,7 @@ fn idles(cpu: u8) {
 
 fn idle() {
     let w = world();
-    hw::load_kernel(w.roots[0]);
+    hw::load_kernel(w.roots[0], false);
     w.runs[1].set(None);
     w.loaded[1].set(None);
     w.cpus[1].deactivate();
