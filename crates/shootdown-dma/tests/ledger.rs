@@ -465,6 +465,11 @@ fn pieces_that_are_unmapped_on_several_cpus_go_back_together() {
     for seed in 0..64 {
         let kind = Kind { seed, ..held(Limits { entries: 40, ..Limits::DEFAULT }) };
         play(&kind, &[Op::Scatter(0, 34, 1), Op::Unmap(0), Op::Flush, Op::Timer]);
+        // The last piece alone is enough to be told at once, where the one before it is.
+        let kind = Kind { seed, ..held(Limits { entries: 40, flush_at: 17, ..Limits::DEFAULT }) };
+        let mut ops = vec![Op::Scatter(0, 34, 1), Op::Unmap(0)];
+        ops.extend((0..40).map(|n| if n % 2 == 0 { Op::Map(1, 1, false) } else { Op::Unmap(1) }));
+        play(&kind, &ops);
     }
 }
 

@@ -44,6 +44,8 @@ const UNCALLED: &[(&str, &str, &str)] = &[
     ("bounce/guarded.rs", "bounced", "what is bounced of a buffer, to look at"),
     ("bounce/guarded.rs", "pool", "to look at"),
     ("domain/mod.rs", "host", "to look at"),
+    ("domain/mod.rs", "table_pages", "to look at"),
+    ("domain/unmap.rs", "unmap_raw", "as `unmap`, for who keeps numbers"),
     ("call.rs", "cancel", INSIDE),
     ("call.rs", "fire", INSIDE),
     ("call.rs", "is_busy", INSIDE),

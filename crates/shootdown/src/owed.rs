@@ -21,6 +21,10 @@
 //! - **Paid** is the newest generation for which, and for all before, every CPU has answered. The space owes while *owed*
 //!   is above it, and nothing is pending when it is the space's generation.
 //!
+//! - **Put off** is the newest generation whose value is kept on purpose, by a batch or a lazy unmapping. A flush that is done
+//!   raises *paid* only where something is owed or put off, or was paid for before: changes that are merely under way on
+//!   several CPUs end by *done*, and their flushes write one shared word each.
+//!
 //! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and gathers that are
 //! forgotten can't be so many that none seems open.
 //!
@@ -58,6 +62,7 @@
 //! | W6 *paid* read | Acquire | W5 | who relies on a payment relies on those answers |
 //! | W7 *done* raised | Release | W8 | every CPU has answered, or *owed* was raised, before |
 //! | W8 *done* read, then the generation | Acquire | W7; the table lock | who finds the entry changed reads a generation that includes it; all that were done were counted before it. The other order takes one that was counted and done in between for one that was not |
+//! | W9 *put off* raised | Relaxed | the generation | a flush that covers the change was counted after it; one that does not see it leaves it to whoever put it off |
 
 use crate::ids::Generation;
 use crate::sync::{AtomicU64, Ordering};
@@ -70,6 +75,7 @@ pub(crate) struct Debts {
     done: AtomicU64,
     owed: AtomicU64,
     paid: AtomicU64,
+    put_off: AtomicU64,
 }
 
 impl Debts {
@@ -79,7 +85,14 @@ impl Debts {
             done: AtomicU64::new(0),
             owed: AtomicU64::new(0),
             paid: AtomicU64::new(0),
+            put_off: AtomicU64::new(0),
         }
+    }
+
+    /// The change of this generation stays in flight for long, and whoever flushes all meanwhile is to say so.
+    pub fn put_off(&self, generation: Generation) {
+        // ORDERING: W9
+        self.put_off.fetch_max(generation.0, Ordering::Relaxed);
     }
 
     /// A gather begins.
@@ -137,16 +150,20 @@ impl Debts {
     pub fn complete(&self, newest: Generation, changes: u64, covers: bool) -> bool {
         // ORDERING: W7
         let done = self.done.fetch_add(changes, Ordering::Release) + changes;
-        let owing = self.owed.load(Ordering::Relaxed) > self.paid.load(Ordering::Relaxed);
-        if done == newest.0 && !owing {
-            return false; // by far the most frequent: nothing else is under way
+        let paid = self.paid.load(Ordering::Relaxed);
+        let lasting = self.put_off.load(Ordering::Relaxed); // ORDERING: W9
+        let owing = self.owed.load(Ordering::Relaxed).max(lasting) > paid;
+        if !owing && (done == newest.0 || paid == 0) {
+            // By far the most frequent: nothing else is under way, or those who are will say so themselves. (A value that was
+            // forgotten never will: who first pays for it raises `paid`, and from then on flushes do.)
+            return false;
         }
         if covers {
             self.pay(newest);
         } else if changes == 1 {
             // ORDERING: W5; the answers for those before came with the value that is replaced
             let _ = self.paid.compare_exchange(
-                newest.0 - 1,
+                newest.0.saturating_sub(1),
                 newest.0,
                 Ordering::Release,
                 Ordering::Relaxed,

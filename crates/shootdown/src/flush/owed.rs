@@ -98,7 +98,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// A change was unmapped for a batch: counts it, and leaves the telling for later.
     pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
-        self.count(Request::pages(range))
+        let change = self.count(Request::pages(range));
+        self.debts.put_off(change.generation());
+        change
     }
 
     /// A change was not even counted: it is now, and owed.

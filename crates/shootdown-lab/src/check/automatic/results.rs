@@ -172,7 +172,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("results.csv");
         let rows: BTreeMap<String, Row> = [
-            ("a".to_owned(), killed.clone()),
+            (killed.mutant.clone(), killed.clone()),
             ("b".to_owned(), Row { mutant: "b".into(), ..survived }),
         ]
         .into();

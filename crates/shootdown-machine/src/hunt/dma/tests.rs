@@ -217,7 +217,7 @@ fn found_by_chance(mistake: Mistake, most: u64) -> Option<(u64, DmaProgram, Inva
 
 /// What a mistake may break, besides giving a page to somebody else while a device reaches it.
 const MISTAKEN: &[(Mistake, &[Invariant])] = &[
-    (Mistake::FreesFirst, &[]),
+    (Mistake::FreesFirst, &[Invariant::Revocation]),
     (Mistake::LazyTrusted, &[Invariant::Revocation]),
     (Mistake::HoldsNothing, &[]),
     (Mistake::AbsenceDenied, &[Invariant::UpgradeSoundness]),
