@@ -96,7 +96,7 @@ const SMALL: &[Small] = &[
         text: "; begin a0; switch a | unmap a0, user",
         memory: Memory::Weak,
         witnesses: &["stale-elsewhere", "pending-flush-seen"],
-        quick: true,
+        quick: false,
     },
     Small {
         name: "exhaustive/abandoned",
@@ -104,7 +104,7 @@ const SMALL: &[Small] = &[
         text: "; abandon a0; switch a | unmap a0, user",
         memory: Memory::Sc,
         witnesses: &["stale-elsewhere", "pending-flush-seen", "ticket-dropped"],
-        quick: true,
+        quick: false,
     },
     Small {
         name: "exhaustive/kernel-kept",
@@ -120,7 +120,7 @@ const SMALL: &[Small] = &[
         text: "arch=arm wide=2 spaces=2 broadcast=always completes=early; switch a | unmap a0; switch a | switch b, switch a, user",
         memory: Memory::Sc,
         witnesses: &["invalidation-broadcast"],
-        quick: true,
+        quick: false,
     },
     Small {
         name: "exhaustive/switch",
