@@ -133,7 +133,8 @@ impl Debts {
         let owed = self.owed.load(Ordering::Relaxed); // ORDERING: W4
         // ORDERING: W6
         let paid = self.paid.load(Ordering::Acquire);
-        if counted.0 - done > own && counted.0 > paid {
+        // More done than counted can't be; it would be taken for pending.
+        if counted.0.wrapping_sub(done) > own && counted.0 > paid {
             return Some(counted);
         }
         (owed > paid).then_some(Generation(owed))
