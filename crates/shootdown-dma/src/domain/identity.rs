@@ -17,7 +17,6 @@ use super::{Domain, Host, MapError, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
 use crate::iova::identity::{Layout, LeafSize, Place};
-use crate::sync::spin_loop;
 use crate::table::{MapErrorKind, Released};
 
 impl<H: Host> Domain<H> {
@@ -166,7 +165,7 @@ impl<H: Host> Domain<H> {
                     });
                 }
                 // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) => spin_loop(),
+                Err(UnmapError::Busy) => drop(self.host.relax()),
                 // Somebody has released what is not theirs.
                 Err(error) => return Err(error),
             }

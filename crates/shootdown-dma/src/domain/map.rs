@@ -5,7 +5,7 @@ use super::{Cell, DmaAddr, Domain, Host, MapError, Mapping, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
 use crate::iova::Want;
-use crate::sync::{Ordering, spin_loop};
+use crate::sync::Ordering;
 use crate::table::{self, MapErrorKind, Part};
 
 /// A piece of memory.
@@ -401,7 +401,8 @@ impl<H: Host> Domain<H> {
                 false => self.unmap_pages(range, gives, Policy::Strict, false),
             };
             match outcome {
-                Err(UnmapError::Busy) => spin_loop(),
+                // Others leave their cells whatever the hardware does: there is nothing to give up.
+                Err(UnmapError::Busy) => drop(self.host.relax()),
                 Err(UnmapError::NotComplete(error)) => return Err(error),
                 _ => return Ok(()),
             }

@@ -1,7 +1,7 @@
 //! What is left when something fails halfway: the unit does not answer, cells are taken, addresses mean something else.
 
 use std::sync::Barrier;
-use std::time::Duration;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::domain::window::OPENING;
@@ -90,22 +90,29 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let domain = domain(&world, Config::new(1));
     let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 1).unwrap();
-    let all_taken = Barrier::new(2);
+    let (all_taken, done) = (Barrier::new(2), AtomicBool::new(false));
+    let turns = world.turns.load(Ordering::Relaxed);
+    let waits = || world.turns.load(Ordering::Relaxed) != turns;
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let taken = domain.cells.enter(0, |_| {
                 domain.cells.enter(1, |_| {
                     domain.cells.enter(2, |_| {
                         all_taken.wait();
-                        std::thread::sleep(Duration::from_millis(20));
+                        while !waits() && !done.load(Ordering::Relaxed) {
+                            std::thread::yield_now();
+                        }
                     })
                 })
             });
             assert!(taken.flatten().flatten().is_some());
         });
         all_taken.wait();
-        domain.unmap_ours(range, Some(range)).unwrap();
+        let outcome = domain.unmap_ours(range, Some(range));
+        done.store(true, Ordering::Relaxed);
+        outcome.unwrap();
     });
+    assert!(waits(), "it found all cells taken");
     assert_eq!(domain.lookup(at), None);
     finish(domain);
 }
