@@ -1,0 +1,454 @@
+//! AMD-Vi: turned on, kept and turned off.
+//!
+//! | structure | entries | here |
+//! |---|---|---|
+//! | device table | 32 bytes for each function | for all up to [`Options::last_device`] |
+//! | command buffer | 16 bytes | [`Options::slots`]; written by the library |
+//! | event log | 16 bytes | as many; see [`log`] |
+//!
+//! # Turning it on
+//! (AMD-Vi 2.11, "Making Changes in the System", and chapter 3.) What firmware or a kernel before has left on stays on, so that there is no
+//! moment without it:
+//! 1. A command buffer and a log that are on are turned off. Translation is as it was.
+//! 2. The device table, in which every entry is valid and allows nothing. If the unit was on, devices lose what they had with 4; if not,
+//!    nothing changes yet.
+//! 3. The log, empty, and the unit itself: whatever it has not cached it reads from the new table. From here on nothing is reached that was
+//!    not admitted, but by what the unit may have cached, and never more than that before.
+//! 4. The command buffer; everything is forgotten by commands, and that is waited for.
+//! 5. The command buffer again, empty: the library's queue begins at slot 0.
+//!
+//! # Turning it off
+//! Backwards: the command buffer, the log, then the unit. *Then every device reaches all of memory*; so the host keeps them from DMA before.
+//!
+//! # Resetting the queue
+//! 4 and 5 again. The unit stays on, by the same table.
+//!
+//! # Invariants
+//! - A1: every entry of the device table is valid from the beginning, and allows nothing. One that is not valid would let its device
+//!   through untranslated. A device beyond the table is refused by the unit (2.2.2).
+//! - A2: of an entry that changes, the word with the rights is written last, and cleared first; the unit is told after that.
+
+pub mod device_table;
+pub mod fault;
+pub mod log;
+pub mod registers;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use shootdown_dma::invalidate::amd::{self, Facts};
+use shootdown_dma::invalidate::queue::{Amd as QueueFormat, Format, Port, Slot};
+use shootdown_dma::sync::AtomicU64;
+use shootdown_dma::table::{AmdV1, Format as _};
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use spin::Mutex;
+
+use crate::bus::{Bus, Register, wait};
+use crate::error::{AdmitError, Error, Step, Unfit};
+use crate::memory::{Kept, Memory, PAGE, Pages};
+use crate::renewable::Renewable;
+use crate::ring::{self, Ring};
+use crate::unit::RemappingUnit;
+use device_table::{BLOCKED, ENTRY, Translation};
+use fault::Record;
+use log::Log;
+use registers::{
+    CommandBuffer, CommandHead, CommandTail, Control, DeviceTable, ExtendedFeatures, Status,
+};
+
+/// What the host decides, and what is not in the unit's registers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// The last device behind the unit, by IVRS: the table ends with it.
+    pub last_device: u16,
+    /// Slots of the command buffer and entries of the log, rounded up to a power of two: 256 to 32,768.
+    pub slots: usize,
+    /// Levels of tables: 3 to 6. The unit has to have so many (EFR.HATS).
+    pub levels: u32,
+    /// Does the unit remember what is not mapped? (NpCache, bit 26 of the header of its capability in PCI's configuration.)
+    pub remembers_absence: bool,
+    /// The flags of its IVHD block (`acpi::ivrs::Unit::flags`): HtTunEn, PassPW, ResPassPW, Isoc are passed to the unit.
+    pub flags: u8,
+    /// Do events interrupt? Which message that is stands in the unit's MSI capability in PCI's configuration, which is the host's. Its
+    /// handler calls [`Amd::acknowledge`], takes [records](RemappingUnit::next_record) until there are none, and calls
+    /// [`Renewable::attend`].
+    pub interrupts: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            last_device: u16::MAX,
+            slots: 256,
+            levels: 4,
+            remembers_absence: false,
+            flags: 0,
+            interrupts: false,
+        }
+    }
+}
+
+/// Slots that ComLen can say.
+const MOST_SLOTS: usize = 1 << 15;
+
+/// InvTimeOut: one second. Devices have to answer within one (PCIe, ATS: within one minute, but nobody waits for that), and with 0
+/// the unit would wait for ever.
+const ONE_SECOND: u8 = 4;
+
+/// A unit that is set up. See the [module](self).
+pub struct Amd<B: Bus, M: Memory, F = QueueFormat> {
+    bus: B,
+    memory: M,
+    features: ExtendedFeatures,
+    tables: AmdV1,
+    options: Options,
+    port: Ring<B, M, Log<B, M>>,
+    queue: Renewable<Ring<B, M, Log<B, M>>, F>,
+    wrap: fn(QueueFormat) -> F,
+    log: Log<B, M>,
+    devices: Kept<M>,
+    ring: Kept<M>,
+    events: Kept<M>,
+    status: Kept<M>,
+    /// Held while entries change.
+    entries: Mutex<()>,
+    /// Held while events are taken out.
+    records: Mutex<()>,
+    /// That events were lost was told.
+    lost_told: AtomicBool,
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Amd<B, M> {
+    /// Sets the unit up: every access is refused until its device is admitted.
+    ///
+    /// # Errors
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
+    /// was not touched.
+    ///
+    /// # Safety
+    /// The registers are those of an AMD-Vi unit, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::set_up_with(bus, memory, options, |format| format) }
+    }
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M, F> {
+    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    ///
+    /// # Errors
+    /// As [`set_up`](Amd::set_up).
+    ///
+    /// # Safety
+    /// As [`set_up`](Amd::set_up); what the wrapper encodes covers what it was asked to.
+    pub unsafe fn set_up_with(
+        bus: B,
+        memory: M,
+        options: Options,
+        wrap: fn(QueueFormat) -> F,
+    ) -> Result<Self, Error> {
+        let features = ExtendedFeatures::read(&bus);
+        let levels = options.levels;
+        let tables =
+            AmdV1::new(levels, true).filter(|_| (3..=4 + features.host_levels()).contains(&levels));
+        let tables = tables.ok_or(Error::Unfit(Unfit::NoTables))?;
+        let bytes = (usize::from(options.last_device) + 1) * ENTRY;
+        let devices = Pages::of_bytes(memory.clone(), bytes)?;
+        for entry in devices.words().chunks_exact(ENTRY / 8) {
+            entry[0].store(BLOCKED.into_bits(), Ordering::Relaxed); // [A1]
+        }
+        memory.write_back(devices.words());
+        let slots = options.slots.min(MOST_SLOTS);
+        let ring = ring::pages(memory.clone(), slots)?;
+        let events = ring::pages(memory.clone(), slots)?;
+        let word = Pages::of_bytes(memory.clone(), PAGE)?;
+        let log = Log::new(bus.clone(), memory.clone(), &events);
+        let port = Ring::new(bus.clone(), memory.clone(), &ring, &word, log.clone());
+        let queue = Renewable::new(port.clone(), wrap(queue_format(features, port.slots())))?;
+        let (devices, ring) = (devices.keep(), ring.keep());
+        let (events, status) = (events.keep(), word.keep());
+        let (entries, records) = (Mutex::new(()), Mutex::new(()));
+        let unit = Self {
+            bus,
+            memory,
+            features,
+            tables,
+            options,
+            port,
+            queue,
+            wrap,
+            log,
+            devices,
+            ring,
+            events,
+            status,
+            entries,
+            records,
+            lost_told: AtomicBool::new(false),
+        };
+        unit.turn_on()?;
+        Ok(unit)
+    }
+
+    /// CONTROL, with the unit and its log on.
+    fn control(&self) -> Control {
+        let flag = |bit: u8| self.options.flags & 1 << bit != 0;
+        Control::new()
+            .with_enabled(true)
+            .with_tunnel(flag(0))
+            .with_pass_posted(flag(1))
+            .with_response_pass_posted(flag(2))
+            .with_isochronous(flag(3))
+            .with_events(true)
+            .with_event_interrupts(self.options.interrupts)
+            .with_coherent(true)
+            .with_invalidation_timeout(ONE_SECOND)
+    }
+
+    fn turn_on(&self) -> Result<(), Error> {
+        let bus = &self.bus;
+        self.queues_off()?;
+        let pages = self.devices.words().len() * 8 / PAGE;
+        self.bus.barrier();
+        DeviceTable::new()
+            .with_page(self.devices.address().0 >> 12)
+            .with_size(pages as u64 - 1)
+            .write(bus);
+        CommandBuffer::new()
+            .with_page(self.port.address().0 >> 12)
+            .with_length(self.port.slots().ilog2())
+            .write(bus);
+        self.log.place();
+        self.control().write(bus);
+        wait(bus, Step::Events, || Status::read(bus).events_run())?;
+        self.begin()
+    }
+
+    /// The command buffer and the log are off; the unit is as it was.
+    fn queues_off(&self) -> Result<(), Error> {
+        let bus = &self.bus;
+        let control = Control::read(bus);
+        control.with_commands(false).with_events(false).with_page_requests(false).write(bus);
+        wait(bus, Step::QueueOff, || !Status::read(bus).commands_run())?;
+        wait(bus, Step::Events, || !Status::read(bus).events_run())
+    }
+
+    /// The unit begins to read its command buffer, which is empty.
+    fn empty(&self) -> Result<(), Error> {
+        let bus = &self.bus;
+        let control = Control::read(bus);
+        control.with_commands(false).write(bus);
+        wait(bus, Step::QueueOff, || !Status::read(bus).commands_run())?;
+        CommandHead::new().write(bus);
+        CommandTail::new().write(bus);
+        control.with_commands(true).write(bus);
+        wait(bus, Step::QueueOn, || Status::read(bus).commands_run())
+    }
+
+    /// The unit forgets everything, and begins to read its command buffer, which is empty.
+    fn begin(&self) -> Result<(), Error> {
+        let all = [amd::all()];
+        if self.features.invalidate_all() {
+            self.run(Step::ForgetTranslations, all)?;
+        } else {
+            // Each entry, and each domain that there can be.
+            let last = u32::from(self.options.last_device);
+            let entries = (0..=last).map(|device| amd::device_entry(DeviceId(device)));
+            self.run(Step::ForgetEntries, entries)?;
+            let domains = (0..=u16::MAX).map(|id| amd::domain(DomainId(id)));
+            self.run(Step::ForgetTranslations, domains)?;
+        }
+        self.empty()
+    }
+
+    /// Commands, a ring of them at a time, each followed by a wait for all of it.
+    fn run(&self, step: Step, commands: impl IntoIterator<Item = Slot>) -> Result<(), Error> {
+        const DONE: u64 = 1;
+        // One for the wait, and one that stays free: a full ring looks like an empty one.
+        let most = self.port.slots() - 2;
+        let mut commands = commands.into_iter().peekable();
+        let done = amd::completion_wait(Some((self.port.status_address(), DONE)), false);
+        while commands.peek().is_some() {
+            self.empty()?;
+            self.port.status().store(0, Ordering::Relaxed);
+            let mut count = 1;
+            let taken = commands.by_ref().take(most).inspect(|_| count += 1);
+            self.port.fill(taken.chain([done]));
+            CommandTail::new().with_slot(count).write(&self.bus);
+            self.port.wait_for(step, DONE)?;
+        }
+        Ok(())
+    }
+
+    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to the host.
+    ///
+    /// # Errors
+    /// The unit does not do what it is told. It keeps its memory.
+    ///
+    /// # Safety
+    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain uses its queue any more.
+    #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
+    pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
+        if let Err(error) = self.queues_off() {
+            return Err((self, error));
+        }
+        Control::new().write(&self.bus);
+        // There is no status of it; the register is read back, behind which accesses under way have ended.
+        if let Err(error) =
+            wait(&self.bus, Step::TranslationOff, || !Control::read(&self.bus).enabled())
+        {
+            return Err((self, error));
+        }
+        let Self { devices, ring, events, status, queue, .. } = self;
+        drop(queue);
+        // SAFETY: the unit is off, its command buffer and its log too.
+        unsafe {
+            devices.release();
+            ring.release();
+            events.release();
+            status.release();
+        }
+        Ok(())
+    }
+
+    /// The four words of a device's entry, for cases and dumps; `None` if it is beyond the table.
+    ///
+    /// # Safety
+    /// They are not stored to, or the devices' accesses are the caller's affair.
+    #[must_use]
+    pub unsafe fn entry(&self, device: DeviceId) -> Option<&[AtomicU64]> {
+        self.words_of(device)
+    }
+
+    fn words_of(&self, device: DeviceId) -> Option<&[AtomicU64]> {
+        if device.0 > u32::from(self.options.last_device) {
+            return None;
+        }
+        let at = device.0 as usize * ENTRY / 8;
+        Some(&self.devices.words()[at..at + ENTRY / 8])
+    }
+
+    /// Acknowledges an interrupt about events. To be called before they are taken out: what comes after it interrupts again.
+    pub fn acknowledge(&self) {
+        Status::new().with_event_interrupt(true).write(&self.bus);
+    }
+
+    /// Makes the unit log events again when it has stopped because the log was full: [`Record::Lost`] was the last
+    /// [record](RemappingUnit::next_record). `false`: there was nothing to be done, or there are records left.
+    ///
+    /// # Errors
+    /// The unit does not do what it is told. [`Error::Busy`]: try again.
+    pub fn restart_log(&self) -> Result<bool, Error> {
+        let _records = self.records.lock();
+        // The library's queue writes CONTROL as well, when it goes on after an error.
+        let restarted = self.queue.paused(&self.bus, || self.log.restart())?;
+        if restarted {
+            self.lost_told.store(false, Ordering::Relaxed);
+        }
+        Ok(restarted)
+    }
+
+    /// What it can do.
+    pub const fn features(&self) -> ExtendedFeatures {
+        self.features
+    }
+
+    /// Its registers.
+    pub const fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// Its queue, with what is this crate's.
+    pub const fn renewable(&self) -> &Renewable<Ring<B, M, Log<B, M>>, F> {
+        &self.queue
+    }
+}
+
+fn queue_format(features: ExtendedFeatures, slots: usize) -> QueueFormat {
+    QueueFormat { slots: slots as u64, facts: Facts::from_efr(features.into_bits()) }
+}
+
+impl<B, M, F> RemappingUnit for Amd<B, M, F>
+where
+    B: Bus + Clone + Send,
+    M: Memory + Clone + Send,
+    F: Format + Send,
+{
+    type Tables = AmdV1;
+    type Queue = Renewable<Ring<B, M, Log<B, M>>, F>;
+    type Record = Record;
+
+    fn tables(&self) -> AmdV1 {
+        self.tables
+    }
+
+    fn address_bits(&self) -> u32 {
+        12 + self.tables.page_bits()
+    }
+
+    fn queue(&self) -> &Self::Queue {
+        &self.queue
+    }
+
+    fn is_coherent(&self) -> bool {
+        true // tables are read coherently; entries too, by CONTROL.Coherent
+    }
+
+    fn remembers_absence(&self) -> bool {
+        self.options.remembers_absence
+    }
+
+    unsafe fn admit(
+        &self,
+        device: DeviceId,
+        root: PhysAddr,
+        id: DomainId,
+    ) -> Result<(), AdmitError> {
+        let words = self.words_of(device).ok_or(AdmitError::NoSuchDevice)?;
+        if root.0 == 0 || root.0 & (PAGE as u64 - 1) != 0 || root.0 >> 52 != 0 {
+            return Err(AdmitError::BadRoot);
+        }
+        let _entries = self.entries.lock();
+        if words[0].load(Ordering::Relaxed) != BLOCKED.into_bits() {
+            return Err(AdmitError::Admitted);
+        }
+        words[1].store(device_table::domain(id).into_bits(), Ordering::Relaxed);
+        self.memory.write_back(words);
+        self.bus.barrier();
+        let translation = device_table::translated(&self.tables, root);
+        words[0].store(translation.into_bits(), Ordering::Release); // [A2]
+        self.memory.write_back(words);
+        self.bus.barrier();
+        Ok(())
+    }
+
+    fn expel(&self, device: DeviceId) -> bool {
+        let Some(words) = self.words_of(device) else { return false };
+        let _entries = self.entries.lock();
+        let before = words[0].swap(BLOCKED.into_bits(), Ordering::AcqRel); // [A2]
+        self.memory.write_back(words);
+        self.bus.barrier();
+        Translation::from_bits(before) != BLOCKED
+    }
+
+    fn next_record(&self) -> Option<Record> {
+        // Who finds somebody else at it leaves the events to them.
+        let _records = self.records.try_lock()?;
+        let record = self.log.next(|| {
+            // What it finds it has seen to, and an error that it tells here is an event of this log: nothing is lost. That the queue is
+            // stuck is told to everybody who asks.
+            let _ = self.queue.attend();
+        });
+        let lost = || {
+            let overflow = Status::read(&self.bus).event_overflow();
+            (overflow && !self.lost_told.swap(true, Ordering::Relaxed)).then_some(Record::Lost)
+        };
+        record.or_else(lost)
+    }
+
+    unsafe fn renew(&self) -> Result<(), Error> {
+        let format = queue_format(self.features, self.port.slots());
+        let reset = || self.begin();
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
+    }
+}

@@ -1,0 +1,513 @@
+//! An Arm SMMUv3, first stage: turned on, kept and turned off.
+//!
+//! | structure | entries | here |
+//! |---|---|---|
+//! | stream table | 64 bytes for each device | one or two levels, for [`Options::stream_bits`] |
+//! | context descriptor | 64 bytes: tables, their format, ASID | one for each stream, behind the entries |
+//! | command queue | 16 bytes | [`Options::slots`]; written by the library |
+//! | event queue | 32 bytes | [`Options::events`] |
+//!
+//! # Turning it on
+//! (IHI 0070, 3.11: "Reset, Enable and initialization".) An SMMU takes another stream table only while it is off; so what it does then is
+//! set first:
+//! 1. GBPA: while it is off, accesses are refused. (A unit without that register, such as QEMU's before version 8, lets them pass while it
+//!    is off, as before: [`Smmu::aborts_when_off`].)
+//! 2. Off, and no interrupts.
+//! 3. Attributes, the stream table, in which no entry is valid, and the queues, empty.
+//! 4. The command queue; everything is forgotten by commands, and that is waited for.
+//! 5. The command queue again, empty: the library's queue begins at slot 0.
+//! 6. The event queue, then translation. From here on nothing is reached that was not admitted.
+//!
+//! # Turning it off
+//! All at once. Because of 1, nothing is reached then.
+//!
+//! # Resetting the queue
+//! 4 and 5 again; errors of commands are acknowledged. Translation stays on, by the same table.
+//!
+//! # Invariants
+//! - S1: the word of an entry with the *valid* bit is written last, and cleared first; the unit is told after that. An invalid entry may
+//!   be cached as well (3.21.3), so an entry that was made valid is announced.
+//! - S2: the context descriptor is valid before the stream's entry is that leads to it.
+
+pub mod entries;
+pub mod fault;
+pub mod registers;
+mod streams;
+
+use core::sync::atomic::Ordering;
+
+use shootdown_dma::invalidate::queue::{Format, Slot, Smmu as QueueFormat};
+use shootdown_dma::invalidate::smmu::{self, Facts, Signal};
+use shootdown_dma::sync::{AtomicU64, fence};
+use shootdown_dma::table::{ArmStage1, Format as _};
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use spin::Mutex;
+
+use crate::bus::{Bus, Register, wait};
+use crate::error::{AdmitError, Error, Step, Unfit};
+use crate::memory::{Kept, Memory, PAGE, Pages};
+use crate::renewable::Renewable;
+use crate::ring::{self, NoLog, Ring};
+use crate::unit::{Message, RemappingUnit};
+use entries::{Stream0, Stream1};
+use fault::{EVENT, Record};
+use registers::{
+    CommandCons, CommandProd, CommandQueue, Cr0, Cr0Ack, Cr1, Cr2, ERROR_MESSAGE, EVENT_MESSAGE,
+    EventCons, EventProd, EventQueue, Gbpa, Gerror, Gerrorn, Idr0, Idr1, Idr3, Idr5, IrqCtrl,
+    IrqCtrlAck, MESSAGE_ATTRIBUTES, MessageAddress,
+};
+use streams::Streams;
+
+/// What the host decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bits of streams' numbers that the table is for; no more than the unit has (IDR1.SIDSIZE).
+    pub stream_bits: u32,
+    /// Slots of the command queue, rounded up to a power of two: at least 256 (512 if [`survives`](Self::survives)), and no more than the
+    /// unit takes (IDR1.CMDQS).
+    pub slots: usize,
+    /// Entries of the event queue, rounded up to a power of two: at least 128, and no more than the unit takes (IDR1.EVENTQS).
+    pub events: usize,
+    /// Levels of tables with pages of 4 KiB: 3 (39 bits) or 4 (48).
+    pub levels: u32,
+    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued twice.
+    pub survives: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { stream_bits: 16, slots: 256, events: 128, levels: 4, survives: false }
+    }
+}
+
+/// How the unit interrupts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interrupts {
+    /// It does not: events and errors are looked for.
+    Off,
+    /// By wires, whose numbers firmware knows.
+    Wires,
+    /// By messages, if it can ([`Idr0::messages`]).
+    Messages {
+        /// When there are events.
+        events: Message,
+        /// When something goes wrong with its queues.
+        errors: Message,
+    },
+}
+
+/// The index of MAIR's field that says write-back: see [`entries::WRITE_BACK`].
+const WRITE_BACK: u8 = 0;
+
+/// Output addresses of tables have 48 bits here: IPS 5.
+const OUTPUT_48: u64 = 5;
+
+/// A unit that is set up. See the [module](self).
+pub struct Smmu<B: Bus, M: Memory, F = QueueFormat> {
+    bus: B,
+    memory: M,
+    identification: (Idr0, Idr1, Idr3, Idr5),
+    tables: ArmStage1,
+    survives: bool,
+    aborts_when_off: bool,
+    port: Ring<B, M>,
+    queue: Renewable<Ring<B, M>, F>,
+    wrap: fn(QueueFormat) -> F,
+    streams: Streams<M>,
+    ring: Kept<M>,
+    events: Kept<M>,
+    status: Kept<M>,
+    /// Held while entries change.
+    entries: Mutex<()>,
+    /// Held while events are taken out.
+    records: Mutex<()>,
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Smmu<B, M> {
+    /// Sets the unit up: every access is refused until its device is admitted.
+    ///
+    /// # Errors
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
+    /// was not touched.
+    ///
+    /// # Safety
+    /// The registers are both pages of an SMMUv3, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::set_up_with(bus, memory, options, |format| format) }
+    }
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, M, F> {
+    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    ///
+    /// # Errors
+    /// As [`set_up`](Smmu::set_up).
+    ///
+    /// # Safety
+    /// As [`set_up`](Smmu::set_up); what the wrapper encodes covers what it was asked to.
+    pub unsafe fn set_up_with(
+        bus: B,
+        memory: M,
+        options: Options,
+        wrap: fn(QueueFormat) -> F,
+    ) -> Result<Self, Error> {
+        let (idr0, idr1) = (Idr0::read(&bus), Idr1::read(&bus));
+        let identification = (idr0, idr1, Idr3::read(&bus), Idr5::read(&bus));
+        let tables = fit(identification, options)?;
+        let bits = options.stream_bits.min(idr1.stream_bits());
+        // More than a ring of the library takes, or than can be counted, is cut down to what the unit takes.
+        let most = |bits: u32| 1usize << bits.min(19);
+        let slots = options.slots.max(256).min(most(idr1.command_queue()));
+        let events = options.events.max(PAGE / EVENT).min(most(idr1.event_queue()));
+        let ring = ring::pages(memory.clone(), slots)?;
+        let word = Pages::of_bytes(memory.clone(), PAGE)?;
+        let events = Pages::of_bytes(memory.clone(), events * EVENT)?;
+        let port = Ring::new(bus.clone(), memory.clone(), &ring, &word, NoLog);
+        let format = queue_format(identification, options.survives, port.slots());
+        let queue = Renewable::new(port.clone(), wrap(format))?;
+        let streams = Streams::new(memory.clone(), bits, idr0.stream_levels() == 1)?;
+        let (ring, events, status) = (ring.keep(), events.keep(), word.keep());
+        let (entries, records) = (Mutex::new(()), Mutex::new(()));
+        let mut unit = Self {
+            bus,
+            memory,
+            identification,
+            tables,
+            survives: options.survives,
+            aborts_when_off: false,
+            port,
+            queue,
+            wrap,
+            streams,
+            ring,
+            events,
+            status,
+            entries,
+            records,
+        };
+        unit.turn_on()?;
+        Ok(unit)
+    }
+
+    fn turn_on(&mut self) -> Result<(), Error> {
+        self.aborts_when_off = self.refuse_when_off()?;
+        self.switch(Step::TranslationOff, Cr0::new())?;
+        self.interrupt(Interrupts::Off)?;
+        let bus = &self.bus;
+        Cr1::CACHEABLE.write(bus);
+        Cr2::new().with_record_bad_streams(true).with_private_maintenance(true).write(bus);
+        bus.barrier();
+        self.streams.place(bus);
+        CommandQueue::new()
+            .with_address(self.port.address().0 >> 5)
+            .with_bits(self.port.slots().ilog2())
+            .write(bus);
+        EventQueue::new()
+            .with_address(self.events.address().0 >> 5)
+            .with_bits(self.log_events())
+            .write(bus);
+        EventProd::new().write(bus);
+        EventCons::new().write(bus);
+        // Errors of before are nobody's.
+        Gerrorn::from(Gerror::read(bus).into_bits()).write(bus);
+        self.begin(Cr0::new())?;
+        let queues = Cr0::new().with_commands(true).with_events(true);
+        self.switch(Step::Events, queues)?;
+        self.switch(Step::TranslationOn, queues.with_translation(true))
+    }
+
+    /// Accesses are refused while the unit is off. `false`: it does not say that it does so.
+    fn refuse_when_off(&self) -> Result<bool, Error> {
+        let bus = &self.bus;
+        let updated = || wait(bus, Step::Bypass, || !Gbpa::read(bus).update());
+        updated()?;
+        Gbpa::read(bus).with_abort(true).with_update(true).write(bus);
+        updated()?;
+        Ok(Gbpa::read(bus).abort())
+    }
+
+    /// CR0, and CR0ACK shows it.
+    fn switch(&self, step: Step, on: Cr0) -> Result<(), Error> {
+        on.write(&self.bus);
+        wait(&self.bus, step, || Cr0Ack::read(&self.bus).value() == on.into_bits())
+    }
+
+    /// The unit begins to read its queue, which is empty; `others` of CR0 stay on.
+    fn empty(&self, others: Cr0) -> Result<(), Error> {
+        let bus = &self.bus;
+        self.switch(Step::QueueOff, others)?;
+        CommandProd::new().write(bus);
+        CommandCons::new().write(bus);
+        // Whatever was wrong with commands is over.
+        self.acknowledge_now(Gerror::new().with_command(true));
+        self.switch(Step::QueueOn, others.with_commands(true))
+    }
+
+    /// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0 stay on.
+    fn begin(&self, others: Cr0) -> Result<(), Error> {
+        self.empty(others)?;
+        let all: [Slot; 3] = [smmu::cfgi_all(), smmu::tlbi_all(), smmu::sync(Signal::None)];
+        self.port.fill(all);
+        let end = all.len() as u32;
+        CommandProd::new().with_position(end).write(&self.bus);
+        wait(&self.bus, Step::ForgetTranslations, || {
+            CommandCons::read(&self.bus).position() == end
+        })?;
+        self.empty(others)
+    }
+
+    /// Turns the unit off, and takes its memory back. Devices reach nothing then, if the unit [says so](Self::aborts_when_off).
+    ///
+    /// # Errors
+    /// The unit does not do what it is told. It keeps its memory.
+    ///
+    /// # Safety
+    /// No domain uses its queue any more. If it does not refuse accesses when it is off, no device behind it does DMA from now on, or all of
+    /// them may reach all of memory.
+    #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
+    pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
+        let off = self
+            .interrupt(Interrupts::Off)
+            .and_then(|()| self.switch(Step::TranslationOff, Cr0::new()));
+        if let Err(error) = off {
+            return Err((self, error));
+        }
+        let Self { streams, ring, events, status, queue, .. } = self;
+        drop(queue);
+        // SAFETY: the unit is off, and its queues too.
+        unsafe {
+            streams.release();
+            ring.release();
+            events.release();
+            status.release();
+        }
+        Ok(())
+    }
+
+    /// Does the unit say that it refuses accesses while it is off?
+    pub const fn aborts_when_off(&self) -> bool {
+        self.aborts_when_off
+    }
+
+    /// Lets the unit interrupt, or not. The handler takes [records](RemappingUnit::next_record) until there are none, looks for
+    /// [errors](Self::errors), and calls [`Renewable::attend`].
+    ///
+    /// # Errors
+    /// The unit does not do what it is told. [`Unfit::NoMessages`]: it has wires alone; interrupts are off.
+    pub fn interrupt(&self, how: Interrupts) -> Result<(), Error> {
+        let bus = &self.bus;
+        let switch = |on: IrqCtrl| {
+            on.write(bus);
+            wait(bus, Step::Interrupts, || IrqCtrlAck::read(bus).value() == on.into_bits())
+        };
+        switch(IrqCtrl::new())?;
+        let on = IrqCtrl::new().with_events(true).with_errors(true);
+        let none = Message { address: 0, data: 0 };
+        let can = self.identification.0.messages();
+        let (events, errors) = match how {
+            Interrupts::Off => return Ok(()),
+            Interrupts::Wires => (none, none),
+            Interrupts::Messages { .. } if !can => return Err(Error::Unfit(Unfit::NoMessages)),
+            Interrupts::Messages { events, errors } => (events, errors),
+        };
+        if can {
+            for (at, message) in [(EVENT_MESSAGE, events), (ERROR_MESSAGE, errors)] {
+                // Bits 51 to 2.
+                let to = MessageAddress::from(message.address & 0x000f_ffff_ffff_fffc);
+                bus.write64(at[0], to.into_bits());
+                bus.write32(at[1], message.data);
+                bus.write32(at[2], MESSAGE_ATTRIBUTES);
+            }
+        }
+        switch(on)
+    }
+
+    /// Errors that are not acknowledged. That of commands is the library's affair.
+    pub fn errors(&self) -> Gerror {
+        let acknowledged = Gerrorn::read(&self.bus).value();
+        Gerror::from(Gerror::read(&self.bus).into_bits() ^ acknowledged)
+    }
+
+    /// Acknowledges errors, where they are there; that of commands is left to the library.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: nothing has changed; try again.
+    pub fn acknowledge(&self, errors: Gerror) -> Result<(), Error> {
+        // The library's queue acknowledges by the same register.
+        self.queue.paused(&self.bus, || {
+            self.acknowledge_now(errors.with_command(false));
+            Ok(())
+        })
+    }
+
+    fn acknowledge_now(&self, errors: Gerror) {
+        let before = Gerrorn::read(&self.bus).value();
+        let there = Gerror::read(&self.bus).into_bits() ^ before;
+        Gerrorn::from(before ^ (there & errors.into_bits())).write(&self.bus);
+    }
+
+    /// The eight words of a stream's entry, and those of its context descriptor, for cases and dumps; `None` if no stream in its part of the
+    /// table was admitted yet.
+    ///
+    /// # Safety
+    /// They are not stored to, or the devices' accesses are the caller's affair.
+    #[must_use]
+    pub unsafe fn entry(&self, device: DeviceId) -> Option<[&[AtomicU64]; 2]> {
+        self.streams.find(device).map(|stream| [stream.entry, stream.context])
+    }
+
+    fn log_events(&self) -> u32 {
+        (self.events.words().len() * 8 / EVENT).ilog2()
+    }
+
+    /// What it can do: IDR0, 1, 3 and 5.
+    pub const fn identification(&self) -> (Idr0, Idr1, Idr3, Idr5) {
+        self.identification
+    }
+
+    /// Its registers.
+    pub const fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// Its queue, with what is this crate's.
+    pub const fn renewable(&self) -> &Renewable<Ring<B, M>, F> {
+        &self.queue
+    }
+}
+
+/// The tables that the unit walks, if it has all that the library needs.
+fn fit(of: (Idr0, Idr1, Idr3, Idr5), options: Options) -> Result<ArmStage1, Error> {
+    const AARCH64: u8 = 0b10;
+    let (idr0, idr1, _, idr5) = of;
+    if !idr0.stage_1() || idr0.table_formats() & AARCH64 == 0 || !idr5.granule_4k() {
+        return Err(Error::Unfit(Unfit::NoTables));
+    }
+    if !idr0.coherent() {
+        return Err(Error::Unfit(Unfit::NotCoherent));
+    }
+    if idr1.queues_preset() || idr1.tables_preset() {
+        return Err(Error::Unfit(Unfit::Preset));
+    }
+    if idr1.command_queue() < 8 || idr1.event_queue() < 7 {
+        return Err(Error::Unfit(Unfit::TooSmall));
+    }
+    ArmStage1::new(options.levels, WRITE_BACK).ok_or(Error::Unfit(Unfit::NoTables))
+}
+
+fn queue_format(of: (Idr0, Idr1, Idr3, Idr5), survives: bool, slots: usize) -> QueueFormat {
+    let (idr0, _, idr3, _) = of;
+    let facts = Facts::from_idr3(idr3.into_bits());
+    QueueFormat { facts, slots: slots as u64, stores: idr0.messages(), survives }
+}
+
+impl<B, M, F> RemappingUnit for Smmu<B, M, F>
+where
+    B: Bus + Clone + Send,
+    M: Memory + Clone + Send,
+    F: Format + Send,
+{
+    type Tables = ArmStage1;
+    type Queue = Renewable<Ring<B, M>, F>;
+    type Record = Record;
+
+    fn tables(&self) -> ArmStage1 {
+        self.tables
+    }
+
+    fn address_bits(&self) -> u32 {
+        12 + self.tables.page_bits()
+    }
+
+    fn queue(&self) -> &Self::Queue {
+        &self.queue
+    }
+
+    fn is_coherent(&self) -> bool {
+        true // or it would not have been set up
+    }
+
+    fn remembers_absence(&self) -> bool {
+        false // nor may any (3.21)
+    }
+
+    unsafe fn admit(
+        &self,
+        device: DeviceId,
+        root: PhysAddr,
+        id: DomainId,
+    ) -> Result<(), AdmitError> {
+        let (idr0, _, _, idr5) = self.identification;
+        if !idr0.asid_16() && id.0 > 0xff {
+            return Err(AdmitError::BadId);
+        }
+        if root.0 == 0 || root.0 & (PAGE as u64 - 1) != 0 || root.0 >> 48 != 0 {
+            return Err(AdmitError::BadRoot);
+        }
+        let _entries = self.entries.lock();
+        let stream = self.streams.make(&self.bus, device)?;
+        if Stream0::from_bits(stream.entry[0].load(Ordering::Relaxed)).valid() {
+            return Err(AdmitError::Admitted);
+        }
+        let output = idr5.output_size().min(OUTPUT_48);
+        let (shape, table, attributes) = entries::context(&self.tables, output, root, id);
+        stream.context[1].store(table.into_bits(), Ordering::Relaxed);
+        stream.context[3].store(attributes, Ordering::Relaxed);
+        self.bus.barrier();
+        stream.context[0].store(shape.into_bits(), Ordering::Release); // [S1]
+        stream.entry[1].store(Stream1::CACHEABLE.into_bits(), Ordering::Relaxed);
+        self.memory.write_back(stream.context);
+        self.memory.write_back(stream.entry);
+        self.bus.barrier();
+        let config = entries::stage_1(stream.context_at);
+        stream.entry[0].store(config.into_bits(), Ordering::Release); // [S1, S2]
+        self.memory.write_back(stream.entry);
+        self.bus.barrier();
+        Ok(())
+    }
+
+    fn expel(&self, device: DeviceId) -> bool {
+        let Some(stream) = self.streams.find(device) else { return false };
+        let _entries = self.entries.lock();
+        let before = stream.entry[0].swap(0, Ordering::AcqRel); // [S1]
+        self.memory.write_back(stream.entry);
+        self.bus.barrier();
+        stream.context[0].store(0, Ordering::Release); // [S2]
+        self.memory.write_back(stream.context);
+        self.bus.barrier();
+        Stream0::from_bits(before).valid()
+    }
+
+    fn next_record(&self) -> Option<Record> {
+        // Who finds somebody else at it leaves the events to them.
+        let _records = self.records.try_lock()?;
+        let (produced, consumed) = (EventProd::read(&self.bus), EventCons::read(&self.bus));
+        // Index, and whether the number of rounds is odd.
+        let mask = (2 << self.log_events()) - 1;
+        if produced.position() & mask == consumed.position() & mask {
+            let lost = produced.overflow() != consumed.overflow();
+            if lost {
+                consumed.with_overflow(produced.overflow()).write(&self.bus);
+            }
+            return lost.then_some(Record::Lost);
+        }
+        // ORDERING: Acquire: a register is no atomic; its partner is the unit, which has written the event before it moved EVENTQ_PROD.
+        fence(Ordering::Acquire);
+        let at = (consumed.position() & (mask >> 1)) as usize * EVENT / 8;
+        let words = &self.events.words()[at..at + EVENT / 8];
+        let event = core::array::from_fn(|word| words[word].load(Ordering::Relaxed));
+        // The event was read before its place is the unit's again.
+        self.bus.barrier();
+        let next = (consumed.position() + 1) & mask;
+        consumed.with_position(next).write(&self.bus);
+        Some(Record::decode(event))
+    }
+
+    unsafe fn renew(&self) -> Result<(), Error> {
+        let format = queue_format(self.identification, self.survives, self.port.slots());
+        let reset = || self.begin(Cr0::new().with_events(true).with_translation(true));
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
+    }
+}

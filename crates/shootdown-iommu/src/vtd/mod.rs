@@ -1,0 +1,493 @@
+//! Intel VT-d with legacy tables: turned on, kept and turned off.
+//!
+//! | structure | entries | here |
+//! |---|---|---|
+//! | root table | 16 bytes for each bus | one page |
+//! | context table | 16 bytes for each function | one page for each bus that a device was admitted on |
+//! | queue | 16 bytes | [`Options::slots`]; written by the library |
+//!
+//! # Turning it on
+//! (VT-d, chapter 11, "Global Command Register"; 6.5 for the queue.) What firmware or a kernel before has left on stays on, so that there
+//! is no moment without it:
+//! 1. A queue that is on is emptied and turned off: registers invalidate only without.
+//! 2. Faults are masked, and what was recorded is forgotten.
+//! 3. The root table, which is empty, takes effect. If translation was on, devices lose what they had with the next step; if not, nothing
+//!    changes yet.
+//! 4. Entries and translations are forgotten by registers; accesses under way are drained.
+//! 5. The queue, empty.
+//! 6. Translation. From here on nothing is reached that was not admitted.
+//! 7. Only then memory that firmware has protected (PMEN) is not protected any more.
+//!
+//! # Turning it off
+//! Backwards: translation, then the queue. *Then every device reaches all of memory*; so the host keeps them from DMA before.
+//!
+//! # Resetting the queue
+//! A queue must be empty to be turned off (6.5.2), and what is in it may have been refused. So all slots become waits that store where nobody
+//! reads, errors are acknowledged, and the unit takes one more of them. Then 4 and 5 as above. Translation stays on, by the same tables.
+//!
+//! # Invariants
+//! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit is told after that.
+//! - V2: id 0 is no domain's: units that remember absence remember it under that id (6.1).
+//! - V3: a context table is not freed before the unit is off.
+
+pub mod entries;
+pub mod fault;
+pub mod registers;
+
+use core::sync::atomic::Ordering;
+
+use shootdown_dma::invalidate::queue::{Format, Vtd as QueueFormat};
+use shootdown_dma::invalidate::vtd::{self, Facts};
+use shootdown_dma::sync::AtomicU64;
+use shootdown_dma::table::{Format as _, VtdSecondLevel};
+use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use spin::Mutex;
+
+use crate::bus::{Bus, Register, wait};
+use crate::error::{AdmitError, Error, Step, Unfit};
+use crate::memory::{Kept, Memory, PAGE, Pages, WORDS};
+use crate::renewable::Renewable;
+use crate::ring::{self, Ring};
+use crate::unit::{Message, RemappingUnit};
+use entries::{ContextHigh, ContextLow, RootEntry};
+use fault::Record;
+use registers::{
+    Capability, ContextCommand, ExtendedCapability, FaultAddress, FaultControl, FaultData,
+    FaultStatus, FaultUpperAddress, GlobalCommand, GlobalStatus, IotlbCommand, ProtectedMemory,
+    QueueAddress, QueueHead, QueueTail, RootTable,
+};
+
+/// Slots that IQA.QS can say.
+const MOST_SLOTS: usize = 1 << 15;
+
+/// What the host decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Slots of the queue, rounded up to a power of two: 256 to 32,768.
+    pub slots: usize,
+    /// Bits that addresses are to have, if the unit has tables for them: see [`VtdSecondLevel::from_capability`].
+    pub address_bits: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { slots: 256, address_bits: 48 }
+    }
+}
+
+/// A unit that is set up. See the [module](self).
+pub struct Vtd<B: Bus, M: Memory, F = QueueFormat> {
+    bus: B,
+    memory: M,
+    capability: Capability,
+    extended: ExtendedCapability,
+    tables: VtdSecondLevel,
+    port: Ring<B, M>,
+    queue: Renewable<Ring<B, M>, F>,
+    wrap: fn(QueueFormat) -> F,
+    root: Kept<M>,
+    ring: Kept<M>,
+    status: Kept<M>,
+    /// Held while entries change.
+    entries: Mutex<()>,
+    /// Held while records are taken.
+    records: Mutex<()>,
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Vtd<B, M> {
+    /// Sets the unit up: every access is refused until its device is admitted.
+    ///
+    /// # Errors
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
+    /// was not touched.
+    ///
+    /// # Safety
+    /// The registers are those of a VT-d unit, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::set_up_with(bus, memory, options, |format| format) }
+    }
+}
+
+impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M, F> {
+    /// The same, with the queue's format wrapped: to count what it is told, or to inject errors.
+    ///
+    /// # Errors
+    /// As [`set_up`](Vtd::set_up).
+    ///
+    /// # Safety
+    /// As [`set_up`](Vtd::set_up); what the wrapper encodes covers what it was asked to.
+    pub unsafe fn set_up_with(
+        bus: B,
+        memory: M,
+        options: Options,
+        wrap: fn(QueueFormat) -> F,
+    ) -> Result<Self, Error> {
+        let (capability, extended) = (Capability::read(&bus), ExtendedCapability::read(&bus));
+        let tables = fit(capability, extended, &memory, options.address_bits)?;
+        let status = GlobalStatus::read(&bus);
+        if status.translation() && RootTable::read(&bus).mode() != 0 {
+            return Err(Error::Unfit(Unfit::OtherMode));
+        }
+        let root = Pages::of_bytes(memory.clone(), PAGE)?;
+        let ring = ring::pages(memory.clone(), options.slots.min(MOST_SLOTS))?;
+        let word = Pages::of_bytes(memory.clone(), PAGE)?;
+        let port = Ring::new(bus.clone(), memory.clone(), &ring, &word, ring::NoLog);
+        let queue = queue_format(capability, extended, port.slots());
+        let queue = Renewable::new(port.clone(), wrap(queue))?;
+        memory.write_back(root.words());
+        let (root, ring, word) = (root.keep(), ring.keep(), word.keep());
+        let records = Mutex::new(());
+        let unit = Self {
+            tables,
+            port,
+            queue,
+            wrap,
+            root,
+            ring,
+            status: word,
+            entries: Mutex::new(()),
+            records,
+            bus,
+            memory,
+            capability,
+            extended,
+        };
+        unit.turn_on(status)?;
+        Ok(unit)
+    }
+
+    fn turn_on(&self, before: GlobalStatus) -> Result<(), Error> {
+        let bus = &self.bus;
+        if before.queue() {
+            wait(bus, Step::DrainQueue, || {
+                QueueHead::read(bus).slot() == QueueTail::read(bus).slot()
+            })?;
+            self.command(Step::QueueOff, |states| states.with_queue(false), |now| !now.queue())?;
+        }
+        FaultControl::new().with_masked(true).write(bus);
+        self.forget_records();
+        RootTable::new().with_page(self.root.address().0 >> 12).write(bus);
+        self.command(Step::Tables, |states| states.with_set_root(true), |now| now.root())?;
+        self.begin()?;
+        self.command(
+            Step::TranslationOn,
+            |states| states.with_translation(true),
+            |now| now.translation(),
+        )?;
+        if self.capability.protected_low() || self.capability.protected_high() {
+            ProtectedMemory::new().write(bus);
+            wait(bus, Step::Protection, || !ProtectedMemory::read(bus).is_protected())?;
+        }
+        Ok(())
+    }
+
+    /// One change of GCMD, and GSTS shows it.
+    fn command(
+        &self,
+        step: Step,
+        change: impl FnOnce(GlobalCommand) -> GlobalCommand,
+        done: impl Fn(GlobalStatus) -> bool,
+    ) -> Result<(), Error> {
+        change(GlobalStatus::read(&self.bus).states()).write(&self.bus);
+        wait(&self.bus, step, || done(GlobalStatus::read(&self.bus)))
+    }
+
+    /// Without a queue: forgets all entries, then all translations.
+    fn forget_all(&self) -> Result<(), Error> {
+        const ALL: u8 = 1;
+        let bus = &self.bus;
+        ContextCommand::new().with_go(true).with_granularity(ALL).write(bus);
+        wait(bus, Step::ForgetEntries, || !ContextCommand::read(bus).go())?;
+        // Behind the register of the address is that of the command.
+        let at = self.extended.iotlb_offset() * 16 + 8;
+        let command = IotlbCommand::new()
+            .with_go(true)
+            .with_granularity(ALL)
+            .with_drain_reads(self.capability.drains_reads())
+            .with_drain_writes(self.capability.drains_writes());
+        bus.write64(at, command.into_bits());
+        wait(bus, Step::ForgetTranslations, || !IotlbCommand::from_bits(bus.read64(at)).go())
+    }
+
+    /// The unit forgets everything, and begins to read its queue, which is empty.
+    fn begin(&self) -> Result<(), Error> {
+        self.forget_all()?;
+        let bus = &self.bus;
+        QueueTail::new().write(bus);
+        let pages = self.port.slots() * ring::SLOT / PAGE;
+        let page = self.port.address().0 >> 12;
+        QueueAddress::new().with_page(page).with_size(pages.ilog2()).write(bus);
+        self.command(Step::QueueOn, |states| states.with_queue(true), |now| now.queue())
+    }
+
+    /// The unit stops to read its queue: what it refuses gives way to waits that store where nobody reads.
+    fn drain(&self) -> Result<(), Error> {
+        use shootdown_dma::invalidate::queue::Port;
+        let (bus, slots) = (&self.bus, self.port.slots());
+        let idle = vtd::wait(PhysAddr(self.port.status_address().0 + 8), 0, false);
+        self.port.fill((0..slots).map(|_| idle));
+        let errors = FaultStatus::new().with_queue_error(true).with_completion_error(true);
+        errors.with_timeout(true).write(bus);
+        // One more than there were: QEMU turns a queue off only if a wait was the last that it has taken.
+        let tail = (QueueTail::read(bus).slot() + 1) % slots as u64;
+        QueueTail::new().with_slot(tail).write(bus);
+        wait(bus, Step::DrainQueue, || QueueHead::read(bus).slot() == tail)?;
+        self.command(Step::QueueOff, |states| states.with_queue(false), |now| !now.queue())
+    }
+
+    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to the host.
+    ///
+    /// # Errors
+    /// The unit does not do what it is told. It keeps its memory.
+    ///
+    /// # Safety
+    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain uses its queue any more.
+    #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
+    pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
+        let off = self
+            .command(
+                Step::TranslationOff,
+                |states| states.with_translation(false),
+                |now| !now.translation(),
+            )
+            .and_then(|()| self.drain());
+        if let Err(error) = off {
+            return Err((self, error));
+        }
+        let Self { root, ring, status, memory, queue, .. } = self;
+        drop(queue);
+        for entry in root.words().iter().step_by(2) {
+            let entry = RootEntry::from_bits(entry.load(Ordering::Acquire));
+            if entry.present() {
+                // SAFETY: allocated by `context_table`, and the unit, which alone knew it, is off (V3).
+                unsafe { memory.free(PhysAddr(entry.table() << 12), 1) };
+            }
+        }
+        // SAFETY: the unit is off: translation, and the queue.
+        unsafe {
+            root.release();
+            ring.release();
+            status.release();
+        }
+        Ok(())
+    }
+
+    /// The context table of a bus, if there is one.
+    fn table_of(&self, bus: usize) -> Option<PhysAddr> {
+        // ORDERING: Acquire, with the Release in `make_table_of`: the table's zeros.
+        let entry = RootEntry::from_bits(self.root.word(2 * bus).load(Ordering::Acquire));
+        entry.present().then_some(PhysAddr(entry.table() << 12))
+    }
+
+    /// With `entries`: the same, made if there is none.
+    fn make_table_of(&self, bus: usize) -> Result<PhysAddr, AdmitError> {
+        if let Some(table) = self.table_of(bus) {
+            return Ok(table);
+        }
+        let table = Pages::of_bytes(self.memory.clone(), PAGE).map_err(|_| AdmitError::NoMemory)?;
+        self.memory.write_back(table.words());
+        let entry = RootEntry::new().with_present(true).with_table(table.address().0 >> 12);
+        let table = table.keep().address();
+        self.bus.barrier();
+        // ORDERING: Release, with the Acquire in `table_of`.
+        let word = self.root.word(2 * bus);
+        word.store(entry.into_bits(), Ordering::Release);
+        self.memory.write_back(core::slice::from_ref(word));
+        Ok(table)
+    }
+
+    /// Both words of a device's entry in the context table of its bus, for cases and dumps; `None` if no device was admitted on that bus.
+    ///
+    /// # Safety
+    /// They are not stored to, or the devices' accesses are the caller's affair.
+    #[must_use]
+    pub unsafe fn entry(&self, device: DeviceId) -> Option<&[AtomicU64]> {
+        let number = usize::try_from(device.0).ok().filter(|number| *number < 1 << 16)?;
+        self.table_of(number >> 8).map(|table| self.words_of(table, number & 0xff))
+    }
+
+    fn words_of(&self, table: PhysAddr, function: usize) -> &[AtomicU64] {
+        // SAFETY: a context table, which stays as long as the unit is on (V3).
+        let words = unsafe { self.memory.words(table, WORDS) };
+        &words[function * 2..function * 2 + 2]
+    }
+
+    /// Where the fault records are.
+    fn record_at(&self, number: usize) -> usize {
+        (self.capability.fault_offset() + number) * 16
+    }
+
+    /// Takes the record of this number, if it is one.
+    fn take_record(&self, number: usize) -> Option<Record> {
+        let at = self.record_at(number);
+        let high = self.bus.read64(at + 8);
+        let record = Record::decode(self.bus.read64(at), high)?;
+        self.bus.write64(at + 8, fault::RecordHigh::new().with_recorded(true).into_bits());
+        Some(record)
+    }
+
+    fn forget_records(&self) {
+        for number in 0..=self.capability.fault_records() {
+            self.take_record(number);
+        }
+        FaultStatus::new().with_overflow(true).write(&self.bus);
+    }
+
+    /// Lets faults interrupt by this message; `None`: they are only recorded.
+    ///
+    /// The handler takes [records](RemappingUnit::next_record) until there are none, and calls [`Renewable::attend`] for the
+    /// queue's errors, which interrupt in the same way. As long as records are left there is no other interrupt.
+    pub fn interrupt(&self, message: Option<Message>) {
+        let bus = &self.bus;
+        FaultControl::new().with_masked(true).write(bus);
+        let Some(Message { address, data }) = message else { return };
+        FaultData::new().with_value(data).write(bus);
+        FaultAddress::new().with_value(address as u32).write(bus);
+        FaultUpperAddress::new().with_value((address >> 32) as u32).write(bus);
+        FaultControl::new().write(bus);
+    }
+
+    /// What it can do.
+    pub const fn capability(&self) -> Capability {
+        self.capability
+    }
+
+    /// And what else.
+    pub const fn extended_capability(&self) -> ExtendedCapability {
+        self.extended
+    }
+
+    /// Its registers.
+    pub const fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// Its queue, with what is this crate's.
+    pub const fn renewable(&self) -> &Renewable<Ring<B, M>, F> {
+        &self.queue
+    }
+}
+
+/// The tables that the unit walks, if it has all that the library needs.
+fn fit<M: Memory>(
+    capability: Capability,
+    extended: ExtendedCapability,
+    memory: &M,
+    address_bits: u32,
+) -> Result<VtdSecondLevel, Error> {
+    if !extended.queue() {
+        return Err(Error::Unfit(Unfit::NoQueue));
+    }
+    if capability.write_buffers() {
+        return Err(Error::Unfit(Unfit::WriteBuffers));
+    }
+    if !extended.coherent() && memory.is_coherent() {
+        return Err(Error::Unfit(Unfit::NotCoherent));
+    }
+    VtdSecondLevel::from_capability(capability.into_bits(), address_bits)
+        .ok_or(Error::Unfit(Unfit::NoTables))
+}
+
+fn queue_format(cap: Capability, ecap: ExtendedCapability, slots: usize) -> QueueFormat {
+    let facts = Facts::from_cap(cap.into_bits()).with_ecap(ecap.into_bits());
+    QueueFormat { facts, slots: slots as u64 }
+}
+
+impl<B, M, F> RemappingUnit for Vtd<B, M, F>
+where
+    B: Bus + Clone + Send,
+    M: Memory + Clone + Send,
+    F: Format + Send,
+{
+    type Tables = VtdSecondLevel;
+    type Queue = Renewable<Ring<B, M>, F>;
+    type Record = Record;
+
+    fn tables(&self) -> VtdSecondLevel {
+        self.tables
+    }
+
+    fn address_bits(&self) -> u32 {
+        // MGAW, and what the tables resolve.
+        (self.capability.max_width() + 1).min(12 + self.tables.page_bits())
+    }
+
+    fn queue(&self) -> &Self::Queue {
+        &self.queue
+    }
+
+    fn is_coherent(&self) -> bool {
+        self.extended.coherent()
+    }
+
+    fn remembers_absence(&self) -> bool {
+        self.capability.caching_mode()
+    }
+
+    unsafe fn admit(
+        &self,
+        device: DeviceId,
+        root: PhysAddr,
+        id: DomainId,
+    ) -> Result<(), AdmitError> {
+        let number = device.0 as usize;
+        if number >= 1 << 16 {
+            return Err(AdmitError::NoSuchDevice);
+        }
+        let ids = 1u32 << (4 + 2 * self.capability.domains()).min(16);
+        if id.0 == 0 || u32::from(id.0) >= ids {
+            return Err(AdmitError::BadId); // [V2]
+        }
+        if root.0 == 0 || root.0 & (PAGE as u64 - 1) != 0 || root.0 >> 52 != 0 {
+            return Err(AdmitError::BadRoot);
+        }
+        let _entries = self.entries.lock();
+        let table = self.make_table_of(number >> 8)?;
+        let words = self.words_of(table, number & 0xff);
+        if ContextLow::from_bits(words[0].load(Ordering::Relaxed)).present() {
+            return Err(AdmitError::Admitted);
+        }
+        let high = ContextHigh::new().with_width(self.tables.address_width()).with_domain(id.0);
+        words[1].store(high.into_bits(), Ordering::Relaxed);
+        self.memory.write_back(words);
+        self.bus.barrier();
+        let low = ContextLow::new().with_present(true).with_root(root.0 >> 12);
+        words[0].store(low.into_bits(), Ordering::Release); // [V1]
+        self.memory.write_back(words);
+        self.bus.barrier();
+        Ok(())
+    }
+
+    fn expel(&self, device: DeviceId) -> bool {
+        let _entries = self.entries.lock();
+        // SAFETY: one word of the entry is cleared, which takes from the device what it reached.
+        let Some(words) = (unsafe { self.entry(device) }) else { return false };
+        let before = ContextLow::from_bits(words[0].swap(0, Ordering::AcqRel)); // [V1]
+        self.memory.write_back(words);
+        self.bus.barrier();
+        before.present()
+    }
+
+    fn next_record(&self) -> Option<Record> {
+        // Who finds somebody else at it leaves the records to them.
+        let _records = self.records.try_lock()?;
+        let count = self.capability.fault_records() + 1;
+        let status = FaultStatus::read(&self.bus);
+        let first = usize::from(status.record());
+        // From the oldest on. A record that was written meanwhile is found as well: all are looked at.
+        let record = (0..count).find_map(|behind| self.take_record((first + behind) % count));
+        if record.is_none() && status.overflow() {
+            FaultStatus::new().with_overflow(true).write(&self.bus);
+            return Some(Record::Lost);
+        }
+        record
+    }
+
+    unsafe fn renew(&self) -> Result<(), Error> {
+        let format = queue_format(self.capability, self.extended, self.port.slots());
+        let reset = || self.drain().and_then(|()| self.begin());
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
+    }
+}
