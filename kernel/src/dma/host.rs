@@ -60,7 +60,7 @@ impl<I> Kernel<I> {
 // SAFETY: a frame with references does not go back to the allocator (`let_go`, `release`).
 unsafe impl<I: Iommu> Host for Kernel<I> {
     type Addresses = Magazines<Tree>;
-    type Format = I::Format;
+    type Format = I::Tables;
     type Tables = Tables;
     type Unit = Muffled<I>;
     type Pin = usize;

@@ -1,20 +1,21 @@
-//! What the cases ask of an IOMMU, whichever it is: the host's half beside the library's queue.
+//! What the cases ask of an IOMMU beside what its driver does.
 
 use shootdown_dma::invalidate::{Command, Unit};
-use shootdown_dma::table::Format;
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use shootdown_iommu::RemappingUnit;
+use shootdown_iommu::fault::{Access, Class};
 
 use super::marred::Rule;
 use super::suite::Case;
+use crate::arch;
 use crate::port::is_late;
-use crate::{arch, memory};
 
 /// An access that was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
     /// Whose it was.
     pub device: DeviceId,
-    /// The address that it used; where the unit says only the page, that.
+    /// The address that it used; where the unit says only the page, that. 0 where it says nothing.
     pub address: u64,
     /// What was wrong.
     pub kind: FaultKind,
@@ -30,65 +31,44 @@ pub enum FaultKind {
     },
     /// The device's entry is not valid.
     Configuration,
-    /// Something else, by the unit's own number.
-    Other(u8),
+    /// Something else.
+    Other(Class),
 }
 
-/// Why a unit is not used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SetUpError {
-    /// It lacks what the library needs: a queue, tables in a format that it makes. These are its capabilities.
-    Unfit([u64; 2]),
-    /// It does not do what it is told.
-    Deaf(&'static str),
-    /// There is no memory.
-    NoMemory,
+impl From<shootdown_iommu::Fault> for Fault {
+    fn from(fault: shootdown_iommu::Fault) -> Self {
+        let kind = match fault.class {
+            Class::Translation => {
+                FaultKind::Translation { write: fault.access == Some(Access::Write) }
+            }
+            Class::Configuration => FaultKind::Configuration,
+            other => FaultKind::Other(other),
+        };
+        let device = fault.device.unwrap_or(DeviceId(u32::MAX));
+        Self { device, address: fault.address.unwrap_or(0), kind }
+    }
 }
 
-/// A frame of zeros, for what a unit reads or writes.
-pub fn blank_frame() -> Result<u64, SetUpError> {
-    let frame = memory::allocate().ok_or(SetUpError::NoMemory)?;
-    memory::fill(frame, 0);
-    Ok(frame)
-}
-
-/// An IOMMU that is set up: devices reach nothing but what they are admitted to.
-pub trait Iommu: Sync + Sized + 'static {
-    /// Its page tables.
-    type Format: Format;
-    /// The library's queue on it.
-    type Queue: Unit;
-
+/// An IOMMU that is set up, for the cases.
+pub trait Iommu: RemappingUnit + Sized + 'static {
     /// As cases are prefixed by it.
     fn name(&self) -> &'static str;
-
-    /// The format, with what depends on the unit.
-    fn format(&self) -> Self::Format;
-
-    /// Bits of the addresses that it translates.
-    fn address_bits(&self) -> u32;
-
-    /// The queue.
-    fn queue(&self) -> &Self::Queue;
-
-    /// Does it read the CPUs' caches?
-    fn is_coherent(&self) -> bool;
-
-    /// May it remember what is not mapped?
-    fn remembers_absence(&self) -> bool;
 
     /// Does it record what it refuses? If not, faults are not looked for.
     fn records_faults(&self) -> bool;
 
     /// Makes the device's entry valid: its accesses go through the tables at `root`, under the id. The device is listed with
     /// the domain before.
-    fn admit(&self, device: DeviceId, root: PhysAddr, id: DomainId);
-
-    /// Makes the device's entry invalid, and tells nobody: what the unit has cached of it stays until the library tells.
-    fn expel(&self, device: DeviceId);
+    fn let_in(&self, device: DeviceId, root: PhysAddr, id: DomainId) {
+        // SAFETY: cases give a device their own frames, and take it out of one domain before they let it into the next.
+        let admitted = unsafe { self.admit(device, root, id) };
+        admitted.expect("a device of bus 0 that is nowhere else");
+    }
 
     /// The oldest fault that was not read yet, which is taken out.
-    fn fault(&self) -> Option<Fault>;
+    fn fault(&self) -> Option<Fault> {
+        self.next_record().map(|record| Fault::from(record.into()))
+    }
 
     /// Tells the unit something, and waits until it has heard.
     fn tell(&self, commands: &[Command]) {
@@ -121,10 +101,4 @@ pub trait Refuses: Iommu {
 
     /// A device that did not answer was reset: it is told again. `false`: try again.
     fn revive(&self, device: DeviceId) -> bool;
-
-    /// Resets the unit's queue and makes it forget everything: all that it was told is complete.
-    ///
-    /// # Errors
-    /// It does not do what it is told.
-    fn renew(&self) -> Result<(), SetUpError>;
 }

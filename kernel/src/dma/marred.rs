@@ -82,6 +82,10 @@ impl<F: Format> Format for Marred<F> {
         self.0.is_coarse()
     }
 
+    fn logs_timeouts(&self) -> bool {
+        self.0.logs_timeouts()
+    }
+
     fn set_tail<P: Port>(&self, port: &P, position: u64) {
         self.0.set_tail(port, position);
     }

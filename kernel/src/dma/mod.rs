@@ -4,16 +4,15 @@
 //! |---|---|
 //! | `pci` | functions of PCI: found, and given an address |
 //! | `edu` | the device that copies |
-//! | `iommu` | what the cases ask of an IOMMU |
+//! | `iommu` | what the cases ask of an IOMMU, beside its driver |
 //! | `host` | the kernel's half of a domain |
-//! | `registers` | a unit's registers and its ring, as the library's queues ask for them |
 //! | `marred` | what the unit is to refuse |
-//! | `renewable` | what becomes of a queue that is stuck |
-//! | `amd` | AMD-Vi, by the library's queue |
-//! | `smmu` | Arm SMMUv3, by the library's queue |
+//! | `amd` | AMD-Vi: what is refused, and where to see it |
+//! | `smmu` | Arm SMMUv3: the same, and cases of its own |
 //! | `units` | where ACPI says that units are |
-//! | `vtd` | Intel VT-d, by the library's queue |
+//! | `vtd` | Intel VT-d: the same, and cases of its own |
 //! | `suite` | the cases |
+//! | `window` | registers and memory, as the drivers of `shootdown-iommu` ask for them |
 
 #[cfg(target_arch = "x86_64")]
 mod amd;
@@ -22,8 +21,6 @@ mod host;
 mod iommu;
 mod marred;
 mod pci;
-mod registers;
-mod renewable;
 #[cfg(target_arch = "aarch64")]
 mod smmu;
 mod suite;
@@ -31,6 +28,7 @@ mod suite;
 mod units;
 #[cfg(target_arch = "x86_64")]
 mod vtd;
+mod window;
 
 use alloc::boxed::Box;
 
@@ -68,21 +66,21 @@ pub fn run(options: &Options, cpus: u32) -> Verdict {
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "x86_64")]
 fn on_this_machine(edu: Option<&'static Edu>, options: &Options, cpus: u32) -> Option<Verdict> {
-    match vtd::Vtd::find() {
+    match vtd::find() {
         Some(unit) => Some(on(unit, edu, options, cpus)),
-        None => amd::Amd::find().map(|unit| on(unit, edu, options, cpus)),
+        None => amd::find().map(|unit| on(unit, edu, options, cpus)),
     }
 }
 
 /// On the IOMMU that firmware describes; `None` if it describes none.
 #[cfg(target_arch = "aarch64")]
 fn on_this_machine(edu: Option<&'static Edu>, options: &Options, cpus: u32) -> Option<Verdict> {
-    smmu::Smmu::find().map(|unit| on(unit, edu, options, cpus))
+    smmu::find().map(|unit| on(unit, edu, options, cpus))
 }
 
 /// On this unit.
 fn on<I: iommu::Refuses>(
-    unit: Result<I, iommu::SetUpError>,
+    unit: Result<I, shootdown_iommu::Error>,
     edu: Option<&'static Edu>,
     options: &Options,
     cpus: u32,
@@ -96,7 +94,7 @@ fn on<I: iommu::Refuses>(
             }
         }
         Err(why) => {
-            say!("dma: the IOMMU can't be used: {why:?}");
+            say!("dma: the IOMMU can't be used: {why}");
             Verdict::Fail
         }
     }
@@ -106,7 +104,8 @@ fn on<I: iommu::Refuses>(
 fn alone<I: iommu::Refuses>(iommu: &I) -> Verdict {
     let all = [Command::All];
     iommu.tell(&all);
-    let renewed = iommu.renew();
+    // SAFETY: no device behind it has a cache.
+    let renewed = unsafe { iommu.renew() };
     if renewed.is_ok() {
         iommu.tell(&all);
     }

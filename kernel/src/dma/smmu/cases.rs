@@ -1,22 +1,33 @@
 //! Cases that only an SMMU has: context descriptors, commands that are refused, and rounds of the ring.
 
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown_dma::Policy;
 use shootdown_dma::domain::Config;
-use shootdown_dma::invalidate::queue::Port;
 use shootdown_dma::invalidate::{Command, QueueError, Unit as _};
 use shootdown_dma::{DmaAddr, DomainId, IovaRange, PhysAddr};
+use shootdown_iommu::RemappingUnit as _;
+use shootdown_iommu::bus::Register;
+use shootdown_iommu::smmu::entries::Context0;
+use shootdown_iommu::smmu::registers::{CommandCons, CommandQueue, Gerror};
 
 use super::Smmu;
-use super::registers::{CMDQ_BASE, CMDQ_CONS, EVENTQ_ABT_ERR};
 use crate::dma::host::{self, Muffle};
 use crate::dma::iommu::{FaultKind, Iommu, Refuses};
 use crate::dma::marred::{Rule, mar};
-use crate::dma::registers::{SLOTS, word};
 use crate::dma::suite::refusals::refusals;
 use crate::dma::suite::{Broken, Buffer, Case, Outcome, Queue, Stage};
 use crate::memory::{self, FRAME};
+
+/// Slots of the queue, by the driver's default.
+const SLOTS: usize = 256;
+
+/// The words of the device's stream table entry, and of its context descriptor.
+fn words(stage: &Stage<Smmu>) -> [&'static [AtomicU64]; 2] {
+    // SAFETY: what a case changes there is what it is about; the device is its own.
+    let words = unsafe { stage.iommu.entry(stage.device()) };
+    words.expect("the device is admitted")
+}
 
 pub const CASES: &[Case<Smmu>] = &[
     Case::new("context", context),
@@ -40,8 +51,10 @@ fn context(stage: &Stage<Smmu>) -> Outcome {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         let (iommu, device) = (stage.iommu, stage.device());
-        let descriptor = word(iommu.context(device));
-        let before = descriptor.fetch_and(!super::CD_VALID, Ordering::AcqRel);
+        let [_, descriptor] = words(stage);
+        let descriptor = &descriptor[0];
+        let valid = Context0::new().with_valid(true).into_bits();
+        let before = descriptor.fetch_and(!valid, Ordering::AcqRel);
         if stage.queue == Queue::Told {
             iommu.tell(&[Command::Config { device, domain: DomainId(0) }]);
         }
@@ -64,8 +77,8 @@ fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
-        let descriptor = word(stage.iommu.context(stage.device())).load(Ordering::Acquire);
-        let own = DomainId((descriptor >> 48) as u16);
+        let [_, descriptor] = words(stage);
+        let own = DomainId(Context0::from(descriptor[0].load(Ordering::Acquire)).asid());
         let other = DomainId(own.0 ^ 0x80);
         behind.unmap(buffer.at, FRAME)?;
         let page = buffer.at.0 / FRAME;
@@ -95,10 +108,11 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         let (iommu, device) = (stage.iommu, stage.device());
-        let (stream, before) =
-            (word(iommu.stream(device)), word(iommu.stream(device)).swap(0, Ordering::AcqRel));
+        let [stream, _] = words(stage);
+        let stream = &stream[0];
+        let before = stream.swap(0, Ordering::AcqRel);
         let marred = mar(SECURE, u32::MAX);
-        let submitted = iommu.queue.submit(&[Command::Config { device, domain: DomainId(0) }]);
+        let submitted = iommu.queue().submit(&[Command::Config { device, domain: DomainId(0) }]);
         drop(marred);
         let ticket = submitted?;
         if !iommu.stands_still() || !stage.lands(buffer.at, buffer.frame) {
@@ -106,7 +120,7 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
         }
         let mut told = 0;
         for _ in 0..200 {
-            match iommu.queue.completed() {
+            match iommu.queue().completed() {
                 Ok(done) if done >= ticket => break,
                 Ok(_) => {}
                 Err(QueueError::Refused) => told += 1,
@@ -132,17 +146,17 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
     /// Behind all that `virt` has.
     const NOWHERE: u64 = 1 << 43;
     stage.with(Config::new(1).policy(Policy::Held), |behind| {
-        let registers = &stage.iommu.registers;
+        let registers = stage.iommu.bus();
         // A neighbour that stays: an empty table would be told of as well.
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         behind.unmap(buffer.at, FRAME)?;
         stage.give_up(buffer.frame);
-        let base = registers.read64(CMDQ_BASE);
-        registers.write64(CMDQ_BASE, base & 0x1f | NOWHERE);
+        let base = CommandQueue::read(registers);
+        base.with_address(NOWHERE >> 5).write(registers);
         let polled = behind.domain.poll(1 << 40);
-        registers.write64(CMDQ_BASE, base);
+        base.write(registers);
         polled?;
         if !stage.iommu.stands_still() {
             return Err(Broken::NotObservable("the unit reads where there is nothing"));
@@ -162,13 +176,12 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
 /// the host.
 fn two_errors(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Held), |behind| {
-        let registers = &stage.iommu.registers;
         // The first is a neighbour that stays: an empty table would be told of as well.
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         let nowhere = behind.given(2) * FRAME;
-        let lost = || registers.errors() & EVENTQ_ABT_ERR != 0;
+        let lost = || stage.iommu.errors().event_abort();
         // An access of 64 bytes is sixteen events in QEMU; the queue has room for 128.
         (0..12).for_each(|access| stage.edu.write_to(nowhere + 64 * access, 0, 64));
         if !lost() {
@@ -192,7 +205,8 @@ fn two_errors(stage: &Stage<Smmu>) -> Outcome {
             return Err(Broken::Wrong("the library has acknowledged an error that is the host's"));
         }
         stage.clear_faults();
-        registers.acknowledge(EVENTQ_ABT_ERR);
+        let aborted = Gerror::new().with_event_abort(true);
+        stage.iommu.acknowledge(aborted).map_err(|_| Broken::Wrong("nobody is at the queue"))?;
         Ok(u32::from(behind.reaches(buffer)?) + u32::from(lost()))
     })
 }
@@ -234,7 +248,7 @@ fn rounds(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let buffer = behind.map()?;
         // Above the index is a bit that says whether the number of rounds is odd.
-        let round = || stage.iommu.registers.read32(CMDQ_CONS) as usize & SLOTS;
+        let round = || CommandCons::read(stage.iommu.bus()).position() as usize & SLOTS;
         let (mut last, mut turns) = (round(), 0);
         for _ in 0..5 * SLOTS {
             let page = behind.map()?;

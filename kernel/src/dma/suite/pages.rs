@@ -312,7 +312,7 @@ fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
         if freed == 0 {
             return Err(Broken::Premise("the empty table was not freed"));
         }
-        let leaf = stage.iommu.format().leaf(PhysAddr(canary), Rights::ReadWrite, 0);
+        let leaf = stage.iommu.tables().leaf(PhysAddr(canary), Rights::ReadWrite, 0);
         for _ in 0..freed {
             memory::fill(stage.frame()?, leaf);
         }

@@ -131,7 +131,7 @@ fn window<I: Iommu>(stage: &Stage<I>) -> Outcome {
 fn layout<I: Iommu>(stage: &Stage<I>) -> Result<Layout<'static>, Broken> {
     let bits = stage.iommu.address_bits() - 12;
     // An entry of the top table: nine bits less than the tables resolve.
-    let top = 9 * (stage.iommu.format().levels() - 1);
+    let top = 9 * (stage.iommu.tables().levels() - 1);
     Layout::new(bits, top, LeafSize::Page)
         .map_err(|_| Broken::Premise("the unit translates too few bits for zones"))
 }

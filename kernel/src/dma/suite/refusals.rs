@@ -3,6 +3,7 @@
 use shootdown_dma::domain::{Config, UnmapError};
 use shootdown_dma::invalidate::{Command, QueueError, Unit};
 use shootdown_dma::{DeviceId, Policy};
+use shootdown_iommu::Error;
 
 use super::{Behind, Broken, Buffer, Case, Outcome, Stage};
 use crate::arch;
@@ -26,6 +27,12 @@ pub const fn cases<I: Refuses>() -> &'static [Case<I>] {
 
 /// Slots that are marred: all that are written.
 const ALL: u32 = u32::MAX;
+
+/// Resets the unit.
+fn renew<I: Refuses>(iommu: &I) -> Result<(), Error> {
+    // SAFETY: QEMU's devices have no caches.
+    unsafe { iommu.renew() }
+}
 
 /// Polls within which a queue must go on.
 const POLLS: u64 = 200;
@@ -206,7 +213,7 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
         let owed = owed == Some(Err(UnmapError::NotComplete(QueueError::Stuck)));
         stage.give_up(strictly.frame);
         let held = [buffer, strictly].map(|buffer| host::is_held(buffer.frame));
-        if let Err(error) = stage.iommu.renew() {
+        if let Err(error) = renew(stage.iommu) {
             crate::say!("dma: the unit was not reset: {error:?}");
             return Err(Broken::Wrong("the unit can't be reset"));
         }
@@ -242,7 +249,7 @@ fn reset<I: Refuses>(stage: &Stage<I>) -> Outcome {
         if !stage.lands(buffer.at, buffer.frame) || !host::is_held(buffer.frame) {
             return Err(Broken::Premise("a page is gone before anybody was told"));
         }
-        if let Err(error) = stage.iommu.renew() {
+        if let Err(error) = renew(stage.iommu) {
             crate::say!("dma: the unit was not reset: {error:?}");
             return Err(Broken::Wrong("the unit can't be reset"));
         }

@@ -165,7 +165,7 @@ impl<I: Iommu> Stage<I> {
         let addresses = Magazines::new(tree, &magazines).map_err(|_| room)?;
         let tables = Tables { coherent: self.iommu.is_coherent() };
         let units = [(Muffled::new(self.iommu, &MUFFLE), id)];
-        Domain::new(Kernel::new(), config, addresses, self.iommu.format(), tables, units)
+        Domain::new(Kernel::new(), config, addresses, self.iommu.tables(), tables, units)
             .map_err(|_| room)
     }
 
@@ -200,7 +200,7 @@ impl<I: Iommu> Stage<I> {
     /// The same; does it have a cache of its own?
     pub fn join_with(&self, domain: &Dom<I>, id: DomainId, caches: bool) -> Result<Seat, Broken> {
         let seat = domain.attach(0, self.device(), caches)?;
-        self.iommu.admit(self.device(), domain.root(), id);
+        self.iommu.let_in(self.device(), domain.root(), id);
         domain.announce(&seat)?;
         Ok(seat)
     }

@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering;
 use shootdown_dma::domain::Config;
 use shootdown_dma::invalidate::Command;
 use shootdown_dma::{DomainId, IovaRange, Policy};
+use shootdown_iommu::vtd::entries::ContextHigh;
 
 use super::Vtd;
 use crate::dma::iommu::Iommu;
-use crate::dma::registers::word;
 use crate::dma::suite::{Broken, Case, Outcome, Stage};
 use crate::memory::FRAME;
 
@@ -21,8 +21,9 @@ fn others_are_told(stage: &Stage<Vtd>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         let (buffer, device) = (behind.map()?, stage.device());
         behind.warm(buffer)?;
-        let own =
-            DomainId((word(stage.iommu.context(device) + 8).load(Ordering::Acquire) >> 8) as u16);
+        // SAFETY: it is only read.
+        let entry = unsafe { stage.iommu.entry(device) }.expect("the device is admitted");
+        let own = DomainId(ContextHigh::from(entry[1].load(Ordering::Acquire)).domain());
         let other = DomainId(own.0 ^ 0x80);
         behind.unmap(buffer.at, FRAME)?;
         let page = buffer.at.0 / FRAME;
