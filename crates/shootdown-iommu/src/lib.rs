@@ -5,6 +5,7 @@
 //!
 //! | question | module |
 //! |---|---|
+//! | Where are units, and which memory do devices need whatever happens? | [`acpi`] |
 //! | How are registers reached? | [`bus`] |
 //! | What do registers and tables of devices look like? | `registers` and the formats of [`vtd`], [`amd`], [`smmu`] |
 //! | How is a unit turned on and off, and reset? | [`vtd::Vtd`], [`amd::Amd`], [`smmu::Smmu`] |
@@ -16,6 +17,7 @@
 //! - I2: of an entry that changes, the word with the valid bit is written last and cleared first.
 //! - I3: memory that a unit was told of is freed only by `turn_off`, when the unit has acknowledged that it is off.
 //! - I4: every wait has an end, and an end without success is an error.
+//! - I5: what firmware says is read by bounds: no table makes a parser panic or read outside of it.
 //!
 //! `no_std` with `alloc`. Sections are cited from the "Intel Virtualization Technology for Directed I/O Architecture Specification"
 //! ("VT-d"), the "AMD I/O Virtualization Technology Specification" ("AMD-Vi", document 48882) and the "Arm System Memory Management
@@ -26,6 +28,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod acpi;
 pub mod amd;
 pub mod bus;
 pub mod error;

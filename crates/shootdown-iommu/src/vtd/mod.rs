@@ -229,6 +229,9 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         self.port.fill((0..slots).map(|_| idle));
         let errors = FaultStatus::new().with_queue_error(true).with_completion_error(true);
         errors.with_timeout(true).write(bus);
+        if !GlobalStatus::read(bus).queue() {
+            return Ok(()); // A reset before has come no further.
+        }
         // One more than there were: QEMU turns a queue off only if a wait was the last that it has taken.
         let tail = (QueueTail::read(bus).slot() + 1) % slots as u64;
         QueueTail::new().with_slot(tail).write(bus);

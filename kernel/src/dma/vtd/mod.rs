@@ -24,7 +24,7 @@ pub type Vtd = vtd::Vtd<Window, Structures, Marred<QueueFormat>>;
 /// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
 /// there is none.
 pub fn find() -> Option<Result<Vtd, Error>> {
-    let base = units::vtd()?;
+    let base = units::vtd()?.registers;
     let window = Window::new(base);
     let version = Version::read(&window);
     say!(
