@@ -1,6 +1,7 @@
 //! The seam to the host: a unit's registers, and the barrier between memory and registers.
 //!
-//! A kernel implements [`Bus`] for the window that it has mapped; tests implement it for a model of the registers.
+//! A kernel implements [`Bus`] for the window that it has mapped; tests implement it for a model of
+//! the registers.
 //!
 //! ```
 //! use core::ptr::NonNull;
@@ -15,8 +16,9 @@
 //! // SAFETY: as above.
 //! unsafe impl Send for Window {}
 //!
-//! // SAFETY: (1) each access is one volatile access to the unit; (2) on x86-64 a full fence orders stores to memory before
-//! // stores to uncached memory. Elsewhere it takes more: `dsb sy` on AArch64.
+//! // SAFETY: (1) each access is one volatile access to the unit; (2) on x86-64 a full fence
+//! // orders stores to memory before stores to uncached memory. Elsewhere it takes more: `dsb sy`
+//! // on AArch64.
 //! unsafe impl Bus for Window {
 //!     fn read32(&self, offset: usize) -> u32 {
 //!         // SAFETY: within the window.
@@ -44,19 +46,23 @@ use alloc::sync::Arc;
 
 use crate::error::{Error, Step};
 
-/// Turns of a wait that [`Bus::relax`] grants by default. A read of a register takes at least some tenths of a microsecond, so this
-/// is a good part of a second; Linux waits one second for an SMMUv3 and ten for VT-d.
+/// Turns of a wait that [`Bus::relax`] grants by default. A read of a register takes at least some
+/// tenths of a microsecond, so this is a good part of a second; Linux waits one second for an
+/// SMMUv3 and ten for VT-d.
 pub const TURNS: u32 = 2_000_000;
 
 /// The registers of one unit, as the host has mapped them.
 ///
 /// # Safety
-/// 1. Each method is one access of that width to the register at that offset of the unit, in the order of the program.
-/// 2. When [`barrier`](Self::barrier) has returned, the unit sees all that this CPU has stored to memory before, or has seen
-///    stored by others, before it sees what is written to a register after. Where the unit does not read the CPU's caches, this
-///    holds of what [`Memory::write_back`](crate::Memory::write_back) was called for.
-/// 3. An acquire fence behind a read of a register orders what this CPU reads of memory after it, as the contract of
-///    [`Port`](shootdown_dma::invalidate::queue::Port) asks for in its seventh point.
+/// 1. Each method is one access of that width to the register at that offset of the unit, in the
+///    order of the program.
+/// 2. When [`barrier`](Self::barrier) has returned, the unit sees all that this CPU has stored to
+///    memory before, or has seen stored by others, before it sees what is written to a register
+///    after. Where the unit does not read the CPU's caches, this holds of what
+///    [`Memory::write_back`](crate::Memory::write_back) was called for.
+/// 3. An acquire fence behind a read of a register orders what this CPU reads of memory after it,
+///    as the contract of [`Port`](shootdown_dma::invalidate::queue::Port) asks for in its seventh
+///    point.
 pub unsafe trait Bus: Sync {
     /// Reads a register of 32 bits.
     fn read32(&self, offset: usize) -> u32;
@@ -69,8 +75,9 @@ pub unsafe trait Bus: Sync {
     /// See the contract, 2.
     fn barrier(&self);
 
-    /// One turn of a wait for a register that the unit changes soon, or never; `turn` counts from 0 in each wait. `false` gives
-    /// up, and the operation ends with [`Error::Timeout`]. A host with a clock had better go by that.
+    /// One turn of a wait for a register that the unit changes soon, or never; `turn` counts from 0
+    /// in each wait. `false` gives up, and the operation ends with [`Error::Timeout`]. A host with
+    /// a clock had better go by that.
     fn relax(&self, turn: u32) -> bool {
         core::hint::spin_loop();
         turn < TURNS

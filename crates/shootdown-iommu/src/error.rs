@@ -10,18 +10,21 @@ use shootdown_dma::invalidate::queue::RingError;
 pub enum Unfit {
     /// It has no queue (VT-d: ECAP.QI).
     NoQueue,
-    /// It keeps stores to memory in buffers that software has to flush by a register (VT-d: CAP.RWBF).
+    /// It keeps stores to memory in buffers that software has to flush by a register (VT-d:
+    /// CAP.RWBF).
     WriteBuffers,
-    /// It walks no tables in a format of the library (VT-d: CAP.SAGAW; SMMUv3: IDR0.S1P and TTF, IDR5.GRAN4K).
+    /// It walks no tables in a format of the library (VT-d: CAP.SAGAW; SMMUv3: IDR0.S1P and TTF,
+    /// IDR5.GRAN4K).
     NoTables,
     /// It does not read the CPUs' caches, and the [memory](crate::Memory) is not written back.
     NotCoherent,
-    /// Translation is on, in a mode that can't be left while it is (VT-d: RTADDR.TTM). The host has to keep all devices behind the unit
-    /// from DMA, and to turn translation off.
+    /// Translation is on, in a mode that can't be left while it is (VT-d: RTADDR.TTM). The host has
+    /// to keep all devices behind the unit from DMA, and to turn translation off.
     OtherMode,
     /// Its queue or its tables are where it wants them (SMMUv3: IDR1.QUEUES_PRESET, TABLES_PRESET).
     Preset,
-    /// Its queue, or its table of streams, is smaller than the library needs (SMMUv3: IDR1.CMDQS, SIDSIZE).
+    /// Its queue, or its table of streams, is smaller than the library needs (SMMUv3: IDR1.CMDQS,
+    /// SIDSIZE).
     TooSmall,
     /// It interrupts by wires alone (SMMUv3: IDR0.MSI).
     NoMessages,
@@ -69,7 +72,8 @@ pub enum Error {
     NoMemory,
     /// There is no queue on its ring.
     Ring(RingError),
-    /// Others are at the queue, and did not leave it until [`Bus::relax`](crate::Bus::relax) gave up.
+    /// Others are at the queue, and did not leave it until [`Bus::relax`](crate::Bus::relax) gave
+    /// up.
     Busy,
 }
 

@@ -1,4 +1,5 @@
-//! What all units say of an access that they refused. Each unit's own record says more, and is kept whole.
+//! What all units say of an access that they refused. Each unit's own record says more, and is kept
+//! whole.
 
 use shootdown_dma::DeviceId;
 
@@ -17,7 +18,8 @@ pub enum Access {
 pub enum Class {
     /// There is no translation, or none with this right.
     Translation,
-    /// The device's entry, or what it leads to before the tables, is not valid or does not allow such requests.
+    /// The device's entry, or what it leads to before the tables, is not valid or does not allow
+    /// such requests.
     Configuration,
     /// The unit could not read its own structures in memory, or what they say is reserved.
     Structure,

@@ -16,12 +16,14 @@ pub const WORDS: usize = PAGE / 8;
 /// Memory for a unit's tables, ring and logs.
 ///
 /// # Safety
-/// 1. [`allocate`](Self::allocate) returns pages of 4 KiB that follow each other, zeroed, at a physical address below 2^52 that is not
-///    0 and a multiple of all of their size; nobody else has them until they are [freed](Self::free), and the unit reads and
-///    writes them at that address.
+/// 1. [`allocate`](Self::allocate) returns pages of 4 KiB that follow each other, zeroed, at a
+///    physical address below 2^52 that is not 0 and a multiple of all of their size; nobody else
+///    has them until they are [freed](Self::free), and the unit reads and writes them at that
+///    address.
 /// 2. [`words`](Self::words) are that memory.
-/// 3. When [`write_back`](Self::write_back) has returned, a unit that does not look into the CPUs' caches finds in memory what was
-///    stored to these words before. Memory that says that it [is coherent](Self::is_coherent) need not do anything.
+/// 3. When [`write_back`](Self::write_back) has returned, a unit that does not look into the CPUs'
+///    caches finds in memory what was stored to these words before. Memory that says that it [is
+///    coherent](Self::is_coherent) need not do anything.
 pub unsafe trait Memory: Sync {
     /// So many pages, a power of two; `None` when there is no memory.
     fn allocate(&self, pages: usize) -> Option<PhysAddr>;
@@ -29,13 +31,15 @@ pub unsafe trait Memory: Sync {
     /// Takes them back.
     ///
     /// # Safety
-    /// They came from [`allocate`](Self::allocate), so many of them, are not freed twice, and no unit reaches them.
+    /// They came from [`allocate`](Self::allocate), so many of them, are not freed twice, and no
+    /// unit reaches them.
     unsafe fn free(&self, first: PhysAddr, pages: usize);
 
     /// So many words from this address on.
     ///
     /// # Safety
-    /// They are in pages that were [allocated](Self::allocate), and are not freed while the reference is used.
+    /// They are in pages that were [allocated](Self::allocate), and are not freed while the
+    /// reference is used.
     unsafe fn words(&self, first: PhysAddr, count: usize) -> &[AtomicU64];
 
     /// Is it used by units alone that read the CPUs' caches?
@@ -113,7 +117,8 @@ impl<M: Memory> Pages<M> {
 
 impl<M: Memory> Drop for Pages<M> {
     fn drop(&mut self) {
-        // SAFETY: from `allocate`, once, and no unit knows of them (the contract of `Kept::release`).
+        // SAFETY: from `allocate`, once, and no unit knows of them (the contract of
+        // `Kept::release`).
         unsafe { self.memory.free(self.first, self.pages) }
     }
 }

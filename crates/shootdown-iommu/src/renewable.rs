@@ -1,17 +1,21 @@
 //! A queue that can be replaced: what becomes of it when its unit is reset.
 //!
-//! A [`Queue`] that is stuck stays so, as it can't know what became of what it held. The host resets the unit, which forgets
-//! everything; so everything that was submitted before counts as complete, and a new queue begins. Domains keep the tickets that
-//! they have: those of a queue are counted on from the last one of the queue before.
+//! A [`Queue`] that is stuck stays so, as it can't know what became of what it held. The host
+//! resets the unit, which forgets everything; so everything that was submitted before counts as
+//! complete, and a new queue begins. Domains keep the tickets that they have: those of a queue are
+//! counted on from the last one of the queue before.
 //!
 //! # Invariants
 //! - I1: while a unit is reset nobody submits to it, nor asks it: the lock.
-//! - I2: if the reset fails nothing completes any more: [`QueueError::Stuck`], until another one succeeds.
+//! - I2: if the reset fails nothing completes any more: [`QueueError::Stuck`], until another one
+//!   succeeds.
 //!
 //! # Who may call what
-//! [`Unit`]'s operations hold the lock as readers, and never wait for one another. They wait while the unit is being reset, which takes as
-//! long as [`Bus::relax`](crate::Bus::relax) grants; so a handler of interrupts that calls them must not interrupt a reset on its own
-//! CPU. [`renew`](Renewable::renew) waits for readers to leave no longer than the host wants it to.
+//! [`Unit`]'s operations hold the lock as readers, and never wait for one another. They wait while
+//! the unit is being reset, which takes as long as [`Bus::relax`] grants; so a handler of
+//! interrupts that calls them must not interrupt a reset on its own CPU.
+//! [`renew`](crate::RemappingUnit::renew) waits for readers to leave no longer than the host wants
+//! it to.
 
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
@@ -51,8 +55,9 @@ impl<P: Port, F: Format> Renewable<P, F> {
     /// Resets the unit by `reset`, and begins anew.
     ///
     /// # Safety
-    /// When `reset` has succeeded the unit, and the caches of devices behind it, have forgotten everything, accesses that went
-    /// through it have ended, and its queue is empty, head and tail at slot 0. The port and the format are this unit's.
+    /// When `reset` has succeeded the unit, and the caches of devices behind it, have forgotten
+    /// everything, accesses that went through it have ended, and its queue is empty, head and tail
+    /// at slot 0. The port and the format are this unit's.
     pub(crate) unsafe fn renew<B: Bus>(
         &self,
         bus: &B,
@@ -82,7 +87,8 @@ impl<P: Port, F: Format> Renewable<P, F> {
         }
     }
 
-    /// Does something while nobody is at the queue: what changes registers that the queue changes as well.
+    /// Does something while nobody is at the queue: what changes registers that the queue changes
+    /// as well.
     pub(crate) fn paused<B: Bus, R>(
         &self,
         bus: &B,
@@ -103,8 +109,8 @@ impl<P: Port, F: Format> Renewable<P, F> {
         f(&current.queue, current.before)
     }
 
-    /// Has a look at the unit's registers and its log, and sees to what it finds: see [`Queue::attend`]. To be called when the unit has
-    /// interrupted.
+    /// Has a look at the unit's registers and its log, and sees to what it finds: see
+    /// [`Queue::attend`]. To be called when the unit has interrupted.
     ///
     /// # Errors
     /// As [`Queue::attend`].
@@ -129,8 +135,9 @@ impl<P: Port, F: Format> Renewable<P, F> {
     }
 }
 
-// SAFETY: as the queue of now. Of those before it everything is complete (the contract of `renew`), and what their tickets say
-// is below all that are handed out now. Nobody submits to one queue and gets a ticket of the next (I1).
+// SAFETY: as the queue of now. Of those before it everything is complete (the contract of `renew`),
+// and what their tickets say is below all that are handed out now. Nobody submits to one queue and
+// gets a ticket of the next (I1).
 unsafe impl<P: Port, F: Format> Unit for Renewable<P, F>
 where
     P: Send,

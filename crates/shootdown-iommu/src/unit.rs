@@ -36,24 +36,28 @@ pub trait RemappingUnit: Sync {
     /// Its queue: what a domain is made with.
     fn queue(&self) -> &Self::Queue;
 
-    /// Does its walker read the CPUs' caches? If not, the host's `TableMemory` has to write tables back.
+    /// Does its walker read the CPUs' caches? If not, the host's `TableMemory` has to write tables
+    /// back.
     fn is_coherent(&self) -> bool;
 
     /// May it remember what is not mapped? Then a domain has to be
     /// [told so](shootdown_dma::Config::caching_absence).
     fn remembers_absence(&self) -> bool;
 
-    /// Makes the device's entry valid: its accesses go through the tables at `root`, tagged with the id.
+    /// Makes the device's entry valid: its accesses go through the tables at `root`, tagged with
+    /// the id.
     ///
-    /// Before it the device is listed with the domain (`Domain::attach`), after it the entry is announced (`Domain::announce`).
-    /// Nothing that interrupts it may call this unit's `admit` or [`expel`](Self::expel).
+    /// Before it the device is listed with the domain (`Domain::attach`), after it the entry is
+    /// announced (`Domain::announce`). Nothing that interrupts it may call this unit's `admit` or
+    /// [`expel`](Self::expel).
     ///
     /// # Errors
     /// See [`AdmitError`]. Nothing has changed.
     ///
     /// # Safety
-    /// The device may reach all that these tables map, now and until it is expelled and the invalidation of that is complete. The
-    /// tables are of the format of this unit, and stay. If the device was admitted before, `Domain::detach` has returned since it was
+    /// The device may reach all that these tables map, now and until it is expelled and the
+    /// invalidation of that is complete. The tables are of the format of this unit, and stay. If
+    /// the device was admitted before, `Domain::detach` has returned since it was
     /// [expelled](Self::expel): until then the unit may have read one half of the entry.
     unsafe fn admit(
         &self,
@@ -62,22 +66,24 @@ pub trait RemappingUnit: Sync {
         id: DomainId,
     ) -> Result<(), AdmitError>;
 
-    /// Makes the device's entry invalid, and tells nobody: what the unit has cached of it stays until it is told, which `Domain::detach`
-    /// does. `false`: it was not admitted.
+    /// Makes the device's entry invalid, and tells nobody: what the unit has cached of it stays
+    /// until it is told, which `Domain::detach` does. `false`: it was not admitted.
     fn expel(&self, device: DeviceId) -> bool;
 
-    /// The oldest thing that the unit has recorded and nobody has taken, which is taken out. Never waits.
+    /// The oldest thing that the unit has recorded and nobody has taken, which is taken out. Never
+    /// waits.
     fn next_record(&self) -> Option<Self::Record>;
 
-    /// Resets the unit's queue and makes it forget everything: all that it was told is complete. To be called when the queue
-    /// [is stuck](shootdown_dma::invalidate::QueueError::Stuck). Devices reach what they are admitted to all the while.
+    /// Resets the unit's queue and makes it forget everything: all that it was told is complete. To
+    /// be called when the queue [is stuck](shootdown_dma::invalidate::QueueError::Stuck). Devices
+    /// reach what they are admitted to all the while.
     ///
     /// # Errors
-    /// The unit does not do what it is told: nothing completes any more until another reset succeeds. [`Error::Busy`]: nothing has
-    /// changed.
+    /// The unit does not do what it is told: nothing completes any more until another reset
+    /// succeeds. [`Error::Busy`]: nothing has changed.
     ///
     /// # Safety
-    /// Devices behind the unit that have caches of their own (ATS) have been reset, or have them turned off: the unit's reset does
-    /// not reach them.
+    /// Devices behind the unit that have caches of their own (ATS) have been reset, or have them
+    /// turned off: the unit's reset does not reach them.
     unsafe fn renew(&self) -> Result<(), Error>;
 }

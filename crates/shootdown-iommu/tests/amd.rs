@@ -1,4 +1,5 @@
-//! AMD-Vi, on a model of its registers: the order in which it is turned on and off, resets, the log.
+//! AMD-Vi, on a model of its registers: the order in which it is turned on and off, resets, the
+//! log.
 
 mod common;
 
@@ -288,8 +289,8 @@ fn a_queue_that_stands_still_is_reset() {
     assert_eq!(model.history(), [Reach::All, Reach::Now]);
 }
 
-/// The event of a device that does not answer is 7, IOTLB_INV_TIMEOUT: whoever waits is told, and not of an illegal command, which is 5.
-/// (The image once took 5 for it.)
+/// The event of a device that does not answer is 7, IOTLB_INV_TIMEOUT: whoever waits is told, and
+/// not of an illegal command, which is 5. (The image once took 5 for it.)
 #[test]
 fn a_device_that_does_not_answer_is_found_in_the_log() {
     let model = model();
@@ -328,7 +329,8 @@ fn a_device_that_does_not_answer_is_found_in_the_log() {
     assert_eq!(kinds[2..], [Kind::InvalidationTimeout; 3]);
 }
 
-/// Faults are taken out before the queue has looked at what is behind them; it sees the timeout all the same.
+/// Faults are taken out before the queue has looked at what is behind them; it sees the timeout all
+/// the same.
 #[test]
 fn taking_faults_out_hides_no_timeout() {
     let model = model();

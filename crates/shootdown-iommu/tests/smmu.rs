@@ -197,7 +197,8 @@ fn turning_on_leaves_no_window() {
     assert_eq!(model.history(), [Reach::All, Reach::Now], "off, it refuses");
 }
 
-/// A unit that can't refuse while it is off says so, and lets through what it has let through before.
+/// A unit that can't refuse while it is off says so, and lets through what it has let through
+/// before.
 #[test]
 fn a_unit_without_gbpa_says_so() {
     let model = model_of(Unit { always_bypasses: true, ..Unit::default() }, |_| {});
@@ -213,12 +214,14 @@ fn a_unit_that_is_on_is_taken_over_without_a_window() {
         let on = ENABLED | EVENTS | COMMANDS;
         [CR0, CR0ACK].into_iter().for_each(|at| file.set32(at, on));
         file.set64(STRTAB_BASE, old);
-        // An error of before.
-        file.set32(GERROR, 1);
+        // Errors of before.
+        file.set32(GERROR, 1 | 1 << 2);
         file.set32(CMDQ_CONS, 1 << 24);
     });
     let (unit, _) = set_up(model);
-    complete(&unit.unwrap(), &[Command::All]).unwrap();
+    let unit = unit.unwrap();
+    complete(&unit, &[Command::All]).unwrap();
+    assert_eq!(unit.errors(), Gerror::new());
     assert_eq!(model.history(), [Reach::Before, Reach::Now]);
 }
 

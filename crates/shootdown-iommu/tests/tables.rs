@@ -1,4 +1,5 @@
-//! Whatever the bytes of a table are, its parser ends, does not panic, and reads nothing outside: what it hands out is part of them.
+//! Whatever the bytes of a table are, its parser ends, does not panic, and reads nothing outside:
+//! what it hands out is part of them.
 
 use std::hint::black_box;
 
@@ -7,8 +8,8 @@ use shootdown_iommu::acpi::dmar::{self, Dmar};
 use shootdown_iommu::acpi::iort::{self, Iort};
 use shootdown_iommu::acpi::ivrs::{self, Ivrs};
 
-/// A table with this signature, whose own length is right, and some bytes behind the header that look like blocks: types and lengths that
-/// parsers know come more often than others.
+/// A table with this signature, whose own length is right, and some bytes behind the header that
+/// look like blocks: types and lengths that parsers know come more often than others.
 fn table(signature: [u8; 4]) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![
         4 => 0u8..8,

@@ -171,7 +171,8 @@ fn complete(unit: &Driver, commands: &[Command]) -> Result<(), QueueError> {
     Err(QueueError::Stuck)
 }
 
-/// From all of memory to nothing, in one step, and memory that firmware protects stays so until then.
+/// From all of memory to nothing, in one step, and memory that firmware protects stays so until
+/// then.
 #[test]
 fn turning_on_leaves_no_window() {
     let plain = model();
@@ -185,7 +186,8 @@ fn turning_on_leaves_no_window() {
     assert_eq!(protected.with(|inner| inner.file.get32(PMEN)), 0);
 }
 
-/// Translation and the queue are on, as another kernel, or firmware, has left them. Interrupts stay remapped.
+/// Translation and the queue are on, as another kernel, or firmware, has left them. Interrupts stay
+/// remapped.
 #[test]
 fn a_unit_that_is_on_is_taken_over_without_a_window() {
     let old = 0x1234_5000;
@@ -202,7 +204,8 @@ fn a_unit_that_is_on_is_taken_over_without_a_window() {
     assert_eq!(on.with(|inner| inner.file.get32(GSTS)) & (TE | QIE | IRE), TE | QIE | IRE);
 }
 
-/// A queue that does not become empty can't be turned off; and the mode can't change while translation is on.
+/// A queue that does not become empty can't be turned off; and the mode can't change while
+/// translation is on.
 #[test]
 fn what_can_not_be_taken_over_is_not_touched() {
     let busy = model_of(Unit { old: 1, root: 1, ..Unit::default() }, |file| {
@@ -220,7 +223,8 @@ fn what_can_not_be_taken_over_is_not_touched() {
     assert_eq!((scalable.history(), pool.pages()), (vec![Reach::Before], 0));
 }
 
-/// I4: no register that is not acknowledged is passed over, and memory that the unit may know of stays.
+/// I4: no register that is not acknowledged is passed over, and memory that the unit may know of
+/// stays.
 #[test]
 fn every_step_that_is_not_acknowledged_is_an_error() {
     for (register, bits, step) in [
@@ -315,8 +319,8 @@ fn what_does_not_turn_off_comes_back() {
     complete(&unit, &[Command::All]).unwrap();
 }
 
-/// A descriptor that is none is at the head; the queue is full of what the unit has not taken. Reset: it goes on, and tickets of before
-/// are complete.
+/// A descriptor that is none is at the head; the queue is full of what the unit has not taken.
+/// Reset: it goes on, and tickets of before are complete.
 #[test]
 fn a_queue_that_stands_still_is_reset() {
     let model = model();

@@ -16,8 +16,8 @@ use crate::say;
 /// The unit, with a queue whose slots can be marred.
 pub type Amd = amd::Amd<Window, Structures, Marred<QueueFormat>>;
 
-/// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
-/// there is none.
+/// The first unit that firmware describes, set up: every access is refused until its device is
+/// admitted. `None` where there is none.
 pub fn find() -> Option<Result<Amd, Error>> {
     let unit = units::amd()?;
     let base = unit.registers;
@@ -25,7 +25,8 @@ pub fn find() -> Option<Result<Amd, Error>> {
     say!("amd-vi: extended features {:#x}, registers at {base:#x}", window.read64(0x30));
     let last_device = unit.devices.last();
     let options = Options { last_device, flags: unit.flags, ..Options::default() };
-    // SAFETY: firmware says that they are an AMD-Vi unit's; nobody else drives it. No device does DMA yet.
+    // SAFETY: firmware says that they are an AMD-Vi unit's; nobody else drives it. No device does
+    // DMA yet.
     Some(unsafe { Amd::set_up_with(window, Structures, options, Marred) })
 }
 

@@ -57,10 +57,11 @@ pub trait Iommu: RemappingUnit + Sized + 'static {
     /// Does it record what it refuses? If not, faults are not looked for.
     fn records_faults(&self) -> bool;
 
-    /// Makes the device's entry valid: its accesses go through the tables at `root`, under the id. The device is listed with
-    /// the domain before.
+    /// Makes the device's entry valid: its accesses go through the tables at `root`, under the id.
+    /// The device is listed with the domain before.
     fn let_in(&self, device: DeviceId, root: PhysAddr, id: DomainId) {
-        // SAFETY: cases give a device their own frames, and take it out of one domain before they let it into the next.
+        // SAFETY: cases give a device their own frames, and take it out of one domain before they
+        // let it into the next.
         let admitted = unsafe { self.admit(device, root, id) };
         admitted.expect("a device of bus 0 that is nowhere else");
     }

@@ -1,4 +1,5 @@
-//! Where ACPI says that IOMMUs are: its tables DMAR and IVRS. The crate `acpi` finds them, `shootdown-iommu` reads them.
+//! Where ACPI says that IOMMUs are: its tables DMAR and IVRS. The crate `acpi` finds them,
+//! `shootdown-iommu` reads them.
 
 use acpi::AcpiTable;
 use acpi::sdt::{SdtHeader, Signature};

@@ -27,8 +27,9 @@ impl Window {
     }
 }
 
-// SAFETY: 1. Firmware says that the registers are there; each access is one volatile access. 2. `barrier_for_devices` is a barrier of the
-// full system. 3. Device memory is read in order, and `dmb ishld`, or x86's order, has loads behind an acquire fence wait for it.
+// SAFETY: 1. Firmware says that the registers are there; each access is one volatile access. 2.
+// `barrier_for_devices` is a barrier of the full system. 3. Device memory is read in order, and
+// `dmb ishld`, or x86's order, has loads behind an acquire fence wait for it.
 unsafe impl Bus for Window {
     fn read32(&self, offset: usize) -> u32 {
         // SAFETY: a register.
@@ -62,7 +63,8 @@ unsafe impl Bus for Window {
     }
 }
 
-/// Memory for units' structures: frames, and what takes more than one in one large frame, from which nothing is given back.
+/// Memory for units' structures: frames, and what takes more than one in one large frame, from
+/// which nothing is given back.
 #[derive(Clone, Copy)]
 pub struct Structures;
 
@@ -85,8 +87,8 @@ impl Structures {
     }
 }
 
-// SAFETY: 1. Frames of the allocator, or parts of a large one that are handed out once; both lie where their addresses say. 2. They stay
-// mapped for ever. 3. `write_back` cleans the lines.
+// SAFETY: 1. Frames of the allocator, or parts of a large one that are handed out once; both lie
+// where their addresses say. 2. They stay mapped for ever. 3. `write_back` cleans the lines.
 unsafe impl Memory for Structures {
     fn allocate(&self, pages: usize) -> Option<PhysAddr> {
         let bytes = pages as u64 * FRAME;
@@ -106,7 +108,8 @@ unsafe impl Memory for Structures {
         unsafe { core::slice::from_raw_parts(at(first.0).cast(), count) }
     }
 
-    /// Whether a unit looks into caches is known when it is set up; so what it reads is written back for all of them.
+    /// Whether a unit looks into caches is known when it is set up; so what it reads is written
+    /// back for all of them.
     fn is_coherent(&self) -> bool {
         false
     }

@@ -61,7 +61,8 @@ pub struct Unit<'a> {
     pub bytes: u64,
     /// PCI's segment.
     pub segment: u16,
-    /// All devices of the segment are behind it that are in no other unit's scope (INCLUDE_PCI_ALL).
+    /// All devices of the segment are behind it that are in no other unit's scope
+    /// (INCLUDE_PCI_ALL).
     pub all_others: bool,
     /// Devices that are behind it.
     pub scopes: Scopes<'a>,
@@ -120,13 +121,15 @@ pub struct Scope<'a> {
     pub number: u8,
     /// The bus where the path begins.
     pub bus: u8,
-    /// Device and function, for each bridge on the way and at last for the device itself: pairs of bytes.
+    /// Device and function, for each bridge on the way and at last for the device itself: pairs of
+    /// bytes.
     pub path: &'a [u8],
 }
 
 impl Scope<'_> {
-    /// Bus, device and function as units know it (bus 15:8, device 7:3, function 2:0), if no bridge is on the way: behind one, the number of
-    /// the bus is the bridge's to say, which the host has to ask.
+    /// Bus, device and function as units know it (bus 15:8, device 7:3, function 2:0), if no bridge
+    /// is on the way: behind one, the number of the bus is the bridge's to say, which the host has
+    /// to ask.
     #[must_use]
     pub fn function(&self) -> Option<u16> {
         match *self.path {
@@ -187,8 +190,8 @@ impl<'a> Dmar<'a> {
         self.flags & 1 != 0
     }
 
-    /// Has firmware seen to it that no device does DMA before the kernel turns units on, but to memory that it needs
-    /// (DMA_CTRL_PLATFORM_OPT_IN_FLAG)?
+    /// Has firmware seen to it that no device does DMA before the kernel turns units on, but to
+    /// memory that it needs (DMA_CTRL_PLATFORM_OPT_IN_FLAG)?
     #[must_use]
     pub const fn opts_in(&self) -> bool {
         self.flags & 1 << 2 != 0
@@ -200,7 +203,8 @@ impl<'a> Dmar<'a> {
         self.structures.is_whole()
     }
 
-    /// Its structures. Units come first; those that take all others come last (8.3), so that the first in whose scope a device is has it.
+    /// Its structures. Units come first; those that take all others come last (8.3), so that the
+    /// first in whose scope a device is has it.
     pub fn structures(&self) -> impl Iterator<Item = Structure<'a>> + use<'a> {
         self.structures.map(structure)
     }
@@ -313,7 +317,8 @@ mod tests {
         assert_eq!((last.kind, last.path), (ScopeKind::Bridge, &[0x1c, 0, 3, 1][..]));
     }
 
-    /// A unit that is too short for its base is kept, and a structure without a length ends the table.
+    /// A unit that is too short for its base is kept, and a structure without a length ends the
+    /// table.
     #[test]
     fn what_is_damaged_is_kept_or_ends_the_table() {
         let mut bytes = test_table(b"DMAR", &[0; 12]);

@@ -1,6 +1,8 @@
-//! IORT: SMMUv3s, which devices are behind them, and the memory that devices need (Arm DEN 0049, "I/O Remapping Table").
+//! IORT: SMMUv3s, which devices are behind them, and the memory that devices need (Arm DEN 0049,
+//! "I/O Remapping Table").
 //!
-//! Nodes have places, and refer to each other by these: a device's numbers are mapped to those of a unit, or of an ITS, by the device's node.
+//! Nodes have places, and refer to each other by these: a device's numbers are mapped to those of a
+//! unit, or of an ITS, by the device's node.
 
 use super::{Blocks, Bytes, Layout, Reserved, TableError};
 
@@ -158,7 +160,8 @@ impl<'a> Iort<'a> {
         })
     }
 
-    /// Are there as many nodes as it says? If not, the table is damaged, and what is behind the last one was not read.
+    /// Are there as many nodes as it says? If not, the table is damaged, and what is behind the
+    /// last one was not read.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.nodes().count() == self.nodes as usize
@@ -178,10 +181,14 @@ impl<'a> Iort<'a> {
         })
     }
 
-    /// The SMMUv3 that a function of PCI is behind, and the number that it has there: the place of the unit's node, and the stream.
+    /// The SMMUv3 that a function of PCI is behind, and the number that it has there: the place of
+    /// the unit's node, and the stream.
     #[must_use]
     pub fn stream_of(&self, segment: u32, function: u16) -> Option<(u32, u32)> {
-        let of = |node: &Node<'_>| matches!(node.kind, Kind::RootComplex { segment: s, .. } if s == segment);
+        let of = |node: &Node<'_>| match node.kind {
+            Kind::RootComplex { segment: of, .. } => of == segment,
+            _ => false,
+        };
         let mappings = self.nodes().filter(of).flat_map(|node| node.mappings());
         mappings
             .filter_map(|mapping| Some((mapping.to, mapping.map(function.into())?)))
@@ -259,8 +266,8 @@ mod tests {
         table
     }
 
-    /// As QEMU has it for `virt,iommu=smmuv3`: an ITS, the unit, a root complex of which all is behind the unit; and memory that a device
-    /// needs.
+    /// As QEMU has it for `virt,iommu=smmuv3`: an ITS, the unit, a root complex of which all is
+    /// behind the unit; and memory that a device needs.
     fn example() -> (Vec<u8>, u32, u32) {
         let mut table = test_table(b"IORT", &[0; 12]);
         let its = put(&mut table, 0, &[1, 0, 0, 0, 0, 0, 0, 0], &[]);

@@ -1,11 +1,12 @@
-//! IVRS: AMD-Vi's units, which devices are behind them, and the memory that devices need (AMD-Vi, chapter 5: "I/O Virtualization ACPI
-//! Table").
+//! IVRS: AMD-Vi's units, which devices are behind them, and the memory that devices need (AMD-Vi,
+//! chapter 5: "I/O Virtualization ACPI Table").
 
 use super::{Blocks, Bytes, Layout, Reserved, TableError};
 
 /// Blocks have their length in bytes 2 and 3.
 const BLOCKS: Layout = Layout { length: |bytes| bytes.u16(2).map(usize::from), head: 4 };
-/// Device entries have 4, 8, 16 or 32 bytes, by the upper bits of their type; those of ACPI's devices as long as their name.
+/// Device entries have 4, 8, 16 or 32 bytes, by the upper bits of their type; those of ACPI's
+/// devices as long as their name.
 const DEVICES: Layout = Layout { length: entry_length, head: 4 };
 
 /// The entry of a device of ACPI's.
@@ -29,7 +30,8 @@ pub struct Ivrs<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Block<'a> {
-    /// IVHD, types 10h, 11h and 40h (5.2.2): a unit. The same unit may have one of each; the highest that a kernel knows counts.
+    /// IVHD, types 10h, 11h and 40h (5.2.2): a unit. The same unit may have one of each; the
+    /// highest that a kernel knows counts.
     Unit(Unit<'a>),
     /// IVMD, types 20h to 22h (5.2.3): memory that devices need.
     Memory(Region),
@@ -47,8 +49,8 @@ pub enum Block<'a> {
 pub struct Unit<'a> {
     /// 10h, 11h or 40h.
     pub kind: u8,
-    /// What is to be passed to CONTROL: bit 0 HtTunEn, 1 PassPW, 2 ResPassPW, 3 Isoc; bit 4: it takes part in devices' caches; bit 5:
-    /// Coherent.
+    /// What is to be passed to CONTROL: bit 0 HtTunEn, 1 PassPW, 2 ResPassPW, 3 Isoc; bit 4: it
+    /// takes part in devices' caches; bit 5: Coherent.
     pub flags: u8,
     /// The unit's own function.
     pub function: u16,
@@ -92,8 +94,8 @@ pub struct Region {
 #[derive(Clone, Copy, Debug)]
 pub struct Devices<'a>(Blocks<'a>);
 
-/// An entry about devices (5.2.2.1). The settings are those of the device table: bit 0 InitPass, 1 EIntPass, 2 NMIPass, 5:4 SysMgt, 6
-/// Lint0Pass, 7 Lint1Pass.
+/// An entry about devices (5.2.2.1). The settings are those of the device table: bit 0 InitPass, 1
+/// EIntPass, 2 NMIPass, 5:4 SysMgt, 6 Lint0Pass, 7 Lint1Pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Device<'a> {
@@ -218,7 +220,8 @@ impl Devices<'_> {
     }
 
     /// The highest number of a device behind the unit: where its device table ends
-    /// ([`Options::last_device`](crate::amd::Options::last_device)). A unit that names none has all.
+    /// ([`Options::last_device`](crate::amd::Options::last_device)). A unit that names none has
+    /// all.
     #[must_use]
     pub fn last(self) -> u16 {
         self.filter_map(|device| device.last()).max().unwrap_or(u16::MAX)
@@ -274,7 +277,8 @@ impl<'a> Ivrs<'a> {
         Ok(Self { blocks: Blocks::new(behind, BLOCKS), info })
     }
 
-    /// Has firmware set units up, so that no device does DMA before the kernel does so again (DMA remap support, bit 1)?
+    /// Has firmware set units up, so that no device does DMA before the kernel does so again (DMA
+    /// remap support, bit 1)?
     #[must_use]
     pub const fn opts_in(&self) -> bool {
         self.info & 1 << 1 != 0
@@ -291,7 +295,8 @@ impl<'a> Ivrs<'a> {
         self.blocks.map(block)
     }
 
-    /// The units. One that has blocks of several types comes with the last of the highest, where it is first.
+    /// The units. One that has blocks of several types comes with the last of the highest, where it
+    /// is first.
     pub fn units(&self) -> impl Iterator<Item = Unit<'a>> + use<'a> {
         let all = *self;
         let every = move || {

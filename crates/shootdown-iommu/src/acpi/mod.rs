@@ -1,11 +1,12 @@
 //! What firmware says of IOMMUs: ACPI's tables DMAR, IVRS and IORT.
 //!
-//! The crate `acpi` finds tables and looks at their checksums, and knows nothing of these three but their header. So the host finds a table
-//! with it, and gives its bytes, header and all, to [`dmar::Dmar`], [`ivrs::Ivrs`] or [`iort::Iort`].
+//! The crate `acpi` finds tables and looks at their checksums, and knows nothing of these three but
+//! their header. So the host finds a table with it, and gives its bytes, header and all, to
+//! [`dmar::Dmar`], [`ivrs::Ivrs`] or [`iort::Iort`].
 //!
-//! Parsers are total: whatever the bytes are, they end, read nothing outside, and do not panic. A block whose length is less than its own
-//! head, or more than is left, ends the iteration, as nobody knows where the next one begins; [`Blocks::is_whole`] says whether that has
-//! happened.
+//! Parsers are total: whatever the bytes are, they end, read nothing outside, and do not panic. A
+//! block whose length is less than its own head, or more than is left, ends the iteration, as
+//! nobody knows where the next one begins; [`Blocks::is_whole`] says whether that has happened.
 
 pub mod dmar;
 pub mod iort;
@@ -101,7 +102,8 @@ impl<'a> Blocks<'a> {
         Self { rest, layout }
     }
 
-    /// Do the blocks end where the bytes do? If not, the table is damaged, and what is behind the last block was not read.
+    /// Do the blocks end where the bytes do? If not, the table is damaged, and what is behind the
+    /// last block was not read.
     #[must_use]
     pub fn is_whole(mut self) -> bool {
         while self.next().is_some() {}
@@ -129,8 +131,9 @@ impl fmt::Debug for Blocks<'_> {
     }
 }
 
-/// Memory that a device needs whatever happens, as firmware or the device itself goes on to use it: it has to be mapped to itself in
-/// the device's domain before the device is admitted, and no address in it is to be handed out.
+/// Memory that a device needs whatever happens, as firmware or the device itself goes on to use it:
+/// it has to be mapped to itself in the device's domain before the device is admitted, and no
+/// address in it is to be handed out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reserved {
     /// The first byte.
@@ -155,7 +158,8 @@ impl Reserved {
         }
     }
 
-    /// The pages of 2^`granule` bytes that it lies in, for `Space::without` and `Domain::map_at`. `None` if page 0 is one of them.
+    /// The pages of 2^`granule` bytes that it lies in, for `Space::without` and `Domain::map_at`.
+    /// `None` if page 0 is one of them.
     #[must_use]
     pub const fn pages(&self, granule: u32) -> Option<shootdown_dma::IovaRange> {
         shootdown_dma::IovaRange::of_bytes(self.first, self.last, granule)

@@ -1,11 +1,14 @@
-//! AMD-Vi's event log: read by whoever wants to know of faults, and looked through by the library's queue for devices that do not answer.
+//! AMD-Vi's event log: read by whoever wants to know of faults, and looked through by the library's
+//! queue for devices that do not answer.
 //!
-//! The queue believes a completion only when it has looked through what was logged before (`Port::drain_events`), so that it must see
-//! each timeout once. It looks and takes nothing out; faults are taken out by [`Log::next`], which therefore does not go beyond what the
-//! queue has looked at, unless it is no timeout.
+//! The queue believes a completion only when it has looked through what was logged before
+//! (`Port::drain_events`), so that it must see each timeout once. It looks and takes nothing out;
+//! faults are taken out by `Log::next`, which therefore does not go beyond what the queue has
+//! looked at, unless it is no timeout.
 //!
 //! # Positions
-//! `head` (register) <= `looked` <= `tail` (register), around the ring. The unit writes at `tail` alone.
+//! `head` (register) <= `looked` <= `tail` (register), around the ring. The unit writes at `tail`
+//! alone.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -27,7 +30,8 @@ use crate::ring::Timeouts;
 use super::fault::{EVENT, EventLow, Kind, Record};
 use super::registers::{Control, EventHead, EventLog, EventTail, Status};
 
-/// Some units move the tail before the event is there (Linux looks again as well): so often the event is looked for.
+/// Some units move the tail before the event is there (Linux looks again as well): so often the
+/// event is looked for.
 const GLANCES: usize = 1000;
 
 /// The log. A copy is the same log.
@@ -41,7 +45,8 @@ pub struct Log<B, M> {
 }
 
 impl<B: Bus, M: Memory> Log<B, M> {
-    /// The log in these pages, all of them, which are zero, and stay allocated as long as this is used.
+    /// The log in these pages, all of them, which are zero, and stay allocated as long as this is
+    /// used.
     pub(super) fn new(bus: B, memory: M, pages: &Pages<M>) -> Self {
         let count = pages.words().len() * 8 / EVENT;
         let looked = Arc::new(AtomicU64::new(0));
@@ -72,7 +77,8 @@ impl<B: Bus, M: Memory> Log<B, M> {
 
     fn tail(&self) -> u64 {
         let tail = EventTail::read(&self.bus).entry();
-        // ORDERING: [L1] a register is no atomic; its partner is the unit, which has written events before it moved the tail.
+        // ORDERING: [L1] a register is no atomic; its partner is the unit, which has written events
+        // before it moved the tail.
         fence(Ordering::Acquire);
         tail % self.count as u64
     }
@@ -83,7 +89,8 @@ impl<B: Bus, M: Memory> Log<B, M> {
         (0..GLANCES).find_map(|_| Some(word.load(Ordering::Acquire)).filter(|low| *low != 0)) // [L1]
     }
 
-    /// Takes the oldest event out. `see_to_timeouts` makes the library's queue look through the log.
+    /// Takes the oldest event out. `see_to_timeouts` makes the library's queue look through the
+    /// log.
     pub(super) fn next(&self, see_to_timeouts: impl FnOnce()) -> Option<Record> {
         let head = EventHead::read(&self.bus).entry() % self.count as u64;
         if head == self.tail() {
@@ -113,8 +120,8 @@ impl<B: Bus, M: Memory> Log<B, M> {
         Some(record)
     }
 
-    /// An event was lost, and none is logged any more: the log begins again if all was taken out. AMD-Vi 2.5: "EventLogEn must be cleared
-    /// and set".
+    /// An event was lost, and none is logged any more: the log begins again if all was taken out.
+    /// AMD-Vi 2.5: "EventLogEn must be cleared and set".
     pub(super) fn restart(&self) -> Result<bool, Error> {
         let (head, status) = (EventHead::read(&self.bus).entry(), Status::read(&self.bus));
         if !status.event_overflow() || head % self.count as u64 != self.tail() {

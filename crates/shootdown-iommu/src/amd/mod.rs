@@ -7,26 +7,30 @@
 //! | event log | 16 bytes | as many; see [`log`] |
 //!
 //! # Turning it on
-//! (AMD-Vi 2.11, "Making Changes in the System", and chapter 3.) What firmware or a kernel before has left on stays on, so that there is no
-//! moment without it:
+//! (AMD-Vi 2.11, "Making Changes in the System", and chapter 3.) What firmware or a kernel before
+//! has left on stays on, so that there is no moment without it:
 //! 1. A command buffer and a log that are on are turned off. Translation is as it was.
-//! 2. The device table, in which every entry is valid and allows nothing. If the unit was on, devices lose what they had with 4; if not,
-//!    nothing changes yet.
-//! 3. The log, empty, and the unit itself: whatever it has not cached it reads from the new table. From here on nothing is reached that was
-//!    not admitted, but by what the unit may have cached, and never more than that before.
+//! 2. The device table, in which every entry is valid and allows nothing. If the unit was on,
+//!    devices lose what they had with 4; if not, nothing changes yet.
+//! 3. The log, empty, and the unit itself: whatever it has not cached it reads from the new table.
+//!    From here on nothing is reached that was not admitted, but by what the unit may have cached,
+//!    and never more than that before.
 //! 4. The command buffer; everything is forgotten by commands, and that is waited for.
 //! 5. The command buffer again, empty: the library's queue begins at slot 0.
 //!
 //! # Turning it off
-//! Backwards: the command buffer, the log, then the unit. *Then every device reaches all of memory*; so the host keeps them from DMA before.
+//! Backwards: the command buffer, the log, then the unit. *Then every device reaches all of
+//! memory*; so the host keeps them from DMA before.
 //!
 //! # Resetting the queue
 //! 4 and 5 again. The unit stays on, by the same table.
 //!
 //! # Invariants
-//! - A1: every entry of the device table is valid from the beginning, and allows nothing. One that is not valid would let its device
-//!   through untranslated. A device beyond the table is refused by the unit (2.2.2).
-//! - A2: of an entry that changes, the word with the rights is written last, and cleared first; the unit is told after that.
+//! - A1: every entry of the device table is valid from the beginning, and allows nothing. One that
+//!   is not valid would let its device through untranslated. A device beyond the table is refused
+//!   by the unit (2.2.2).
+//! - A2: of an entry that changes, the word with the rights is written last, and cleared first; the
+//!   unit is told after that.
 
 pub mod device_table;
 pub mod fault;
@@ -60,17 +64,20 @@ use registers::{
 pub struct Options {
     /// The last device behind the unit, by IVRS: the table ends with it.
     pub last_device: u16,
-    /// Slots of the command buffer and entries of the log, rounded up to a power of two: 256 to 32,768.
+    /// Slots of the command buffer and entries of the log, rounded up to a power of two: 256 to
+    /// 32,768.
     pub slots: usize,
     /// Levels of tables: 3 to 6. The unit has to have so many (EFR.HATS).
     pub levels: u32,
-    /// Does the unit remember what is not mapped? (NpCache, bit 26 of the header of its capability in PCI's configuration.)
+    /// Does the unit remember what is not mapped? (NpCache, bit 26 of the header of its capability
+    /// in PCI's configuration.)
     pub remembers_absence: bool,
-    /// The flags of its IVHD block (`acpi::ivrs::Unit::flags`): HtTunEn, PassPW, ResPassPW, Isoc are passed to the unit.
+    /// The flags of its IVHD block (`acpi::ivrs::Unit::flags`): HtTunEn, PassPW, ResPassPW, Isoc
+    /// are passed to the unit.
     pub flags: u8,
-    /// Do events interrupt? Which message that is stands in the unit's MSI capability in PCI's configuration, which is the host's. Its
-    /// handler calls [`Amd::acknowledge`], takes [records](RemappingUnit::next_record) until there are none, and calls
-    /// [`Renewable::attend`].
+    /// Do events interrupt? Which message that is stands in the unit's MSI capability in PCI's
+    /// configuration, which is the host's. Its handler calls [`Amd::acknowledge`], takes
+    /// [records](RemappingUnit::next_record) until there are none, and calls [`Renewable::attend`].
     pub interrupts: bool,
 }
 
@@ -90,8 +97,8 @@ impl Default for Options {
 /// Slots that ComLen can say.
 const MOST_SLOTS: usize = 1 << 15;
 
-/// InvTimeOut: one second. Devices have to answer within one (PCIe, ATS: within one minute, but nobody waits for that), and with 0
-/// the unit would wait for ever.
+/// InvTimeOut: one second. Devices have to answer within one (PCIe, ATS: within one minute, but
+/// nobody waits for that), and with 0 the unit would wait for ever.
 const ONE_SECOND: u8 = 4;
 
 /// A unit that is set up. See the [module](self).
@@ -121,11 +128,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Amd<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
-    /// was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
+    /// that it was told of; after all others it was not touched.
     ///
     /// # Safety
-    /// The registers are those of an AMD-Vi unit, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    /// The registers are those of an AMD-Vi unit, and nobody else writes to them, now or later.
+    /// Devices behind it may lose what they reach.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -279,20 +287,23 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Ok(())
     }
 
-    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to the host.
+    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to
+    /// the host.
     ///
     /// # Errors
     /// The unit does not do what it is told. It keeps its memory.
     ///
     /// # Safety
-    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain uses its queue any more.
+    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain
+    /// uses its queue any more.
     #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
     pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
         if let Err(error) = self.queues_off() {
             return Err((self, error));
         }
         Control::new().write(&self.bus);
-        // There is no status of it; the register is read back, behind which accesses under way have ended.
+        // There is no status of it; the register is read back, behind which accesses under way have
+        // ended.
         if let Err(error) =
             wait(&self.bus, Step::TranslationOff, || !Control::read(&self.bus).enabled())
         {
@@ -327,13 +338,15 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
         Some(&self.devices.words()[at..at + ENTRY / 8])
     }
 
-    /// Acknowledges an interrupt about events. To be called before they are taken out: what comes after it interrupts again.
+    /// Acknowledges an interrupt about events. To be called before they are taken out: what comes
+    /// after it interrupts again.
     pub fn acknowledge(&self) {
         Status::new().with_event_interrupt(true).write(&self.bus);
     }
 
-    /// Makes the unit log events again when it has stopped because the log was full: [`Record::Lost`] was the last
-    /// [record](RemappingUnit::next_record). `false`: there was nothing to be done, or there are records left.
+    /// Makes the unit log events again when it has stopped because the log was full:
+    /// [`Record::Lost`] was the last [record](RemappingUnit::next_record). `false`: there was
+    /// nothing to be done, or there are records left.
     ///
     /// # Errors
     /// The unit does not do what it is told. [`Error::Busy`]: try again.
@@ -434,8 +447,8 @@ where
         // Who finds somebody else at it leaves the events to them.
         let _records = self.records.try_lock()?;
         let record = self.log.next(|| {
-            // What it finds it has seen to, and an error that it tells here is an event of this log: nothing is lost. That the queue is
-            // stuck is told to everybody who asks.
+            // What it finds it has seen to, and an error that it tells here is an event of this
+            // log: nothing is lost. That the queue is stuck is told to everybody who asks.
             let _ = self.queue.attend();
         });
         let lost = || {
@@ -448,7 +461,8 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.features, self.port.slots());
         let reset = || self.begin();
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }
 }

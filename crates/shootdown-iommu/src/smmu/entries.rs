@@ -70,7 +70,8 @@ pub struct Stream0 {
     /// Config.
     #[bits(3)]
     pub config: StreamConfig,
-    /// S1Fmt: of a table of context descriptors: 0 one level, 1 and 2 two, with tables of 4 and 64 KiB.
+    /// S1Fmt: of a table of context descriptors: 0 one level, 1 and 2 two, with tables of 4 and 64
+    /// KiB.
     #[bits(2)]
     pub context_format: u8,
     /// S1ContextPtr: the address of the context descriptor, or their table, in 64 bytes.
@@ -309,7 +310,8 @@ pub const fn context<const G: u32>(
     (shape, Context1::new().with_root(root.0 >> 4), WRITE_BACK)
 }
 
-/// The first word of the entry of a stream that the first stage translates, by one context descriptor.
+/// The first word of the entry of a stream that the first stage translates, by one context
+/// descriptor.
 #[must_use]
 pub const fn stage_1(context: PhysAddr) -> Stream0 {
     Stream0::new().with_valid(true).with_config(StreamConfig::Stage1).with_context(context.0 >> 6)
@@ -410,8 +412,8 @@ mod tests {
         assert_eq!(root.into_bits(), 0x1_2345_6000);
     }
 
-    /// T0SZ 5:0, TG0 7:6, IR0 9:8, OR0 11:10, SH0 13:12, EPD0 14, ENDI 15, EPD1 30, V 31, IPS 34:32, AFFD 35, TBI 39:38, AA64 41, HD 42,
-    /// HA 43, S 44, R 45, A 46, ASET 47, ASID 63:48.
+    /// T0SZ 5:0, TG0 7:6, IR0 9:8, OR0 11:10, SH0 13:12, EPD0 14, ENDI 15, EPD1 30, V 31, IPS
+    /// 34:32, AFFD 35, TBI 39:38, AA64 41, HD 42, HA 43, S 44, R 45, A 46, ASET 47, ASID 63:48.
     #[test]
     fn context_descriptors_are_those_of_5_4() {
         let tables = ArmStage1::new(3, 0).unwrap();

@@ -54,7 +54,8 @@ impl During {
     }
 }
 
-/// The second word of a record about an access. Those about streams' entries have only zeros, or what the unit likes, there.
+/// The second word of a record about an access. Those about streams' entries have only zeros, or
+/// what the unit likes, there.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct Event1 {
@@ -226,9 +227,11 @@ pub enum Record {
         who: Event0,
         /// How.
         how: Event1,
-        /// The third word: the address of the access, or (F_STE_FETCH, F_CD_FETCH) of what could not be read.
+        /// The third word: the address of the access, or (F_STE_FETCH, F_CD_FETCH) of what could
+        /// not be read.
         address: u64,
-        /// The fourth word: the address at the second stage, or (F_WALK_EABT) of what could not be read.
+        /// The fourth word: the address at the second stage, or (F_WALK_EABT) of what could not be
+        /// read.
         second: u64,
     },
     /// The queue was full, and events were lost.
@@ -270,8 +273,8 @@ impl From<Record> for Fault {
 mod tests {
     use super::*;
 
-    /// 7.3: number 7:0, SSV 11, SubstreamID 31:12, StreamID 63:32; STAG 79:64, Stall 95, PnU 97, InD 98, RnW 99, NSIPA 102, S2 103, CLASS
-    /// 105:104; the address 191:128.
+    /// 7.3: number 7:0, SSV 11, SubstreamID 31:12, StreamID 63:32; STAG 79:64, Stall 95, PnU 97,
+    /// InD 98, RnW 99, NSIPA 102, S2 103, CLASS 105:104; the address 191:128.
     #[test]
     fn fields_are_those_of_7_3() {
         let words = [0x13 | 1 << 11 | 0xf_fffe << 12 | 8 << 32, 1 << 35, 0xdead_b000, 0];

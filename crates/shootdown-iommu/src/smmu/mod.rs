@@ -8,10 +8,10 @@
 //! | event queue | 32 bytes | [`Options::events`] |
 //!
 //! # Turning it on
-//! (IHI 0070, 3.11: "Reset, Enable and initialization".) An SMMU takes another stream table only while it is off; so what it does then is
-//! set first:
-//! 1. GBPA: while it is off, accesses are refused. (A unit without that register, such as QEMU's before version 8, lets them pass while it
-//!    is off, as before: [`Smmu::aborts_when_off`].)
+//! (IHI 0070, 3.11: "Reset, Enable and initialization".) An SMMU takes another stream table only
+//! while it is off; so what it does then is set first:
+//! 1. GBPA: while it is off, accesses are refused. (A unit without that register, such as QEMU's
+//!    before version 8, lets them pass while it is off, as before: [`Smmu::aborts_when_off`].)
 //! 2. Off, and no interrupts.
 //! 3. Attributes, the stream table, in which no entry is valid, and the queues, empty.
 //! 4. The command queue; everything is forgotten by commands, and that is waited for.
@@ -25,8 +25,9 @@
 //! 4 and 5 again; errors of commands are acknowledged. Translation stays on, by the same table.
 //!
 //! # Invariants
-//! - S1: the word of an entry with the *valid* bit is written last, and cleared first; the unit is told after that. An invalid entry may
-//!   be cached as well (3.21.3), so an entry that was made valid is announced.
+//! - S1: the word of an entry with the *valid* bit is written last, and cleared first; the unit is
+//!   told after that. An invalid entry may be cached as well (3.21.3), so an entry that was made
+//!   valid is announced.
 //! - S2: the context descriptor is valid before the stream's entry is that leads to it.
 
 pub mod entries;
@@ -63,14 +64,16 @@ use streams::Streams;
 pub struct Options {
     /// Bits of streams' numbers that the table is for; no more than the unit has (IDR1.SIDSIZE).
     pub stream_bits: u32,
-    /// Slots of the command queue, rounded up to a power of two: at least 256 (512 if [`survives`](Self::survives)), and no more than the
-    /// unit takes (IDR1.CMDQS).
+    /// Slots of the command queue, rounded up to a power of two: at least 256 (512 if
+    /// [`survives`](Self::survives)), and no more than the unit takes (IDR1.CMDQS).
     pub slots: usize,
-    /// Entries of the event queue, rounded up to a power of two: at least 128, and no more than the unit takes (IDR1.EVENTQS).
+    /// Entries of the event queue, rounded up to a power of two: at least 128, and no more than the
+    /// unit takes (IDR1.EVENTQS).
     pub events: usize,
     /// Levels of tables with pages of 4 KiB: 3 (39 bits) or 4 (48).
     pub levels: u32,
-    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued twice.
+    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued
+    /// twice.
     pub survives: bool,
 }
 
@@ -127,11 +130,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Smmu<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
-    /// was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
+    /// that it was told of; after all others it was not touched.
     ///
     /// # Safety
-    /// The registers are both pages of an SMMUv3, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    /// The registers are both pages of an SMMUv3, and nobody else writes to them, now or later.
+    /// Devices behind it may lose what they reach.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -156,7 +160,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         let identification = (idr0, idr1, Idr3::read(&bus), Idr5::read(&bus));
         let tables = fit(identification, options)?;
         let bits = options.stream_bits.min(idr1.stream_bits());
-        // More than a ring of the library takes, or than can be counted, is cut down to what the unit takes.
+        // More than a ring of the library takes, or than can be counted, is cut down to what the
+        // unit takes.
         let most = |bits: u32| 1usize << bits.min(19);
         let slots = options.slots.max(256).min(most(idr1.command_queue()));
         let events = options.events.max(PAGE / EVENT).min(most(idr1.event_queue()));
@@ -244,7 +249,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.switch(Step::QueueOn, others.with_commands(true))
     }
 
-    /// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0 stay on.
+    /// The unit forgets everything, and begins to read its queue, which is empty; `others` of CR0
+    /// stay on.
     fn begin(&self, others: Cr0) -> Result<(), Error> {
         self.empty(others)?;
         let all: [Slot; 3] = [smmu::cfgi_all(), smmu::tlbi_all(), smmu::sync(Signal::None)];
@@ -257,14 +263,15 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.empty(others)
     }
 
-    /// Turns the unit off, and takes its memory back. Devices reach nothing then, if the unit [says so](Self::aborts_when_off).
+    /// Turns the unit off, and takes its memory back. Devices reach nothing then, if the unit [says
+    /// so](Self::aborts_when_off).
     ///
     /// # Errors
     /// The unit does not do what it is told. It keeps its memory.
     ///
     /// # Safety
-    /// No domain uses its queue any more. If it does not refuse accesses when it is off, no device behind it does DMA from now on, or all of
-    /// them may reach all of memory.
+    /// No domain uses its queue any more. If it does not refuse accesses when it is off, no device
+    /// behind it does DMA from now on, or all of them may reach all of memory.
     #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
     pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
         let off = self
@@ -290,11 +297,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.aborts_when_off
     }
 
-    /// Lets the unit interrupt, or not. The handler takes [records](RemappingUnit::next_record) until there are none, looks for
-    /// [errors](Self::errors), and calls [`Renewable::attend`].
+    /// Lets the unit interrupt, or not. The handler takes [records](RemappingUnit::next_record)
+    /// until there are none, looks for [errors](Self::errors), and calls [`Renewable::attend`].
     ///
     /// # Errors
-    /// The unit does not do what it is told. [`Unfit::NoMessages`]: it has wires alone; interrupts are off.
+    /// The unit does not do what it is told. [`Unfit::NoMessages`]: it has wires alone; interrupts
+    /// are off.
     pub fn interrupt(&self, how: Interrupts) -> Result<(), Error> {
         let bus = &self.bus;
         let switch = |on: IrqCtrl| {
@@ -347,8 +355,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         Gerrorn::from(before ^ (there & errors.into_bits())).write(&self.bus);
     }
 
-    /// The eight words of a stream's entry, and those of its context descriptor, for cases and dumps; `None` if no stream in its part of the
-    /// table was admitted yet.
+    /// The eight words of a stream's entry, and those of its context descriptor, for cases and
+    /// dumps; `None` if no stream in its part of the table was admitted yet.
     ///
     /// # Safety
     /// They are not stored to, or the devices' accesses are the caller's affair.
@@ -492,7 +500,8 @@ where
             }
             return lost.then_some(Record::Lost);
         }
-        // ORDERING: Acquire: a register is no atomic; its partner is the unit, which has written the event before it moved EVENTQ_PROD.
+        // ORDERING: Acquire: a register is no atomic; its partner is the unit, which has written
+        // the event before it moved EVENTQ_PROD.
         fence(Ordering::Acquire);
         let at = (consumed.position() & (mask >> 1)) as usize * EVENT / 8;
         let words = &self.events.words()[at..at + EVENT / 8];
@@ -507,7 +516,8 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.identification, self.survives, self.port.slots());
         let reset = || self.begin(Cr0::new().with_events(true).with_translation(true));
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }
 }

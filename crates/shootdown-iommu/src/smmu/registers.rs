@@ -1,4 +1,5 @@
-//! An SMMUv3's registers (IHI 0070, chapter 6: "Memory map and registers"), those of the Non-secure programming interface.
+//! An SMMUv3's registers (IHI 0070, chapter 6: "Memory map and registers"), those of the Non-secure
+//! programming interface.
 
 use bitfield_struct::bitfield;
 

@@ -1,7 +1,8 @@
 //! The stream table: an entry and a context descriptor for each stream.
 //!
-//! Entries lie in blocks, each followed by the context descriptors of its streams. A table of one level is one block. In a table of two
-//! levels, a block is made when the first of its 256 streams is admitted, and stays.
+//! Entries lie in blocks, each followed by the context descriptors of its streams. A table of one
+//! level is one block. In a table of two levels, a block is made when the first of its 256 streams
+//! is admitted, and stays.
 
 use core::sync::atomic::Ordering;
 
@@ -39,7 +40,8 @@ pub(super) struct Stream<'a> {
 }
 
 impl<M: Memory + Clone> Streams<M> {
-    /// A table for streams of so many bits, all of which are refused; of two levels, where the unit can and it is worth it.
+    /// A table for streams of so many bits, all of which are refused; of two levels, where the unit
+    /// can and it is worth it.
     pub fn new(memory: M, bits: u32, two_level: bool) -> Result<Self, Error> {
         let two_level = two_level && bits > SPLIT;
         let bytes = if two_level { 8 << (bits - SPLIT) } else { (2 * ENTRY) << bits };
@@ -67,7 +69,8 @@ impl<M: Memory + Clone> Streams<M> {
 
     fn stream_in(&self, block: PhysAddr, number: usize) -> Stream<'_> {
         let count = self.block();
-        // SAFETY: a block, which stays as long as the unit is on: entries, then as many context descriptors.
+        // SAFETY: a block, which stays as long as the unit is on: entries, then as many context
+        // descriptors.
         let words = unsafe { self.memory.words(block, 2 * count * WORDS) };
         let at = |number: usize| &words[number * WORDS..(number + 1) * WORDS];
         let within = number % count;

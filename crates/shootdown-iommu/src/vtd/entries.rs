@@ -9,8 +9,9 @@
 //! | PASID directory | [`PasidDirectoryEntry`], one for 64 PASIDs | scalable |
 //! | PASID table | [`PasidEntry0`], [`PasidEntry1`], [`PasidEntry2`], and five words of zeros | scalable |
 //!
-//! [`Vtd`](super::Vtd) uses legacy mode: in scalable mode slots of the queue have 256 bits, which the library's queue does not write.
-//! The formats of scalable mode are here for kernels that have a queue of their own.
+//! [`Vtd`](super::Vtd) uses legacy mode: in scalable mode slots of the queue have 256 bits, which
+//! the library's queue does not write. The formats of scalable mode are here for kernels that have
+//! a queue of their own.
 
 use bitfield_struct::bitfield;
 
@@ -27,7 +28,8 @@ pub struct RootEntry {
     pub table: u64,
 }
 
-/// One of the two words of a root entry in scalable mode: of devices 0 to 15, and of 16 to 31 (9.2).
+/// One of the two words of a root entry in scalable mode: of devices 0 to 15, and of 16 to 31
+/// (9.2).
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct ScalableRootEntry {

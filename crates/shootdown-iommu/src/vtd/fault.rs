@@ -1,4 +1,5 @@
-//! What VT-d records of what it refuses (VT-d, chapter 11, "Fault Recording Registers"; reasons: appendix A).
+//! What VT-d records of what it refuses (VT-d, chapter 11, "Fault Recording Registers"; reasons:
+//! appendix A).
 
 use bitfield_struct::bitfield;
 use shootdown_dma::DeviceId;
@@ -357,7 +358,8 @@ impl From<Record> for Fault {
 mod tests {
     use super::*;
 
-    /// F 127, T1 126, AT 125:124, PV 123:104, FR 103:96, PP 95, EXE 94, PRIV 93, T2 92, SID 79:64, FI 63:12.
+    /// F 127, T1 126, AT 125:124, PV 123:104, FR 103:96, PP 95, EXE 94, PRIV 93, T2 92, SID 79:64,
+    /// FI 63:12.
     #[test]
     fn fields_are_where_the_manual_has_them() {
         let high = 1 << 63 | 1 << 62 | 2 << 60 | 0xf_ffff << 40 | 6 << 32 | 1 << 31 | 0x1234;

@@ -7,26 +7,29 @@
 //! | queue | 16 bytes | [`Options::slots`]; written by the library |
 //!
 //! # Turning it on
-//! (VT-d, chapter 11, "Global Command Register"; 6.5 for the queue.) What firmware or a kernel before has left on stays on, so that there
-//! is no moment without it:
+//! (VT-d, chapter 11, "Global Command Register"; 6.5 for the queue.) What firmware or a kernel
+//! before has left on stays on, so that there is no moment without it:
 //! 1. A queue that is on is emptied and turned off: registers invalidate only without.
 //! 2. Faults are masked, and what was recorded is forgotten.
-//! 3. The root table, which is empty, takes effect. If translation was on, devices lose what they had with the next step; if not, nothing
-//!    changes yet.
+//! 3. The root table, which is empty, takes effect. If translation was on, devices lose what they
+//!    had with the next step; if not, nothing changes yet.
 //! 4. Entries and translations are forgotten by registers; accesses under way are drained.
 //! 5. The queue, empty.
 //! 6. Translation. From here on nothing is reached that was not admitted.
 //! 7. Only then memory that firmware has protected (PMEN) is not protected any more.
 //!
 //! # Turning it off
-//! Backwards: translation, then the queue. *Then every device reaches all of memory*; so the host keeps them from DMA before.
+//! Backwards: translation, then the queue. *Then every device reaches all of memory*; so the host
+//! keeps them from DMA before.
 //!
 //! # Resetting the queue
-//! A queue must be empty to be turned off (6.5.2), and what is in it may have been refused. So all slots become waits that store where nobody
-//! reads, errors are acknowledged, and the unit takes one more of them. Then 4 and 5 as above. Translation stays on, by the same tables.
+//! A queue must be empty to be turned off (6.5.2), and what is in it may have been refused. So all
+//! slots become waits that store where nobody reads, errors are acknowledged, and the unit takes
+//! one more of them. Then 4 and 5 as above. Translation stays on, by the same tables.
 //!
 //! # Invariants
-//! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit is told after that.
+//! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit
+//!   is told after that.
 //! - V2: id 0 is no domain's: units that remember absence remember it under that id (6.1).
 //! - V3: a context table is not freed before the unit is off.
 
@@ -65,7 +68,8 @@ const MOST_SLOTS: usize = 1 << 15;
 pub struct Options {
     /// Slots of the queue, rounded up to a power of two: 256 to 32,768.
     pub slots: usize,
-    /// Bits that addresses are to have, if the unit has tables for them: see [`VtdSecondLevel::from_capability`].
+    /// Bits that addresses are to have, if the unit has tables for them: see
+    /// [`VtdSecondLevel::from_capability`].
     pub address_bits: u32,
 }
 
@@ -98,11 +102,12 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send> Vtd<B, M> {
     /// Sets the unit up: every access is refused until its device is admitted.
     ///
     /// # Errors
-    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory that it was told of; after all others it
-    /// was not touched.
+    /// See [`Error`]. After [`Error::Timeout`] the unit is as far as it came, and keeps the memory
+    /// that it was told of; after all others it was not touched.
     ///
     /// # Safety
-    /// The registers are those of a VT-d unit, and nobody else writes to them, now or later. Devices behind it may lose what they reach.
+    /// The registers are those of a VT-d unit, and nobody else writes to them, now or later.
+    /// Devices behind it may lose what they reach.
     pub unsafe fn set_up(bus: B, memory: M, options: Options) -> Result<Self, Error> {
         // SAFETY: as the caller promises.
         unsafe { Self::set_up_with(bus, memory, options, |format| format) }
@@ -221,7 +226,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         self.command(Step::QueueOn, |states| states.with_queue(true), |now| now.queue())
     }
 
-    /// The unit stops to read its queue: what it refuses gives way to waits that store where nobody reads.
+    /// The unit stops to read its queue: what it refuses gives way to waits that store where nobody
+    /// reads.
     fn drain(&self) -> Result<(), Error> {
         use shootdown_dma::invalidate::queue::Port;
         let (bus, slots) = (&self.bus, self.port.slots());
@@ -232,20 +238,23 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         if !GlobalStatus::read(bus).queue() {
             return Ok(()); // A reset before has come no further.
         }
-        // One more than there were: QEMU turns a queue off only if a wait was the last that it has taken.
+        // One more than there were: QEMU turns a queue off only if a wait was the last that it has
+        // taken.
         let tail = (QueueTail::read(bus).slot() + 1) % slots as u64;
         QueueTail::new().with_slot(tail).write(bus);
         wait(bus, Step::DrainQueue, || QueueHead::read(bus).slot() == tail)?;
         self.command(Step::QueueOff, |states| states.with_queue(false), |now| !now.queue())
     }
 
-    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to the host.
+    /// Turns the unit off, and takes its memory back. What devices behind it had cached is up to
+    /// the host.
     ///
     /// # Errors
     /// The unit does not do what it is told. It keeps its memory.
     ///
     /// # Safety
-    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain uses its queue any more.
+    /// No device behind it does DMA from now on, or all of them may reach all of memory. No domain
+    /// uses its queue any more.
     #[expect(clippy::result_large_err, reason = "the unit comes back, and once")]
     pub unsafe fn turn_off(self) -> Result<(), (Self, Error)> {
         let off = self
@@ -263,7 +272,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         for entry in root.words().iter().step_by(2) {
             let entry = RootEntry::from_bits(entry.load(Ordering::Acquire));
             if entry.present() {
-                // SAFETY: allocated by `context_table`, and the unit, which alone knew it, is off (V3).
+                // SAFETY: allocated by `context_table`, and the unit, which alone knew it, is off
+                // (V3).
                 unsafe { memory.free(PhysAddr(entry.table() << 12), 1) };
             }
         }
@@ -300,7 +310,8 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         Ok(table)
     }
 
-    /// Both words of a device's entry in the context table of its bus, for cases and dumps; `None` if no device was admitted on that bus.
+    /// Both words of a device's entry in the context table of its bus, for cases and dumps; `None`
+    /// if no device was admitted on that bus.
     ///
     /// # Safety
     /// They are not stored to, or the devices' accesses are the caller's affair.
@@ -339,8 +350,9 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
 
     /// Lets faults interrupt by this message; `None`: they are only recorded.
     ///
-    /// The handler takes [records](RemappingUnit::next_record) until there are none, and calls [`Renewable::attend`] for the
-    /// queue's errors, which interrupt in the same way. As long as records are left there is no other interrupt.
+    /// The handler takes [records](RemappingUnit::next_record) until there are none, and calls
+    /// [`Renewable::attend`] for the queue's errors, which interrupt in the same way. As long as
+    /// records are left there is no other interrupt.
     pub fn interrupt(&self, message: Option<Message>) {
         let bus = &self.bus;
         FaultControl::new().with_masked(true).write(bus);
@@ -478,7 +490,8 @@ where
         let count = self.capability.fault_records() + 1;
         let status = FaultStatus::read(&self.bus);
         let first = usize::from(status.record());
-        // From the oldest on. A record that was written meanwhile is found as well: all are looked at.
+        // From the oldest on. A record that was written meanwhile is found as well: all are looked
+        // at.
         let record = (0..count).find_map(|behind| self.take_record((first + behind) % count));
         if record.is_none() && status.overflow() {
             FaultStatus::new().with_overflow(true).write(&self.bus);
@@ -490,7 +503,8 @@ where
     unsafe fn renew(&self) -> Result<(), Error> {
         let format = queue_format(self.capability, self.extended, self.port.slots());
         let reset = || self.drain().and_then(|()| self.begin());
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of devices' caches: as the caller promises.
+        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
+        // devices' caches: as the caller promises.
         unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
     }
 }

@@ -1,7 +1,7 @@
 //! VT-d's registers (VT-d, chapter 11: "Register Descriptions").
 //!
-//! Reserved bits that may be 1 in later versions are kept by nobody: each register that is written is made anew, but for GCMD, whose
-//! states come from GSTS ([`GlobalStatus::states`]).
+//! Reserved bits that may be 1 in later versions are kept by nobody: each register that is written
+//! is made anew, but for GCMD, whose states come from GSTS ([`GlobalStatus::states`]).
 
 use bitfield_struct::bitfield;
 
@@ -195,8 +195,8 @@ pub struct GlobalStatus {
 }
 
 impl GlobalStatus {
-    /// The states, to be written to GCMD with one change: "software must read GSTS, reset the one-shot bits (mask 96FF_FFFF), apply one
-    /// change and write it to GCMD".
+    /// The states, to be written to GCMD with one change: "software must read GSTS, reset the
+    /// one-shot bits (mask 96FF_FFFF), apply one change and write it to GCMD".
     #[must_use]
     pub const fn states(self) -> GlobalCommand {
         GlobalCommand::from_bits(self.into_bits() & 0x96ff_ffff)
@@ -240,7 +240,8 @@ pub struct ContextCommand {
     pub go: bool,
 }
 
-/// IOTLB: invalidation of translations without a queue. Where it is is up to [`ExtendedCapability::iotlb_offset`].
+/// IOTLB: invalidation of translations without a queue. Where it is is up to
+/// [`ExtendedCapability::iotlb_offset`].
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct IotlbCommand {

@@ -1,4 +1,5 @@
-//! Units in software: registers that do what the manuals say when they are written, and memory that says what is still allocated.
+//! Units in software: registers that do what the manuals say when they are written, and memory that
+//! says what is still allocated.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;

@@ -19,8 +19,8 @@ use crate::{arch, say};
 /// The unit, with a queue whose slots can be marred.
 pub type Smmu = smmu::Smmu<Window, Structures, Marred<QueueFormat>>;
 
-/// The unit that firmware describes, set up: every access is refused until its device is admitted. `None` where there is
-/// none.
+/// The unit that firmware describes, set up: every access is refused until its device is admitted.
+/// `None` where there is none.
 pub fn find() -> Option<Result<Smmu, Error>> {
     let base = arch::smmu()?;
     let window = Window::new(base);
@@ -30,7 +30,8 @@ pub fn find() -> Option<Result<Smmu, Error>> {
         Idr3::read(&window).into_bits()
     );
     let options = Options { levels: 3, ..Options::default() };
-    // SAFETY: firmware says that they are an SMMUv3's; nobody else drives it. No device does DMA yet.
+    // SAFETY: firmware says that they are an SMMUv3's; nobody else drives it. No device does DMA
+    // yet.
     let unit = unsafe { Smmu::set_up_with(window, Structures, options, Marred) };
     if let Ok(unit) = &unit {
         let closed = if unit.aborts_when_off() { "refused" } else { "let through" };
@@ -49,7 +50,8 @@ impl Iommu for Smmu {
     }
 
     fn let_in(&self, device: DeviceId, root: PhysAddr, id: DomainId) {
-        // SAFETY: cases give a device their own frames, and take it out of one domain before they let it into the next.
+        // SAFETY: cases give a device their own frames, and take it out of one domain before they
+        // let it into the next.
         let admitted = unsafe { self.admit(device, root, id) };
         admitted.expect("a device of bus 0 that is nowhere else");
         // An invalid entry may be cached as well (Arm IHI 0070, 3.21.3).

@@ -21,8 +21,8 @@ use crate::say;
 /// The unit, with a queue whose slots can be marred.
 pub type Vtd = vtd::Vtd<Window, Structures, Marred<QueueFormat>>;
 
-/// The first unit that firmware describes, set up: every access is refused until its device is admitted. `None` where
-/// there is none.
+/// The first unit that firmware describes, set up: every access is refused until its device is
+/// admitted. `None` where there is none.
 pub fn find() -> Option<Result<Vtd, Error>> {
     let base = units::vtd()?.registers;
     let window = Window::new(base);
@@ -34,7 +34,8 @@ pub fn find() -> Option<Result<Vtd, Error>> {
         Capability::read(&window).into_bits(),
         ExtendedCapability::read(&window).into_bits()
     );
-    // SAFETY: firmware says that they are a VT-d unit's; nobody else drives it. No device does DMA yet.
+    // SAFETY: firmware says that they are a VT-d unit's; nobody else drives it. No device does DMA
+    // yet.
     Some(unsafe { Vtd::set_up_with(window, Structures, Options::default(), Marred) })
 }
 
