@@ -29,7 +29,7 @@ const FRAMES: usize = 1024;
 const ENOUGH: usize = 64;
 
 /// Large frames, of 2 MiB each, kept apart for the cases with large pages.
-const LARGE: usize = 5;
+const LARGE: usize = 7;
 
 /// The size of a large frame.
 pub const LARGE_FRAME: u64 = 2 << 20;

@@ -49,10 +49,21 @@ impl Refuses for Amd {
     };
     const WAIT: Rule = |[low, high]| [if low >> 60 == 1 { low | 0xf << 60 } else { low }, high];
     const DEVICE: Rule = |[low, high]| [if low >> 60 == 4 { low | 0xf << 60 } else { low }, high];
+    const REFUSES_WHEN_OFF: bool = false;
     const WAITS_ARE_MENDED: bool = true;
 
     fn stands_still(&self) -> bool {
         !Status::read(self.bus()).commands_run()
+    }
+
+    fn find_again() -> Option<Result<Self, Error>> {
+        find()
+    }
+
+    fn turn_off_now(self) -> Result<(), Error> {
+        // SAFETY: no domain uses it; the one device does what a case tells it, and that is to land in a frame of
+        // the case.
+        unsafe { self.turn_off() }.map_err(|(_, error)| error)
     }
 
     fn revive(&self, device: DeviceId) -> bool {

@@ -2,8 +2,8 @@
 
 use shootdown_dma::invalidate::{Command, Unit};
 use shootdown_dma::{DeviceId, DomainId, PhysAddr};
-use shootdown_iommu::RemappingUnit;
 use shootdown_iommu::fault::{Access, Class};
+use shootdown_iommu::{Error, RemappingUnit};
 
 use super::marred::Rule;
 use super::suite::Case;
@@ -99,6 +99,18 @@ pub trait Refuses: Iommu {
 
     /// Does its queue stand still, by its registers?
     fn stands_still(&self) -> bool;
+
+    /// Does it refuse accesses while it is off?
+    const REFUSES_WHEN_OFF: bool;
+
+    /// The unit, set up again whatever it does now: by another driver, which has it from now on.
+    fn find_again() -> Option<Result<Self, Error>>;
+
+    /// Turns it off.
+    ///
+    /// # Errors
+    /// It does not do what it is told.
+    fn turn_off_now(self) -> Result<(), Error>;
 
     /// A device that did not answer was reset: it is told again. `false`: try again.
     fn revive(&self, device: DeviceId) -> bool;

@@ -63,7 +63,7 @@ unsafe impl Bus for Window {
     }
 }
 
-/// Memory for units' structures: frames, and what takes more than one in one large frame, from
+/// Memory for units' structures: frames, large frames, and what is between in one large frame, from
 /// which nothing is given back.
 #[derive(Clone, Copy)]
 pub struct Structures;
@@ -73,6 +73,9 @@ static LARGE: Mutex<Option<(u64, u64)>> = Mutex::new(None);
 
 impl Structures {
     fn many(bytes: u64) -> Option<u64> {
+        if bytes == LARGE_FRAME {
+            return memory::allocate_large();
+        }
         let mut large = LARGE.lock();
         if large.is_none() {
             *large = Some((memory::allocate_large()?, 0));
@@ -98,8 +101,10 @@ unsafe impl Memory for Structures {
     }
 
     unsafe fn free(&self, first: PhysAddr, pages: usize) {
-        if pages == 1 {
-            memory::free(first.0);
+        match pages as u64 * FRAME {
+            FRAME => memory::free(first.0),
+            LARGE_FRAME => memory::free_large(first.0),
+            _ => {}
         }
     }
 

@@ -17,6 +17,7 @@ mod places;
 mod policies;
 pub mod refusals;
 mod stage;
+mod takeover;
 
 use shootdown_dma::domain::{MapError, UnmapError};
 use shootdown_dma::invalidate::{AttachError, QueueError};
@@ -184,6 +185,10 @@ pub fn run<I: Refuses>(place: &Place<I>, options: &Options) -> Verdict {
             continue;
         }
         worst = worst.max(Some(judge(case, place, sabotage)));
+    }
+    // It is nobody's invalidation that is left out there, either.
+    if wanted(takeover::NAME) && !sabotage {
+        worst = worst.max(Some(takeover::run(place)));
     }
     if skipped > 0 {
         say!("dma: {skipped} cases need a second CPU and were not run");

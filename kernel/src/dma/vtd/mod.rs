@@ -80,11 +80,22 @@ impl Refuses for Vtd {
     const WAIT: Rule = |[low, high]| [if low & 0xf == 5 { low & !(1 << 5) } else { low }, high];
     /// Bit 4 is reserved.
     const DEVICE: Rule = |[low, high]| [if low & 0xf == 3 { low | 1 << 4 } else { low }, high];
+    const REFUSES_WHEN_OFF: bool = false;
     const WAITS_ARE_MENDED: bool = true;
 
     fn stands_still(&self) -> bool {
         let status = FaultStatus::read(self.bus());
         status.queue_error() || status.completion_error() || status.timeout()
+    }
+
+    fn find_again() -> Option<Result<Self, Error>> {
+        find()
+    }
+
+    fn turn_off_now(self) -> Result<(), Error> {
+        // SAFETY: no domain uses it; the one device does what a case tells it, and that is to land in a frame of
+        // the case.
+        unsafe { self.turn_off() }.map_err(|(_, error)| error)
     }
 
     fn revive(&self, device: DeviceId) -> bool {
