@@ -6,7 +6,7 @@
 //!
 //! | question | module |
 //! |---|---|
-//! | Where are units, and which memory do devices need whatever happens? | [`acpi`] |
+//! | Where are units, and which memory do devices need whatever happens? | [`acpi`], [`devicetree`] |
 //! | How are registers reached? | [`bus`] |
 //! | What do registers and tables of devices look like? | `registers` and the formats of [`vtd`], [`amd`], [`smmu`] |
 //! | How is a unit turned on and off, and reset? | [`vtd::Vtd`], [`amd::Amd`], [`smmu::Smmu`] |
@@ -35,6 +35,7 @@ extern crate std;
 pub mod acpi;
 pub mod amd;
 pub mod bus;
+pub mod devicetree;
 pub mod error;
 pub mod fault;
 pub mod memory;

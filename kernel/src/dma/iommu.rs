@@ -6,6 +6,7 @@ use shootdown_iommu::fault::{Access, Class};
 use shootdown_iommu::{Error, RemappingUnit};
 
 use super::marred::Rule;
+use super::pci::Function;
 use super::suite::Case;
 use crate::arch;
 use crate::port::is_late;
@@ -56,6 +57,11 @@ pub trait Iommu: RemappingUnit + Sized + 'static {
 
     /// Does it record what it refuses? If not, faults are not looked for.
     fn records_faults(&self) -> bool;
+
+    /// As what the unit knows a function of PCI.
+    fn knows_as(&self, function: Function) -> DeviceId {
+        DeviceId(u32::from(function.0))
+    }
 
     /// Makes the device's entry valid: its accesses go through the tables at `root`, under the id.
     /// The device is listed with the domain before.

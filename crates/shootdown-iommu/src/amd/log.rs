@@ -7,14 +7,15 @@
 //! looked at, unless it is no timeout.
 //!
 //! # Positions
-//! `head` (register) <= `looked` <= `tail` (register), around the ring. The unit writes at `tail`
-//! alone.
+//! `head` (register) <= `looked` <= `tail` (register), around the ring; `looked` counts events from
+//! the beginning and never wraps, so that nobody takes it for what it was a round ago. The unit
+//! writes at `tail` alone. An entry that was taken out is zero before `head` passes it.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | L1 an event's first word read | Acquire, behind the read of the tail's register | the unit's store | the event is there before the tail |
-//! | L2 `looked` moved on by compare-and-swap | AcqRel | itself | one of drain and next passes an event; a drain that has failed looks again |
+//! | L1 an event's first word read | Acquire, behind the tail's register | the unit's store | the event is there before the tail |
+//! | L2 `looked` moved on by compare-and-swap | AcqRel | itself | drain or next passes an event, and one alone; who fails looks again |
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
@@ -61,7 +62,10 @@ impl<B: Bus, M: Memory> Log<B, M> {
             .write(&self.bus);
         EventHead::new().write(&self.bus);
         EventTail::new().write(&self.bus);
-        self.looked.store(0, Ordering::Release);
+        // At entry 0 again. Nobody drains: the log is new, or the queue is paused.
+        let looked = self.looked.load(Ordering::Relaxed);
+        let count = self.count as u64;
+        self.looked.store(looked.next_multiple_of(count), Ordering::Release);
     }
 
     fn words(&self, entry: u64) -> &[AtomicU64] {
@@ -96,20 +100,20 @@ impl<B: Bus, M: Memory> Log<B, M> {
         if head == self.tail() {
             return None;
         }
+        let looked = self.looked.load(Ordering::Acquire);
         let low = self.arrived(head)?;
         let is_timeout = Kind::of(EventLow::from_bits(low).code()) == Kind::InvalidationTimeout;
-        let looked = || self.looked.load(Ordering::Acquire);
-        if looked() == head {
+        let is_next = |looked: u64| looked % self.count as u64 == head;
+        if is_next(looked) {
             if is_timeout {
                 see_to_timeouts();
             } else {
-                let next = self.after(head);
-                // Whoever fails here has been overtaken by the queue.
-                let _ =
-                    self.looked.compare_exchange(head, next, Ordering::AcqRel, Ordering::Acquire); // [L2]
+                // [L2] Who fails here has been overtaken by the queue.
+                let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+                let _ = self.looked.compare_exchange(looked, looked + 1, order, failed);
             }
         }
-        if looked() == head {
+        if is_next(self.looked.load(Ordering::Acquire)) {
             return None; // Somebody else is at the queue: they will see it.
         }
         let words = self.words(head);
@@ -140,24 +144,218 @@ impl<B: Bus, M: Memory> Log<B, M> {
 
 impl<B: Bus + Send, M: Memory + Send> Timeouts for Log<B, M> {
     fn drain(&self, timed_out: &mut dyn FnMut(DeviceId)) {
+        // The tail first: `looked` may pass it meanwhile, and then what is behind is zero.
         let tail = self.tail();
-        loop {
-            let at = self.looked.load(Ordering::Acquire);
-            if at == tail {
-                return;
-            }
-            // What is not there yet is looked for with the next completion.
-            let Some(low) = self.arrived(at) else { return };
-            let moved = self.looked.compare_exchange(
-                at,
-                self.after(at),
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            );
-            let low = EventLow::from_bits(low);
-            if moved.is_ok() && Kind::of(low.code()) == Kind::InvalidationTimeout {
-                timed_out(DeviceId(low.device().into()));
+        let count = self.count as u64;
+        let mut at = self.looked.load(Ordering::Acquire);
+        let end = at + (tail + count - at % count) % count;
+        while at < end {
+            let low = self.arrived(at);
+            let now = match low {
+                Some(_) => {
+                    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+                    self.looked.compare_exchange(at, at + 1, order, failed) // [L2]
+                }
+                None => Err(self.looked.load(Ordering::Acquire)),
+            };
+            at = match (now, low) {
+                (Ok(_), Some(low)) => {
+                    let low = EventLow::from_bits(low);
+                    if Kind::of(low.code()) == Kind::InvalidationTimeout {
+                        timed_out(DeviceId(low.device().into()));
+                    }
+                    at + 1
+                }
+                // It was no timeout, or it would not have been passed.
+                (Err(now), _) if now != at => now,
+                // What is not there yet is looked for with the next completion.
+                _ => return,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicBool;
+    use std::boxed::Box;
+    use std::sync::Mutex;
+    use std::thread;
+    use std::vec::Vec;
+
+    use super::*;
+
+    const COUNT: usize = 256;
+
+    /// Both registers of the log.
+    #[derive(Default)]
+    struct Registers {
+        head: AtomicU64,
+        tail: AtomicU64,
+    }
+
+    // SAFETY: each access is one of an atomic; SeqCst orders memory as well.
+    unsafe impl Bus for &'static Registers {
+        fn read32(&self, _: usize) -> u32 {
+            unreachable!("registers of 64 bits")
+        }
+        fn write32(&self, _: usize, _: u32) {
+            unreachable!("registers of 64 bits")
+        }
+        fn read64(&self, offset: usize) -> u64 {
+            match offset {
+                EventHead::OFFSET => self.head.load(Ordering::SeqCst),
+                EventTail::OFFSET => self.tail.load(Ordering::SeqCst),
+                other => panic!("{other:#x}"),
             }
         }
+        fn write64(&self, offset: usize, value: u64) {
+            assert_eq!(offset, EventHead::OFFSET);
+            self.head.store(value, Ordering::SeqCst);
+        }
+        fn barrier(&self) {
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The ring.
+    struct Words {
+        ring: [AtomicU64; 2 * COUNT],
+        /// What happens when an event is looked at, once.
+        meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    }
+
+    impl Words {
+        fn new() -> &'static Self {
+            let ring = [const { AtomicU64::new(0) }; 2 * COUNT];
+            Box::leak(Box::new(Self { ring, meanwhile: Mutex::new(None) }))
+        }
+
+        /// The unit logs an event.
+        fn log(&self, registers: &Registers, number: u64, code: u64) {
+            let (tail, next) = (number % COUNT as u64, (number + 1) % COUNT as u64);
+            while registers.head.load(Ordering::SeqCst) == next * 16 {
+                thread::yield_now();
+            }
+            let [low, high] = [0, 1].map(|word| &self.ring[tail as usize * 2 + word]);
+            assert_eq!(low.load(Ordering::SeqCst), 0, "taken out");
+            high.store(number, Ordering::Relaxed);
+            low.store(code << 60 | number & 0xffff, Ordering::Release);
+            registers.tail.store(next * 16, Ordering::SeqCst);
+        }
+    }
+
+    // SAFETY: one page, which is never freed; its address is that of the process.
+    unsafe impl Memory for &'static Words {
+        fn allocate(&self, _: usize) -> Option<PhysAddr> {
+            Some(PhysAddr(1))
+        }
+        unsafe fn free(&self, _: PhysAddr, _: usize) {}
+        unsafe fn words(&self, _: PhysAddr, count: usize) -> &[AtomicU64] {
+            let meanwhile = self.meanwhile.lock().unwrap().take();
+            if let Some(meanwhile) = meanwhile {
+                meanwhile();
+            }
+            &self.ring[..count]
+        }
+    }
+
+    type Tested = Log<&'static Registers, &'static Words>;
+
+    fn log() -> (&'static Registers, &'static Words, &'static Tested) {
+        let registers: &'static Registers = Box::leak(Box::default());
+        let words = Words::new();
+        let pages = Pages::of_bytes(words, COUNT * EVENT).unwrap();
+        (registers, words, Box::leak(Box::new(Log::new(registers, words, &pages))))
+    }
+
+    fn drained(log: &Tested) -> Vec<u32> {
+        let mut found = Vec::new();
+        log.drain(&mut |device| found.push(device.0));
+        found
+    }
+
+    /// Two faults are taken out while the log is being drained: the timeout behind them is found by
+    /// the same drain.
+    #[test]
+    fn draining_goes_on_where_somebody_takes_events_out() {
+        let (registers, words, log) = log();
+        [2, 2, 7]
+            .into_iter()
+            .enumerate()
+            .for_each(|(n, code)| words.log(registers, n as u64, code));
+        *words.meanwhile.lock().unwrap() = Some(Box::new(|| {
+            let taken: Vec<_> = (0..2).filter_map(|_| log.next(|| {})).collect();
+            assert_eq!(taken.len(), 2);
+        }));
+        assert_eq!(drained(log), [2]);
+        assert!(log.next(|| panic!("it was seen to")).is_some());
+    }
+
+    /// The log is drained while a fault is being taken out: nothing is found twice.
+    #[test]
+    fn taking_out_goes_back_behind_nothing_that_was_drained() {
+        let (registers, words, log) = log();
+        [2, 7, 7]
+            .into_iter()
+            .enumerate()
+            .for_each(|(n, code)| words.log(registers, n as u64, code));
+        let found = Box::leak(Box::new(Mutex::new(Vec::new())));
+        *words.meanwhile.lock().unwrap() =
+            Some(Box::new(|| found.lock().unwrap().extend(drained(log))));
+        assert!(log.next(|| panic!("it is no timeout")).is_some());
+        assert_eq!((found.lock().unwrap().clone(), drained(log)), (Vec::from([1, 2]), Vec::new()));
+    }
+
+    /// The unit logs; one drains, as the library's queue does, and one takes events out. Each
+    /// timeout is found by draining, once and in order; each event is taken out, once and in order.
+    #[test]
+    fn draining_finds_each_timeout_whoever_takes_events_out() {
+        const EVENTS: u64 = 20_000;
+        let (registers, words, log) = log();
+        // With the publisher's lock. Device ids have 16 bits: events are numbered by them.
+        let found = Mutex::new(Vec::new());
+        let logged = AtomicU64::new(0);
+        let drain = || {
+            let there = logged.load(Ordering::SeqCst);
+            if let Ok(mut found) = found.try_lock() {
+                log.drain(&mut |device| found.push(device.0));
+                // A completion that was seen before is believed now (contract of `Port`, 6).
+                assert!(log.looked.load(Ordering::SeqCst) >= there, "it has stopped too early");
+            }
+        };
+        let is_timeout = |number: u64| number % 16 == 0;
+        let ended = AtomicBool::new(false);
+        let taken = thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..EVENTS {
+                    words.log(registers, number, if is_timeout(number) { 7 } else { 2 });
+                    logged.store(number + 1, Ordering::SeqCst);
+                }
+                ended.store(true, Ordering::SeqCst);
+            });
+            scope.spawn(|| {
+                while !ended.load(Ordering::SeqCst) {
+                    drain();
+                }
+            });
+            let mut taken = 0;
+            while taken < EVENTS {
+                match log.next(drain) {
+                    Some(Record::Event { kind, address, .. }) => {
+                        assert_eq!(address, taken);
+                        assert_eq!(kind == Kind::InvalidationTimeout, is_timeout(taken));
+                        taken += 1;
+                    }
+                    Some(Record::Lost) => panic!("the log does not say so"),
+                    None => thread::yield_now(),
+                }
+            }
+            taken
+        });
+        assert_eq!(taken, EVENTS);
+        let all: Vec<_> =
+            (0..EVENTS).filter(|n| is_timeout(*n)).map(|n| n as u32 & 0xffff).collect();
+        assert_eq!(found.into_inner().unwrap(), all);
     }
 }

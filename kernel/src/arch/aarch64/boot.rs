@@ -25,6 +25,7 @@ use core::cell::UnsafeCell;
 use aarch64_cpu::asm::barrier;
 use aarch64_cpu::registers::{ReadWriteable, TCR_EL1, TTBR0_EL1, Writeable};
 use fdt::Fdt;
+use shootdown_iommu::devicetree::{COMPATIBLE, of_function};
 
 use super::regime::Offered;
 use crate::boot::BootInfo;
@@ -112,8 +113,17 @@ pub(super) fn device_tree() -> Option<Fdt<'static>> {
 /// Where the device tree says that there is an SMMUv3: its registers.
 pub fn smmu() -> Option<u64> {
     let tree = device_tree()?;
-    let node = tree.find_compatible(&["arm,smmu-v3"])?;
+    let node = tree.find_compatible(&[COMPATIBLE])?;
     node.reg()?.next().map(|region| region.starting_address as u64)
+}
+
+/// The stream that a function of PCI's first host is to the SMMUv3; `None` if it is behind none.
+pub fn stream_of(function: u16) -> Option<u32> {
+    let tree = device_tree()?;
+    let host = tree.find_compatible(&["pci-host-ecam-generic"])?;
+    let mask = host.property("iommu-map-mask").and_then(|mask| mask.as_usize());
+    let map = host.property("iommu-map")?;
+    of_function(map.value, mask.map(|mask| mask as u32), function).map(|behind| behind.stream)
 }
 
 fn boot_info() -> BootInfo {

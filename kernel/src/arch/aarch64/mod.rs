@@ -20,7 +20,7 @@ mod smp;
 mod timer;
 mod trap;
 
-pub use boot::{PHYSICAL_BASE, image_end, smmu};
+pub use boot::{PHYSICAL_BASE, image_end, smmu, stream_of};
 pub use cpu::{
     barrier_for_devices, count, cpu, relax, start_counting, ticks, ticks_per_ms, write_back,
 };

@@ -12,6 +12,7 @@ use shootdown_iommu::{Error, RemappingUnit};
 
 use super::iommu::{Iommu, Refuses};
 use super::marred::{Marred, Rule};
+use super::pci::Function;
 use super::suite::Case;
 use super::window::{Structures, Window};
 use crate::{arch, say};
@@ -47,6 +48,10 @@ impl Iommu for Smmu {
 
     fn records_faults(&self) -> bool {
         true
+    }
+
+    fn knows_as(&self, function: Function) -> DeviceId {
+        DeviceId(arch::stream_of(function.0).expect("the device tree says so"))
     }
 
     fn let_in(&self, device: DeviceId, root: PhysAddr, id: DomainId) {

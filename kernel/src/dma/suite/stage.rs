@@ -108,7 +108,7 @@ impl<I: Iommu> Stage<I> {
 
     /// The device, as the unit knows it.
     pub fn device(&self) -> DeviceId {
-        DeviceId(u32::from(self.edu.function().0))
+        self.iommu.knows_as(self.edu.function())
     }
 
     /// A frame of the case, blank.
