@@ -35,6 +35,7 @@
 pub mod device_table;
 pub mod fault;
 pub mod log;
+mod operate;
 pub mod registers;
 
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,18 +43,16 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use shootdown_dma::invalidate::amd::{self, Facts};
 use shootdown_dma::invalidate::queue::{Amd as QueueFormat, Format, Port, Slot};
 use shootdown_dma::sync::AtomicU64;
-use shootdown_dma::table::{AmdV1, Format as _};
-use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use shootdown_dma::table::AmdV1;
+use shootdown_dma::{DeviceId, DomainId};
 use spin::Mutex;
 
 use crate::bus::{Bus, Register, wait};
-use crate::error::{AdmitError, Error, Step, Unfit};
+use crate::error::{Error, Step, Unfit};
 use crate::memory::{Kept, Memory, PAGE, Pages};
 use crate::renewable::Renewable;
 use crate::ring::{self, Ring};
-use crate::unit::RemappingUnit;
-use device_table::{BLOCKED, ENTRY, Translation};
-use fault::Record;
+use device_table::{BLOCKED, ENTRY};
 use log::Log;
 use registers::{
     CommandBuffer, CommandHead, CommandTail, Control, DeviceTable, ExtendedFeatures, Status,
@@ -77,7 +76,8 @@ pub struct Options {
     pub flags: u8,
     /// Do events interrupt? Which message that is stands in the unit's MSI capability in PCI's
     /// configuration, which is the host's. Its handler calls [`Amd::acknowledge`], takes
-    /// [records](RemappingUnit::next_record) until there are none, and calls [`Renewable::attend`].
+    /// [records](crate::RemappingUnit::next_record) until there are none, and calls
+    /// [`Renewable::attend`].
     pub interrupts: bool,
 }
 
@@ -101,7 +101,8 @@ const MOST_SLOTS: usize = 1 << 15;
 /// nobody waits for that), and with 0 the unit would wait for ever.
 const ONE_SECOND: u8 = 4;
 
-/// A unit that is set up. See the [module](self).
+/// A unit that is set up. See the [module](self). What is done with it while it is on, as a
+/// [`RemappingUnit`](crate::RemappingUnit), is in `operate.rs`.
 pub struct Amd<B: Bus, M: Memory, F = QueueFormat> {
     bus: B,
     memory: M,
@@ -345,8 +346,9 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
     }
 
     /// Makes the unit log events again when it has stopped because the log was full:
-    /// [`Record::Lost`] was the last [record](RemappingUnit::next_record). `false`: there was
-    /// nothing to be done, or there are records left.
+    /// [`Record::Lost`](fault::Record::Lost) was the last
+    /// [record](crate::RemappingUnit::next_record). `false`: there was nothing to be done, or there
+    /// are records left.
     ///
     /// # Errors
     /// The unit does not do what it is told. [`Error::Busy`]: try again.
@@ -378,91 +380,4 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Amd<B, M
 
 fn queue_format(features: ExtendedFeatures, slots: usize) -> QueueFormat {
     QueueFormat { slots: slots as u64, facts: Facts::from_efr(features.into_bits()) }
-}
-
-impl<B, M, F> RemappingUnit for Amd<B, M, F>
-where
-    B: Bus + Clone + Send,
-    M: Memory + Clone + Send,
-    F: Format + Send,
-{
-    type Tables = AmdV1;
-    type Queue = Renewable<Ring<B, M, Log<B, M>>, F>;
-    type Record = Record;
-
-    fn tables(&self) -> AmdV1 {
-        self.tables
-    }
-
-    fn address_bits(&self) -> u32 {
-        12 + self.tables.page_bits()
-    }
-
-    fn queue(&self) -> &Self::Queue {
-        &self.queue
-    }
-
-    fn is_coherent(&self) -> bool {
-        true // tables are read coherently; entries too, by CONTROL.Coherent
-    }
-
-    fn remembers_absence(&self) -> bool {
-        self.options.remembers_absence
-    }
-
-    unsafe fn admit(
-        &self,
-        device: DeviceId,
-        root: PhysAddr,
-        id: DomainId,
-    ) -> Result<(), AdmitError> {
-        let words = self.words_of(device).ok_or(AdmitError::NoSuchDevice)?;
-        if root.0 == 0 || root.0 & (PAGE as u64 - 1) != 0 || root.0 >> 52 != 0 {
-            return Err(AdmitError::BadRoot);
-        }
-        let _entries = self.entries.lock();
-        if words[0].load(Ordering::Relaxed) != BLOCKED.into_bits() {
-            return Err(AdmitError::Admitted);
-        }
-        words[1].store(device_table::domain(id).into_bits(), Ordering::Relaxed);
-        self.memory.write_back(words);
-        self.bus.barrier();
-        let translation = device_table::translated(&self.tables, root);
-        words[0].store(translation.into_bits(), Ordering::Release); // [A2]
-        self.memory.write_back(words);
-        self.bus.barrier();
-        Ok(())
-    }
-
-    fn expel(&self, device: DeviceId) -> bool {
-        let Some(words) = self.words_of(device) else { return false };
-        let _entries = self.entries.lock();
-        let before = words[0].swap(BLOCKED.into_bits(), Ordering::AcqRel); // [A2]
-        self.memory.write_back(words);
-        self.bus.barrier();
-        Translation::from_bits(before) != BLOCKED
-    }
-
-    fn next_record(&self) -> Option<Record> {
-        // Who finds somebody else at it leaves the events to them.
-        let _records = self.records.try_lock()?;
-        let record = self.log.next(|| {
-            // What it finds it has seen to, and an error that it tells here is an event of this
-            // log: nothing is lost. That the queue is stuck is told to everybody who asks.
-            let _ = self.queue.attend();
-        });
-        let lost = || {
-            let overflow = Status::read(&self.bus).event_overflow();
-            (overflow && !self.lost_told.swap(true, Ordering::Relaxed)).then_some(Record::Lost)
-        };
-        record.or_else(lost)
-    }
-
-    unsafe fn renew(&self) -> Result<(), Error> {
-        let format = queue_format(self.features, self.port.slots());
-        let reset = || self.begin();
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
-        // devices' caches: as the caller promises.
-        unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
-    }
 }

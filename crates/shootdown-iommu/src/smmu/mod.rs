@@ -32,26 +32,24 @@
 
 pub mod entries;
 pub mod fault;
+mod operate;
 pub mod registers;
 mod streams;
 
-use core::sync::atomic::Ordering;
-
+use shootdown_dma::DeviceId;
 use shootdown_dma::invalidate::queue::{Format, Slot, Smmu as QueueFormat};
 use shootdown_dma::invalidate::smmu::{self, Facts, Signal};
-use shootdown_dma::sync::{AtomicU64, fence};
-use shootdown_dma::table::{ArmStage1, Format as _};
-use shootdown_dma::{DeviceId, DomainId, PhysAddr};
+use shootdown_dma::sync::AtomicU64;
+use shootdown_dma::table::ArmStage1;
 use spin::Mutex;
 
 use crate::bus::{Bus, Register, wait};
-use crate::error::{AdmitError, Error, Step, Unfit};
+use crate::error::{Error, Step, Unfit};
 use crate::memory::{Kept, Memory, PAGE, Pages};
 use crate::renewable::Renewable;
 use crate::ring::{self, NoLog, Ring};
-use crate::unit::{Message, RemappingUnit};
-use entries::{Stream0, Stream1};
-use fault::{EVENT, Record};
+use crate::unit::Message;
+use fault::EVENT;
 use registers::{
     CommandCons, CommandProd, CommandQueue, Cr0, Cr0Ack, Cr1, Cr2, ERROR_MESSAGE, EVENT_MESSAGE,
     EventCons, EventProd, EventQueue, Gbpa, Gerror, Gerrorn, Idr0, Idr1, Idr3, Idr5, IrqCtrl,
@@ -105,7 +103,8 @@ const WRITE_BACK: u8 = 0;
 /// Output addresses of tables have 48 bits here: IPS 5.
 const OUTPUT_48: u64 = 5;
 
-/// A unit that is set up. See the [module](self).
+/// A unit that is set up. See the [module](self). What is done with it while it is on, as a
+/// [`RemappingUnit`](crate::RemappingUnit), is in `operate.rs`.
 pub struct Smmu<B: Bus, M: Memory, F = QueueFormat> {
     bus: B,
     memory: M,
@@ -297,8 +296,9 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Smmu<B, 
         self.aborts_when_off
     }
 
-    /// Lets the unit interrupt, or not. The handler takes [records](RemappingUnit::next_record)
-    /// until there are none, looks for [errors](Self::errors), and calls [`Renewable::attend`].
+    /// Lets the unit interrupt, or not. The handler takes
+    /// [records](crate::RemappingUnit::next_record) until there are none, looks for
+    /// [errors](Self::errors), and calls [`Renewable::attend`].
     ///
     /// # Errors
     /// The unit does not do what it is told. [`Unfit::NoMessages`]: it has wires alone; interrupts
@@ -408,116 +408,4 @@ fn queue_format(of: (Idr0, Idr1, Idr3, Idr5), survives: bool, slots: usize) -> Q
     let (idr0, _, idr3, _) = of;
     let facts = Facts::from_idr3(idr3.into_bits());
     QueueFormat { facts, slots: slots as u64, stores: idr0.messages(), survives }
-}
-
-impl<B, M, F> RemappingUnit for Smmu<B, M, F>
-where
-    B: Bus + Clone + Send,
-    M: Memory + Clone + Send,
-    F: Format + Send,
-{
-    type Tables = ArmStage1;
-    type Queue = Renewable<Ring<B, M>, F>;
-    type Record = Record;
-
-    fn tables(&self) -> ArmStage1 {
-        self.tables
-    }
-
-    fn address_bits(&self) -> u32 {
-        12 + self.tables.page_bits()
-    }
-
-    fn queue(&self) -> &Self::Queue {
-        &self.queue
-    }
-
-    fn is_coherent(&self) -> bool {
-        true // or it would not have been set up
-    }
-
-    fn remembers_absence(&self) -> bool {
-        false // nor may any (3.21)
-    }
-
-    unsafe fn admit(
-        &self,
-        device: DeviceId,
-        root: PhysAddr,
-        id: DomainId,
-    ) -> Result<(), AdmitError> {
-        let (idr0, _, _, idr5) = self.identification;
-        if !idr0.asid_16() && id.0 > 0xff {
-            return Err(AdmitError::BadId);
-        }
-        if root.0 == 0 || root.0 & (PAGE as u64 - 1) != 0 || root.0 >> 48 != 0 {
-            return Err(AdmitError::BadRoot);
-        }
-        let _entries = self.entries.lock();
-        let stream = self.streams.make(&self.bus, device)?;
-        if Stream0::from_bits(stream.entry[0].load(Ordering::Relaxed)).valid() {
-            return Err(AdmitError::Admitted);
-        }
-        let output = idr5.output_size().min(OUTPUT_48);
-        let (shape, table, attributes) = entries::context(&self.tables, output, root, id);
-        stream.context[1].store(table.into_bits(), Ordering::Relaxed);
-        stream.context[3].store(attributes, Ordering::Relaxed);
-        self.bus.barrier();
-        stream.context[0].store(shape.into_bits(), Ordering::Release); // [S1]
-        stream.entry[1].store(Stream1::CACHEABLE.into_bits(), Ordering::Relaxed);
-        self.memory.write_back(stream.context);
-        self.memory.write_back(stream.entry);
-        self.bus.barrier();
-        let config = entries::stage_1(stream.context_at);
-        stream.entry[0].store(config.into_bits(), Ordering::Release); // [S1, S2]
-        self.memory.write_back(stream.entry);
-        self.bus.barrier();
-        Ok(())
-    }
-
-    fn expel(&self, device: DeviceId) -> bool {
-        let Some(stream) = self.streams.find(device) else { return false };
-        let _entries = self.entries.lock();
-        let before = stream.entry[0].swap(0, Ordering::AcqRel); // [S1]
-        self.memory.write_back(stream.entry);
-        self.bus.barrier();
-        stream.context[0].store(0, Ordering::Release); // [S2]
-        self.memory.write_back(stream.context);
-        self.bus.barrier();
-        Stream0::from_bits(before).valid()
-    }
-
-    fn next_record(&self) -> Option<Record> {
-        // Who finds somebody else at it leaves the events to them.
-        let _records = self.records.try_lock()?;
-        let (produced, consumed) = (EventProd::read(&self.bus), EventCons::read(&self.bus));
-        // Index, and whether the number of rounds is odd.
-        let mask = (2 << self.log_events()) - 1;
-        if produced.position() & mask == consumed.position() & mask {
-            let lost = produced.overflow() != consumed.overflow();
-            if lost {
-                consumed.with_overflow(produced.overflow()).write(&self.bus);
-            }
-            return lost.then_some(Record::Lost);
-        }
-        // ORDERING: Acquire: a register is no atomic; its partner is the unit, which has written
-        // the event before it moved EVENTQ_PROD.
-        fence(Ordering::Acquire);
-        let at = (consumed.position() & (mask >> 1)) as usize * EVENT / 8;
-        let words = &self.events.words()[at..at + EVENT / 8];
-        let event = core::array::from_fn(|word| words[word].load(Ordering::Relaxed));
-        // The event was read before its place is the unit's again.
-        self.bus.barrier();
-        let next = (consumed.position() + 1) & mask;
-        consumed.with_position(next).write(&self.bus);
-        Some(Record::decode(event))
-    }
-
-    unsafe fn renew(&self) -> Result<(), Error> {
-        let format = queue_format(self.identification, self.survives, self.port.slots());
-        let reset = || self.begin(Cr0::new().with_events(true).with_translation(true));
-        // SAFETY: after `begin` the unit has forgotten everything and its queue is empty; of
-        // devices' caches: as the caller promises.
-        unsafe { self.queue.renew(&self.bus, self.port.clone(), (self.wrap)(format), reset) }
-    }
 }
