@@ -79,9 +79,9 @@ pub(crate) fn pages<M: Memory>(memory: M, slots: usize) -> Result<Pages<M>, Erro
 // SAFETY: 1. `bus` is the unit's (contract of `set_up`). 2. `ring` is what the unit was told, and
 // of the queues on it only the last one is used (`renewable.rs`). 3. The status word is in a page
 // of its own; an SMMU stores to it only if IDR0.MSI says that it can. 4. The unit stores it when it
-// comes to a wait, in order. 5. `publish` is the barrier of `Bus`, behind writing the ring back
-// where the unit may not look into caches; tables are the affair of `TableMemory`. 6. Of `log`,
-// where there is one. 7. The contract of `Bus`, 1 and 3.
+// comes to a wait, in order. 5. `publish` is the barrier of `Bus`; rings are read coherently, and
+// tables are the affair of `TableMemory`. 6. Of `log`, where there is one. 7. The contract of
+// `Bus`, 1 and 3.
 unsafe impl<B: Bus, M: Memory, L: Timeouts> Port for Ring<B, M, L> {
     fn read32(&self, offset: usize) -> u32 {
         self.bus.read32(offset)
@@ -114,9 +114,9 @@ unsafe impl<B: Bus, M: Memory, L: Timeouts> Port for Ring<B, M, L> {
     }
 
     fn publish(&self) {
-        // A queue is read coherently whatever the unit says of its tables: "hardware access to the
-        // invalidation queue, invalidation semaphore ... are always coherent" (VT-d specification,
-        // ECAP.C); the other units are not set up unless they are coherent.
+        // Nothing is written back. ECAP.C is about VT-d's tables alone: its queue, and what a wait
+        // stores, are always coherent (VT-d, chapter 11, "Extended Capability Register"; Linux
+        // writes descriptors back on no unit). Others are not set up unless they are coherent.
         self.bus.barrier();
     }
 

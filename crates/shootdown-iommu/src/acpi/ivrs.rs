@@ -66,9 +66,9 @@ pub struct Unit<'a> {
     pub devices: Devices<'a>,
 }
 
-/// Whom a block of memory is for.
+/// The devices that a block of memory is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
+pub enum DeviceSet {
     /// Every device.
     All,
     /// One.
@@ -80,8 +80,8 @@ pub enum Whose {
 /// Memory that devices need.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// Who.
-    pub whose: Whose,
+    /// For which devices.
+    pub devices: DeviceSet,
     /// The memory; `None` if it is none, or no address has its end.
     pub memory: Option<Reserved>,
     /// It is to be mapped to itself (Unity). If not, it is only not to be handed out.
@@ -346,14 +346,14 @@ fn known(kind: u8, bytes: Bytes<'_>) -> Option<Block<'_>> {
         }
         0x20..=0x22 => {
             let (first, other) = (bytes.u16(4)?, bytes.u16(6)?);
-            let whose = match kind {
-                0x20 => Whose::All,
-                0x21 => Whose::One(first),
-                _ => Whose::Range(first, other),
+            let devices = match kind {
+                0x20 => DeviceSet::All,
+                0x21 => DeviceSet::One(first),
+                _ => DeviceSet::Range(first, other),
             };
             let [unity, read, write, excluded] = [0, 1, 2, 3].map(|bit| flags & 1 << bit != 0);
             let memory = Reserved::of_length(bytes.u64(16)?, bytes.u64(24)?, read, write);
-            Block::Memory(Region { whose, memory, unity, excluded })
+            Block::Memory(Region { devices, memory, unity, excluded })
         }
         _ => return None,
     })
@@ -439,18 +439,18 @@ mod tests {
         let regions: Vec<_> = Ivrs::new(&bytes).unwrap().regions().collect();
         let range = |first, last, read| Reserved { first, last, read, write: false };
         let unity = Region {
-            whose: Whose::Range(8, 0xf),
+            devices: DeviceSet::Range(8, 0xf),
             memory: Some(range(0x7000_0000, 0x7000_0fff, true)),
             unity: true,
             excluded: false,
         };
         let excluded = Region {
-            whose: Whose::One(8),
+            devices: DeviceSet::One(8),
             memory: Some(range(0x8000_0000, 0x8000_1fff, false)),
             unity: false,
             excluded: true,
         };
-        let none = Region { whose: Whose::All, memory: None, unity: true, excluded: false };
+        let none = Region { devices: DeviceSet::All, memory: None, unity: true, excluded: false };
         assert_eq!(regions, [unity, excluded, none]);
     }
 }

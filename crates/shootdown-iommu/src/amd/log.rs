@@ -124,8 +124,8 @@ impl<B: Bus, M: Memory> Log<B, M> {
         Some(record)
     }
 
-    /// An event was lost, and none is logged any more: the log begins again if all was taken out.
-    /// AMD-Vi 2.5: "EventLogEn must be cleared and set".
+    /// An event was lost, and none is logged any more: the log begins again if all was taken out,
+    /// when EventLogEn is cleared and set (AMD-Vi 2.5).
     pub(super) fn restart(&self) -> Result<bool, Error> {
         let (head, status) = (EventHead::read(&self.bus).entry(), Status::read(&self.bus));
         if !status.event_overflow() || head % self.count as u64 != self.tail() {

@@ -27,8 +27,9 @@
 //!
 //! # Invariants
 //! - A1: every entry of the device table is valid from the beginning, and allows nothing. One that
-//!   is not valid would let its device through untranslated. A device beyond the table is refused
-//!   by the unit (2.2.2).
+//!   is not valid would let its device through untranslated. That a device beyond the table is
+//!   refused by the unit is *assumed*: [`Options::last_device`] is the last that there can be,
+//!   unless the host says otherwise.
 //! - A2: of an entry that changes, the word with the rights is written last, and cleared first; the
 //!   unit is told after that.
 

@@ -25,10 +25,10 @@ pub struct Event0 {
     pub stream: u32,
 }
 
-/// What was being accessed when a walk failed.
+/// What was being accessed when it failed (CLASS).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum During {
+pub enum EventClass {
     /// A context descriptor.
     Context = 0,
     /// A table.
@@ -39,7 +39,7 @@ pub enum During {
     Reserved = 3,
 }
 
-impl During {
+impl EventClass {
     const fn into_bits(self) -> u8 {
         self as u8
     }
@@ -80,7 +80,7 @@ pub struct Event1 {
     pub stage_2: bool,
     /// CLASS.
     #[bits(2)]
-    pub during: During,
+    pub class: EventClass,
     #[bits(22)]
     __: u32,
 }
@@ -293,11 +293,11 @@ mod tests {
             (Event1::new().with_read(true), 99),
             (Event1::new().with_non_secure_ipa(true), 102),
             (Event1::new().with_stage_2(true), 103),
-            (Event1::new().with_during(During::Walk), 104),
+            (Event1::new().with_class(EventClass::Walk), 104),
         ] {
             assert_eq!(word.into_bits(), 1 << (bit - 64), "{word:?}");
         }
-        assert_eq!(Event1::from(2 << 40).during(), During::Input);
+        assert_eq!(Event1::from(2 << 40).class(), EventClass::Input);
     }
 
     #[test]

@@ -195,8 +195,8 @@ pub struct GlobalStatus {
 }
 
 impl GlobalStatus {
-    /// The states, to be written to GCMD with one change: "software must read GSTS, reset the
-    /// one-shot bits (mask 96FF_FFFF), apply one change and write it to GCMD".
+    /// The states, to be written to GCMD with one change: what GSTS says, without the
+    /// bits of commands that act once (mask 96FF_FFFF; chapter 11, "Global Command Register").
     #[must_use]
     pub const fn states(self) -> GlobalCommand {
         GlobalCommand::from_bits(self.into_bits() & 0x96ff_ffff)

@@ -123,7 +123,7 @@ pub fn stream_of(function: u16) -> Option<u32> {
     let host = tree.find_compatible(&["pci-host-ecam-generic"])?;
     let mask = host.property("iommu-map-mask").and_then(|mask| mask.as_usize());
     let map = host.property("iommu-map")?;
-    of_function(map.value, mask.map(|mask| mask as u32), function).map(|behind| behind.stream)
+    of_function(map.value, mask.map(|mask| mask as u32), function).map(|found| found.stream)
 }
 
 fn boot_info() -> BootInfo {
