@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::{Domain, Host};
 use super::{Limits, Policy};
-use crate::invalidate::Ladder;
+use crate::invalidate::Promotion;
 use crate::iova::identity::Layout;
 use crate::pinned::Pinned;
 #[cfg(doc)]
@@ -17,7 +17,7 @@ pub struct Config {
     pub cpus: usize,
     /// What [`unmap`](Domain::unmap) promises.
     pub policy: Policy,
-    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Held`], and
+    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Deferred`], and
     /// harmless with the others.
     pub holds: bool,
     /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
@@ -34,7 +34,7 @@ pub struct Config {
     /// Bounds of what is put off.
     pub limits: Limits,
     /// What to tell units when.
-    pub ladder: Ladder,
+    pub promotion: Promotion,
     /// Pages have addresses that follow from the memory's where this has room for them. The allocator is asked for what its
     /// [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
@@ -55,16 +55,16 @@ impl Config {
             limit: u64::MAX,
             tables: usize::MAX,
             limits: Limits::DEFAULT,
-            ladder: Ladder::DEFAULT,
+            promotion: Promotion::DEFAULT,
             identity: None,
             pinned: None,
         }
     }
 
-    /// The same with this policy. [`Policy::Held`] makes the domain hold its pages.
+    /// The same with this policy. [`Policy::Deferred`] makes the domain hold its pages.
     #[must_use]
     pub const fn policy(self, policy: Policy) -> Self {
-        let holds = self.holds || matches!(policy, Policy::Held);
+        let holds = self.holds || matches!(policy, Policy::Deferred);
         Self { policy, holds, ..self }
     }
 
@@ -107,8 +107,8 @@ impl Config {
 
     /// The same, with other costs of telling units.
     #[must_use]
-    pub const fn ladder(self, ladder: Ladder) -> Self {
-        Self { ladder, ..self }
+    pub const fn promotion(self, promotion: Promotion) -> Self {
+        Self { promotion, ..self }
     }
 
     /// The same, with a unit that remembers what was not mapped.

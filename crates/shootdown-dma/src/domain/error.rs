@@ -153,7 +153,7 @@ impl fmt::Display for UnmapError {
             }
             Self::Partial => f.write_str("it is part of something larger; unmap all of that"),
             Self::Several => {
-                f.write_str("it is longer than what was mapped there; unmap things one by one")
+                f.write_str("it is longer than what was mapped there; unmap frees one by one")
             }
             Self::Refused => f.write_str(
                 "the policy is weaker than the domain's; unmap under that, or a stronger one",

@@ -314,7 +314,7 @@ mod tests {
     /// system. Every reference and every address comes back.
     #[test]
     fn cells_are_claimed_from_their_owners() {
-        let config = config(Policy::Held, 2, true);
+        let config = config(Policy::Deferred, 2, true);
         let mut magazines = magazine::Config::for_cpus(2);
         magazines.pinned = config.pinned;
         let magazines = Magazines::new(Tree::new(&SPACE).unwrap(), &magazines).unwrap();
@@ -334,7 +334,7 @@ mod tests {
             scope.spawn(move || {
                 for tick in 0.. {
                     bench.poll(tick * 10_000_000);
-                    assert!(bench.domain().owes().1 <= 2 * (16 << 10));
+                    assert!(bench.domain().deferred().1 <= 2 * (16 << 10));
                     bench.domain().flush().expect("the IOMMU answers");
                     let Addresses::Magazines(magazines) = bench.domain().addresses() else {
                         return;

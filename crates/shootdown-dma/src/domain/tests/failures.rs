@@ -8,7 +8,7 @@ use crate::domain::window::OPENING;
 
 /// A trusted domain under a unit that remembers what was not there.
 fn absent(world: &World) -> Domain<&World> {
-    domain(world, Config::new(1).policy(Policy::Held).trusted().caching_absence())
+    domain(world, Config::new(1).policy(Policy::Deferred).trusted().caching_absence())
 }
 
 /// A window that nobody could be told of is unmapped; its addresses are free when that is complete, and no page was held.
@@ -24,7 +24,7 @@ pub(crate) fn a_window_that_fails_is_taken_back() {
     assert_eq!(domain.flush(), Err(QueueError::GaveUp));
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!((free(), domain.owes()), (before, (0, 0)));
+    assert_eq!((free(), domain.deferred()), (before, (0, 0)));
     assert!(world.refs.lock().unwrap().is_empty(), "no page of it was anybody's");
     let at = domain.open_window(1 << 10).unwrap();
     assert_eq!(domain.lookup(DmaAddr(at.0 + 0x5123)).unwrap().0, PhysAddr(0x5123));
@@ -61,7 +61,7 @@ pub(crate) fn a_window_is_opened_once() {
 pub(crate) fn what_failed_is_bounded_too() {
     let world = World::default();
     let limits = Limits { entries: 8, flush_at: 4, held_pages: 1200, window_ns: 1 << 40 };
-    let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred).limits(limits));
     let before = domain.addresses().free_pages();
     let mut failed = 0;
     for _ in 0..20 {
@@ -73,13 +73,13 @@ pub(crate) fn what_failed_is_bounded_too() {
                 failed += 1;
             }
         }
-        let (entries, pages) = domain.owes();
+        let (entries, pages) = domain.deferred();
         assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
     }
     assert!(failed > 4, "{failed}");
     world.left.store(0, Ordering::Relaxed);
     domain.flush().unwrap();
-    assert_eq!((domain.owes(), domain.addresses().free_pages()), ((0, 0), before));
+    assert_eq!((domain.deferred(), domain.addresses().free_pages()), ((0, 0), before));
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
     finish(domain);
 }
@@ -126,11 +126,11 @@ pub(crate) fn a_flush_waits_for_what_was_stranded() {
     for at in mapped {
         assert_eq!(domain.take(at, PAGE), Err(UnmapError::NotComplete(QueueError::GaveUp)));
     }
-    assert_eq!(domain.owes().0, 2);
+    assert_eq!(domain.deferred().0, 2);
     assert_eq!(domain.flush(), Err(QueueError::GaveUp), "nothing is complete");
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!(domain.owes().0, 0);
+    assert_eq!(domain.deferred().0, 0);
     finish(domain);
 }
 
@@ -145,7 +145,7 @@ fn a_mapping_that_fails_says_if_a_device_may_still_reach_it() {
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1, "it is held");
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!((world.refs(buffer(0).0 >> PAGE_SHIFT), domain.owes()), (0, (0, 0)));
+    assert_eq!((world.refs(buffer(0).0 >> PAGE_SHIFT), domain.deferred()), (0, (0, 0)));
     finish(domain);
 }
 
@@ -201,7 +201,7 @@ pub(crate) fn zones_are_not_the_callers() {
 
 /// An address that the allocator hands out though something is mapped there stays with whose it is.
 pub(crate) fn an_address_in_use_is_not_handed_out_again() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let next = || {
@@ -264,7 +264,7 @@ pub(crate) fn what_is_mapped_elsewhere_is_not_unmapped_here() {
 
 /// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the mapping still.
 pub(crate) fn a_weaker_policy_is_refused() {
-    let all = [Policy::Strict, Policy::Held, Policy::Lazy, Policy::Bypass];
+    let all = [Policy::Strict, Policy::Deferred, Policy::Lazy, Policy::Bypass];
     for (n, floor) in all.into_iter().enumerate().take(3) {
         for weaker in &all[n + 1..] {
             let world = World::default();

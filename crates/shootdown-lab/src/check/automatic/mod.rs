@@ -46,7 +46,7 @@ use shootdown_automutate::tree::{Tree, Wanted};
 use self::campaign::Campaign;
 use self::report::{Report, counts, json, summary, unargued};
 use self::results::Row;
-use self::trial::{Rung, Trial, rungs};
+use self::trial::{Step, Trial, steps};
 use crate::LabError;
 use crate::experiments::chance;
 use crate::output::{Format, emit};
@@ -184,10 +184,10 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     });
     let tree = Tree::copy(&workspace, &workspace.join("target/automatic/tree"))
         .map_err(|e| LabError::bad(e.to_string()))?;
-    let rungs = rungs(options);
+    let steps = steps(options);
     let settings = campaign::Settings {
         seed: options.seed,
-        hunts: options.coverage || rungs.iter().any(|rung| matches!(rung, Rung::Hunts(_))),
+        hunts: options.coverage || steps.iter().any(|step| matches!(step, Step::Hunts(_))),
         threads: options.threads,
     };
     let (mut dropped, mut left) = (0, size);
@@ -219,7 +219,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             let name = m.name.to_string();
             argued.contains_key(&name) || recorded.get(&name).is_some_and(|row| row.hash == m.hash)
         };
-        let mut survivors = trial.all(&campaign, &numbered, &rungs, leave_alone, &progress)?;
+        let mut survivors = trial.all(&campaign, &numbered, &steps, leave_alone, &progress)?;
         if !options.tests {
             for row in &mut survivors {
                 if let Some(known) = recorded.get(&row.mutant).filter(|r| r.hash == row.hash) {

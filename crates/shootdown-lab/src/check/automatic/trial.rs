@@ -18,7 +18,7 @@ use crate::LabError;
 use crate::progress::Progress;
 
 /// What mutants are tried with.
-pub enum Rung {
+pub enum Step {
     /// Stages of hunts.
     Hunts(Range<usize>),
     /// Tests of the crates, or models for the model checker.
@@ -26,22 +26,22 @@ pub enum Rung {
 }
 
 /// All of them, the cheapest first: a survivor takes as long as all of them together.
-pub fn rungs(options: &Options) -> Vec<Rung> {
+pub fn steps(options: &Options) -> Vec<Step> {
     let stages = options.stages.unwrap_or(usize::MAX).min(STAGES.len());
-    let hunts = |range: Range<usize>| Rung::Hunts(range.start.min(stages)..range.end.min(stages));
+    let hunts = |range: Range<usize>| Step::Hunts(range.start.min(stages)..range.end.min(stages));
     let all = if options.tests {
         let [tests, models] = tests::LAYERS;
         vec![
             hunts(0..2),
-            Rung::Tests(tests),
+            Step::Tests(tests),
             hunts(2..4),
-            Rung::Tests(models),
+            Step::Tests(models),
             hunts(4..usize::MAX),
         ]
     } else {
         vec![hunts(0..usize::MAX)]
     };
-    all.into_iter().filter(|rung| !matches!(rung, Rung::Hunts(range) if range.is_empty())).collect()
+    all.into_iter().filter(|step| !matches!(step, Step::Hunts(range) if range.is_empty())).collect()
 }
 
 /// Stages that a mutant is tried in which no hunt is expected to kill.
@@ -69,16 +69,16 @@ impl Trial<'_, '_> {
         &self,
         campaign: &Campaign,
         numbered: &BTreeMap<u32, &Mutant>,
-        rungs: &[Rung],
+        steps: &[Step],
         leave_alone: impl Fn(&Mutant) -> bool,
         progress: &Progress,
     ) -> Result<Vec<Row>, LabError> {
         let wanted = campaign.compiled.wanted.iter();
         let mut tried: Vec<(Wanted, Row)> =
             wanted.map(|one| (one.clone(), Row::new(numbered[&one.number]))).collect();
-        for rung in rungs {
-            match rung {
-                Rung::Hunts(stages) => {
+        for step in steps {
+            match step {
+                Step::Hunts(stages) => {
                     let mut parts = vec![(stages.clone(), std::mem::take(&mut tried))];
                     if !self.options.tests {
                         let all = std::mem::take(&mut parts[0].1);
@@ -95,7 +95,7 @@ impl Trial<'_, '_> {
                         tried.extend(part.into_iter().map(|(one, _)| one).zip(rows));
                     }
                 }
-                Rung::Tests(layer) if !tried.is_empty() => {
+                Step::Tests(layer) if !tried.is_empty() => {
                     let wanted = tried.iter().map(|(one, _)| one.clone()).collect();
                     let threads = self.options.threads;
                     let take = |number: u32, killed: Killed| {
@@ -121,7 +121,7 @@ impl Trial<'_, '_> {
                         }
                     }
                 }
-                Rung::Tests(_) => {}
+                Step::Tests(_) => {}
             }
             tried.retain(|(_, row)| row.stage.is_none());
         }

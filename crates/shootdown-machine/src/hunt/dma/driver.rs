@@ -26,7 +26,7 @@ pub(super) enum Content {
     /// Addresses, with some frames behind them.
     Reserved(Reservation, Vec<PhysAddr>),
     /// A frame at an address of the driver's own.
-    Given(IovaRange, PhysAddr),
+    Unmanaged(IovaRange, PhysAddr),
 }
 
 /// Memory that is mapped.
@@ -87,7 +87,7 @@ impl Kernel {
                         driver(b).used_bounced(mapped, *page);
                         driver(b).sync_bounced(mapped);
                     }
-                    Content::Given(range, first) => driver(b).used_at(*range, *first),
+                    Content::Unmanaged(range, first) => driver(b).used_at(*range, *first),
                     Content::Nothing | Content::Reserved(..) => {}
                 }
                 content
@@ -128,7 +128,7 @@ impl Kernel {
     fn settle(&self) {
         for _ in 0..TIMERS {
             self.poll(LATE);
-            if self.all_domains().all(|domain| domain.owes() == (0, 0)) {
+            if self.all_domains().all(|domain| domain.deferred() == (0, 0)) {
                 return hw::witness("settled-by-timers");
             }
         }
@@ -144,7 +144,7 @@ impl Kernel {
         }
         // Each thing that is owed is a page that is held, or more.
         if forced
-            && self.config.policy == Policy::Held
+            && self.config.policy == Policy::Deferred
             && self.config.held < self.config.entries as u64
         {
             hw::witness("held-pages-bounded");
