@@ -15,6 +15,11 @@ use crate::table::Format;
 pub struct Config {
     /// CPUs that map and unmap at the same time.
     pub cpus: usize,
+    /// How many contexts of one CPU may be in a call at once, each having interrupted the one
+    /// before: three where a task, a softirq and an interrupt handler all map or unmap. With so
+    /// many, and a [pinned](Self::pinned) host, nobody waits for a CPU that it has interrupted
+    /// itself.
+    pub contexts: usize,
     /// What [`unmap`](Domain::unmap) promises.
     pub policy: Policy,
     /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Deferred`], and
@@ -48,6 +53,7 @@ impl Config {
     pub const fn new(cpus: usize) -> Self {
         Self {
             cpus,
+            contexts: 3,
             policy: Policy::Strict,
             holds: false,
             trusted: false,
@@ -66,6 +72,12 @@ impl Config {
     pub const fn policy(self, policy: Policy) -> Self {
         let holds = self.holds || matches!(policy, Policy::Deferred);
         Self { policy, holds, ..self }
+    }
+
+    /// The same for so many contexts of a CPU at once.
+    #[must_use]
+    pub const fn contexts(self, contexts: usize) -> Self {
+        Self { contexts, ..self }
     }
 
     /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what is its own without a

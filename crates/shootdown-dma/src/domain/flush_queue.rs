@@ -271,6 +271,12 @@ impl Queue {
         self.items.len() - self.sealed.0 + self.bare.len()
     }
 
+    /// Are there enough that units are to be told?
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.unsealed() >= self.limits.flush_at
+    }
+
     /// How many pages may be [put](Self::put_page) before something else is to be looked at: whether there is room,
     /// whether enough has come together to be sealed; and after `most` at the latest.
     pub fn quick(&self, most: usize) -> usize {

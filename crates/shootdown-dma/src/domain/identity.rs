@@ -165,7 +165,7 @@ impl<H: Host> Domain<H> {
                     });
                 }
                 // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) => drop(self.host.relax()),
+                Err(UnmapError::Busy) => {}
                 // Somebody has released what is not theirs.
                 Err(error) => return Err(error),
             }

@@ -402,7 +402,7 @@ impl<H: Host> Domain<H> {
             };
             match outcome {
                 // Others leave their cells whatever the hardware does: there is nothing to give up.
-                Err(UnmapError::Busy) => drop(self.host.relax()),
+                Err(UnmapError::Busy) => {}
                 Err(UnmapError::NotComplete(error)) => return Err(error),
                 _ => return Ok(()),
             }

@@ -42,6 +42,8 @@
 //!
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still deferred.
 //! There a driver that needs strict unmapping calls [`unmap_later`](Domain::unmap_later), and asks later.
+//! Who finds somebody in every cell waits for one to be left, which takes some tens of accesses; that is never for ever, as there
+//! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is preempted in one ([`Config::pinned`]).
 //! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
 //! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
 //! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
@@ -276,10 +278,13 @@ pub struct Domain<H: Host> {
 /// Addresses that a CPU keeps: two batches of what it has deferred, as they come back.
 const WARM: usize = 256;
 
-/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one. More if the others are not to be
-/// entered by whoever finds them free.
+/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
+///
+/// They are as many as keep everybody who waits for a cell from waiting for ever. If the topmost
+/// context of each CPU waits, those below it are in cells, at most `contexts - 1` on each CPU. All
+/// cells together are one more than that, so one is free.
 const fn spare(config: &Config) -> usize {
-    if config.pinned.is_some() { 2 + config.cpus / 4 } else { 2 }
+    config.cpus * config.contexts.saturating_sub(2) + 1
 }
 
 /// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits for nothing.
@@ -304,8 +309,9 @@ impl<H: Host> Domain<H> {
         let config = Config { identity, ..config };
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
-        let cells = Local::try_new(cpus, |_| {
-            let queue = Queue::new(config.limits)?;
+        let cells = Local::try_new(cpus, |index| {
+            let limits = if index < own { config.limits } else { config.limits.spare() };
+            let queue = Queue::new(limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
             Ok(Cell { queue, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
@@ -428,13 +434,33 @@ impl<H: Host> Domain<H> {
     }
 
     /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU meanwhile.
+    /// Where somebody is in each, waits until one is left.
     ///
     /// # Errors
-    /// `f`, not called: somebody is in each.
+    /// `f`, not called: the caller must not wait, and nothing says that it would not be for long.
     #[inline]
-    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, f: F) -> Result<R, F> {
-        let pin = self.host.pin();
-        self.cells.enter_near(pin.cpu(), f)
+    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, mut f: F) -> Result<R, F> {
+        loop {
+            let entered = {
+                let pin = self.host.pin();
+                self.cells.enter_near(pin.cpu(), f)
+            };
+            match entered {
+                Ok(done) => return Ok(done),
+                Err(back) => f = back,
+            }
+            if !self.wait_for_a_cell() {
+                return Err(f);
+            }
+        }
+    }
+
+    /// A turn of waiting for a cell; false to give up. Who is in one leaves it after some tens of
+    /// accesses, unless it was preempted there; a [pinned](Config::pinned) host promises that
+    /// nobody is, and then everybody may wait, interrupt handlers too ([`spare`]).
+    #[cold]
+    fn wait_for_a_cell(&self) -> bool {
+        self.host.relax() || self.config.pinned.is_some()
     }
 
     /// Addresses from the allocator, on this CPU.

@@ -94,7 +94,15 @@ impl Limits {
     /// See the fields.
     pub const DEFAULT: Self =
         Self { entries: 256, flush_at: 128, held_pages: 16 << 10, window_ns: 10_000_000 };
+
+    /// Those of a cell that is for interrupts: few come while their CPU is in its own.
+    pub(super) fn spare(self) -> Self {
+        Self { entries: self.entries.min(SPARE), flush_at: self.flush_at.min(SPARE / 2), ..self }
+    }
 }
+
+/// Unmappings that a cell for interrupts may defer: as many as one step unmaps, and as many again.
+const SPARE: usize = 32;
 
 impl Default for Limits {
     fn default() -> Self {

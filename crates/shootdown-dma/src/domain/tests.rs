@@ -153,6 +153,8 @@ struct World {
     cpu: AtomicUsize,
     /// Turns of waiting.
     turns: AtomicUsize,
+    /// Nobody may wait, and the unit is done at once.
+    hurried: AtomicBool,
 }
 
 impl World {
@@ -188,6 +190,9 @@ unsafe impl Unit for &World {
         Ok(ticket)
     }
     fn completed(&self) -> Result<Ticket, QueueError> {
+        if self.hurried.load(Ordering::Relaxed) {
+            self.complete();
+        }
         Ok(Ticket(self.unit().completed))
     }
 }
@@ -246,7 +251,7 @@ unsafe impl<'w> Host for &'w World {
         if !unit.dead {
             unit.completed = unit.told.len() as u64;
         }
-        !unit.dead
+        !unit.dead && !self.hurried.load(Ordering::Relaxed)
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
         let mut refs = self.refs.lock().unwrap();

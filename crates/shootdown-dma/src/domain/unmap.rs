@@ -15,7 +15,7 @@ use super::flush_queue::{DeferredFree, Frames, Page};
 use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::{QueueError, Token};
-use crate::sync::{Ordering, spin_loop};
+use crate::sync::Ordering;
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
 /// Pieces of memory that are unmapped in one step.
@@ -242,11 +242,8 @@ impl<H: Host> Domain<H> {
             });
             let left = match entered.unwrap_or(Err(UnmapError::Busy)) {
                 Ok(left) => left,
-                // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) if first != range.first() => {
-                    spin_loop();
-                    continue;
-                }
+                // A step was done: the others follow, whoever is in the cells.
+                Err(UnmapError::Busy) if first != range.first() => continue,
                 // Only the first step fails: nothing was unmapped.
                 Err(error) => return Err(error),
             };
@@ -378,7 +375,7 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn look_after(&self, slot: usize, cell: &mut Cell) -> (Option<Token>, bool) {
         let mut flush = None;
-        if cell.queue.unsealed() >= self.config.limits.flush_at {
+        if cell.queue.is_due() {
             cell.counts.flushes += 1;
             flush = self.seal(slot, cell);
         }

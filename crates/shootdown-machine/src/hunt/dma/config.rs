@@ -180,6 +180,9 @@ pub(super) const END: u64 = 1 << 12;
 /// Bytes of the window.
 const WINDOW: u64 = 1 << 30;
 
+/// A task, and an interrupt on top of it: there are no more cells than these need.
+const CONTEXTS: usize = 2;
+
 /// Bounds in programs.
 const MOST: usize = 64;
 
@@ -278,7 +281,8 @@ impl Config {
             held_pages: self.held,
             ..Limits::DEFAULT
         };
-        let mut config = shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits);
+        let mut config =
+            shootdown_dma::Config::new(cpus).contexts(CONTEXTS).policy(self.policy).limits(limits);
         if self.from == Source::Identity {
             // An entry of the top table covers what the levels below it resolve.
             let top = self.format.index() * (u32::from(self.format.levels()) - 1);

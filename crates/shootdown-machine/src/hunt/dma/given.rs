@@ -70,7 +70,7 @@ impl Driver {
         let Content::Unmanaged(range, first) = content else { return content };
         self.used_at(range, first);
         let mut incomplete = false;
-        insist(|| match self.domain().unmap_at(range) {
+        insist(match self.domain().unmap_at(range) {
             Err(error) if self.kernel.is_incomplete(error) => {
                 incomplete = true;
                 Ok(())
