@@ -263,6 +263,13 @@ pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
     switch::settle::<P>();
 }
 
+/// Forgets everything under whatever tag, without saying so: for a handler that has interrupted a switch.
+/// The slot that the switch goes to stays older than it is, and is caught up with when it is next asked.
+pub(crate) fn forget_everything<P: Platform>() {
+    P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+    switch::settle::<P>();
+}
+
 /// A kick has come: asks for the lines that catching up will read, and for the one that answers, so that
 /// they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {

@@ -9,6 +9,7 @@ use crate::flush::paravirt::hand_over_everywhere;
 use crate::ids::{Tag, VaRange};
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::respond;
 use crate::sandwich;
 use crate::switch;
 use crate::sync::{Ordering, fence};
@@ -94,6 +95,8 @@ fn reach_all<P: Platform>(
     targets.insert(pin.cpu());
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
+        // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
+        let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
         P::Regime::invalidate(what, Reach::Local);
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {

@@ -161,8 +161,9 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
     }
     if respond::is_switching(me) {
         // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
-        // the old root still loaded.
-        respond::over_flush(me);
+        // the old root still loaded; or into one, perhaps this one, whose generation it has read and
+        // whose entries it keeps, under a tag that only the interrupted switch knows.
+        respond::forget_everything::<P>();
         return;
     }
     let here = me.loaded().id();
