@@ -49,12 +49,13 @@
 //! | A2 | bits, published; **fence**; the space's set; flag | flag (Acquire); flush; walks | the same, with a flag |
 //! | A3 | bits, published; **fence**; the space's set | joins the set; **fence** (D1); walks | a CPU without the flag has the cleared bit |
 
+use crate::context::IrqsOff;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::flush::{FlushError, Request};
 use crate::ids::{Stride, VaRange};
 use crate::later;
-use crate::platform::{Pinned, Platform};
+use crate::platform::Platform;
 use crate::regime::Regime;
 use crate::respond;
 use crate::space::AddressSpace;
@@ -150,7 +151,7 @@ impl<P: Platform> Ages<P> {
 impl<P: Platform> AddressSpace<P> {
     /// The kernel has cleared the accessed bits of present entries, all of the size that `range` says, and
     /// nothing else of them: their cached copies go when [`Policy::accessed`](crate::policy::Policy) says.
-    /// May be called in any context.
+    /// May be called in tasks and in handlers that are maskable ([`context`](crate::context)).
     ///
     /// # Errors
     /// With [`Accessed::Immediate`], those of a flush; the entries may still be cached then, which harms nothing but
@@ -253,16 +254,16 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
 }
 
 /// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those of pages that were
-/// unmapped [lazily](crate::later), so that their staleness is bounded on CPUs that switch rarely. Call it with interrupts
-/// off.
-pub fn tick<P: Platform>(pin: &P::Pin) {
-    let me = PerCpu::<P>::here(pin);
+/// unmapped [lazily](crate::later), so that their staleness is bounded on CPUs that switch rarely. Never in a non-maskable
+/// handler ([`context`](crate::context)).
+pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
+    let me = PerCpu::<P>::here(irqs.pin());
     let loaded = me.loaded();
     if respond::is_switching(me) || me.is_lazy(loaded, me.order()) {
         return; // the switch sees to it; a lazy CPU uses no entry until it does
     }
     if let Some(space) = me.space() {
         honour(me, space);
-        later::come_by(pin.cpu(), me, space);
+        later::come_by(irqs.cpu(), me, space);
     }
 }

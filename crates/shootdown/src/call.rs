@@ -443,6 +443,8 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
 /// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others are waited for, before
 /// `call_on` unwinds.
 ///
+/// Never in a non-maskable handler ([`context`](crate::context)).
+///
 /// # Errors
 /// See [`CallError`].
 ///

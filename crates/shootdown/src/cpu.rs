@@ -25,6 +25,7 @@ use core::fmt;
 
 use crate::accessed::Ages;
 use crate::call::{Descriptor, Mailbox};
+use crate::context::IrqsOff;
 use crate::cpu_set::Bits;
 use crate::facts::{SplitTables, TagScope};
 use crate::ids::Generation;
@@ -322,16 +323,16 @@ impl<P: Platform> Default for PerCpu<P> {
 }
 
 /// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked to
-/// take part in kernel-wide flushes. Call it once the CPU's interrupts work, with interrupts off, before
-/// it loads any space.
+/// take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any space. Never in a
+/// handler ([`context`](crate::context)).
 ///
 /// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its TLB
 /// after.
 ///
 /// # Errors
 /// See [`OnlineError`]; nothing has changed then.
-pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
-    let cpu = pin.cpu();
+pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
+    let cpu = irqs.cpu();
     if cpu.index() >= CpuSetOf::<P>::capacity() {
         return Err(OnlineError::TooMany);
     }
@@ -369,10 +370,13 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
 
 /// Takes this CPU offline: it leaves its space, answers what was asked of it, and is asked no more.
 ///
-/// Call it with interrupts off. Until [`online`] is called again no user code runs here, and nothing that
-/// depends on kernel mappings that may change: kernel-range flushes do not reach this CPU any more.
-pub fn offline<P: Platform>(pin: &P::Pin) {
-    switch::leave::<P>(pin);
+/// # Safety
+/// 1. As [`leave`](crate::leave).
+/// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a translation that may change, of
+///    the kernel's ranges or any other: no flush reaches this CPU, and each returns without it.
+pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
+    // SAFETY: this function's contract.
+    unsafe { switch::leave::<P>(pin) };
     P::system().set_online(pin.cpu(), false);
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
     // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.

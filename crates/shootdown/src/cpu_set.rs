@@ -10,6 +10,7 @@
 //! removal is unsound). I2: insertion is tested first, so that a set that already holds the CPU is
 //! read and not dirtied.
 
+use crate::context::sealed::Sealed;
 use crate::ids::CpuId;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tree::AckWord;
@@ -18,7 +19,20 @@ use crate::tree::AckWord;
 pub const WORD: usize = 64;
 
 /// A fixed-width set of CPUs, as a value.
-pub trait Bits: Copy + Send + Sync + 'static {
+///
+/// Calls wait for the CPUs of a set before what they read goes away, so nobody but this crate says what a set is:
+///
+/// ```compile_fail
+/// # use shootdown::cpu_set::Bits;
+/// #[derive(Clone, Copy)]
+/// struct Liar;
+/// impl Bits for Liar {
+///     const EMPTY: Self = Self;
+///     fn words(&self) -> &[u64] { &[] }
+///     fn words_mut(&mut self) -> &mut [u64] { &mut [] }
+/// }
+/// ```
+pub trait Bits: Sealed + Copy + Send + Sync + 'static {
     /// The empty set.
     const EMPTY: Self;
 
@@ -106,6 +120,8 @@ impl Iterator for Iter<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuSet<const W: usize>([u64; W]);
 
+impl<const W: usize> Sealed for CpuSet<W> {}
+
 impl<const W: usize> Bits for CpuSet<W> {
     const EMPTY: Self = Self([0; W]);
 
@@ -118,8 +134,22 @@ impl<const W: usize> Bits for CpuSet<W> {
     }
 }
 
-/// A shared set of CPUs.
-pub trait Mask: Send + Sync + 'static {
+/// A shared set of CPUs. As [`Bits`], nobody but this crate implements it:
+///
+/// ```compile_fail
+/// # use shootdown::cpu_set::{AtomicCpuSet, CpuSet, Mask};
+/// # use shootdown::sync::AtomicU64;
+/// struct Liar(AtomicU64);
+/// impl Mask for Liar {
+///     type Set = CpuSet<1>;
+///     type Acks = <AtomicCpuSet<1> as Mask>::Acks;
+///     const EMPTY: Self = Self(AtomicU64::new(0));
+///     const ACKS: Self::Acks = <AtomicCpuSet<1> as Mask>::ACKS;
+///     fn words(&self) -> &[AtomicU64] { &[] }
+///     fn summary(&self) -> &AtomicU64 { &self.0 }
+/// }
+/// ```
+pub trait Mask: Sealed + Send + Sync + 'static {
     /// The value type of the same width.
     type Set: Bits;
 
@@ -249,6 +279,8 @@ impl<const W: usize> Default for AtomicCpuSet<W> {
         Self::new()
     }
 }
+
+impl<const W: usize> Sealed for AtomicCpuSet<W> {}
 
 impl<const W: usize> Mask for AtomicCpuSet<W> {
     type Set = CpuSet<W>;

@@ -101,6 +101,8 @@ impl<P: Platform> AddressSpace<P> {
     /// it before begins a [gather](crate::gather) first, or the flush by [`begin_flush`](Self::begin_flush) (until the
     /// change is counted nobody else could know that it is pending). Any other flush of the space may run at the same time.
     ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
+    ///
     /// # Errors
     /// See [`FlushError`].
     pub fn flush(&self, pin: &P::Pin, request: Request) -> Result<Flushed, FlushError> {
@@ -130,6 +132,8 @@ impl<P: Platform> AddressSpace<P> {
     /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local work
     /// is done, and the ticket says when they have answered. Until then the change is [pending](Self::is_pending); when
     /// the ticket is dropped before, it is [owed](Self::pay_owed).
+    ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// [`FlushError::Kick`] when a CPU could not be interrupted.

@@ -125,7 +125,8 @@ impl<T, const N: usize> Keep for Array<T, N> {
     }
 }
 
-/// A batch of unmappings of one space with what they set free.
+/// A batch of unmappings of one space with what they set free. Never made, finished or dropped in a non-maskable handler
+/// ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -149,7 +150,7 @@ pub struct Gather<'a, P: Platform, K: Keep + Default> {
     keep: ManuallyDrop<K>,
 }
 
-/// A gather whose flush is under way.
+/// A gather whose flush is under way. Asked about, waited for and dropped where a [`Gather`] may be.
 #[must_use = "what is in a deferred gather is freed only when it is done"]
 pub struct Deferred<'a, P: Platform, K> {
     space: &'a AddressSpace<P>,

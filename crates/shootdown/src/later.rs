@@ -155,7 +155,8 @@ impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 /// needs.
 const RANGES: usize = 8;
 
-/// Unmappings of one space that nobody was told of, with what they will set free.
+/// Unmappings of one space that nobody was told of, with what they will set free. Never used in a non-maskable handler
+/// ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;

@@ -24,6 +24,7 @@
 //! | question | module |
 //! |---|---|
 //! | What do I implement? | [`platform`], [`regime`], [`facts`] |
+//! | What may I call where? | [`context`] |
 //! | What does a context switch do, and which fences pair? | [`switch`] |
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
@@ -86,7 +87,8 @@
 //! }
 //!
 //! let pin = Port::pin();
-//! online::<Port>(&pin)?;
+//! // SAFETY: nothing interrupts here.
+//! online::<Port>(unsafe { IrqsOff::assume(&pin) })?;
 //! let space = AddressSpace::<Port>::new(0x1000);
 //! // SAFETY: nothing interrupts here, and `space` is retired before it is dropped.
 //! unsafe { switch_to(&pin, &space) };
@@ -97,7 +99,8 @@
 //! let frames = gather.finish(&pin).map_err(|(error, _frames)| error)?;
 //! assert_eq!(frames.as_slice(), [0x7000]);                   // free them: no CPU can reach them
 //!
-//! leave::<Port>(&pin);
+//! // SAFETY: nothing interrupts here.
+//! unsafe { leave::<Port>(&pin) };
 //! space.retire(&pin)?;
 //! assert_eq!(INVALIDATIONS.load(Ordering::Relaxed), 2);      // coming online, and the page
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -114,6 +117,7 @@ extern crate std;
 
 pub mod accessed;
 pub mod call;
+pub mod context;
 pub mod cpu;
 pub mod cpu_set;
 pub mod elide;
@@ -148,6 +152,7 @@ pub mod tags;
 mod tree;
 
 pub use call::{CallError, call_on};
+pub use context::IrqsOff;
 pub use cpu::{OnlineError, PerCpu, offline, online};
 pub use elide::{BreakFirst, Change};
 pub use facts::Facts;

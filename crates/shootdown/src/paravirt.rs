@@ -59,8 +59,10 @@ use crate::sync::{AtomicU8, Ordering};
 /// ```
 /// use shootdown::paravirt::PreemptedWord;
 /// let word = PreemptedWord::new();
-/// word.stopped();            // the hypervisor has descheduled the CPU
-/// assert!(!word.resumes());  // nobody asked for anything meanwhile
+/// // SAFETY: the hypervisor has descheduled the CPU, and runs it again after this.
+/// unsafe { word.stopped() };
+/// // SAFETY: as above.
+/// assert!(!unsafe { word.resumes() }); // nobody asked for anything meanwhile
 /// ```
 #[derive(Debug)]
 #[repr(transparent)]
@@ -86,15 +88,21 @@ impl PreemptedWord {
         Self(AtomicU8::new(0))
     }
 
-    /// The hypervisor's half: the CPU has stopped, and makes no access and no walk until it [`resumes`](Self::resumes).
-    pub fn stopped(&self) {
+    /// The hypervisor's half: the CPU has stopped.
+    ///
+    /// # Safety
+    /// It makes no access and no walk until it [`resumes`](Self::resumes): flushes leave it a mark and do not wait.
+    pub unsafe fn stopped(&self) {
         self.0.store(Self::PREEMPTED, Ordering::Release); // ORDERING: V1
     }
 
     /// The hypervisor's half: the CPU will run. If it says so, the CPU must forget every translation first, of every
     /// tag, global and non-leaf entries included.
+    ///
+    /// # Safety
+    /// The CPU makes no access and no walk before that is done.
     #[must_use = "a CPU that is asked to forget must do so before its first instruction"]
-    pub fn resumes(&self) -> bool {
+    pub unsafe fn resumes(&self) -> bool {
         self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
@@ -234,12 +242,15 @@ mod tests {
     #[test]
     fn a_mark_counts_only_while_the_cpu_is_stopped() {
         let word = PreemptedWord::new();
+        // SAFETY: there is no CPU.
+        let resumes = || unsafe { word.resumes() };
         assert!(!word.is_preempted() && !word.mark(), "it runs");
-        assert!(!word.resumes());
-        word.stopped();
+        assert!(!resumes());
+        // SAFETY: as above.
+        unsafe { word.stopped() };
         assert!(word.is_preempted() && word.mark() && word.mark(), "two marks");
-        assert!(word.resumes(), "are one flush");
-        assert!(!word.resumes() && !word.mark());
+        assert!(resumes(), "are one flush");
+        assert!(!resumes() && !word.mark());
     }
 
     #[test]

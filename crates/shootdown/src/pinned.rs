@@ -57,7 +57,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Gives the space a tag that it keeps until it was unpinned as often as pinned, and returns the one for user
     /// addresses, to be given to a device. From now on every flush of the space is broadcast.
     ///
-    /// Call it with interrupts off, and not in handlers that may interrupt a function of this library.
+    /// Call it with interrupts off, and not in handlers that may interrupt a function of this library, which would wait for the
+    /// lock of what they interrupt. Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// [`PinTagError::NoBroadcast`], [`PinTagError::NoPinLeft`].
@@ -67,7 +68,8 @@ impl<P: Platform> AddressSpace<P> {
         let wait = || {
             let _ = P::relax(pin);
         };
-        match tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) {
+        // SAFETY: the library's CPUs, in this call as in all.
+        match unsafe { tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) } {
             Ok(tag) => {
                 self.presence.pin();
                 Ok(user_tag::<P>(tag))
@@ -77,14 +79,17 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Takes one pin back. The device that it was for makes no access under the tag any more, and has forgotten what it
-    /// had cached itself.
+    /// Takes one pin back. From now on flushes of the space need not be broadcast, if it was the last.
     ///
     /// Call it as [`pin_tag`](Self::pin_tag).
     ///
+    /// # Safety
+    /// The device that the pin was for makes no access and no walk under the tag any more, and has forgotten what it had cached
+    /// itself.
+    ///
     /// # Errors
     /// [`PinTagError::NotPinned`].
-    pub fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
+    pub unsafe fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
         let tags = P::tags().filter(|_| self.presence.is_pinned());
         let (Some(tags), Some(tag)) = (tags, self.tag()) else {
             return Err(PinTagError::NotPinned);
@@ -98,9 +103,11 @@ impl<P: Platform> AddressSpace<P> {
         if !self.presence.unpin() {
             return Err(PinTagError::NotPinned);
         }
-        tags.unpin(self.space_tag(), || {
+        let wait = || {
             let _ = P::relax(pin);
-        });
+        };
+        // SAFETY: the device has done (this function's contract), and what was cached beside it is gone.
+        unsafe { tags.unpin(self.space_tag(), wait) };
         Ok(())
     }
 }

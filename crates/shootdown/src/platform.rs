@@ -23,8 +23,8 @@ pub type CpuSetOf<P> = <<P as Platform>::Mask as Mask>::Set;
 /// Proof that the holder stays on one CPU.
 ///
 /// # Safety
-/// Until the value is dropped, the code that holds it executes on [`Pinned::cpu`] and nowhere else.
-/// The type must not be `Send`.
+/// Until the value is dropped, the code that holds it or a reference to it executes on [`Pinned::cpu`] and nowhere else.
+/// The type must be neither `Send` nor `Sync`.
 pub unsafe trait Pinned {
     /// The executing CPU.
     fn cpu(&self) -> CpuId;
@@ -67,7 +67,7 @@ impl core::error::Error for KickError {}
 /// 2. A successful [`Platform::kick`] makes every CPU in `targets` call [`crate::on_kick`] after the
 ///    kick, once its interrupts are enabled; kicks may be merged, none is lost. Whatever the
 ///    kicking CPU wrote before is visible to the kicked one then.
-/// 3. [`crate::on_kick`] is called with interrupts off, and before the CPU runs user code again.
+/// 3. [`crate::on_kick`] is called before the CPU runs user code again.
 /// 4. [`Platform::system`], [`Platform::policy`], [`Platform::tags`] and [`Platform::shared_tags`] return the same
 ///    reference always.
 /// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable interrupt and answers
@@ -84,6 +84,8 @@ impl core::error::Error for KickError {}
 ///    through those translations are visible to the caller.
 ///
 /// 8. Nothing here unwinds: others may be waiting for what comes after.
+/// 9. Non-maskable handlers call no function of this library but those that [`context`](crate::context) allows there.
+/// 10. A CPU that has not come [online](crate::online) yet runs no user code and uses no translation that may change.
 ///
 /// [`Of`]: crate::paravirt::Of
 pub unsafe trait Platform: Sized + Send + Sync + 'static {

@@ -37,10 +37,11 @@
 //! | Q2 | the count (Acquire); forget; walks | tables, published; the count (Release) | who is current to a change finds the tables as changed |
 //! | Q3 | kernel accesses over; "in user mode" (Release) | who is in user mode (Acquire) | what the CPU did through old entries is over when a flush leaves it out |
 
+use crate::context::IrqsOff;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::later;
-use crate::platform::{CpuSetOf, Pinned, Platform};
+use crate::platform::{CpuSetOf, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
@@ -130,8 +131,13 @@ impl<P: Platform> System<P> {
 }
 
 /// This CPU leaves for user mode, and is not interrupted for kernel ranges until it comes back by [`from_user`].
-/// With interrupts off, as the last thing that uses a kernel address which may change.
-pub fn to_user<P: Platform>(pin: &P::Pin) {
+///
+/// # Safety
+/// 1. Interrupts are off, and stay off until user mode.
+/// 2. Until [`from_user`] has returned on this CPU, it uses no kernel address whose translation may change, and calls no other
+///    function of this library. All ways into the kernel call it first: system calls, faults, interrupts, and
+///    non-maskable handlers, whatever they have interrupted.
+pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
     let quiet = &PerCpu::<P>::here(pin).quiet;
     if !quiet.opted_in.load(Ordering::Relaxed) {
         quiet.opted_in.store(true, Ordering::Relaxed);
@@ -141,11 +147,10 @@ pub fn to_user<P: Platform>(pin: &P::Pin) {
     quiet.in_user.store(true, Ordering::Release);
 }
 
-/// This CPU has come from user mode, or may have. Returns whether it had to forget everything. With interrupts off,
-/// before anything that uses a kernel address which may change; again from any handler that comes in before this
-/// has returned.
-pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
-    let me = PerCpu::<P>::here(pin);
+/// This CPU has come from user mode, or may have. Returns whether it had to forget everything. Before anything that
+/// uses a kernel address which may change; a non-maskable handler that comes in before this has returned calls it too.
+pub fn from_user<P: Platform>(irqs: IrqsOff<'_, P>) -> bool {
+    let me = PerCpu::<P>::here(irqs.pin());
     if !me.quiet.opted_in.load(Ordering::Relaxed) {
         return false;
     }
@@ -159,6 +164,6 @@ pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
         me.quiet.current.store(now, Ordering::Relaxed);
         me.stats.quiet_catch_ups.inc();
     }
-    later::come_by_chance(pin.cpu(), me);
+    later::come_by_chance(irqs.cpu(), me);
     missed
 }

@@ -38,7 +38,8 @@ use crate::ids::VaRange;
 use crate::platform::Platform;
 use crate::space::AddressSpace;
 
-/// Unmappings of many spaces, with what they set free; at most `N` spaces between two payments.
+/// Unmappings of many spaces, with what they set free; at most `N` spaces between two payments. Never used in a non-maskable
+/// handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;

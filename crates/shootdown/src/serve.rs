@@ -4,6 +4,7 @@
 //! interrupts another run of itself on the same CPU leaves its work to that run.
 
 use crate::call;
+use crate::context::IrqsOff;
 use crate::cpu::{PerCpu, Rare};
 use crate::ids::CpuId;
 use crate::platform::{Pinned, Platform, Stalled};
@@ -24,18 +25,18 @@ pub enum Served {
     Again,
 }
 
-/// The body of the interrupt handler that [`Platform::kick`] raises.
-///
-/// Call it with interrupts off (or from a non-maskable handler, see [`Served::Again`]).
-pub fn on_kick<P: Platform>(pin: &P::Pin) -> Served {
-    let me = PerCpu::<P>::here(pin);
+/// The body of the interrupt handler that [`Platform::kick`] raises. Interrupts are off, so that no handler makes an
+/// access between an early acknowledgement and the invalidation. From a non-maskable handler, see [`Served::Again`].
+pub fn on_kick<P: Platform>(irqs: IrqsOff<'_, P>) -> Served {
+    let me = PerCpu::<P>::here(irqs.pin());
     me.stats.kicks_received.inc();
     respond::expect(me);
-    serve(pin, me, Occasion::Kick)
+    serve(irqs.pin(), me, Occasion::Kick)
 }
 
 /// Does what others wait for, if anything: for lock spins, wait loops, and kernels that poll. Without
-/// interrupts off it is safe too: a handler that comes in between leaves its work to this call.
+/// interrupts off it is safe too: a handler that comes in between leaves its work to this call. Non-maskable handlers may
+/// call it, see [`Served::Again`].
 pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
     serve(pin, PerCpu::<P>::here(pin), Occasion::Poll)
 }

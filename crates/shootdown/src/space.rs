@@ -303,7 +303,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or gone
     /// elsewhere before (the kernel's own reference count, dropped after [`enter_lazy`](crate::enter_lazy),
-    /// says so).
+    /// says so). Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
@@ -366,7 +366,9 @@ impl<P: Platform> AddressSpace<P> {
     /// No CPU has the space loaded, and none will.
     fn release_shared_tag(&self) {
         if let (Some(tags), Some(tag)) = (current::shared::<P>(), self.shared_tag().take()) {
-            tags.release(tag);
+            // SAFETY: the tag was this space's alone, no CPU has the space loaded, and none will (contract 3 of
+            // `switch_to`).
+            unsafe { tags.release(tag) };
         }
     }
 }

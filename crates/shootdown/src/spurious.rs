@@ -93,7 +93,7 @@ impl LastFault {
 ///
 /// Call it from the fault handler, on the CPU that took the fault, after the entry was read and before the return
 /// to the access. If the thread has moved to another CPU in between, calling it there is as good: the access is made
-/// there.
+/// there. Never in a non-maskable handler ([`context`](crate::context)).
 pub fn spurious_fault<P: Platform>(
     pin: &P::Pin,
     space: &AddressSpace<P>,
@@ -118,7 +118,7 @@ pub fn spurious_fault<P: Platform>(
 }
 
 /// Something else has happened on this CPU than one spurious fault after the other: a fault that the kernel
-/// resolved, a tick. What comes counts anew.
+/// resolved, a tick. What comes counts anew. Never in a non-maskable handler ([`context`](crate::context)).
 pub fn fault_resolved<P: Platform>(pin: &P::Pin) {
     PerCpu::<P>::here(pin).rare.last_fault.times.store(0, Ordering::Relaxed);
 }

@@ -94,8 +94,9 @@ enum Plan {
 /// 1. Interrupts are off.
 /// 2. `next` stays alive and in place, with valid tables, until this CPU has switched away from it
 ///    *and* [`AddressSpace::retire`] has returned `Ok`. (A CPU that turns lazy keeps it loaded.)
-/// 3. `next` has not been retired.
-/// 4. The caller is not a handler that interrupted a function of this library.
+/// 3. `next` has not been retired, and is not being retired.
+/// 4. The caller is not a handler that interrupted a function of this library, nor a function that
+///    [`call_on`](crate::call_on) runs.
 /// 5. This CPU is [online](crate::online).
 pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Switched {
     let cpu = pin.cpu();
@@ -182,7 +183,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     unsafe { P::Regime::load(next.root(), tag, keep) };
     if versioned {
         me.tag.set_tag(tag);
-        me.tag.loaded();
+        // SAFETY: the root was loaded just now (contract 2 of `Regime`: no walk through the previous one is left).
+        unsafe { me.tag.loaded() };
     }
     let outcome = match plan {
         Plan::Keep => Switched::Kept,
@@ -281,12 +283,13 @@ fn leave_lazy<P: Platform>(
     Some(if current { Switched::Same } else { Switched::CaughtUp })
 }
 
-/// This CPU runs a kernel thread from now on and keeps its space loaded. Until it returns by
-/// [`switch_to`], it makes no access through the space's user addresses.
+/// This CPU runs a kernel thread from now on and keeps its space loaded. Flushes of leaf entries leave it alone until it
+/// returns by [`switch_to`].
 ///
-/// Call it with interrupts off. (It is a safe function although the promise depends on what the CPU does
-/// next: every access to user memory is itself unsafe, and vouched for by whoever makes it.)
-pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
+/// # Safety
+/// 1. As [`leave`].
+/// 2. Until this CPU has called [`switch_to`], it makes no access through the space's user addresses, and runs no user code.
+pub unsafe fn enter_lazy<P: Platform>(pin: &P::Pin) {
     if P::policy().lazy == Lazy::Off {
         return;
     }
@@ -302,8 +305,12 @@ pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
 /// Loads the kernel's own tables: this CPU has nothing to do with any space any more (deep idle, a CPU
 /// that goes offline). Entries under remembered tags stay and are checked when their space comes back.
 ///
-/// Call it with interrupts off.
-pub fn leave<P: Platform>(pin: &P::Pin) {
+/// # Safety
+/// 1. Interrupts are off.
+/// 2. The caller is not a handler that interrupted a function of this library, nor a function that
+///    [`call_on`](crate::call_on) runs, unless this CPU is lazy: when this returns the space may end, and what was
+///    interrupted may be using it.
+pub unsafe fn leave<P: Platform>(pin: &P::Pin) {
     unload(PerCpu::<P>::here(pin), pin.cpu());
 }
 
@@ -324,7 +331,8 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     }
     if machine_wide::<P>() {
         me.tag.set_tag(Tag(0));
-        me.tag.deactivate();
+        // SAFETY: the kernel's own tables were loaded above, under a tag that is nobody's (contract 5 of `Regime`).
+        unsafe { me.tag.deactivate() };
     }
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
@@ -355,9 +363,15 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 /// How to load the user half of the loaded space's tables on the way to user mode. Whatever
 /// invalidation of that half is owed is handed to the caller by this (once).
 ///
-/// Call it with interrupts off, as the last thing before the user half is loaded, on every path that
-/// returns to user mode. Without split tables the answer is always to keep.
-pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
+/// Call it on every path that returns to user mode. Without split tables the answer is always to keep.
+///
+/// # Safety
+/// With split tables:
+/// 1. Interrupts are off, and stay off until user code runs.
+/// 2. The user half is loaded as the answer says before user code runs.
+/// 3. No other function of this library runs on this CPU in between. A non-maskable handler that calls one there has the
+///    way out begin again, with this call.
+pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let me = PerCpu::<P>::here(pin);
     let slot = me.order().current();
     let tag = user_tag::<P>(loaded_tag(me, slot));

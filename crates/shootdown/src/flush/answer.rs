@@ -169,7 +169,8 @@ impl<P: Platform> Ticket<'_, P> {
         self.generation
     }
 
-    /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
+    /// Has everyone answered? Never waits; may be asked on any CPU, in tasks and in handlers that are maskable
+    /// ([`context`](crate::context)).
     #[must_use]
     pub fn poll(&mut self) -> bool {
         let Some(Change { space, request, answer, .. }) = &self.change else { return true };
@@ -199,7 +200,7 @@ impl<P: Platform> Ticket<'_, P> {
         space.completed_by(me, change);
     }
 
-    /// Waits until everyone has.
+    /// Waits until everyone has. Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].

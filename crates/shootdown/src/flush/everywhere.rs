@@ -23,6 +23,8 @@ use crate::tags::slots;
 /// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded: what was
 /// unlinked is still in walk caches, and its leaves may map the range.
 ///
+/// Never in a non-maskable handler ([`context`](crate::context)).
+///
 /// # Errors
 /// See [`FlushError`].
 pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
@@ -41,7 +43,8 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     everywhere::<P>(pin, what, waits)
 }
 
-/// Makes every CPU forget everything, global entries included.
+/// Makes every CPU forget everything, global entries included. Never in a non-maskable handler
+/// ([`context`](crate::context)).
 ///
 /// # Errors
 /// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map, until

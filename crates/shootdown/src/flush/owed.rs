@@ -21,7 +21,7 @@ impl<P: Platform> AddressSpace<P> {
     /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects, moves, discards,
     /// copies (fork) or writes back a page and finds it in that state. Nothing is done, beyond loads from two
     /// lines, when nothing is owed. Call it with the table lock held, or after it was; waiters for that lock must
-    /// [serve](crate::poll).
+    /// [serve](crate::poll). Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`FlushError`]. It is owed still.

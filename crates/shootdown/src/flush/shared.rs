@@ -79,8 +79,11 @@ impl<P: Platform> AddressSpace<P> {
             sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
             sandwich::sync_everywhere::<P>(Invalidate::Everything);
         };
-        if let Some(Err(tag)) = tags.assign(wait, reset).map(|tag| self.shared_tag().assign(tag)) {
-            tags.release(tag);
+        // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
+        let tag = unsafe { tags.assign(wait, reset) };
+        if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
+            // SAFETY: it was given out just now, and the space has another: nobody was told of it.
+            unsafe { tags.release(tag) };
         }
     }
 }

@@ -58,7 +58,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     // agrees with them (the module's text).
     unsafe { P::Regime::load(next.root(), tag, true) };
     me.tag.set_tag(tag);
-    me.tag.loaded();
+    // SAFETY: the root was loaded just now (contract 2 of `Regime`: no walk through the previous one is left).
+    unsafe { me.tag.loaded() };
     left(me, strategy);
     let order = me.order().with_lazy(false);
     let (order, spill) = if stale { (order, 0) } else { order.count_kept() };

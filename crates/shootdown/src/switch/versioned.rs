@@ -25,7 +25,8 @@ impl<P> Everyone<P> {
     }
 }
 
-impl<P: Platform> CpuTags for Everyone<P> {
+// SAFETY: contract 1 of `Platform`.
+unsafe impl<P: Platform> CpuTags for Everyone<P> {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
         P::slot(cpu).map(|state| &state.tag)
     }
@@ -49,7 +50,9 @@ pub(super) fn activate<P: Platform>(
         let _ = P::relax(pin);
     };
     let everyone = Everyone::<P>::new();
-    let done = tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh);
+    // SAFETY: interrupts are off (contract 1 of `switch_to`), and every switch names the same CPUs. What is to be flushed
+    // is, below, before the caller loads the space's root; then it says so (`CpuTag::loaded`).
+    let done = unsafe { tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh) };
     if done.rolled_over {
         me.stats.rollovers.inc();
     }

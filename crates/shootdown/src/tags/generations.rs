@@ -181,25 +181,36 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     /// [`Activated::flush`] says so, invalidate everything on this CPU first. When the tables are in force, say
     /// so: [`CpuTag::loaded`].
     ///
+    /// # Safety
+    /// 1. Interrupts are off on the executing CPU, which is `cpu`, from before the call until after [`CpuTag::loaded`], and
+    ///    the caller is no handler that interrupted such a switch.
+    /// 2. `cpus` has the same states in every call for this allocator, those of all CPUs that run under its tags, and
+    ///    they and `space` have to do with no other allocator.
+    /// 3. Where [`Activated::flush`] says so, everything is invalidated on this CPU before tables are loaded under the tag.
+    ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
-    pub fn activate<C: CpuTags + ?Sized>(
+    pub unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
     ) -> Activated {
-        self.activate_fresh(cpu, space, cpus, wait, || ())
+        // SAFETY: this function's contract.
+        unsafe { self.activate_fresh(cpu, space, cpus, wait, || ()) }
     }
 
     /// As [`activate`](Self::activate), and calls `fresh`, under the lock, when the space gets a fresh tag: one
     /// under which no CPU has entries, at a moment when no CPU has the space's tables loaded. Whoever activates
     /// the space under that tag sees what `fresh` has stored.
     ///
+    /// # Safety
+    /// As [`activate`](Self::activate).
+    ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
-    pub fn activate_fresh<C: CpuTags + ?Sized>(
+    pub unsafe fn activate_fresh<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
@@ -378,12 +389,15 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     /// Gives the space a tag that no rollover takes away, until it is unpinned as often: for devices that
     /// share its tables. Returns the tag; pins add up.
     ///
+    /// # Safety
+    /// 2 of [`activate`](Self::activate).
+    ///
     /// # Errors
     /// [`TagsError::NoPinLeft`]; nothing has changed then.
     ///
     /// # Panics
     /// When a space is pinned 2^32 times.
-    pub fn pin<C: CpuTags + ?Sized>(
+    pub unsafe fn pin<C: CpuTags + ?Sized>(
         &self,
         space: &SpaceTag,
         cpus: &C,
@@ -409,7 +423,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     }
 
     /// Takes one pin back. A space that is not pinned stays as it is.
-    pub fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
+    ///
+    /// # Safety
+    /// The device for which the tag was pinned uses it no more, and nothing is cached for it: the next rollover may give the
+    /// tag to another space.
+    pub unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
         self.locked(wait, |_| {
             let pins = space.pins.load(Ordering::Relaxed);
             let Some(left) = pins.checked_sub(1) else { return };

@@ -12,6 +12,7 @@
 //!
 //! Everything here belongs to one CPU and is written by it alone, with interrupts off.
 
+use crate::context::sealed::Sealed;
 use crate::ids::{SpaceId, Tag};
 use crate::policy::Victim;
 use crate::sync::{AtomicU64, Ordering};
@@ -19,8 +20,21 @@ use crate::sync::{AtomicU64, Ordering};
 /// The most slots a CPU can have: the recency order is kept in eight nibbles.
 pub const MAX_SLOTS: usize = 8;
 
-/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice.
-pub trait TagSlots: AsRef<[AtomicU64]> + Send + Sync + 'static {
+/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice. What a slot remembers decides
+/// which entries are kept, so nobody else implements it:
+///
+/// ```compile_fail
+/// # use shootdown::sync::AtomicU64;
+/// # use shootdown::tags::slots::TagSlots;
+/// struct Liar;
+/// impl AsRef<[AtomicU64]> for Liar {
+///     fn as_ref(&self) -> &[AtomicU64] { &[] }
+/// }
+/// impl TagSlots for Liar {
+///     const EMPTY: Self = Self;
+/// }
+/// ```
+pub trait TagSlots: Sealed + AsRef<[AtomicU64]> + Send + Sync + 'static {
     /// All words 0.
     #[cfg(not(loom))]
     #[allow(clippy::declare_interior_mutable_const)] // an initializer, never read in place
@@ -40,6 +54,8 @@ impl<const N: usize> AsRef<[AtomicU64]> for Slots<N> {
         &self.0
     }
 }
+
+impl<const N: usize> Sealed for Slots<N> {}
 
 impl<const N: usize> TagSlots for Slots<N> {
     #[cfg(not(loom))]

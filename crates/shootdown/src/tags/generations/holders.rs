@@ -43,12 +43,17 @@ pub struct CpuTag {
 }
 
 /// Where a [`Generations`](super::Generations) finds the CPUs.
-pub trait CpuTags {
+///
+/// # Safety
+/// `of` returns the same state for a CPU always, distinct ones for distinct CPUs, and some for every CPU that runs under a
+/// tag of the allocator: a rollover takes tags back from those that it finds.
+pub unsafe trait CpuTags {
     /// The state of a CPU; `None` when there is no such CPU.
     fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
 }
 
-impl CpuTags for [CpuTag] {
+// SAFETY: an element each, always the same, and a slice has those that its owner says there are.
+unsafe impl CpuTags for [CpuTag] {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
         self.get(cpu.index())
     }
@@ -139,13 +144,21 @@ impl CpuTag {
     /// The tables of the space that was activated are in force: walks through those before are over. To be
     /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a
     /// rollover waits for it.
-    pub fn loaded(&self) {
+    ///
+    /// # Safety
+    /// The executing CPU is the state's, and what is said of its walks is true: the tags of the spaces that it left may be given
+    /// to others from now on.
+    pub unsafe fn loaded(&self) {
         self.loading.store(false, Ordering::Release); // [V8]
     }
 
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
     /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
     /// more.
+    ///
+    /// # Safety
+    /// The executing CPU is the state's, interrupts are off, and neither CPU nor walker uses a translation under the tag until
+    /// the next [`Generations::activate`](super::Generations::activate): another space may get it.
     ///
     /// A hypervisor calls it when it deschedules a guest, whose VMID others may then have:
     ///
@@ -156,13 +169,16 @@ impl CpuTag {
     /// let cpus = [CpuTag::new(), CpuTag::new()];
     /// let guests = [const { SpaceTag::new() }; 4];
     /// let run = |cpu: usize, guest: &SpaceTag| {
-    ///     let done = vmids.activate(CpuId(cpu as u32), guest, &cpus[..], || ());
+    ///     // SAFETY: nothing interrupts here, and these are all the CPUs there are.
+    ///     let done = unsafe { vmids.activate(CpuId(cpu as u32), guest, &cpus[..], || ()) };
     ///     // (here: flush if `done.flush` says so, and load the guest's tables under `done.tag`)
-    ///     cpus[cpu].loaded();
+    ///     // SAFETY: they are loaded.
+    ///     unsafe { cpus[cpu].loaded() };
     ///     done
     /// };
     /// let first = run(0, &guests[0]);
-    /// cpus[0].deactivate(); // descheduled
+    /// // SAFETY: descheduled, and the host's own tables are loaded.
+    /// unsafe { cpus[0].deactivate() };
     /// run(1, &guests[1]);
     /// run(1, &guests[2]);
     /// let last = run(1, &guests[3]); // one more guest than there are VMIDs
@@ -171,7 +187,7 @@ impl CpuTag {
     /// assert!(run(0, &guests[0]).flush); // the first gets another VMID, and starts with nothing cached
     /// # Ok::<(), TagsError>(())
     /// ```
-    pub fn deactivate(&self) {
+    pub unsafe fn deactivate(&self) {
         // A rollover that has taken the id away must not be overlooked: it does not come again, and the
         // generation may be read before it is seen. [V2]
         let before = self.active.swap(INACTIVE, Ordering::Release);

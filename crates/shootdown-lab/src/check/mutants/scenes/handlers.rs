@@ -68,7 +68,7 @@ fn retires_while_called(cpu: u8) {
 
 /// The handler is maskable, and switches have interrupts off: nobody may ask it to come back.
 fn answers_once(_: u8) {
-    let served = shootdown::on_kick::<Rig>(&Rig::pin());
+    let served = shootdown::on_kick(port::irqs_off(&Rig::pin()));
     assert!(served == Served::Done, "progress: to be repeated, and nothing is under way");
 }
 
