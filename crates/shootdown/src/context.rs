@@ -1,11 +1,11 @@
 //! Contexts: where each function may be called, and what sees to it.
 //!
 //! # The problem
-//! A flush decides from what CPUs have published whom it must tell, and returns when what they publish says that they
-//! use no older entry. So a function that publishes in the wrong context (a handler that interrupted a switch, a CPU
-//! that goes on with what it said it would not use) makes a later flush return too early, and nothing faults.
-//! What a context must be is therefore part of a function's type: an argument that proves it, or `unsafe` with a
-//! contract where nothing can.
+//! A flush decides from what CPUs have published whom it must tell, and returns when what they
+//! publish says that they use no older entry. So a function that publishes in the wrong context (a
+//! handler that interrupted a switch, a CPU that goes on with what it said it would not use) makes
+//! a later flush return too early, and nothing faults. What a context must be is therefore part of
+//! a function's type: an argument that proves it, or `unsafe` with a contract where nothing can.
 //!
 //! # Contexts
 //! | context | is | interrupts |
@@ -16,9 +16,10 @@
 //! | NMI | a non-maskable handler (NMI, machine check). It may have interrupted anything, a switch too | off |
 //!
 //! # What is allowed where, and what enforces it
-//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller answers for it. *Run time*: it is
-//! looked at, and the function refuses or does what is right there. **An NMI calls nothing of this library but the
-//! functions whose row names it**: that is contract 9 of [`Platform`].
+//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller answers for
+//! it. *Run time*: it is looked at, and the function refuses or does what is right there. **An NMI
+//! calls nothing of this library but the functions whose row names it**: that is contract 9 of
+//! [`Platform`].
 //!
 //! | function | task | handler | NMI | enforced by |
 //! |---|---|---|---|---|
@@ -48,8 +49,9 @@
 //! | [`PreemptedWord::stopped`], [`PreemptedWord::resumes`] | in the hypervisor | | | contract |
 //! | [`Presence`], [`SharedTag`] | yes | yes | no | nothing: parts to build with; those of a space are not to be had from outside |
 //!
-//! Not a matter of contexts, and known to nobody but the caller: that entries are changed before their flush is asked for, that a
-//! request names all that was changed, and that the lock of the tables is held where a function says so.
+//! Not a matter of contexts, and known to nobody but the caller: that entries are changed before
+//! their flush is asked for, that a request names all that was changed, and that the lock of the
+//! tables is held where a function says so.
 //!
 //! # Traits on which the library relies
 //! | trait | implemented by | a wrong implementation is |
@@ -127,10 +129,11 @@ use core::marker::PhantomData;
 use crate::ids::CpuId;
 use crate::platform::{Pinned, Platform};
 
-/// Proof that the CPU named by a pin takes no maskable interrupt. It costs what a reference to the pin costs.
+/// Proof that the CPU named by a pin takes no maskable interrupt. It costs what a reference to the
+/// pin costs.
 ///
-/// A port makes it where interrupts are off for certain: in the guard that turns them off, and once in each entry stub.
-/// Nothing else can:
+/// A port makes it where interrupts are off for certain: in the guard that turns them off, and once
+/// in each entry stub. Nothing else can:
 ///
 /// ```compile_fail
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -158,8 +161,8 @@ impl<'a, P: Platform> IrqsOff<'a, P> {
     /// Interrupts are off.
     ///
     /// # Safety
-    /// The executing CPU takes no maskable interrupt until the value and its copies have been used last. (Turned on and
-    /// off again in between is on.)
+    /// The executing CPU takes no maskable interrupt until the value and its copies have been used
+    /// last. (Turned on and off again in between is on.)
     #[must_use]
     pub const unsafe fn assume(pin: &'a P::Pin) -> Self {
         Self { pin, here: PhantomData }

@@ -17,9 +17,9 @@
 //! | counters | 10 | this CPU | whoever asks |
 //!
 //! The shared line holds, in one word, *which space is loaded, is the CPU lazy, is it between two
-//! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which is
-//! one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged for
-//! the loaded space, and the generations of the slots.
+//! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which
+//! is one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged
+//! for the loaded space, and the generations of the slots.
 
 use core::fmt;
 
@@ -50,8 +50,8 @@ use crate::tags::versioned::Versioned;
 #[repr(C, align(128))]
 pub struct PerCpu<P: Platform> {
     pub(crate) private: Private<P>,
-    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line from afar
-    // must not bring the private one along.
+    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line
+    // from afar must not bring the private one along.
     pub(crate) rare: Rare,
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
@@ -78,8 +78,8 @@ pub(crate) struct Private<P: Platform> {
 pub(crate) struct Shared<P: Platform> {
     /// See [`Loaded`].
     pub loaded: AtomicU64,
-    /// The generation of the loaded space up to which this CPU makes no access through older entries;
-    /// [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
+    /// The generation of the loaded space up to which this CPU makes no access through older
+    /// entries; [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
     pub acked: AtomicU64,
     /// The generations of the tag slots.
     pub generations: P::Slots,
@@ -104,8 +104,8 @@ pub(crate) struct Rare {
     pub last_fault: LastFault,
 }
 
-/// The published state of a CPU in one word: 0 is "the kernel's own tables", otherwise a space's id,
-/// with two flags above it.
+/// The published state of a CPU in one word: 0 is "the kernel's own tables", otherwise a space's
+/// id, with two flags above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Loaded(pub u64);
 
@@ -143,7 +143,8 @@ pub enum OnlineError {
     Facts(crate::facts::FactsError),
     /// The policy can't serve this hardware.
     Policy(crate::policy::PolicyError),
-    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and this CPU.
+    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and
+    /// this CPU.
     NoTags,
     /// The tags of [`Platform::shared_tags`] are also slots', or wider than a tag.
     SharedTags,
@@ -277,8 +278,9 @@ impl<P: Platform> PerCpu<P> {
 
     /// Becomes lazy, or stops being so. `loaded` is what is loaded now.
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
-        // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
-        // when an initiator (Acquire load in `remote_view`) reads the flag and leaves it alone.
+        // ORDERING: Release, so that what this CPU did through the space before it became lazy is
+        // over when an initiator (Acquire load in `remote_view`) reads the flag and leaves it
+        // alone.
         let release = Ordering::Release;
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
@@ -291,8 +293,9 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn space(&self) -> Option<&AddressSpace<P>> {
         let space = self.private.space.load(Ordering::Relaxed);
         // SAFETY: non-null only while the space is loaded here (`switch::switch_to` to
-        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On its way out of a space
-        // the CPU asks before it leaves the set, and a handler does not ask then (`respond::is_switching`).
+        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On
+        // its way out of a space the CPU asks before it leaves the set, and a handler does not ask
+        // then (`respond::is_switching`).
         unsafe { space.as_ref() }
     }
 
@@ -303,8 +306,8 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn set_generation_of(&self, slot: Slot, generation: Generation) {
         self.shared.generations.as_ref()[slot.index()].store(generation.0, Ordering::Relaxed);
         if !P::policy().split_lazy_line {
-            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its line, and
-            // every initiator that reads the flag next fetches it.
+            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its
+            // line, and every initiator that reads the flag next fetches it.
             self.set_order(self.order());
         }
     }
@@ -322,12 +325,12 @@ impl<P: Platform> Default for PerCpu<P> {
     }
 }
 
-/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked to
-/// take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any space. Never in a
-/// handler ([`context`](crate::context)).
+/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked
+/// to take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any
+/// space. Never in a handler ([`context`](crate::context)).
 ///
-/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its TLB
-/// after.
+/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its
+/// TLB after.
 ///
 /// # Errors
 /// See [`OnlineError`]; nothing has changed then.
@@ -359,8 +362,8 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     }
     slots::forget_others(me.private.ids.as_ref(), None);
     P::system().set_online(cpu, true);
-    // ORDERING: join before the flush; partner: the fence of an initiator between its change and its
-    // read of the online set (`flush::flush_kernel`).
+    // ORDERING: join before the flush; partner: the fence of an initiator between its change and
+    // its read of the online set (`flush::flush_kernel`).
     fence(Ordering::SeqCst);
     P::Regime::load_kernel();
     sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
@@ -372,8 +375,9 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
 ///
 /// # Safety
 /// 1. As [`leave`](crate::leave).
-/// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a translation that may change, of
-///    the kernel's ranges or any other: no flush reaches this CPU, and each returns without it.
+/// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a
+///    translation that may change, of the kernel's ranges or any other: no flush reaches this CPU,
+///    and each returns without it.
 pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
     // SAFETY: this function's contract.
     unsafe { switch::leave::<P>(pin) };
@@ -409,9 +413,11 @@ impl<P: Platform> PerCpu<P> {
         self.shared.acked.load(Ordering::Relaxed) == Shared::<P>::EVERY
     }
 
-    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is concerned.
+    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is
+    /// concerned.
     pub(crate) fn uses(&self, id: u64) -> Uses {
-        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published this state
+        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published
+        // this state
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return Uses::Unknown;
@@ -419,7 +425,8 @@ impl<P: Platform> PerCpu<P> {
         if loaded.id() != id {
             return Uses::Nothing;
         }
-        // After the space: if it is of another stay, the CPU has left, and sees the tag when it comes back.
+        // After the space: if it is of another stay, the CPU has left, and sees the tag when it
+        // comes back.
         match self.shared.acked.load(Ordering::Acquire) {
             Shared::<P>::EVERY => Uses::Shared,
             _ => Uses::Slot,
@@ -429,7 +436,8 @@ impl<P: Platform> PerCpu<P> {
     /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
-        // ORDERING: Acquire, with the Release of whoever published this state: what came before is over
+        // ORDERING: Acquire, with the Release of whoever published this state: what came before is
+        // over
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return View::Switching;

@@ -1,9 +1,9 @@
 //! Sets of CPUs, up to 4096 and beyond, iterated by cluster.
 //!
-//! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`] is
-//! shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a kernel
-//! for 64 CPUs pays one word and one for 4096 pays 64. The traits [`Bits`] and [`Mask`] let the rest of
-//! the crate be written once for every width.
+//! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`]
+//! is shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a
+//! kernel for 64 CPUs pays one word and one for 4096 pays 64. The traits [`Bits`] and [`Mask`] let
+//! the rest of the crate be written once for every width.
 //!
 //! # Invariants
 //! I1: a CPU inserts and removes only *itself* in a space's set (see `space.rs` for why a remote
@@ -20,7 +20,8 @@ pub const WORD: usize = 64;
 
 /// A fixed-width set of CPUs, as a value.
 ///
-/// Calls wait for the CPUs of a set before what they read goes away, so nobody but this crate says what a set is:
+/// Calls wait for the CPUs of a set before what they read goes away, so nobody but this crate says
+/// what a set is:
 ///
 /// ```compile_fail
 /// # use shootdown::cpu_set::Bits;
@@ -48,8 +49,9 @@ pub trait Bits: Sealed + Copy + Send + Sync + 'static {
         Self::EMPTY.words().len() * WORD
     }
 
-    /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and ignored
-    /// otherwise, as such a CPU can't have come online ([`crate::cpu::OnlineError::TooMany`]).
+    /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and
+    /// ignored otherwise, as such a CPU can't have come online
+    /// ([`crate::cpu::OnlineError::TooMany`]).
     fn insert(&mut self, cpu: CpuId) {
         debug_assert!(cpu.index() < Self::capacity(), "{cpu} is beyond this set's width");
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
@@ -177,8 +179,8 @@ pub trait Mask: Sealed + Send + Sync + 'static {
     /// The words, lowest CPUs first.
     fn words(&self) -> &[AtomicU64];
 
-    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine reading the
-    /// words of CPUs that never were in the set.
+    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine
+    /// reading the words of CPUs that never were in the set.
     fn summary(&self) -> &AtomicU64;
 
     /// Adds a CPU if it is not there yet; says whether it had to.
@@ -211,7 +213,8 @@ pub trait Mask: Sealed + Send + Sync + 'static {
         if word.load(Ordering::Relaxed) & bit == 0 {
             return false;
         }
-        // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire below, C4)
+        // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire
+        // below, C4)
         word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 

@@ -16,12 +16,12 @@ use crate::sync::{Ordering, fence};
 use crate::tags::current::{self, tags_on};
 use crate::tags::slots;
 
-/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
-/// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
-/// that are not loaded.
+/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of
+/// the kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached
+/// under tags that are not loaded.
 ///
-/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded: what was
-/// unlinked is still in walk caches, and its leaves may map the range.
+/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded:
+/// what was unlinked is still in walk caches, and its leaves may map the range.
 ///
 /// Never in a non-maskable handler ([`context`](crate::context)).
 ///
@@ -47,8 +47,8 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
 /// ([`context`](crate::context)).
 ///
 /// # Errors
-/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map, until
-/// a later call has succeeded.
+/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map,
+/// until a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
     everywhere::<P>(pin, Invalidate::Everything, false)
@@ -98,7 +98,8 @@ fn reach_all<P: Platform>(
     targets.insert(pin.cpu());
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
-        // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
+        // We are a handler that interrupted a switch: only the switch knows which tag is loaded
+        // next.
         let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
         P::Regime::invalidate(what, Reach::Local);
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
@@ -109,7 +110,8 @@ fn reach_all<P: Platform>(
             current.into_iter().for_each(|slot| me.owe_user_half(slot));
             slots::forget_others(me.private.ids.as_ref(), current);
             if current.is_some() && tags_on::<P>() {
-                // The kernel's own tables have no slot; what is cached of them may stay when they are loaded.
+                // The kernel's own tables have no slot; what is cached of them may stay when they
+                // are loaded.
                 P::Regime::invalidate(Invalidate::Tag(Tag::KERNEL), Reach::Local);
             }
         }

@@ -1,23 +1,25 @@
 //! Tags that mean one space on every CPU, beside tags that don't (AMD: INVLPGB needs them).
 //!
 //! # The problem
-//! On x86 a tag means whatever its CPU last used it for ([`super::slots`]). An instruction that invalidates
-//! everywhere can't say "the tag that each of you uses for this space". So a space that runs on many CPUs gets a
-//! tag of its own, the same everywhere, out of numbers that no slot uses. It keeps it until it ends. What remains
-//! cached under the tag then must not be found by the next space that gets it.
+//! On x86 a tag means whatever its CPU last used it for ([`super::slots`]). An instruction that
+//! invalidates everywhere can't say "the tag that each of you uses for this space". So a space that
+//! runs on many CPUs gets a tag of its own, the same everywhere, out of numbers that no slot uses.
+//! It keeps it until it ends. What remains cached under the tag then must not be found by the next
+//! space that gets it.
 //!
 //! # The protocol
-//! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays taken. When no
-//! free number is left, the released ones are noted, the caller makes every CPU forget everything that is not
-//! global, and the noted ones, only those, are free again. So that invalidation is paid once for many spaces, and
-//! a free number never has entries anywhere.
+//! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays
+//! taken. When no free number is left, the released ones are noted, the caller makes every CPU
+//! forget everything that is not global, and the noted ones, only those, are free again. So that
+//! invalidation is paid once for many spaces, and a free number never has entries anywhere.
 //!
-//! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the last; where spaces
-//! that live long hold the tail of the numbers, it takes that for a tag, and gives it to two spaces.)
+//! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the
+//! last; where spaces that live long hold the tail of the numbers, it takes that for a tag, and
+//! gives it to two spaces.)
 //!
 //! # Invariants
-//! I1: no number has two owners. I2: a number that is given out has no entries on any CPU. I3: every number
-//! below the hand is taken; so nothing is free when nothing is found from the hand on.
+//! I1: no number has two owners. I2: a number that is given out has no entries on any CPU. I3:
+//! every number below the hand is taken; so nothing is free when nothing is found from the hand on.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -27,9 +29,10 @@
 //! | B3 release | Release | B4 | what was done under the tag is over before it gets another owner |
 //! | B4 noting the released numbers | Acquire | B3 | |
 //!
-//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for hardware only.
-//! The CPU that invalidates must be the one that waits for completion, so the caller stays on its CPU meanwhile
-//! (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done anywhere.
+//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for
+//! hardware only. The CPU that invalidates must be the one that waits for completion, so the caller
+//! stays on its CPU meanwhile (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done
+//! anywhere.
 
 use core::fmt;
 
@@ -134,9 +137,10 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
 
     /// Gives out a tag that has no entries on any CPU; `None` when every one has an owner.
     ///
-    /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is left: when it
-    /// returns, every CPU has forgotten everything that is not global and was cached before the call. Stay on one
-    /// CPU, and don't call it from handlers, which could wait for the lock of what they interrupt.
+    /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is
+    /// left: when it returns, every CPU has forgotten everything that is not global and was cached
+    /// before the call. Stay on one CPU, and don't call it from handlers, which could wait for the
+    /// lock of what they interrupt.
     ///
     /// # Safety
     /// `reset` does that: the released tags are given out again.
@@ -338,8 +342,8 @@ mod tests {
         assert!(all.fit(Tag(6), 12) && !all.fit(Tag(7), 12) && !all.fit(Tag(6), 11));
     }
 
-    /// Owners that live long hold the tail of the numbers, others come and go: the state in which "none found"
-    /// must not be taken for a number.
+    /// Owners that live long hold the tail of the numbers, others come and go: the state in which
+    /// "none found" must not be taken for a number.
     #[test]
     fn no_tag_has_two_owners_when_the_tail_is_held() {
         for count in [3, 5, 63, 64, 65] {

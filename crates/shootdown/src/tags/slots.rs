@@ -1,14 +1,15 @@
 //! Per-CPU tag slots: recently used spaces keep their entries over a context switch.
 //!
-//! A tag names a *recently used space on this CPU*, not a process. A CPU has a handful of slots; each
-//! remembers a space and the generation its entries are current to. Switching to a remembered space
-//! keeps its entries when its generation is current; otherwise exactly that tag is flushed.
-//! (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB entries using PCID",
-//! Andy Lutomirski, 2017.)
+//! A tag names a *recently used space on this CPU*, not a process. A CPU has a handful of slots;
+//! each remembers a space and the generation its entries are current to. Switching to a remembered
+//! space keeps its entries when its generation is current; otherwise exactly that tag is flushed.
+//! (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB entries using
+//! PCID", Andy Lutomirski, 2017.)
 //!
 //! # Invariants
-//! I1: a space is in at most one slot of a CPU. I2: a slot at generation *g* never holds entries older
-//! than *g* (the master invariant). I3: a slot that changes hands is flushed when its tag is loaded.
+//! I1: a space is in at most one slot of a CPU. I2: a slot at generation *g* never holds entries
+//! older than *g* (the master invariant). I3: a slot that changes hands is flushed when its tag is
+//! loaded.
 //!
 //! Everything here belongs to one CPU and is written by it alone, with interrupts off.
 
@@ -20,8 +21,8 @@ use crate::sync::{AtomicU64, Ordering};
 /// The most slots a CPU can have: the recency order is kept in eight nibbles.
 pub const MAX_SLOTS: usize = 8;
 
-/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice. What a slot remembers decides
-/// which entries are kept, so nobody else implements it:
+/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice. What a slot
+/// remembers decides which entries are kept, so nobody else implements it:
 ///
 /// ```compile_fail
 /// # use shootdown::sync::AtomicU64;
@@ -114,9 +115,9 @@ impl Remembered {
 /// Recency order, current slot, round-robin hand, the private lazy flag, and a count of kept
 /// switches, in one word that a switch rewrites anyway.
 ///
-/// Bits 0..32: slots by recency, most recent in the lowest nibble. Bits 32..36: the round-robin hand.
-/// Bit 36: lazy (only where the policy keeps that flag on the private line). Bits 40..64: kept switches
-/// since the count was last moved to the statistics.
+/// Bits 0..32: slots by recency, most recent in the lowest nibble. Bits 32..36: the round-robin
+/// hand. Bit 36: lazy (only where the policy keeps that flag on the private line). Bits 40..64:
+/// kept switches since the count was last moved to the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Order(pub u64);
 

@@ -1,9 +1,10 @@
 //! What the library asks of a machine-wide allocator of tags.
 //!
-//! A port whose tags mean the same on every CPU ([`TagScope::System`](crate::facts::TagScope::System))
-//! has one [`Generations`] for its spaces and returns it from [`Platform::tags`](crate::Platform::tags).
-//! How many words and CPUs it has room for is the port's choice, made here a type that the rest of the
-//! library need not know. Other ports name [`NoTags`].
+//! A port whose tags mean the same on every CPU
+//! ([`TagScope::System`](crate::facts::TagScope::System)) has one [`Generations`] for its spaces
+//! and returns it from [`Platform::tags`](crate::Platform::tags). How many words and CPUs it has
+//! room for is the port's choice, made here a type that the rest of the library need not know.
+//! Other ports name [`NoTags`].
 
 use core::convert::Infallible;
 
@@ -11,8 +12,8 @@ use crate::context::sealed::Sealed;
 use crate::ids::{CpuId, Tag};
 use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsError};
 
-/// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`]. Two spaces that get one tag
-/// use each other's entries, so nobody but this crate implements it:
+/// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`]. Two
+/// spaces that get one tag use each other's entries, so nobody but this crate implements it:
 ///
 /// ```compile_fail
 /// # use shootdown::tags::generations::{Activated, CpuTags, SpaceTag, TagsError};

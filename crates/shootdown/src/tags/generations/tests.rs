@@ -85,7 +85,8 @@ fn an_inactive_guest_holds_no_tag() {
     deactivate(&cpus[1]);
     let reused = spaces[1..].iter().any(|s| activate(&g, 0, s, &cpus).tag == held);
     assert!(reused);
-    // It is not trusted when it comes back: its space gets another number if need be, and it flushes.
+    // It is not trusted when it comes back: its space gets another number if need be, and it
+    // flushes.
     let back = activate(&g, 1, &spaces[0], &cpus);
     assert!(back.flush);
     assert_ne!(Some(back.tag), g.tag_of(&spaces[5]));
@@ -128,8 +129,8 @@ fn impossible_sizes_are_refused() {
     assert_eq!(refused(2, 3), TagsError::TooFew { tags: 3, cpus: 3 });
 }
 
-/// Everything a wrong allocator could do to a TLB, at random, at tiny widths: on each CPU every tag has
-/// entries of one space only, and a space that is active anywhere has one tag.
+/// Everything a wrong allocator could do to a TLB, at random, at tiny widths: on each CPU every tag
+/// has entries of one space only, and a space that is active anywhere has one tag.
 #[test]
 fn no_tag_ever_serves_two_spaces() {
     const CPUS: u32 = 3;
