@@ -22,7 +22,7 @@ fn lazy(stage: &Stage) -> Outcome {
     stage.premise("a page that was mapped can't be read", || {
         probe::read(page.at) == Ok(page.stamp)
     })?;
-    stage.there(|| port::turn_lazy());
+    stage.there(port::turn_lazy);
     stage.unmap(&[page])?;
     stage.there(|| stage.enter());
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
@@ -34,7 +34,7 @@ fn away(stage: &Stage) -> Outcome {
     stage.premise("a page that was mapped can't be read", || {
         probe::read(page.at) == Ok(page.stamp)
     })?;
-    stage.there(|| port::leave());
+    stage.there(port::leave);
     stage.unmap(&[page])?;
     stage.there(|| stage.enter());
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
