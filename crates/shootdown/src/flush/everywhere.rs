@@ -90,6 +90,8 @@ fn reach_all<P: Platform>(
     }
     targets.remove(pin.cpu());
     let me = PerCpu::<P>::here(pin);
+    // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
+    let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
     if change.is_some() {
         let quiet = P::system().leave_quiet_alone(&mut targets);
         me.stats.avoided_quiet.add(u64::from(quiet));
@@ -98,9 +100,6 @@ fn reach_all<P: Platform>(
     targets.insert(pin.cpu());
     call::call_on::<P, _>(pin, &targets, &|cpu| {
         let Some(me) = P::slot(cpu) else { return };
-        // We are a handler that interrupted a switch: only the switch knows which tag is loaded
-        // next.
-        let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
         P::Regime::invalidate(what, Reach::Local);
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
