@@ -8,9 +8,12 @@ mod mock;
 use mock::*;
 use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::later::{Later, LazyUnmap, Was};
+use shootdown::paravirt::PreemptedWord;
+use shootdown::tags::broadcast::BroadcastTags;
+use shootdown::tags::generations::CpuTag;
 use shootdown::{
-    AddressSpace, Facts, FlushError, Platform, Policy, Request, Stride, Switched, VaRange,
-    flush_kernel,
+    AddressSpace, Facts, FlushError, IrqsOff, OnlineError, PinTagError, Platform, Policy, Request,
+    Served, Stride, Switched, Tag, UserEntry, VaRange, flush_kernel,
 };
 
 type Space = &'static AddressSpace<Mock>;
@@ -103,4 +106,59 @@ fn a_flush_of_a_kernel_range_inside_a_switch_reaches_the_tag_that_is_loaded_next
     }));
     switch(0, next);
     assert_eq!(access_kernel(9), None);
+}
+
+/// Is a function one that may be called without `unsafe`? Only such a one is an `Fn`. Of the two methods
+/// `is_safe`, the one that borrows less is taken where it applies.
+macro_rules! is_safe {
+    ($function:expr, $($argument:ty),+ => $result:ty) => {{
+        struct Function<F>(F);
+        #[allow(dead_code)] // of the two, one is used
+        trait Safe {
+            fn is_safe(&self) -> bool {
+                true
+            }
+        }
+        #[allow(dead_code)]
+        trait Unsafe {
+            fn is_safe(&self) -> bool {
+                false
+            }
+        }
+        #[allow(clippy::unused_unit)] // some return nothing
+        impl<F: Fn($($argument),+) -> $result> Safe for Function<F> {}
+        impl<F> Unsafe for &Function<F> {}
+        (&Function($function)).is_safe()
+    }};
+}
+
+#[test]
+fn what_a_later_flush_relies_on_is_not_said_by_safe_functions() {
+    type Tags = BroadcastTags<64>;
+    assert!(is_safe!(shootdown::poll::<Mock>, &Pin => Served), "the macro tells");
+    assert!(!is_safe!(shootdown::leave::<Mock>, &Pin => ()));
+    assert!(!is_safe!(shootdown::enter_lazy::<Mock>, &Pin => ()));
+    assert!(!is_safe!(shootdown::offline::<Mock>, &Pin => ()));
+    assert!(!is_safe!(shootdown::return_to_user::<Mock>, &Pin => UserEntry));
+    assert!(!is_safe!(shootdown::quiet::to_user::<Mock>, &Pin => ()));
+    assert!(
+        !is_safe!(AddressSpace::<Mock>::unpin_tag, &AddressSpace<Mock>, &Pin => Result<(), PinTagError>)
+    );
+    assert!(!is_safe!(PreemptedWord::stopped, &PreemptedWord => ()));
+    assert!(!is_safe!(PreemptedWord::resumes, &PreemptedWord => bool));
+    assert!(!is_safe!(CpuTag::loaded, &CpuTag => ()));
+    assert!(!is_safe!(CpuTag::deactivate, &CpuTag => ()));
+    assert!(!is_safe!(Tags::release, &Tags, Tag => ()));
+}
+
+#[test]
+fn where_interrupts_must_be_off_a_pin_does_not_do() {
+    assert!(!is_safe!(shootdown::on_kick::<Mock>, &Pin => Served));
+    assert!(is_safe!(shootdown::on_kick::<Mock>, IrqsOff<'static, Mock> => Served));
+    assert!(!is_safe!(shootdown::online::<Mock>, &Pin => Result<(), OnlineError>));
+    assert!(is_safe!(shootdown::online::<Mock>, IrqsOff<'static, Mock> => Result<(), OnlineError>));
+    assert!(!is_safe!(shootdown::accessed::tick::<Mock>, &Pin => ()));
+    assert!(is_safe!(shootdown::accessed::tick::<Mock>, IrqsOff<'static, Mock> => ()));
+    assert!(!is_safe!(shootdown::quiet::from_user::<Mock>, &Pin => bool));
+    assert!(is_safe!(shootdown::quiet::from_user::<Mock>, IrqsOff<'static, Mock> => bool));
 }
