@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use shootdown_dma::domain::{Config, DmaAddr, Domain, Mapping, Policy};
-use shootdown_dma::invalidate::{Command, Attachment, Unit};
+use shootdown_dma::invalidate::{Attachment, Command, Unit};
 use shootdown_dma::iova::magazine::{self, Magazines};
 use shootdown_dma::iova::space::{HYPERTRANSPORT, INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
@@ -198,7 +198,12 @@ impl<I: Iommu> Stage<I> {
     }
 
     /// The same; does it have a cache of its own?
-    pub fn join_with(&self, domain: &Dom<I>, id: DomainId, caches: bool) -> Result<Attachment, Broken> {
+    pub fn join_with(
+        &self,
+        domain: &Dom<I>,
+        id: DomainId,
+        caches: bool,
+    ) -> Result<Attachment, Broken> {
         let attachment = domain.attach(0, self.device(), caches)?;
         self.iommu.admit(self.device(), domain.root(), id);
         domain.announce(&attachment)?;
