@@ -97,7 +97,7 @@ pub fn kmain(info: &BootInfo) -> ! {
 
 /// This CPU takes part in the library's protocols from now on.
 fn come_online() -> bool {
-    match port::quietly(shootdown::online::<port::Kernel>) {
+    match port::quietly(shootdown::online) {
         Ok(()) => true,
         Err(error) => {
             say!("{}: {error}", arch::cpu());

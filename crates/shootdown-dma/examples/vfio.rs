@@ -91,7 +91,7 @@ fn receive<B: Backend>(backend: B, policy: Policy, pages: &Pages) -> Result<(), 
 fn under_each<B: Backend + Clone>(backend: B) -> Result<(), Box<dyn Error>> {
     let pages = Pages::new();
     println!("{BUFFERS} buffers of a page, {RING} in flight:");
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         receive(backend.clone(), policy, &pages)?;
     }
     Ok(())

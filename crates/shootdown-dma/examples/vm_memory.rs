@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shootdown_dma::domain::{Config, Domain};
 use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
-use shootdown_dma::iova::Given;
+use shootdown_dma::iova::Unmanaged;
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
 use shootdown_dma::vmm::{Bounds, Cache, Mappings, Translator};
@@ -34,7 +34,7 @@ struct Pages;
 
 // SAFETY: the guest's memory is given to nobody else while the guest lives.
 unsafe impl<U: Unit> Host for Vmm<U> {
-    type Addresses = Given; // the guest chooses them
+    type Addresses = Unmanaged; // the guest chooses them
     type Format = VtdSecondLevel;
     type Tables = Pages;
     type Unit = U;
@@ -128,10 +128,10 @@ where
 {
     let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
     // So that the host is asked whose memory it is; and the guest's mappings take 16 MiB of tables at most.
-    let config = Config::new(2).policy(Policy::Held).tables(4096);
+    let config = Config::new(2).policy(Policy::Deferred).tables(4096);
     let host = Vmm(std::marker::PhantomData);
-    let domain = Domain::new(host, config, Given, format, Pages, [(unit, DomainId(1))])?;
-    let _seat = domain.attach(0, DeviceId(0x0008), false)?; // the disk
+    let domain = Domain::new(host, config, Unmanaged, format, Pages, [(unit, DomainId(1))])?;
+    let _attachment = domain.attach(0, DeviceId(0x0008), false)?; // the disk
     let domain = Arc::new(domain);
     let mut iommu = Mappings::new(Arc::clone(&domain), Bounds::bits(39));
     let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), MEMORY as usize)])?;
@@ -159,8 +159,8 @@ fn nonsense() -> Result<(), Box<dyn Error>> {
     let cache = Arc::new(Cache::default());
     let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
     let host = Vmm(std::marker::PhantomData);
-    let config = Config::new(2).policy(Policy::Held);
-    let domain = Domain::new(host, config, Given, format, Pages, [(cache, DomainId(1))])?;
+    let config = Config::new(2).policy(Policy::Deferred);
+    let domain = Domain::new(host, config, Unmanaged, format, Pages, [(cache, DomainId(1))])?;
     let mut iommu = Mappings::new(Arc::new(domain), Bounds::bits(39));
     let requests = [
         ("MAP of four pages", map_request(0x10_0000, 0x10_3fff, 0x8000, 3)),

@@ -15,7 +15,7 @@
 //! For devices that are not trusted, [`bounce`] puts pages of its own where a buffer shares a page with something else.
 //!
 //! # The promise
-//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still owed to it.
+//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still deferred to it.
 //! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the invalidation that
 //!    covers them is complete.
 //! 3. **No lock is held across an invalidation wait.**

@@ -3,7 +3,7 @@
 //! # The problem
 //! A compare-and-swap costs as much as all else that mapping a page takes ([`local`](crate::local)), and nearly always nobody else is there:
 //! what is a CPU's own is entered by that CPU. Whoever comes from elsewhere (a CPU goes offline, a timer collects what an idle
-//! one owes) is rare, and can pay for both sides.
+//! one has deferred) is rare, and can pay for both sides.
 //!
 //! # The promise
 //! [`Pinned::new`] is `unsafe`: it believes two things that only the host can know.

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use shootdown_dma::invalidate::model::{Model, Powers, TABLE};
-use shootdown_dma::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Token, Unit};
+use shootdown_dma::invalidate::{Command, Engine, Promotion, QueueError, Ticket, Token, Unit};
 use shootdown_dma::{DeviceId, DomainId, IovaRange};
 
 const DOMAIN: DomainId = DomainId(7);
@@ -71,18 +71,18 @@ struct World<'a> {
     engine: Engine<&'a Model>,
     frames: u64,
     /// What was unmapped: a token, and the frames that may be reused with it.
-    owed: Vec<(Token, Vec<u64>)>,
+    queue: Vec<(Token, Vec<u64>)>,
     mapped: std::collections::BTreeMap<u64, u64>,
 }
 
 impl<'a> World<'a> {
     fn new(units: [&'a Model; 2]) -> Self {
-        let engine = Engine::new(2, units.map(|u| (u, DOMAIN)), Ladder::DEFAULT).unwrap();
+        let engine = Engine::new(2, units.map(|u| (u, DOMAIN)), Promotion::DEFAULT).unwrap();
         for (n, unit) in units.iter().enumerate() {
             let _ = engine.attach(n, DEVICE, n == 0).unwrap();
             unit.attach(DEVICE, DOMAIN, n == 0);
         }
-        Self { units, engine, frames: 0, owed: Vec::new(), mapped: Default::default() }
+        Self { units, engine, frames: 0, queue: Vec::new(), mapped: Default::default() }
     }
 
     fn clear(&mut self, pages: impl Iterator<Item = u64>) -> Vec<u64> {
@@ -113,33 +113,33 @@ impl<'a> World<'a> {
                 } else {
                     self.engine.note(cpu, range, true)
                 };
-                self.owed.push((token, frames));
+                self.queue.push((token, frames));
             }
             Op::Unlink { page, cpu } => {
                 let first = page / TABLE * TABLE;
                 let frames = self.clear(first..first + TABLE);
                 self.units.iter().for_each(|u| u.unlink(DOMAIN, page));
                 let range = range(first.max(1), TABLE - u64::from(first == 0));
-                self.owed.push((self.engine.note(cpu, range, false), frames));
+                self.queue.push((self.engine.note(cpu, range, false), frames));
             }
             Op::Everything(cpu) => {
                 let frames = self.clear(0..PAGES + 8);
                 for unit in self.units {
                     (0..PAGES + 8).for_each(|page| unit.unmap(DOMAIN, page));
                 }
-                self.owed.push((self.engine.note_everything(cpu), frames));
+                self.queue.push((self.engine.note_everything(cpu), frames));
             }
             Op::Flush(cpu) => self.engine.flush(cpu),
             Op::FlushAll => {
-                // Everything that is owed is owed with this token, too.
+                // Everything that is deferred is deferred with this token, too.
                 let token = self.engine.flush_all();
-                let frames = self.owed.iter().flat_map(|o| o.1.clone()).collect();
-                self.owed.push((token, frames));
+                let frames = self.queue.iter().flat_map(|o| o.1.clone()).collect();
+                self.queue.push((token, frames));
             }
             Op::Poll => self.engine.poll().unwrap(),
             Op::Steps(n) => (0..n).for_each(|_| self.units.iter().for_each(|u| u.step())),
-            Op::Wait(n) if n < self.owed.len() => {
-                wait(&self.engine, self.owed[n].0, &self.units).unwrap();
+            Op::Wait(n) if n < self.queue.len() => {
+                wait(&self.engine, self.queue[n].0, &self.units).unwrap();
             }
             Op::Wait(_) => {}
         }
@@ -148,7 +148,7 @@ impl<'a> World<'a> {
     /// I1: frames that may be reused are reached by nobody.
     fn check(&self) -> Result<(), String> {
         let stale = self.units.map(|unit| unit.stale(DOMAIN, 0..PAGES + 8)).concat();
-        for (token, frames) in &self.owed {
+        for (token, frames) in &self.queue {
             let reached = stale.iter().find(|(_, frame)| frames.contains(frame));
             // The oracle looked first: what it saw was reached before the engine says that it is not.
             if let Some(at) = reached.filter(|_| self.engine.is_complete(*token)) {
@@ -174,13 +174,13 @@ proptest! {
         // All of it completes, by polling alone once it was asked for.
         (0..2).for_each(|cpu| world.engine.flush(cpu));
         for _ in 0..20_000 {
-            if world.owed.iter().all(|(token, _)| world.engine.is_complete(*token)) {
+            if world.queue.iter().all(|(token, _)| world.engine.is_complete(*token)) {
                 break;
             }
             world.run(&Op::Steps(1));
             world.run(&Op::Poll);
         }
-        for (token, _) in &world.owed {
+        for (token, _) in &world.queue {
             prop_assert!(world.engine.is_complete(*token), "{token:?} does not complete");
         }
         prop_assert_eq!(world.check(), Ok(()));
@@ -190,8 +190,8 @@ proptest! {
 #[test]
 fn a_batch_grows_while_a_unit_is_full() {
     let unit = Model::with_powers(1, Powers::ALL.with_room(18));
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let tokens: Vec<Token> =
         (0..200).map(|n| engine.invalidate(0, range(1 + 3 * n, 1), true)).collect();
     assert!(unit.queued() <= 18);
@@ -204,13 +204,14 @@ fn a_batch_grows_while_a_unit_is_full() {
 #[test]
 fn a_unit_with_no_device_behind_it_is_not_told() {
     let [near, far] = [Model::new(1), Model::new(2)];
-    let engine = Engine::new(1, [(&near, DOMAIN), (&far, DomainId(9))], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine =
+        Engine::new(1, [(&near, DOMAIN), (&far, DomainId(9))], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, true).unwrap();
     let token = engine.invalidate(0, range(5, 1), true);
     assert_eq!((near.queued(), far.queued()), (2, 0));
     wait(&engine, token, &[&near, &far]).unwrap();
     // A device that comes is told from then on, under the id of that unit.
-    let _seat = engine.attach(1, DEVICE, false).unwrap();
+    let _attachment = engine.attach(1, DEVICE, false).unwrap();
     let token = engine.invalidate(0, range(5, 1), true);
     assert_eq!(far.queued(), 1);
     wait(&engine, token, &[&near, &far]).unwrap();
@@ -219,9 +220,9 @@ fn a_unit_with_no_device_behind_it_is_not_told() {
 #[test]
 fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
-    let other = Engine::new(1, [(&unit, DomainId(8))], Ladder::DEFAULT).unwrap();
-    let seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Promotion::DEFAULT).unwrap();
+    let other = Engine::new(1, [(&unit, DomainId(8))], Promotion::DEFAULT).unwrap();
+    let attachment = engine.attach(0, DEVICE, true).unwrap();
     let _other = other.attach(0, DeviceId(4), true).unwrap();
     unit.attach(DEVICE, DOMAIN, true);
     unit.map(DOMAIN, 5, 50);
@@ -241,10 +242,10 @@ fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
         unit.step();
         true
     };
-    let (error, seat) = engine.detach(seat, step).unwrap_err();
+    let (error, attachment) = engine.detach(attachment, step).unwrap_err();
     assert_eq!(error, QueueError::DeviceTimeout);
     unit.reset(DEVICE);
-    engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
+    engine.evict(attachment, step).map_err(|(error, _)| error).unwrap();
     (0..1000).for_each(|_| unit.step());
     assert!(engine.is_complete(token));
 }
@@ -252,8 +253,8 @@ fn a_silent_device_holds_its_domain_back_until_it_is_evicted() {
 #[test]
 fn who_gives_up_can_ask_again() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN)], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let token = engine.note(0, range(5, 1), true);
     assert_eq!(engine.wait(token, &mut || false), Err(QueueError::GaveUp));
     assert!(engine.is_submitted(token) && !engine.is_complete(token));
@@ -297,10 +298,10 @@ fn interrupted(cpus: usize, cpu: usize) {
         cpu,
     }));
     let interrupting: &_ = interrupting;
-    let engine = Engine::new(cpus, [(interrupting, DOMAIN)], Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(cpus, [(interrupting, DOMAIN)], Promotion::DEFAULT).unwrap();
     let engine: &_ = Box::leak(Box::new(engine));
     let _ = interrupting.engine.set(engine);
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let token = engine.invalidate(cpu, range(5, 1), true);
     let noted = interrupting.noted.lock().unwrap().clone();
     assert_eq!(noted.len(), 3);
@@ -331,8 +332,8 @@ fn any_number_of_a_cpu_will_do() {
 fn threads_share_lanes() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let unit = Model::with_powers(7, Powers::ALL.with_room(20));
-    let engine = Engine::new(2, [(&unit, DOMAIN)], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(2, [(&unit, DOMAIN)], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN, true);
     let stop = AtomicBool::new(false);
     std::thread::scope(|threads| {

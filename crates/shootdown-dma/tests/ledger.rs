@@ -14,7 +14,7 @@
 //! - **L2** memory is released while the unit has an entry that leads to it;
 //! - **L3** a page of tables is freed while a walk may be remembered that goes through it: a command for leaves alone forgets none;
 //! - **L4** a strict unmapping returns while the unit has an entry for the address;
-//! - **L5** something is owed still after timers have ticked for long enough.
+//! - **L5** something is deferred still after timers have ticked for long enough.
 //!
 //! The CPU changes whenever the domain asks for its number, as where tasks are preempted at any instruction; from one call to the next
 //! where the host promises that they are not.
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use shootdown_dma::domain::{Config, Domain, Host, Limits, Mapping, Segment};
-use shootdown_dma::invalidate::{Command, Ladder, QueueError, Ticket, Unit};
+use shootdown_dma::invalidate::{Command, Promotion, QueueError, Ticket, Unit};
 use shootdown_dma::iova::space::{INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
 use shootdown_dma::iova::{AllocError, Allocate, FreeError, Want};
@@ -301,7 +301,7 @@ enum Op {
     UnmapStrict(usize),
     /// Some time passes.
     Poll,
-    /// So much time that what is owed is to be told.
+    /// So much time that what is deferred is to be told.
     Timer,
     /// The unit does some of what it was told.
     Complete(usize),
@@ -339,7 +339,7 @@ struct Kind {
 }
 
 fn kinds() -> impl Strategy<Value = Kind> {
-    let policies = prop_oneof![Just(Policy::Strict), Just(Policy::Held), Just(Policy::Lazy)];
+    let policies = prop_oneof![Just(Policy::Strict), Just(Policy::Deferred), Just(Policy::Lazy)];
     let limits = prop_oneof![
         Just(Limits::DEFAULT),
         (2..40usize, 1..8usize, 8..64u64).prop_map(|(entries, flush_at, held_pages)| Limits {
@@ -364,15 +364,15 @@ fn domain(kind: &Kind) -> Domain<Kernel> {
         config = config.pinned(unsafe { Pinned::new(barrier) });
     }
     if kind.promotes {
-        let mut ladder = Ladder::DEFAULT.with_command_ns(200).with_live(0);
-        (ladder.domain_ns, ladder.refill_ns) = (300, 1000);
-        config = config.ladder(ladder);
+        let mut promotion = Promotion::DEFAULT.with_command_ns(200).with_live(0);
+        (promotion.domain_ns, promotion.refill_ns) = (300, 1000);
+        config = config.promotion(promotion);
     }
     let space = Space::below(1 << 20).without(&[INTERRUPTS]);
     let tree = Addresses(Tree::new(&space).expect("memory"));
     let domain = Domain::new(Kernel, config, tree, format(), Tables, [(Ledger, ID)]);
     let domain = domain.expect("memory");
-    let _seat = domain.attach(0, DeviceId(1), false).expect("room");
+    let _attachment = domain.attach(0, DeviceId(1), false).expect("room");
     book(|book| book.root = domain.root().0);
     domain
 }
@@ -432,12 +432,12 @@ fn play(kind: &Kind, ops: &[Op]) {
         domain.poll(clock).expect("the unit answers");
         book(|book| book.complete(usize::MAX));
     }
-    assert_eq!(domain.owes(), (0, 0), "L5: what is owed after timers have ticked");
+    assert_eq!(domain.deferred(), (0, 0), "L5: what is queue after timers have ticked");
     for mapping in mapped.into_iter().flatten() {
         domain.unmap(mapping).expect("it is mapped");
     }
     domain.flush().expect("the unit answers");
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     // The device leaves: from now on nobody walks.
     book(|book| book.root = 0);
     // SAFETY: there is no device.
@@ -454,7 +454,7 @@ proptest! {
 }
 
 fn held(limits: Limits) -> Kind {
-    let (policy, pinned, promotes) = (Policy::Held, false, false);
+    let (policy, pinned, promotes) = (Policy::Deferred, false, false);
     Kind { policy, pinned, promotes, limits, seed: 1 }
 }
 
@@ -477,7 +477,7 @@ fn pieces_that_are_unmapped_on_several_cpus_go_back_together() {
 #[test]
 fn a_table_that_goes_beside_one_that_stays_is_told() {
     for pages in [512, 513, 700, 1024, 1030] {
-        for policy in [Policy::Strict, Policy::Held] {
+        for policy in [Policy::Strict, Policy::Deferred] {
             let kind = Kind { policy, ..held(Limits::DEFAULT) };
             let ops = [Op::Map(0, pages, false), Op::Map(1, 3, false), Op::Unmap(0)];
             play(&kind, &ops);
@@ -485,7 +485,7 @@ fn a_table_that_goes_beside_one_that_stays_is_told() {
     }
 }
 
-/// A CPU that is idle owes, and the timers of others tell.
+/// A CPU that is idle has deferred, and the timers of others tell.
 #[test]
 fn what_an_idle_cpu_owes_is_settled_by_timers() {
     for seed in 0..16 {

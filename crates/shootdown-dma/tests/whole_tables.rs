@@ -38,7 +38,7 @@ fn range(first: u64, pages: u64) -> IovaRange {
 fn unmaps(first: u64, pages: u64, pieces: &[u64]) -> Result<(), TestCaseError> {
     let format = VtdSecondLevel::new(3, true, true).expect("three levels");
     let table = IoPageTable::new(format, Heap, 1).expect("memory");
-    let mut walker = table.walker(0).expect("a seat");
+    let mut walker = table.walker(0).expect("a epoch_slot");
     // One page beside a large one's start: no large leaves.
     let memory = PhysAddr(((1 << 20) + first + 1) << 12);
     walker.map(range(first, pages), memory, Rights::ReadWrite).expect("nothing is there");

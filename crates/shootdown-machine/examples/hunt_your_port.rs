@@ -23,7 +23,7 @@ use shootdown::platform::{KickError, Pinned, Platform, Stalled};
 use shootdown::policy::Policy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::sync::{AtomicBool, Ordering};
-use shootdown::{CpuId, PerCpu, Served, Slots, System, Tag};
+use shootdown::{CpuId, IrqsOff, PerCpu, Served, Slots, System, Tag};
 
 use self::cpu::Root;
 
@@ -153,16 +153,16 @@ impl Port for Mine {
         statics().library.set(Some(Library::place(cpus)));
     }
 
-    fn interrupt(pin: &Pin) -> Served {
-        let flag = &statics().on_its_way[pin.cpu().index()];
+    fn interrupt(irqs: IrqsOff<'_, Self>) -> Served {
+        let flag = &statics().on_its_way[irqs.cpu().index()];
         if has(Bug::LostKick) {
-            let served = shootdown::on_kick::<Self>(pin);
+            let served = shootdown::on_kick(irqs);
             flag.store(false, Ordering::Release);
             return served;
         }
         // ORDERING: Acquire, with the Release of everyone who found it set: their requests are seen
         flag.swap(false, Ordering::AcqRel);
-        shootdown::on_kick::<Self>(pin)
+        shootdown::on_kick(irqs)
     }
 }
 

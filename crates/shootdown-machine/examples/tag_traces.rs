@@ -69,18 +69,21 @@ impl Switching {
             let space = rng.below(SPACES);
             if loaded && rng.below(6) == 0 {
                 self.event(cpu, "unload", space, None, false);
-                cpus[cpu.index()].deactivate();
+                // SAFETY: there are no tables.
+                unsafe { cpus[cpu.index()].deactivate() };
                 self.event(cpu, "deactivate", space, None, false);
                 loaded = false;
                 continue;
             }
             self.event(cpu, "activate", space, None, false);
-            let done = tags.activate(cpu, &spaces[space], &cpus[..], hw::relax);
+            // SAFETY: there are no tables, and one set of CPUs.
+            let done = unsafe { tags.activate(cpu, &spaces[space], &cpus[..], hw::relax) };
             if done.flush {
                 self.event(cpu, "flush", space, Some(done.tag), done.rolled_over);
             }
             self.event(cpu, "load", space, Some(done.tag), done.rolled_over);
-            cpus[cpu.index()].loaded();
+            // SAFETY: as above.
+            unsafe { cpus[cpu.index()].loaded() };
             loaded = true;
         }
     }
@@ -90,10 +93,13 @@ impl Switching {
         for _ in 0..OPERATIONS / 4 {
             let space = rng.below(SPACES);
             self.event(cpu, "pin", space, None, false);
-            let tag = tags.pin(&spaces[space], &cpus[..], hw::relax).expect("numbers for all");
+            // SAFETY: one set of CPUs.
+            let tag = unsafe { tags.pin(&spaces[space], &cpus[..], hw::relax) };
+            let tag = tag.expect("numbers for all");
             self.event(cpu, "pinned", space, Some(tag), false);
             self.event(cpu, "unpin", space, None, false);
-            tags.unpin(&spaces[space], hw::relax);
+            // SAFETY: there is no device.
+            unsafe { tags.unpin(&spaces[space], hw::relax) };
             self.event(cpu, "unpinned", space, None, false);
         }
     }

@@ -43,7 +43,7 @@ impl Driver {
         let domain = Domain::new(io::Kernel::new(), config, tree, format, io::Tables, units);
         let mut domain = Some(domain.expect("memory"));
         let placed = Fixed::new(1, |_| domain.take().expect("one")).expect("memory");
-        let _seat = placed[0].attach(0, io::DEVICE, own != 0).expect("room");
+        let _attachment = placed[0].attach(0, io::DEVICE, own != 0).expect("room");
         io::attach(io::DEVICE, placed[0].root(), own);
         assert!(self.domain.set(placed).is_ok());
         for cpu in 0..CPUS {
@@ -111,7 +111,7 @@ fn traffic_by(
 ) -> Result<HostileCounts, Box<Breach>> {
     let promise = match policy {
         Policy::Strict => Promise::Now,
-        Policy::Held => Promise::Held,
+        Policy::Deferred => Promise::Held,
         _ => Promise::Later { within: WITHIN },
     };
     let profile = Profile::named("haswell-ep-48").expect("built in");
@@ -165,7 +165,7 @@ fn strict_a_device_gets_to_nothing_that_was_unmapped() {
 
 #[test]
 fn held_a_device_gets_to_pages_that_nobody_else_has() {
-    let got = traffic(Policy::Held, 3, BUSY, 0).unwrap();
+    let got = traffic(Policy::Deferred, 3, BUSY, 0).unwrap();
     assert!(got.unmapped > 100, "it does get to what was unmapped: {got:?}");
     assert_eq!(got.recycled, 0);
 }
@@ -182,10 +182,10 @@ fn lazy_a_device_gets_to_pages_of_others_for_a_bounded_time() {
 
 #[test]
 fn steps_taken_out_are_seen() {
-    let give = broken(Mutant::GivenBackEarly, Policy::Held, 3, BUSY, 0);
+    let give = broken(Mutant::GivenBackEarly, Policy::Deferred, 3, BUSY, 0);
     assert!(["frame-reuse", "range-reuse"].contains(&give), "{give}");
     assert_eq!(broken(Mutant::StrictDoesNotWait, Policy::Strict, 3, BUSY, 0), "revocation");
-    let skipped = broken(Mutant::WaitSkipped, Policy::Held, 3, BUSY, 0);
+    let skipped = broken(Mutant::WaitSkipped, Policy::Deferred, 3, BUSY, 0);
     assert!(["frame-reuse", "range-reuse"].contains(&skipped), "{skipped}");
     let late = broken(Mutant::TimerForgets, Policy::Lazy, 40, Time::from_us(2000), 0);
     assert_eq!(late, "lazy-bound");

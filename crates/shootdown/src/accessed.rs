@@ -1,8 +1,9 @@
 //! Accessed bits: what is owed after they were cleared.
 //!
-//! A kernel that looks for pages to reclaim clears accessed bits and looks again later. A CPU that still has
-//! the old entry does not set the bit again: a page in use looks unused. Nothing is unsafe about that, but the
-//! wrong pages are reclaimed. So the entries must go, and when is a choice.
+//! A kernel that looks for pages to reclaim clears accessed bits and looks again later. A CPU that
+//! still has the old entry does not set the bit again: a page in use looks unused. Nothing is
+//! unsafe about that, but the wrong pages are reclaimed. So the entries must go, and when is a
+//! choice.
 //!
 //! | [`Accessed`] | the entry is gone | cost of clearing | cost of a switch |
 //! |---|---|---|---|
@@ -11,36 +12,39 @@
 //! | `Generation` | at the next switch or tick of each CPU | one count on the space's line | a comparison; the tag is flushed |
 //! | `Never` | when the TLB needs its place | none | none |
 //!
-//! (`AtSwitch`: "x86,mm: delay TLB flush after clearing accessed bit", Rik van Riel, 2014, with a flag on each CPU.
-//! `Never`: what x86 Linux does for 4 KiB pages, "x86/mm: In the PTE swapout page reclaim case clear the
-//! accessed bit instead of flushing the TLB", Shaohua Li. `Generation` is ours.)
+//! (`AtSwitch`: "x86,mm: delay TLB flush after clearing accessed bit", Rik van Riel, 2014, with a
+//! flag on each CPU. `Never`: what x86 Linux does for 4 KiB pages, "x86/mm: In the PTE swapout page
+//! reclaim case clear the accessed bit instead of flushing the TLB", Shaohua Li. `Generation` is
+//! ours.)
 //!
 //! # Generation
-//! The space has a second number beside its generation, on the line that a switch reads anyway: how often
-//! accessed bits were cleared. A CPU remembers for each slot the number it last flushed for, and compares. Whoever
-//! clears a bit does so in O(1): no list of CPUs is walked, no line of a CPU is written. Interrupts are not
-//! needed, because nothing waits. The numbers of the slots are on a line of their own, touched only for
-//! spaces whose bits were ever cleared.
+//! The space has a second number beside its generation, on the line that a switch reads anyway: how
+//! often accessed bits were cleared. A CPU remembers for each slot the number it last flushed for,
+//! and compares. Whoever clears a bit does so in O(1): no list of CPUs is walked, no line of a CPU
+//! is written. Interrupts are not needed, because nothing waits. The numbers of the slots are on a
+//! line of their own, touched only for spaces whose bits were ever cleared.
 //!
-//! It is not the generation itself, although that would do: a flush would then drag every page along whose bit
-//! was cleared since the last one, and become a flush of everything.
+//! It is not the generation itself, although that would do: a flush would then drag every page
+//! along whose bit was cleared since the last one, and become a flush of everything.
 //!
 //! Where hardware broadcasts, the invalidation is issued as for any other change, no further than
-//! [`presence`](crate::presence) says it must reach, and not waited for: `Generation` and `AtSwitch` mean
-//! that there.
+//! [`presence`](crate::presence) says it must reach, and not waited for: `Generation` and
+//! `AtSwitch` mean that there.
 //!
 //! # The promise
-//! Under `Generation` and `AtSwitch`: when [`accessed_cleared`](crate::AddressSpace::accessed_cleared) has returned
-//! before a CPU switches to the space (or to the space it has, or ticks: [`tick`]), then no entry whose bit was
-//! cleared is used on that CPU after that. A page in use is seen as used within one switch or tick of the
-//! CPU that uses it. A CPU without either, in user mode for long, has no bound: `Immediate` is for what must not wait.
+//! Under `Generation` and `AtSwitch`: when
+//! [`accessed_cleared`](crate::AddressSpace::accessed_cleared) has returned before a CPU switches
+//! to the space (or to the space it has, or ticks: [`tick`]), then no entry whose bit was cleared
+//! is used on that CPU after that. A page in use is seen as used within one switch or tick of the
+//! CPU that uses it. A CPU without either, in user mode for long, has no bound: `Immediate` is for
+//! what must not wait.
 //!
-//! Only the accessed bit is deferred like this. Whatever else changes in an entry at the same time owes its
-//! own flush.
+//! Only the accessed bit is deferred like this. Whatever else changes in an entry at the same time
+//! owes its own flush.
 //!
 //! # Invariants
-//! I1: a slot whose number is *n* holds no entry whose bit was cleared before the space's number became *n*.
-//! I2: a number never goes back, and 64 bits do not wrap.
+//! I1: a slot whose number is *n* holds no entry whose bit was cleared before the space's number
+//! became *n*. I2: a number never goes back, and 64 bits do not wrap.
 //!
 //! # Orderings
 //! | pair | who clears | the switching CPU | what it guarantees |
@@ -49,12 +53,13 @@
 //! | A2 | bits, published; **fence**; the space's set; flag | flag (Acquire); flush; walks | the same, with a flag |
 //! | A3 | bits, published; **fence**; the space's set | joins the set; **fence** (D1); walks | a CPU without the flag has the cleared bit |
 
+use crate::context::IrqsOff;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::flush::{FlushError, Request};
 use crate::ids::{Stride, VaRange};
 use crate::later;
-use crate::platform::{Pinned, Platform};
+use crate::platform::Platform;
 use crate::regime::Regime;
 use crate::respond;
 use crate::space::AddressSpace;
@@ -121,7 +126,8 @@ pub enum Aged {
 pub(crate) struct Ages<P: Platform> {
     /// [`Accessed::AtSwitch`]: bits were cleared that this CPU may have entries of.
     due: AtomicBool,
-    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. This CPU's own.
+    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. This
+    /// CPU's own.
     due_slots: AtomicU32,
     /// [`Accessed::Generation`]: the number for which each slot was flushed last. This CPU's own.
     seen: P::Slots,
@@ -148,13 +154,14 @@ impl<P: Platform> Ages<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// The kernel has cleared the accessed bits of present entries, all of the size that `range` says, and
-    /// nothing else of them: their cached copies go when [`Policy::accessed`](crate::policy::Policy) says.
-    /// May be called in any context.
+    /// The kernel has cleared the accessed bits of present entries, all of the size that `range`
+    /// says, and nothing else of them: their cached copies go when
+    /// [`Policy::accessed`](crate::policy::Policy) says. May be called in tasks and in handlers
+    /// that are maskable ([`context`](crate::context)).
     ///
     /// # Errors
-    /// With [`Accessed::Immediate`], those of a flush; the entries may still be cached then, which harms nothing but
-    /// the next look at the bits.
+    /// With [`Accessed::Immediate`], those of a flush; the entries may still be cached then, which
+    /// harms nothing but the next look at the bits.
     pub fn accessed_cleared(&self, pin: &P::Pin, range: VaRange) -> Result<Aged, FlushError> {
         let accessed = P::policy().accessed.of(range.stride());
         if accessed == Accessed::Immediate {
@@ -204,9 +211,9 @@ fn in_force<P: Platform>(accessed: Accessed) -> bool {
     policy.small == accessed || policy.large == accessed
 }
 
-/// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in any case. Says
-/// whether it must be, and takes it that it will. `joined`: this CPU was not in the space's set, and nobody told it
-/// anything. Call it with interrupts off, after the fence of D1.
+/// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in
+/// any case. Says whether it must be, and takes it that it will. `joined`: this CPU was not in the
+/// space's set, and nobody told it anything. Call it with interrupts off, after the fence of D1.
 pub(crate) fn must_flush<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,
@@ -252,17 +259,17 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
     }
 }
 
-/// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those of pages that were
-/// unmapped [lazily](crate::later), so that their staleness is bounded on CPUs that switch rarely. Call it with interrupts
-/// off.
-pub fn tick<P: Platform>(pin: &P::Pin) {
-    let me = PerCpu::<P>::here(pin);
+/// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those
+/// of pages that were unmapped [lazily](crate::later), so that their staleness is bounded on CPUs
+/// that switch rarely. Never in a non-maskable handler ([`context`](crate::context)).
+pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
+    let me = PerCpu::<P>::here(irqs.pin());
     let loaded = me.loaded();
     if respond::is_switching(me) || me.is_lazy(loaded, me.order()) {
         return; // the switch sees to it; a lazy CPU uses no entry until it does
     }
     if let Some(space) = me.space() {
         honour(me, space);
-        later::come_by(pin.cpu(), me, space);
+        later::come_by(irqs.cpu(), me, space);
     }
 }

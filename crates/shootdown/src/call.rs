@@ -1,9 +1,9 @@
 //! Cross-CPU calls: run a function on a set of CPUs, without allocation.
 //!
 //! Each CPU has one `Descriptor` (what it wants run) and one `Mailbox` (who wants something of it):
-//! a request is one bit per (initiator, responder). A call is *post; kick; work; wait*: the initiator
-//! works while the others do, and serves others while it waits, so that two CPUs that call each other
-//! never deadlock.
+//! a request is one bit per (initiator, responder). A call is *post; kick; work; wait*: the
+//! initiator works while the others do, and serves others while it waits, so that two CPUs that
+//! call each other never deadlock.
 //!
 //! # Protocol
 //! Initiator: claim the own descriptor; write function, argument, and the set of CPUs that have not
@@ -12,10 +12,10 @@
 //! waits until its set is empty.
 //!
 //! # Invariants
-//! I1: a descriptor is rewritten only when its set is empty: a CPU that was asked is always in the set.
-//! I2: the acknowledgement has identity: CPU *c* takes out bit *c*, once, after the function ran; a set
-//! can't be emptied by CPUs that were not asked (counts can). I3: a CPU in nobody's set touches
-//! nobody's descriptor.
+//! I1: a descriptor is rewritten only when its set is empty: a CPU that was asked is always in the
+//! set. I2: the acknowledgement has identity: CPU *c* takes out bit *c*, once, after the function
+//! ran; a set can't be emptied by CPUs that were not asked (counts can). I3: a CPU in nobody's set
+//! touches nobody's descriptor.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -28,10 +28,11 @@
 //! Sets larger than the policy's `tree_above` go through `tree.rs`.
 //!
 //! # When something unwinds
-//! A function that is called may panic: on the initiator between the kick and the end of the wait, on a target, or on the
-//! initiator while it serves others and waits. What targets read is on the initiator's stack. So a call in flight is a value
-//! (`Posted`, `tree::Begun`) whose destructor takes it back from those that have not begun and waits for the others; an
-//! `Ack` is fired by its destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
+//! A function that is called may panic: on the initiator between the kick and the end of the wait,
+//! on a target, or on the initiator while it serves others and waits. What targets read is on the
+//! initiator's stack. So a call in flight is a value (`Posted`, `tree::Begun`) whose destructor
+//! takes it back from those that have not begun and waits for the others; an `Ack` is fired by its
+//! destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
 //! not run goes back (`Taken`).
 
 use core::fmt;
@@ -45,7 +46,8 @@ use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fe
 use crate::tree;
 
 /// A function to run on a responder, with the caller's data. It may acknowledge before it is done
-/// ([`Ack::fire`]), and must not touch the data after; otherwise it is acknowledged when it returns.
+/// ([`Ack::fire`]), and must not touch the data after; otherwise it is acknowledged when it
+/// returns.
 pub(crate) type Func<P> = unsafe fn(CpuId, &PerCpu<P>, *const (), &mut Ack<'_, P>);
 
 /// One CPU's acknowledgement of one call.
@@ -99,10 +101,11 @@ pub(crate) struct Descriptor<P: Platform> {
 /// Who wants something of a CPU.
 #[repr(C, align(64))]
 pub(crate) struct Mailbox<P: Platform> {
-    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick alone does
-    /// not mean "catch up").
+    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick alone
+    /// does not mean "catch up").
     deferred: AtomicBool,
-    /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64 words.
+    /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64
+    /// words.
     summary: AtomicU64,
     /// The last ticket of each tree acknowledged by, or for, this CPU.
     pub(crate) acked_trees: [AtomicU64; tree::TREES],
@@ -115,13 +118,13 @@ pub(crate) struct Mailbox<P: Platform> {
 pub enum CallError {
     /// Other CPUs are concerned and this context can't wait for them. Nothing was asked.
     WouldWait,
-    /// This CPU's descriptor is in use: a handler interrupted a call and tried to make one. Nothing was
-    /// asked.
+    /// This CPU's descriptor is in use: a handler interrupted a call and tried to make one. Nothing
+    /// was asked.
     Reentered,
     /// A CPU of the set could not be interrupted. Others may have run the function.
     Kick(KickError),
-    /// The platform gave up waiting for this CPU; what it had not begun was taken back. Others may have
-    /// run the function.
+    /// The platform gave up waiting for this CPU; what it had not begun was taken back. Others may
+    /// have run the function.
     Stalled(CpuId),
 }
 
@@ -177,7 +180,8 @@ impl<P: Platform> Mailbox<P> {
 
     /// Asks for a catching up.
     pub fn defer(&self) {
-        // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change counted
+        // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change
+        // counted
         self.deferred.store(true, Ordering::Release);
     }
 
@@ -331,8 +335,8 @@ impl<P: Platform> Posted<P> {
         }
     }
 
-    /// Takes requests back from those CPUs of `which` in word `w` that have not begun them (a CPU without
-    /// state never will). Returns one of them.
+    /// Takes requests back from those CPUs of `which` in word `w` that have not begun them (a CPU
+    /// without state never will). Returns one of them.
     fn take_back(&self, me: &PerCpu<P>, w: usize, which: u64) -> Option<CpuId> {
         let mut one = None;
         let mut left = which;
@@ -351,7 +355,8 @@ impl<P: Platform> Posted<P> {
     }
 }
 
-/// Something unwinds past a call in flight. (Threads that the model checker leaves behind are unwound too, and can't wait.)
+/// Something unwinds past a call in flight. (Threads that the model checker leaves behind are
+/// unwound too, and can't wait.)
 #[cfg(not(loom))]
 impl<P: Platform> Drop for Posted<P> {
     fn drop(&mut self) {
@@ -361,7 +366,8 @@ impl<P: Platform> Drop for Posted<P> {
     }
 }
 
-/// Requests that a CPU has taken out of its mailbox. Those that it does not come to, since one unwinds, go back.
+/// Requests that a CPU has taken out of its mailbox. Those that it does not come to, since one
+/// unwinds, go back.
 struct Taken<'a, P: Platform> {
     mailbox: &'a Mailbox<P>,
     word: usize,
@@ -424,8 +430,8 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
             !func.is_null() && !data.is_null(),
             "calls: a descriptor is seen before it is written (C1, C2)"
         );
-        // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave its
-        // set; `post` stored a `Func<P>` there and vouched for running it with `data`.
+        // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave
+        // its set; `post` stored a `Func<P>` there and vouched for running it with `data`.
         unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
         ack.fire();
         served += 1;
@@ -436,12 +442,15 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
     served
 }
 
-/// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it while
-/// the others do. Theirs run where they are kicked or poll: usually in interrupt context, so `f` must not
-/// wait, and should not unwind: it would through the handler that runs it. CPUs that are not online are passed over.
+/// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it
+/// while the others do. Theirs run where they are kicked or poll: usually in interrupt context, so
+/// `f` must not wait, and should not unwind: it would through the handler that runs it. CPUs that
+/// are not online are passed over.
 ///
-/// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others are waited for, before
-/// `call_on` unwinds.
+/// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others
+/// are waited for, before `call_on` unwinds.
+///
+/// Never in a non-maskable handler ([`context`](crate::context)).
 ///
 /// # Errors
 /// See [`CallError`].
@@ -453,7 +462,8 @@ fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u6
 /// let pin = Mock::pin();
 /// boot_once(&pin);
 /// let ran = AtomicU32::new(0);
-/// call_on::<Mock, _>(&pin, &Mock::system().online(), &|_cpu| { ran.fetch_add(1, Ordering::Relaxed); })?;
+/// let all = Mock::system().online();
+/// call_on::<Mock, _>(&pin, &all, &|_cpu| { ran.fetch_add(1, Ordering::Relaxed); })?;
 /// assert_eq!(ran.into_inner(), 1);
 /// # Ok::<(), shootdown::CallError>(())
 /// ```
@@ -510,7 +520,8 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
     kicked
 }
 
-/// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing: D4.)
+/// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing:
+/// D4.)
 pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
     let targets = P::system().online_of(targets);
     if targets.is_empty() {

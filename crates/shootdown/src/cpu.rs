@@ -17,14 +17,15 @@
 //! | counters | 10 | this CPU | whoever asks |
 //!
 //! The shared line holds, in one word, *which space is loaded, is the CPU lazy, is it between two
-//! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which is
-//! one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged for
-//! the loaded space, and the generations of the slots.
+//! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which
+//! is one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged
+//! for the loaded space, and the generations of the slots.
 
 use core::fmt;
 
 use crate::accessed::Ages;
 use crate::call::{Descriptor, Mailbox};
+use crate::context::IrqsOff;
 use crate::cpu_set::Bits;
 use crate::facts::{SplitTables, TagScope};
 use crate::ids::Generation;
@@ -49,8 +50,8 @@ use crate::tags::versioned::Versioned;
 #[repr(C, align(128))]
 pub struct PerCpu<P: Platform> {
     pub(crate) private: Private<P>,
-    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line from afar
-    // must not bring the private one along.
+    // Beside the private line, as some hardware fetches lines in pairs: reading the shared line
+    // from afar must not bring the private one along.
     pub(crate) rare: Rare,
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
@@ -77,8 +78,8 @@ pub(crate) struct Private<P: Platform> {
 pub(crate) struct Shared<P: Platform> {
     /// See [`Loaded`].
     pub loaded: AtomicU64,
-    /// The generation of the loaded space up to which this CPU makes no access through older entries;
-    /// [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
+    /// The generation of the loaded space up to which this CPU makes no access through older
+    /// entries; [`Shared::EVERY`] under a tag for all CPUs, as others see to its entries.
     pub acked: AtomicU64,
     /// The generations of the tag slots.
     pub generations: P::Slots,
@@ -103,8 +104,8 @@ pub(crate) struct Rare {
     pub last_fault: LastFault,
 }
 
-/// The published state of a CPU in one word: 0 is "the kernel's own tables", otherwise a space's id,
-/// with two flags above it.
+/// The published state of a CPU in one word: 0 is "the kernel's own tables", otherwise a space's
+/// id, with two flags above it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Loaded(pub u64);
 
@@ -142,7 +143,8 @@ pub enum OnlineError {
     Facts(crate::facts::FactsError),
     /// The policy can't serve this hardware.
     Policy(crate::policy::PolicyError),
-    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and this CPU.
+    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and
+    /// this CPU.
     NoTags,
     /// The tags of [`Platform::shared_tags`] are also slots', or wider than a tag.
     SharedTags,
@@ -276,8 +278,9 @@ impl<P: Platform> PerCpu<P> {
 
     /// Becomes lazy, or stops being so. `loaded` is what is loaded now.
     pub(crate) fn set_lazy(&self, loaded: Loaded, lazy: bool) {
-        // ORDERING: Release, so that what this CPU did through the space before it became lazy is over
-        // when an initiator (Acquire load in `remote_view`) reads the flag and leaves it alone.
+        // ORDERING: Release, so that what this CPU did through the space before it became lazy is
+        // over when an initiator (Acquire load in `remote_view`) reads the flag and leaves it
+        // alone.
         let release = Ordering::Release;
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
@@ -290,8 +293,9 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn space(&self) -> Option<&AddressSpace<P>> {
         let space = self.private.space.load(Ordering::Relaxed);
         // SAFETY: non-null only while the space is loaded here (`switch::switch_to` to
-        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On its way out of a space
-        // the CPU asks before it leaves the set, and a handler does not ask then (`respond::is_switching`).
+        // `switch::unload`), and its owner keeps a loaded space alive (contract of `switch_to`). On
+        // its way out of a space the CPU asks before it leaves the set, and a handler does not ask
+        // then (`respond::is_switching`).
         unsafe { space.as_ref() }
     }
 
@@ -302,8 +306,8 @@ impl<P: Platform> PerCpu<P> {
     pub(crate) fn set_generation_of(&self, slot: Slot, generation: Generation) {
         self.shared.generations.as_ref()[slot.index()].store(generation.0, Ordering::Relaxed);
         if !P::policy().split_lazy_line {
-            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its line, and
-            // every initiator that reads the flag next fetches it.
+            // In that layout the generations sit beside the lazy flag: to catch up is to dirty its
+            // line, and every initiator that reads the flag next fetches it.
             self.set_order(self.order());
         }
     }
@@ -321,17 +325,17 @@ impl<P: Platform> Default for PerCpu<P> {
     }
 }
 
-/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked to
-/// take part in kernel-wide flushes. Call it once the CPU's interrupts work, with interrupts off, before
-/// it loads any space.
+/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked
+/// to take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any
+/// space. Never in a handler ([`context`](crate::context)).
 ///
-/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its TLB
-/// after.
+/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its
+/// TLB after.
 ///
 /// # Errors
 /// See [`OnlineError`]; nothing has changed then.
-pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
-    let cpu = pin.cpu();
+pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
+    let cpu = irqs.cpu();
     if cpu.index() >= CpuSetOf::<P>::capacity() {
         return Err(OnlineError::TooMany);
     }
@@ -358,8 +362,8 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
     }
     slots::forget_others(me.private.ids.as_ref(), None);
     P::system().set_online(cpu, true);
-    // ORDERING: join before the flush; partner: the fence of an initiator between its change and its
-    // read of the online set (`flush::flush_kernel`).
+    // ORDERING: join before the flush; partner: the fence of an initiator between its change and
+    // its read of the online set (`flush::flush_kernel`).
     fence(Ordering::SeqCst);
     P::Regime::load_kernel();
     sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
@@ -369,10 +373,14 @@ pub fn online<P: Platform>(pin: &P::Pin) -> Result<(), OnlineError> {
 
 /// Takes this CPU offline: it leaves its space, answers what was asked of it, and is asked no more.
 ///
-/// Call it with interrupts off. Until [`online`] is called again no user code runs here, and nothing that
-/// depends on kernel mappings that may change: kernel-range flushes do not reach this CPU any more.
-pub fn offline<P: Platform>(pin: &P::Pin) {
-    switch::leave::<P>(pin);
+/// # Safety
+/// 1. As [`leave`](crate::leave).
+/// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a
+///    translation that may change, of the kernel's ranges or any other: no flush reaches this CPU,
+///    and each returns without it.
+pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
+    // SAFETY: this function's contract.
+    unsafe { switch::leave::<P>(pin) };
     P::system().set_online(pin.cpu(), false);
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
     // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
@@ -405,9 +413,11 @@ impl<P: Platform> PerCpu<P> {
         self.shared.acked.load(Ordering::Relaxed) == Shared::<P>::EVERY
     }
 
-    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is concerned.
+    /// What this (other) CPU has to do with space `id`, as far as the move to a tag for all CPUs is
+    /// concerned.
     pub(crate) fn uses(&self, id: u64) -> Uses {
-        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published this state
+        // ORDERING: S3 and S4 in `tags/shared.rs`: Acquire, with the Release of whoever published
+        // this state
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return Uses::Unknown;
@@ -415,7 +425,8 @@ impl<P: Platform> PerCpu<P> {
         if loaded.id() != id {
             return Uses::Nothing;
         }
-        // After the space: if it is of another stay, the CPU has left, and sees the tag when it comes back.
+        // After the space: if it is of another stay, the CPU has left, and sees the tag when it
+        // comes back.
         match self.shared.acked.load(Ordering::Acquire) {
             Shared::<P>::EVERY => Uses::Shared,
             _ => Uses::Slot,
@@ -425,7 +436,8 @@ impl<P: Platform> PerCpu<P> {
     /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
-        // ORDERING: Acquire, with the Release of whoever published this state: what came before is over
+        // ORDERING: Acquire, with the Release of whoever published this state: what came before is
+        // over
         let loaded = Loaded(self.shared.loaded.load(Ordering::Acquire));
         if loaded == Loaded::SWITCHING {
             return View::Switching;

@@ -1,15 +1,16 @@
 //! Sets of CPUs, up to 4096 and beyond, iterated by cluster.
 //!
-//! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`] is
-//! shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a kernel
-//! for 64 CPUs pays one word and one for 4096 pays 64. The traits [`Bits`] and [`Mask`] let the rest of
-//! the crate be written once for every width.
+//! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`]
+//! is shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a
+//! kernel for 64 CPUs pays one word and one for 4096 pays 64. The traits [`Bits`] and [`Mask`] let
+//! the rest of the crate be written once for every width.
 //!
 //! # Invariants
 //! I1: a CPU inserts and removes only *itself* in a space's set (see `space.rs` for why a remote
 //! removal is unsound). I2: insertion is tested first, so that a set that already holds the CPU is
 //! read and not dirtied.
 
+use crate::context::sealed::Sealed;
 use crate::ids::CpuId;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tree::AckWord;
@@ -18,7 +19,21 @@ use crate::tree::AckWord;
 pub const WORD: usize = 64;
 
 /// A fixed-width set of CPUs, as a value.
-pub trait Bits: Copy + Send + Sync + 'static {
+///
+/// Calls wait for the CPUs of a set before what they read goes away, so nobody but this crate says
+/// what a set is:
+///
+/// ```compile_fail
+/// # use shootdown::cpu_set::Bits;
+/// #[derive(Clone, Copy)]
+/// struct Liar;
+/// impl Bits for Liar {
+///     const EMPTY: Self = Self;
+///     fn words(&self) -> &[u64] { &[] }
+///     fn words_mut(&mut self) -> &mut [u64] { &mut [] }
+/// }
+/// ```
+pub trait Bits: Sealed + Copy + Send + Sync + 'static {
     /// The empty set.
     const EMPTY: Self;
 
@@ -34,8 +49,9 @@ pub trait Bits: Copy + Send + Sync + 'static {
         Self::EMPTY.words().len() * WORD
     }
 
-    /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and ignored
-    /// otherwise, as such a CPU can't have come online ([`crate::cpu::OnlineError::TooMany`]).
+    /// Adds a CPU. A CPU beyond the capacity is a caller's bug: asserted in debug builds, and
+    /// ignored otherwise, as such a CPU can't have come online
+    /// ([`crate::cpu::OnlineError::TooMany`]).
     fn insert(&mut self, cpu: CpuId) {
         debug_assert!(cpu.index() < Self::capacity(), "{cpu} is beyond this set's width");
         if let Some(w) = self.words_mut().get_mut(cpu.index() / WORD) {
@@ -106,6 +122,8 @@ impl Iterator for Iter<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CpuSet<const W: usize>([u64; W]);
 
+impl<const W: usize> Sealed for CpuSet<W> {}
+
 impl<const W: usize> Bits for CpuSet<W> {
     const EMPTY: Self = Self([0; W]);
 
@@ -118,8 +136,22 @@ impl<const W: usize> Bits for CpuSet<W> {
     }
 }
 
-/// A shared set of CPUs.
-pub trait Mask: Send + Sync + 'static {
+/// A shared set of CPUs. As [`Bits`], nobody but this crate implements it:
+///
+/// ```compile_fail
+/// # use shootdown::cpu_set::{AtomicCpuSet, CpuSet, Mask};
+/// # use shootdown::sync::AtomicU64;
+/// struct Liar(AtomicU64);
+/// impl Mask for Liar {
+///     type Set = CpuSet<1>;
+///     type Acks = <AtomicCpuSet<1> as Mask>::Acks;
+///     const EMPTY: Self = Self(AtomicU64::new(0));
+///     const ACKS: Self::Acks = <AtomicCpuSet<1> as Mask>::ACKS;
+///     fn words(&self) -> &[AtomicU64] { &[] }
+///     fn summary(&self) -> &AtomicU64 { &self.0 }
+/// }
+/// ```
+pub trait Mask: Sealed + Send + Sync + 'static {
     /// The value type of the same width.
     type Set: Bits;
 
@@ -147,8 +179,8 @@ pub trait Mask: Send + Sync + 'static {
     /// The words, lowest CPUs first.
     fn words(&self) -> &[AtomicU64];
 
-    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine reading the
-    /// words of CPUs that never were in the set.
+    /// Bit *i*: a word whose index is *i* modulo 64 was non-zero once. Saves a large machine
+    /// reading the words of CPUs that never were in the set.
     fn summary(&self) -> &AtomicU64;
 
     /// Adds a CPU if it is not there yet; says whether it had to.
@@ -181,7 +213,8 @@ pub trait Mask: Send + Sync + 'static {
         if word.load(Ordering::Relaxed) & bit == 0 {
             return false;
         }
-        // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire below, C4)
+        // ORDERING: Release: what the CPU did as a member is over for whoever misses it (Acquire
+        // below, C4)
         word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
@@ -249,6 +282,8 @@ impl<const W: usize> Default for AtomicCpuSet<W> {
         Self::new()
     }
 }
+
+impl<const W: usize> Sealed for AtomicCpuSet<W> {}
 
 impl<const W: usize> Mask for AtomicCpuSet<W> {
     type Set = CpuSet<W>;

@@ -1,9 +1,10 @@
 //! Elision: which changes of an entry need no flush.
 //!
-//! A TLB that still holds an entry from before a change does harm only if the old entry allows, names or
-//! hides something that the new one does not. So the direction of a change decides: taking away needs a
-//! flush, giving does not. What a change demands is a [`Change`]; `shootdown-arch` says it of raw entries of
-//! each architecture, and [`Gather::updated`](crate::Gather::updated) acts on it.
+//! A TLB that still holds an entry from before a change does harm only if the old entry allows,
+//! names or hides something that the new one does not. So the direction of a change decides: taking
+//! away needs a flush, giving does not. What a change demands is a [`Change`]; `shootdown-arch`
+//! says it of raw entries of each architecture, and [`Gather::updated`](crate::Gather::updated)
+//! acts on it.
 //!
 //! | change of an entry | [`Change`] | what an old cached copy does |
 //! |---|---|---|
@@ -15,16 +16,18 @@
 //! | anything else, and old and new must not meet | `Break` | undefined things |
 //!
 //! # Invariants
-//! I1: what is elided forms an order: whatever a copy of any older entry allows since the last flush, the
-//! newest allows too, to the same frame, with the same attributes, and no store through it goes unrecorded.
-//! That is why an entry may be changed again and again by elided changes. I2: an accessed bit that is clear
-//! proves nothing about what is cached, because clearing it may have been elided before. I3: a fault that an
-//! elision leaves behind is met by [`spurious_fault`](crate::spurious_fault), in a bounded number of turns.
+//! I1: what is elided forms an order: whatever a copy of any older entry allows since the last
+//! flush, the newest allows too, to the same frame, with the same attributes, and no store through
+//! it goes unrecorded. That is why an entry may be changed again and again by elided changes. I2:
+//! an accessed bit that is clear proves nothing about what is cached, because clearing it may have
+//! been elided before. I3: a fault that an elision leaves behind is met by
+//! [`spurious_fault`](crate::spurious_fault), in a bounded number of turns.
 //!
 //! # What the kernel has to do
-//! Old and new are what was really there: entries that hardware writes to (accessed, dirty) are exchanged in one
-//! atomic step, and the value that came out is the old one. `New` says that an absent entry was replaced; what was
-//! there *before* it was absent must have been flushed, as whoever unmapped it has promised.
+//! Old and new are what was really there: entries that hardware writes to (accessed, dirty) are
+//! exchanged in one atomic step, and the value that came out is the old one. `New` says that an
+//! absent entry was replaced; what was there *before* it was absent must have been flushed, as
+//! whoever unmapped it has promised.
 
 use core::fmt;
 
@@ -38,18 +41,19 @@ use crate::platform::Platform;
 pub enum Change {
     /// Nothing: no access can tell the old entry from the new.
     Nothing,
-    /// Nothing now. A CPU that has cached "nothing there", or a walk that began before, may fault once.
+    /// Nothing now. A CPU that has cached "nothing there", or a walk that began before, may fault
+    /// once.
     New,
     /// Nothing now. The old entry allows less, and a CPU that uses it faults.
     Upgrade,
-    /// What the policy for accessed bits says: nothing but the accessed bit of a small leaf was taken away. Until
-    /// it is flushed, a CPU with the old entry may use the page without setting the bit. Rights may have been
-    /// added too.
+    /// What the policy for accessed bits says: nothing but the accessed bit of a small leaf was
+    /// taken away. Until it is flushed, a CPU with the old entry may use the page without setting
+    /// the bit. Rights may have been added too.
     Accessed,
     /// A flush: the old entry allows, names or hides what the new one does not.
     Flush(Cached),
-    /// The entry made invalid, a flush, and only then the new entry: no CPU may ever hold both (Arm ARM D8.16,
-    /// break-before-make; SDM 3A 4.10.2.3 on changes of the page size).
+    /// The entry made invalid, a flush, and only then the new entry: no CPU may ever hold both (Arm
+    /// ARM D8.16, break-before-make; SDM 3A 4.10.2.3 on changes of the page size).
     Break(Cached),
 }
 
@@ -79,7 +83,8 @@ impl fmt::Display for BreakFirst {
 impl core::error::Error for BreakFirst {}
 
 impl Change {
-    /// May it be left without a flush for good? (Whether [`Change::Accessed`] may is a matter of policy.)
+    /// May it be left without a flush for good? (Whether [`Change::Accessed`] may is a matter of
+    /// policy.)
     #[must_use]
     pub const fn is_elided(self) -> bool {
         matches!(self, Self::Nothing | Self::New | Self::Upgrade)

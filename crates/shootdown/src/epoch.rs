@@ -1,20 +1,24 @@
-//! Tables that software may still walk: they are free when the flush is done *and* everyone has looked away.
+//! Tables that software may still walk: they are free when the flush is done *and* everyone has
+//! looked away.
 //!
 //! # The problem
-//! A flush ends the walks of hardware. Kernels walk page tables in software too, without a lock: a fast lookup of user
-//! pages turns interrupts off, or enters an RCU read side, and follows the entries. It may have read the entry of a table just
-//! before that was unhooked. Where a flush interrupts every CPU that runs the space, a walk with interrupts off holds it
-//! up; hardware that broadcasts, a hypervisor, a CPU that is left out because it is current, or a lookup in a space that
-//! is not loaded, do not.
+//! A flush ends the walks of hardware. Kernels walk page tables in software too, without a lock: a
+//! fast lookup of user pages turns interrupts off, or enters an RCU read side, and follows the
+//! entries. It may have read the entry of a table just before that was unhooked. Where a flush
+//! interrupts every CPU that runs the space, a walk with interrupts off holds it up; hardware that
+//! broadcasts, a hypervisor, a CPU that is left out because it is current, or a lookup in a space
+//! that is not loaded, do not.
 //!
 //! # The protocol
-//! The kernel has an epoch (RCU, or a call on every CPU): [`Epoch::start`] names a moment, [`Epoch::has_passed`] says
-//! whether every walk that was under way then has ended. [`Gather::finish_after`] starts an epoch after the tables
-//! were unhooked, flushes, and hands back a [`Held`] that yields the tables when the epoch has passed too. The two run side by
-//! side; neither waits for the other.
+//! The kernel has an epoch (RCU, or a call on every CPU): [`Epoch::start`] names a moment,
+//! [`Epoch::has_passed`] says whether every walk that was under way then has ended.
+//! [`Gather::finish_after`] starts an epoch after the tables were unhooked, flushes, and hands back
+//! a [`Held`] that yields the tables when the epoch has passed too. The two run side by side;
+//! neither waits for the other.
 //!
 //! # Invariant
-//! I1: no item leaves a [`Held`] before the flush is done and every walk has ended that began before the flush.
+//! I1: no item leaves a [`Held`] before the flush is done and every walk has ended that began
+//! before the flush.
 
 use core::mem::ManuallyDrop;
 
@@ -26,8 +30,9 @@ use crate::platform::Platform;
 ///
 /// # Safety
 /// When [`has_passed`](Self::has_passed) has said so of a cookie, every walk that began before the
-/// [`start`](Self::start) that gave it has ended, and what it read was read before (Release when a walk ends, Acquire here).
-/// A walk that begins after sees all that was stored before (a full barrier on both sides, as RCU has it).
+/// [`start`](Self::start) that gave it has ended, and what it read was read before (Release when a
+/// walk ends, Acquire here). A walk that begins after sees all that was stored before (a full
+/// barrier on both sides, as RCU has it).
 pub unsafe trait Epoch {
     /// A moment.
     type Cookie: Copy;

@@ -1,16 +1,18 @@
 //! What a port declares about its hardware.
 //!
-//! The rest of the crate never asks "which architecture is this?"; it asks for a fact. A port states
-//! its facts once, at boot, from CPUID, ID registers or a device tree. A wrong fact is a broken port:
-//! the safety of the whole depends on them, which is why [`crate::Regime`] is an `unsafe trait`.
+//! The rest of the crate never asks "which architecture is this?"; it asks for a fact. A port
+//! states its facts once, at boot, from CPUID, ID registers or a device tree. A wrong fact is a
+//! broken port: the safety of the whole depends on them, which is why [`crate::Regime`] is an
+//! `unsafe trait`.
 
 use core::fmt;
 
 /// What a tag means.
 ///
-/// What is cached of upper levels of the tables must carry it like what is cached of leaves, so that invalidating or
-/// loading empty a tag forgets both. All architectures here promise it (Intel SDM vol. 3 4.10, AMD APM vol. 2 5.5.1, Arm
-/// ARM on TLBI, RISC-V Privileged on SFENCE.VMA). Where hardware does not, declare [`TagScope::None`].
+/// What is cached of upper levels of the tables must carry it like what is cached of leaves, so
+/// that invalidating or loading empty a tag forgets both. All architectures here promise it (Intel
+/// SDM vol. 3 4.10, AMD APM vol. 2 5.5.1, Arm ARM on TLBI, RISC-V Privileged on SFENCE.VMA). Where
+/// hardware does not, declare [`TagScope::None`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum TagScope {
@@ -62,8 +64,8 @@ pub struct Errata {
     pub repeat_sync: bool,
     /// An entry may survive one invalidation; invalidate again when the first is over.
     pub survives_once: bool,
-    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt of the CPUs
-    /// concerned ends (Arm 4193714).
+    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt of
+    /// the CPUs concerned ends (Arm 4193714).
     pub completes_early: bool,
     /// A single-page invalidation spares global entries while tags are on (Intel Alder Lake and
     /// others): tags must stay off.
@@ -79,11 +81,11 @@ pub struct Facts {
     pub tag_bits: u8,
     /// Remote invalidation in hardware.
     pub broadcast: Broadcast,
-    /// Invalidation instructions order later translations after themselves (x86: yes). Where not, the
-    /// responder fences.
+    /// Invalidation instructions order later translations after themselves (x86: yes). Where not,
+    /// the responder fences.
     pub invalidate_serializes: bool,
-    /// A page fault removes what the faulting CPU had cached of the address, non-leaf entries included (x86: SDM 3A
-    /// 4.10.4.1). Where not, [`crate::spurious_fault`] does it.
+    /// A page fault removes what the faulting CPU had cached of the address, non-leaf entries
+    /// included (x86: SDM 3A 4.10.4.1). Where not, [`crate::spurious_fault`] does it.
     pub fault_forgets: bool,
     /// A hypervisor may turn local invalidations into broadcasts (safe, but not cheap).
     pub hypervisor_may_upgrade: bool,

@@ -2,9 +2,9 @@
 //!
 //! # The path
 //! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
-//! write its range into the log; (3) fence; (4) find the CPUs that must be told, and in a guest hand those over that
-//! the hypervisor sees to; (5) tell the rest; (6) do the local work while they do theirs; (7) wait. With serial
-//! policies 6 comes before 5.
+//! write its range into the log; (3) fence; (4) find the CPUs that must be told, and in a guest
+//! hand those over that the hypervisor sees to; (5) tell the rest; (6) do the local work while they
+//! do theirs; (7) wait. With serial policies 6 comes before 5.
 //!
 //! # Who is told
 //! | state of a CPU in the set | told? | why not |
@@ -26,7 +26,8 @@
 //! # Invariants
 //! I1: `flush` returns `Ok` only when every CPU of the set has answered or provably looks at the
 //! generation before it uses the space again. I2: a flush that returns an error has not freed the
-//! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while waiting.
+//! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
+//! waiting.
 
 mod answer;
 mod broadcast;
@@ -93,13 +94,16 @@ impl<P: Platform> Started<P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Makes every CPU forget what `request` says has changed in this space's tables. When it returns
-    /// `Ok`, no CPU starts an access through the old entries any more, and, with `freed_tables`, no
-    /// walker reaches the freed tables.
+    /// Makes every CPU forget what `request` says has changed in this space's tables. When it
+    /// returns `Ok`, no CPU starts an access through the old entries any more, and, with
+    /// `freed_tables`, no walker reaches the freed tables.
     ///
-    /// The tables are changed before the call, and the lock that protects them is held until it returns; who lets go of
-    /// it before begins a [gather](crate::gather) first, or the flush by [`begin_flush`](Self::begin_flush) (until the
-    /// change is counted nobody else could know that it is pending). Any other flush of the space may run at the same time.
+    /// The tables are changed before the call, and the lock that protects them is held until it
+    /// returns; who lets go of it before begins a [gather](crate::gather) first, or the flush by
+    /// [`begin_flush`](Self::begin_flush) (until the change is counted nobody else could know that
+    /// it is pending). Any other flush of the space may run at the same time.
+    ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`FlushError`].
@@ -127,9 +131,12 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Flushed { generation, interrupted })
     }
 
-    /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local work
-    /// is done, and the ticket says when they have answered. Until then the change is [pending](Self::is_pending); when
-    /// the ticket is dropped before, it is [owed](Self::pay_owed).
+    /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local
+    /// work is done, and the ticket says when they have answered. Until then the change is
+    /// [pending](Self::is_pending); when the ticket is dropped before, it is
+    /// [owed](Self::pay_owed).
+    ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// [`FlushError::Kick`] when a CPU could not be interrupted.
@@ -250,8 +257,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Step 4: leaves out those who need not be told (see the module's table). Now and then returns those
-    /// that are in the set for nothing, to be asked to leave it.
+    /// Step 4: leaves out those who need not be told (see the module's table). Now and then returns
+    /// those that are in the set for nothing, to be asked to leave it.
     fn filter(
         &self,
         me: &PerCpu<P>,
@@ -267,8 +274,9 @@ impl<P: Platform> AddressSpace<P> {
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
-        // Can a CPU have answered for this change already? Not if it was counted just now and the space has not
-        // changed again. With push delivery nobody reads acknowledged generations: the request is on its way.
+        // Can a CPU have answered for this change already? Not if it was counted just now and the
+        // space has not changed again. With push delivery nobody reads acknowledged generations:
+        // the request is on its way.
         let overtaken = counted != Counted::Now
             || self.generation() != generation && policy.delivery != Delivery::Push;
         let shared = current::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());

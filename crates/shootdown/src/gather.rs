@@ -3,23 +3,26 @@
 //! A [`Gather`] collects what was unhooked from one space's tables (frames, table pages, address
 //! ranges) and hands it back only when the flush that covers it is done. Flush-on-drop is not an
 //! ordering primitive (a temporary can live longer than the frame it guards), so the things to free
-//! come *out of* [`Gather::finish`], or of the ticket that [`Gather::defer`] gives, or back inside the
-//! error.
+//! come *out of* [`Gather::finish`], or of the ticket that [`Gather::defer`] gives, or back inside
+//! the error.
 //!
 //! # Gathers at the same time
-//! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not flushed yet, and has
-//! nothing to do there; if it returned, its caller would take the page for unused. So open gathers are counted, and
-//! who finishes while others are open flushes the whole space, even with nothing of its own. The same goes for what
-//! is [owed](AddressSpace::pay_owed), be it by a [batch](crate::reclaim) or since a flush failed.
+//! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not
+//! flushed yet, and has nothing to do there; if it returned, its caller would take the page for
+//! unused. So open gathers are counted, and who finishes while others are open flushes the whole
+//! space, even with nothing of its own. The same goes for what is [owed](AddressSpace::pay_owed),
+//! be it by a [batch](crate::reclaim) or since a flush failed.
 //!
-//! For this, a gather is begun before the first entry is changed, or with the lock held that protects it.
+//! For this, a gather is begun before the first entry is changed, or with the lock held that
+//! protects it.
 //!
 //! # Invariants
-//! I1: no item leaves a gather before a flush that covers every range put in with or before it is done.
-//! I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be flushed yet; when it
-//! is finished, they are. I3: a gather that is dropped leaks its items rather than freeing them early (and says so in
-//! debug builds), and what it should have flushed is owed. One that is forgotten (`mem::forget`) counts as open for good, as
-//! nobody can tell it from one that may yet change entries: every later one of the space flushes all of it
+//! I1: no item leaves a gather before a flush that covers every range put in with or before it is
+//! done. I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be
+//! flushed yet; when it is finished, they are. I3: a gather that is dropped leaks its items rather
+//! than freeing them early (and says so in debug builds), and what it should have flushed is owed.
+//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it from one
+//! that may yet change entries: every later one of the space flushes all of it
 //! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
 use core::fmt;
@@ -125,7 +128,8 @@ impl<T, const N: usize> Keep for Array<T, N> {
     }
 }
 
-/// A batch of unmappings of one space with what they set free.
+/// A batch of unmappings of one space with what they set free. Never made, finished or dropped in a
+/// non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -149,7 +153,8 @@ pub struct Gather<'a, P: Platform, K: Keep + Default> {
     keep: ManuallyDrop<K>,
 }
 
-/// A gather whose flush is under way.
+/// A gather whose flush is under way. Asked about, waited for and dropped where a [`Gather`] may
+/// be.
 #[must_use = "what is in a deferred gather is freed only when it is done"]
 pub struct Deferred<'a, P: Platform, K> {
     space: &'a AddressSpace<P>,
@@ -188,10 +193,11 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         self.range = Some(self.range.map_or(range, |r| r.merge(&range)));
     }
 
-    /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and sets nothing
-    /// free. Only what needs a flush is noted; what does not is counted as elided. [`Change::Accessed`] is noted too:
-    /// where a policy defers it, it is not put into a gather. A gather that is empty after that may be dropped: to finish it
-    /// would also pay for what others owe.
+    /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and
+    /// sets nothing free. Only what needs a flush is noted; what does not is counted as elided.
+    /// [`Change::Accessed`] is noted too: where a policy defers it, it is not put into a gather. A
+    /// gather that is empty after that may be dropped: to finish it would also pay for what others
+    /// owe.
     ///
     /// # Errors
     /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.
@@ -243,11 +249,12 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         keep
     }
 
-    /// Flushes, then hands back what may now be freed. When it returns `Ok`, what others had changed in the space is
-    /// flushed too.
+    /// Flushes, then hands back what may now be freed. When it returns `Ok`, what others had
+    /// changed in the space is flushed too.
     ///
     /// # Errors
-    /// The error and what was kept: nothing of it may be freed before another flush of the space is done.
+    /// The error and what was kept: nothing of it may be freed before another flush of the space is
+    /// done.
     pub fn finish(self, pin: &P::Pin) -> Result<K, (FlushError, K)> {
         let request = self.request(pin);
         let done = match request {
@@ -260,8 +267,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         }
     }
 
-    /// Begins the flush and returns at once: for callers that can't wait. Until the flush is done, the gather counts
-    /// as open.
+    /// Begins the flush and returns at once: for callers that can't wait. Until the flush is done,
+    /// the gather counts as open.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).

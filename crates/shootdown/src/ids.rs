@@ -26,8 +26,8 @@ impl fmt::Display for CpuId {
 
 /// The name of an address space: given once, never given again.
 ///
-/// 62 bits wide (two more are used where a CPU publishes what it has loaded), so that a machine that
-/// creates a space every nanosecond runs out after 146 years.
+/// 62 bits wide (two more are used where a CPU publishes what it has loaded), so that a machine
+/// that creates a space every nanosecond runs out after 146 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SpaceId(NonZeroU64);
 
@@ -72,18 +72,19 @@ impl fmt::Display for Generation {
 
 /// A hardware tag: PCID on x86, ASID on Arm and RISC-V.
 ///
-/// Tag 0 is what hardware uses when tags are off or the software does not know of them; it is a real
-/// value here too and belongs to CPUs that run without tags.
+/// Tag 0 is what hardware uses when tags are off or the software does not know of them; it is a
+/// real value here too and belongs to CPUs that run without tags.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Tag(pub u16);
 
 impl Tag {
-    /// What the kernel's own tables are loaded under ([`Regime::load_kernel`](crate::Regime::load_kernel)).
+    /// What the kernel's own tables are loaded under
+    /// ([`Regime::load_kernel`](crate::Regime::load_kernel)).
     pub const KERNEL: Self = Self(0);
 }
 
-/// The size of the translations an operation steps over: never larger than the smallest leaf that was
-/// mapped in the range, as one step invalidates one translation.
+/// The size of the translations an operation steps over: never larger than the smallest leaf that
+/// was mapped in the range, as one step invalidates one translation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum Stride {
@@ -117,8 +118,8 @@ impl Stride {
 /// A range of virtual addresses in whole strides.
 ///
 /// # Invariants
-/// I1: `start` is a multiple of the stride. I2: `count` is at least 1. I3: the range ends at or below
-/// 2^64 (the last byte is addressable).
+/// I1: `start` is a multiple of the stride. I2: `count` is at least 1. I3: the range ends at or
+/// below 2^64 (the last byte is addressable).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct VaRange {
     start: u64,

@@ -1,23 +1,27 @@
 //! Lazy unmap: nobody is told that a page went until its frame or its address is needed again.
 //!
 //! # The problem
-//! Most of what is unmapped is used by nobody any more, and its frame is not needed at once. The CPUs that could still
-//! use what they cached come by their scheduler or their timer soon, and could forget then without being interrupted.
-//! What stands against it: until then they read what was unmapped.
+//! Most of what is unmapped is used by nobody any more, and its frame is not needed at once. The
+//! CPUs that could still use what they cached come by their scheduler or their timer soon, and
+//! could forget then without being interrupted. What stands against it: until then they read what
+//! was unmapped.
 //!
 //! # The protocol
 //! A [`Later`] belongs to a space, and is kept under the lock of its tables. It is a choice
 //! ([`Policy::lazy_unmap`](crate::policy::Policy), off by default).
-//! 1. An entry is cleared; [`Later::unmapped`] says what it was. If nothing speaks against it, the change is counted, this
-//!    CPU forgets it, nobody else is told, and the frame stays inside. Otherwise it comes back with the reason, and the
-//!    caller puts it into a [gather](crate::gather), under the same lock.
+//! 1. An entry is cleared; [`Later::unmapped`] says what it was. If nothing speaks against it, the
+//!    change is counted, this CPU forgets it, nobody else is told, and the frame stays inside.
+//!    Otherwise it comes back with the reason, and the caller puts it into a
+//!    [gather](crate::gather), under the same lock.
 //! 2. A CPU forgets by itself: at its next switch (also to the space it has), at its next
-//!    [tick](crate::accessed::tick), when it comes [from quiet user mode](crate::quiet::from_user), or when it is told of
-//!    any other change of the space.
-//! 3. [`Later::redeem`] hands the frames back, when some are needed: CPUs that are not current yet are interrupted, the
-//!    others are not. [`Later::make_way`] does so before an address is mapped again.
-//! 4. [`Later::poll`], now and then, redeems what is older than the policy allows. It does not interrupt quiet CPUs: what
-//!    they may still use stays inside until they have come to the kernel.
+//!    [tick](crate::accessed::tick), when it comes [from quiet user mode](crate::quiet::from_user),
+//!    or when it is told of any other change of the space.
+//! 3. [`Later::redeem`] hands the frames back, when some are needed: CPUs that are not current yet
+//!    are interrupted, the others are not. [`Later::make_way`] does so before an address is mapped
+//!    again.
+//! 4. [`Later::poll`], now and then, redeems what is older than the policy allows. It does not
+//!    interrupt quiet CPUs: what they may still use stays inside until they have come to the
+//!    kernel.
 //!
 //! # What must not wait
 //! | condition | how it is kept |
@@ -30,25 +34,28 @@
 //! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for quiet CPUs by their next way in; in size by `max_pages` |
 //! | (g) fork, `ptrace`, software walks see one state | they pay first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
 //!
-//! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018; lazy unmap flush,
-//! Byungchul Park, 2024-2025, and the objections to it: contents of a file that change behind a read-only mapping are the
-//! kernel's to know of. Whoever changes them pays first.)
+//! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018;
+//! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it: contents of a file that
+//! change behind a read-only mapping are the kernel's to know of. Whoever changes them pays first.)
 //!
 //! # Why a page that is read-only, or was never written
-//! What is in it does not depend on who still has it cached: nothing is stored there any more. A writable entry whose
-//! dirty bit is clear can't be stored through without a walk, which finds the entry empty and faults: processors check that
-//! when they set the bit (Intel SDM vol. 3 section 4.8; Arm ARM, hardware management of dirty state; RISC-V
-//! privileged specification, Svadu). An entry is taken at its word only if no other change of the space is under way: it
-//! may be read-only since a moment ago, and its flush pending.
+//! What is in it does not depend on who still has it cached: nothing is stored there any more. A
+//! writable entry whose dirty bit is clear can't be stored through without a walk, which finds the
+//! entry empty and faults: processors check that when they set the bit (Intel SDM vol. 3 section
+//! 4.8; Arm ARM, hardware management of dirty state; RISC-V privileged specification, Svadu). An
+//! entry is taken at its word only if no other change of the space is under way: it may be
+//! read-only since a moment ago, and its flush pending.
 //!
 //! # Invariants
-//! I1: no item leaves a `Later`, and no range is free to map, before every CPU has answered for all that was put off with or
-//! before it. I2: of what a space owes, all is this `Later`'s, or it takes nothing more. I3: a CPU that has switched,
-//! ticked, or come from quiet user mode after it heard of a change uses no entry from before it.
+//! I1: no item leaves a `Later`, and no range is free to map, before every CPU has answered for all
+//! that was put off with or before it. I2: of what a space owes, all is this `Later`'s, or it takes
+//! nothing more. I3: a CPU that has switched, ticked, or come from quiet user mode after it heard
+//! of a change uses no entry from before it.
 //!
 //! # Orderings
-//! No pair is new: what is put off is counted under the table lock, and whoever pays holds that lock, or relies on
-//! `owed.rs` (W4, W6). A CPU that heard of a change reads a generation that includes it (*bump*, `space.rs`).
+//! No pair is new: what is put off is counted under the table lock, and whoever pays holds that
+//! lock, or relies on `owed.rs` (W4, W6). A CPU that heard of a change reads a generation that
+//! includes it (*bump*, `space.rs`).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -72,8 +79,8 @@ pub struct LazyUnmap {
 }
 
 impl LazyUnmap {
-    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a tick has come by. 512
-    /// pages are what one table maps, and a memory that nobody misses.
+    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a
+    /// tick has come by. 512 pages are what one table maps, and a memory that nobody misses.
     pub const TWO_TICKS: Self = Self { max_age: 8_000_000, max_pages: 512 };
 }
 
@@ -83,7 +90,8 @@ impl LazyUnmap {
 pub enum Was {
     /// A page of the space that could not be written.
     ReadOnly,
-    /// A page of the space that could be written, on hardware that keeps dirty bits, and the bit was clear.
+    /// A page of the space that could be written, on hardware that keeps dirty bits, and the bit
+    /// was clear.
     NeverWritten,
     /// A page of the space that may have been written.
     MaybeWritten,
@@ -91,7 +99,8 @@ pub enum Was {
     Kernel,
     /// A table.
     Table,
-    /// Something that a device or a guest may have cached as well, where this library does not reach.
+    /// Something that a device or a guest may have cached as well, where this library does not
+    /// reach.
     Device,
 }
 
@@ -101,7 +110,8 @@ pub enum Was {
 pub enum Why {
     /// The policy does not want it.
     Off,
-    /// Hardware invalidates everywhere: nobody would be interrupted anyway, and no CPU forgets by itself.
+    /// Hardware invalidates everywhere: nobody would be interrupted anyway, and no CPU forgets by
+    /// itself.
     Broadcast,
     /// A store through a stale entry would be lost.
     MaybeWritten,
@@ -111,7 +121,8 @@ pub enum Why {
     Table,
     /// It is cached where no payment reaches.
     Device,
-    /// Another change of the space is not flushed yet: what the entry says of the page may not be true yet.
+    /// Another change of the space is not flushed yet: what the entry says of the page may not be
+    /// true yet.
     Pending,
     /// There is no room, or as much is owed as the policy allows.
     Full,
@@ -151,11 +162,12 @@ impl<T> fmt::Display for Refused<T> {
 
 impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 
-/// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs a payment that nobody
-/// needs.
+/// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs
+/// a payment that nobody needs.
 const RANGES: usize = 8;
 
-/// Unmappings of one space that nobody was told of, with what they will set free.
+/// Unmappings of one space that nobody was told of, with what they will set free. Never used in a
+/// non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -165,7 +177,7 @@ const RANGES: usize = 8;
 /// boot(1, &LAZY, &PCID);
 /// let pin = Mock::pin();
 /// let space = new_space();
-/// let mut later = Later::<Mock, Array<u64, 32>>::new(space); // beside the tables, under their lock
+/// let mut later = Later::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
 /// let page = VaRange::new(0x1000, 1, Stride::Page4K)?;
 /// // … clear the page's entry, then, with the lock still held:
 /// let now = 5; // nanoseconds, say
@@ -220,13 +232,13 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         }
     }
 
-    /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it with the lock of the table
-    /// held under which they were cleared. Other CPUs are not told; this one uses the old translations no more when it
-    /// returns.
+    /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it
+    /// with the lock of the table held under which they were cleared. Other CPUs are not told; this
+    /// one uses the old translations no more when it returns.
     ///
     /// # Errors
-    /// The item, and why it must not wait. Nothing was counted: flush, before the lock is released or by a gather that was
-    /// begun before.
+    /// The item, and why it must not wait. Nothing was counted: flush, before the lock is released
+    /// or by a gather that was begun before.
     pub fn unmapped(
         &mut self,
         pin: &P::Pin,
@@ -297,16 +309,16 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         self.debt.is_some()
     }
 
-    /// May addresses of this range be mapped again, as far as what was put off here is concerned? Otherwise
-    /// [`make_way`](Self::make_way) first.
+    /// May addresses of this range be mapped again, as far as what was put off here is concerned?
+    /// Otherwise [`make_way`](Self::make_way) first.
     #[must_use]
     pub fn may_reuse(&self, range: VaRange) -> bool {
         let apart = |r: &VaRange| r.last() < range.start() || range.last() < r.start();
         !self.is_owing() || self.ranges.as_slice().iter().all(apart)
     }
 
-    /// Addresses of this range are about to be mapped: pays, if any is owed. Call it with the table lock held under which
-    /// they are.
+    /// Addresses of this range are about to be mapped: pays, if any is owed. Call it with the table
+    /// lock held under which they are.
     ///
     /// # Errors
     /// See [`FlushError`]. They must not be mapped yet.
@@ -317,8 +329,8 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         Ok(())
     }
 
-    /// It is `now`: what is older than the policy allows is paid, without the help of quiet CPUs. Returns what may be
-    /// freed; `None` when nothing may, or nothing is inside.
+    /// It is `now`: what is older than the policy allows is paid, without the help of quiet CPUs.
+    /// Returns what may be freed; `None` when nothing may, or nothing is inside.
     ///
     /// # Errors
     /// See [`FlushError`]. It is owed still.
@@ -333,8 +345,8 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         Ok((paid && self.holds).then(|| self.take()))
     }
 
-    /// Frames are needed, or the space has ended: pays, and hands back all that may now be freed. CPUs that have come by
-    /// meanwhile are not interrupted; quiet ones are, if they have not.
+    /// Frames are needed, or the space has ended: pays, and hands back all that may now be freed.
+    /// CPUs that have come by meanwhile are not interrupted; quiet ones are, if they have not.
     ///
     /// # Errors
     /// See [`FlushError`]. It is owed still.
@@ -407,7 +419,8 @@ fn forgets_by_itself<P: Platform>() -> bool {
     current::strategy::<P>().is_none() && current::shared::<P>().is_none()
 }
 
-/// The executing CPU comes by: it forgets what it missed of the space it has loaded. With interrupts off.
+/// The executing CPU comes by: it forgets what it missed of the space it has loaded. With
+/// interrupts off.
 pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSpace<P>) {
     if P::policy().lazy_unmap.is_none() || !forgets_by_itself::<P>() {
         return;

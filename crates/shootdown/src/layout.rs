@@ -1,5 +1,5 @@
-//! What lies where in the library's objects: names for timelines, and which lines are one CPU's own. For
-//! machines that trace accesses; not in ordinary builds.
+//! What lies where in the library's objects: names for timelines, and which lines are one CPU's
+//! own. For machines that trace accesses; not in ordinary builds.
 
 use core::mem::{offset_of, size_of};
 
@@ -33,8 +33,8 @@ const fn part(offset: usize, len: usize, name: &'static str) -> Part {
     Part { offset, len, name, own: false }
 }
 
-/// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the CPU's
-/// own.
+/// The parts of a [`PerCpu`]. With the lazy flag on a line of its own the whole private line is the
+/// CPU's own.
 #[must_use]
 pub fn per_cpu<P: Platform>() -> [Part; 16] {
     let private = offset_of!(PerCpu<P>, private);

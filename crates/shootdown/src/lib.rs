@@ -1,22 +1,25 @@
 //! Translation coherence as a library.
 //!
-//! When a page table changes, every TLB that may hold the old translation must forget it before the page
-//! is used for something else. This crate is the layer of a kernel or hypervisor that sees to it: tags
-//! that keep TLB entries over context switches, lazy mode, shootdowns that interrupt only who must be and
-//! overlap local with remote work, and gathers that hand memory back only when it is safe.
+//! When a page table changes, every TLB that may hold the old translation must forget it before the
+//! page is used for something else. This crate is the layer of a kernel or hypervisor that sees to
+//! it: tags that keep TLB entries over context switches, lazy mode, shootdowns that interrupt only
+//! who must be and overlap local with remote work, and gathers that hand memory back only when it
+//! is safe.
 //!
-//! It is `no_std`, allocates nothing, and keeps no global state. It takes no lock, with one exception: allocators of
-//! machine-wide tags ([`tags::generations`], [`tags::broadcast`]) have a test-and-set lock each, which a switch to a space
-//! without a current tag takes with interrupts off, for one search of the tags. A port gives it two
-//! things: the kernel's means ([`Platform`]: stay on a CPU, find a CPU's state, raise an interrupt) and
-//! the hardware's ([`Regime`]: load a root under a tag, invalidate).
+//! It is `no_std`, allocates nothing, and keeps no global state. It takes no lock, with one
+//! exception: allocators of machine-wide tags ([`tags::generations`], [`tags::broadcast`]) have a
+//! test-and-set lock each, which a switch to a space without a current tag takes with interrupts
+//! off, for one search of the tags. A port gives it two things: the kernel's means ([`Platform`]:
+//! stay on a CPU, find a CPU's state, raise an interrupt) and the hardware's ([`Regime`]: load a
+//! root under a tag, invalidate).
 //!
 //! # The promise
-//! 1. **Revocation.** When a flush for a revoking change returns, no CPU starts an access through the old
-//!    translation any more, and no walker can reach a freed table page.
-//! 2. **Reuse.** Frame, table page, address range and hardware tag are handed to nobody else before the
-//!    invalidation that covers them is complete.
-//! 3. **Master invariant.** A CPU's slot for a space at generation *g* never holds entries older than *g*.
+//! 1. **Revocation.** When a flush for a revoking change returns, no CPU starts an access through
+//!    the old translation any more, and no walker can reach a freed table page.
+//! 2. **Reuse.** Frame, table page, address range and hardware tag are handed to nobody else before
+//!    the invalidation that covers them is complete.
+//! 3. **Master invariant.** A CPU's slot for a space at generation *g* never holds entries older
+//!    than *g*.
 //! 4. **Deferral is explicit.** What is weaker is a named choice, never a default.
 //! 5. **Errors are total.** Bad input gets a typed error; what was owed comes back inside it.
 //!
@@ -24,6 +27,7 @@
 //! | question | module |
 //! |---|---|
 //! | What do I implement? | [`platform`], [`regime`], [`facts`] |
+//! | What may I call where? | [`context`] |
 //! | What does a context switch do, and which fences pair? | [`switch`] |
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
@@ -63,11 +67,11 @@
 //!     type Regime = Hardware;
 //!     type Mask = AtomicCpuSet<1>;                           // up to 64 CPUs
 //!     type Slots = Slots<6>;                                 // tag slots per CPU
-//!     type Tags = NoTags;                                    // no tags that mean the same everywhere
+//!     type Tags = NoTags;                                    // no tag is the same everywhere
 //!     fn pin() -> NoPreemption { NoPreemption(core::marker::PhantomData) }
 //!     fn system() -> &'static System<Self> { &SYSTEM }
 //!     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> { CPUS.get(cpu.index()) }
-//!     fn kick(_: &CpuSet<1>) -> Result<(), KickError> { Ok(()) } // raise your IPI; its handler calls on_kick
+//!     fn kick(_: &CpuSet<1>) -> Result<(), KickError> { Ok(()) } // your IPI; it calls on_kick
 //!     fn relax(_: &NoPreemption) -> Result<(), Stalled> { core::hint::spin_loop(); Ok(()) }
 //!     fn may_wait() -> bool { true }                         // are interrupts on?
 //! }
@@ -86,7 +90,8 @@
 //! }
 //!
 //! let pin = Port::pin();
-//! online::<Port>(&pin)?;
+//! // SAFETY: nothing interrupts here.
+//! online::<Port>(unsafe { IrqsOff::assume(&pin) })?;
 //! let space = AddressSpace::<Port>::new(0x1000);
 //! // SAFETY: nothing interrupts here, and `space` is retired before it is dropped.
 //! unsafe { switch_to(&pin, &space) };
@@ -97,15 +102,17 @@
 //! let frames = gather.finish(&pin).map_err(|(error, _frames)| error)?;
 //! assert_eq!(frames.as_slice(), [0x7000]);                   // free them: no CPU can reach them
 //!
-//! leave::<Port>(&pin);
+//! // SAFETY: nothing interrupts here.
+//! unsafe { leave::<Port>(&pin) };
 //! space.retire(&pin)?;
 //! assert_eq!(INVALIDATIONS.load(Ordering::Relaxed), 2);      // coming online, and the page
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Builds
-//! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced` compiles
-//! this source with atomics that tell a software machine of every access. No feature changes a type.
+//! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced`
+//! compiles this source with atomics that tell a software machine of every access. No feature
+//! changes a type.
 
 #![no_std]
 
@@ -114,6 +121,7 @@ extern crate std;
 
 pub mod accessed;
 pub mod call;
+pub mod context;
 pub mod cpu;
 pub mod cpu_set;
 pub mod elide;
@@ -148,6 +156,7 @@ pub mod tags;
 mod tree;
 
 pub use call::{CallError, call_on};
+pub use context::IrqsOff;
 pub use cpu::{OnlineError, PerCpu, offline, online};
 pub use elide::{BreakFirst, Change};
 pub use facts::Facts;

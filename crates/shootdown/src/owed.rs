@@ -1,55 +1,63 @@
-//! What is pending in a space: entries that were changed, while CPUs may still use what they cached of them.
+//! What is pending in a space: entries that were changed, while CPUs may still use what they cached
+//! of them.
 //!
 //! # The problem
-//! Between the change of an entry and the end of its flush, the tables promise what the TLBs do not keep. That is so
-//! for a moment in every flush and every [gather](crate::gather), for as long as it takes with a
-//! [ticket](crate::flush::Ticket), for long in a [batch](crate::reclaim), and until somebody tries again after a flush
-//! that failed. Who comes to such an entry, finds it changed already and has nothing to flush of its own, must not go on
-//! as if nobody could use the page any more.
+//! Between the change of an entry and the end of its flush, the tables promise what the TLBs do not
+//! keep. That is so for a moment in every flush and every [gather](crate::gather), for as long as
+//! it takes with a [ticket](crate::flush::Ticket), for long in a [batch](crate::reclaim), and until
+//! somebody tries again after a flush that failed. Who comes to such an entry, finds it changed
+//! already and has nothing to flush of its own, must not go on as if nobody could use the page any
+//! more.
 //!
 //! # The protocol
-//! - **Open gathers** are counted: [`Debts::open`] before the entries change, or under the table lock with them;
-//!   [`Debts::close`] when their flush is over. Who ends a gather while others are open flushes everything, since it can't
-//!   know what those have cleared.
-//! - **Counted changes** are those of the space's generation, all of them. Each has a value that stands for it
-//!   ([`Change`](crate::flush::Change)), in a flush, a ticket, a batch or a lazy unmapping.
-//! - **Done** counts the changes whose value is gone, in whatever order. As long as it is less than the generation, a
-//!   change is *in flight*.
-//! - **Owed** is the generation of the newest change whose value was dropped before every CPU had answered. It is counted,
-//!   so that who looks at the generation on its way to the space catches up by itself. Those who have the space in use
-//!   have to be told.
-//! - **Paid** is the newest generation for which, and for all before, every CPU has answered. The space owes while *owed*
-//!   is above it, and nothing is pending when it is the space's generation.
+//! - **Open gathers** are counted: [`Debts::open`] before the entries change, or under the table
+//!   lock with them; [`Debts::close`] when their flush is over. Who ends a gather while others are
+//!   open flushes everything, since it can't know what those have cleared.
+//! - **Counted changes** are those of the space's generation, all of them. Each has a value that
+//!   stands for it ([`Change`](crate::flush::Change)), in a flush, a ticket, a batch or a lazy
+//!   unmapping.
+//! - **Done** counts the changes whose value is gone, in whatever order. As long as it is less than
+//!   the generation, a change is *in flight*.
+//! - **Owed** is the generation of the newest change whose value was dropped before every CPU had
+//!   answered. It is counted, so that who looks at the generation on its way to the space catches
+//!   up by itself. Those who have the space in use have to be told.
+//! - **Paid** is the newest generation for which, and for all before, every CPU has answered. The
+//!   space owes while *owed* is above it, and nothing is pending when it is the space's generation.
 //!
-//! - **Put off** is the newest generation whose value is kept on purpose, by a batch or a lazy unmapping. A flush that is done
-//!   raises *paid* only where something is owed or put off, or was paid for before: changes that are merely under way on
-//!   several CPUs end by *done*, and their flushes write one shared word each.
+//! - **Put off** is the newest generation whose value is kept on purpose, by a batch or a lazy
+//!   unmapping. A flush that is done raises *paid* only where something is owed or put off, or was
+//!   paid for before: changes that are merely under way on several CPUs end by *done*, and their
+//!   flushes write one shared word each.
 //!
-//! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and gathers that are
-//! forgotten can't be so many that none seems open.
+//! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and
+//! gathers that are forgotten can't be so many that none seems open.
 //!
 //! # Why a newer flush pays
-//! A flush of generation *g* that returned has the answer of every CPU that it makes no access through entries older
-//! than *g* (I1 of [`flush`](crate::flush)), whatever each of them had missed: an answer is a generation, and covers all
-//! below. That is all that a payment for a change *o* < *g* could have asked, tables aside, and those have a word of their
-//! own. Where hardware removes entries itself, by name, on every CPU, no CPU catches up with a generation: there only a
-//! flush of the whole space pays for others; any other pays for itself, by *done*, or by *paid* if it comes next there. If
-//! it does neither, somebody pays twice; no change is left unpaid.
+//! A flush of generation *g* that returned has the answer of every CPU that it makes no access
+//! through entries older than *g* (I1 of [`flush`](crate::flush)), whatever each of them had
+//! missed: an answer is a generation, and covers all below. That is all that a payment for a change
+//! *o* < *g* could have asked, tables aside, and those have a word of their own. Where hardware
+//! removes entries itself, by name, on every CPU, no CPU catches up with a generation: there only a
+//! flush of the whole space pays for others; any other pays for itself, by *done*, or by *paid* if
+//! it comes next there. If it does neither, somebody pays twice; no change is left unpaid.
 //!
 //! # Why anybody may pay
-//! D1 (see [`switch`](crate::switch)) pairs the fence of a CPU that comes to the space with a fence after the count. The
-//! payer has not counted; it has seen the entry changed under the table lock, hence the count, and fences then. A CPU that
-//! it does not see on its way has its own fence later, and sees what came before the payer's: the count. So a payer for
-//! a change in flight asks for the generation that it reads, and does not wait for whoever counted it.
+//! D1 (see [`switch`](crate::switch)) pairs the fence of a CPU that comes to the space with a fence
+//! after the count. The payer has not counted; it has seen the entry changed under the table lock,
+//! hence the count, and fences then. A CPU that it does not see on its way has its own fence later,
+//! and sees what came before the payer's: the count. So a payer for a change in flight asks for the
+//! generation that it reads, and does not wait for whoever counted it.
 //!
 //! # When it escalates in vain
-//! The count of gathers names a space, no range: two gathers of different ranges that overlap in time both flush all,
-//! although each could have flushed its own. A gather also does when another one has opened since and cleared nothing yet.
-//! Keep gathers short, and begin one when the lock is held. Where hardware removes entries by name, a gather that ends while
-//! another change is in flight flushes the whole space too.
+//! The count of gathers names a space, no range: two gathers of different ranges that overlap in
+//! time both flush all, although each could have flushed its own. A gather also does when another
+//! one has opened since and cleared nothing yet. Keep gathers short, and begin one when the lock is
+//! held. Where hardware removes entries by name, a gather that ends while another change is in
+//! flight flushes the whole space too.
 //!
-//! A value that is forgotten (`mem::forget`) is never done. What it stands for is paid for by the next who relies on it,
-//! and *paid* then says so. A gather that is forgotten counts as open for good: every later one flushes all.
+//! A value that is forgotten (`mem::forget`) is never done. What it stands for is paid for by the
+//! next who relies on it, and *paid* then says so. A gather that is forgotten counts as open for
+//! good: every later one flushes all.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -67,7 +75,8 @@
 use crate::ids::Generation;
 use crate::sync::{AtomicU64, Ordering};
 
-/// What is pending in a space, beside its generation. On a line of its own, which switches do not read.
+/// What is pending in a space, beside its generation. On a line of its own, which switches do not
+/// read.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(crate) struct Debts {
@@ -89,7 +98,8 @@ impl Debts {
         }
     }
 
-    /// The change of this generation stays in flight for long, and whoever flushes all meanwhile is to say so.
+    /// The change of this generation stays in flight for long, and whoever flushes all meanwhile is
+    /// to say so.
     pub fn put_off(&self, generation: Generation) {
         // ORDERING: W9
         self.put_off.fetch_max(generation.0, Ordering::Relaxed);
@@ -113,7 +123,8 @@ impl Debts {
         self.gathers.load(Ordering::Acquire) > own
     }
 
-    /// So many changes, of which this is the newest, were counted, and whoever should have flushed them does not.
+    /// So many changes, of which this is the newest, were counted, and whoever should have flushed
+    /// them does not.
     pub fn owe(&self, newest: Generation, changes: u64) {
         // ORDERING: W4
         self.owed.fetch_max(newest.0, Ordering::Relaxed);
@@ -121,8 +132,8 @@ impl Debts {
         self.done.fetch_add(changes, Ordering::Release);
     }
 
-    /// The generation that must be paid for, if any must. Of the changes in flight, `own` are the caller's, who does not pay
-    /// for those. `counted` reads the space's generation.
+    /// The generation that must be paid for, if any must. Of the changes in flight, `own` are the
+    /// caller's, who does not pay for those. `counted` reads the space's generation.
     pub fn outstanding(
         &self,
         own: u64,
@@ -146,8 +157,9 @@ impl Debts {
         self.paid.load(Ordering::Acquire) >= generation.0
     }
 
-    /// Every CPU has answered for so many changes, of which this is the newest; where it `covers` them, for all that were
-    /// counted before it too. Says whether any of those may have been pending.
+    /// Every CPU has answered for so many changes, of which this is the newest; where it `covers`
+    /// them, for all that were counted before it too. Says whether any of those may have been
+    /// pending.
     pub fn complete(&self, newest: Generation, changes: u64, covers: bool) -> bool {
         // ORDERING: W7
         let done = self.done.fetch_add(changes, Ordering::Release) + changes;
@@ -155,8 +167,9 @@ impl Debts {
         let lasting = self.put_off.load(Ordering::Relaxed); // ORDERING: W9
         let owing = self.owed.load(Ordering::Relaxed).max(lasting) > paid;
         if !owing && (done == newest.0 || paid == 0) {
-            // By far the most frequent: nothing else is under way, or those who are will say so themselves. (A value that was
-            // forgotten never will: who first pays for it raises `paid`, and from then on flushes do.)
+            // By far the most frequent: nothing else is under way, or those who are will say so
+            // themselves. (A value that was forgotten never will: who first pays for it raises
+            // `paid`, and from then on flushes do.)
             return false;
         }
         if covers {

@@ -1,38 +1,44 @@
 //! In a guest: what the hypervisor does of a flush.
 //!
 //! # The problem
-//! A virtual CPU that its hypervisor has descheduled answers no interrupt until it runs again, a time slice later,
-//! and who flushes waits for it. Such a CPU makes no access either: all it needs is to forget before it goes on.
-//! There are two ways to have that, both off unless a port asks for them. They serve flushes of spaces
-//! ([`flush`](crate::AddressSpace::flush), [`begin_flush`](crate::AddressSpace::begin_flush)) and of everyone
-//! ([`flush_kernel`](crate::flush_kernel), [`flush_everything`](crate::flush_everything)), and nothing else: calls,
-//! retiring and trims run code on their targets, and so does the move of a space to a tag for all CPUs.
+//! A virtual CPU that its hypervisor has descheduled answers no interrupt until it runs again, a
+//! time slice later, and who flushes waits for it. Such a CPU makes no access either: all it needs
+//! is to forget before it goes on. There are two ways to have that, both off unless a port asks for
+//! them. They serve flushes of spaces ([`flush`](crate::AddressSpace::flush),
+//! [`begin_flush`](crate::AddressSpace::begin_flush)) and of everyone
+//! ([`flush_kernel`](crate::flush_kernel), [`flush_everything`](crate::flush_everything)), and
+//! nothing else: calls, retiring and trims run code on their targets, and so does the move of a
+//! space to a tag for all CPUs.
 //!
-//! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the
-//!   hypervisor ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in, and the
-//!   CPU is done with: that swap is the linearization point. If it fails because the CPU runs again, the CPU is
-//!   told as any other. If it is preempted after it was told and before it answered, it is marked then; but where a
-//!   large set is told as a tree, or with push delivery, its answer is waited for.
-//! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and
-//!   the pages, and makes those CPUs forget, running or not. Which flushes go this way is
-//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are told as any other.
+//! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the hypervisor
+//!   ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in,
+//!   and the CPU is done with: that swap is the linearization point. If it fails because the CPU
+//!   runs again, the CPU is told as any other. If it is preempted after it was told and before it
+//!   answered, it is marked then; but where a large set is told as a tree, or with push delivery,
+//!   its answer is waited for.
+//! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and the pages,
+//!   and makes those CPUs forget, running or not. Which flushes go this way is
+//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are told
+//!   as any other.
 //!
 //! # Why no CPU is missed
-//! The hypervisor gets only CPUs that would be interrupted otherwise; who is one of them is decided as ever. Take
-//! such a CPU with an old entry it could still use. The entry is from before the mark, or before the hypercall
-//! returned, as walks that begin later see the table stores (V2, V3). Both remove it, under whatever tag it is.
-//! It does not matter what the CPU was doing. *Between two spaces*, about to load a remembered tag for a generation
-//! that it read before the change was counted: the tag's old entries are gone when it goes on. It did not see the
-//! change and was not seen either: D1 excludes that, as without a hypervisor. *Catching up* with an earlier
-//! change: it goes on and invalidates more than it must. *Lazy*: its walk caches are empty when it goes on.
+//! The hypervisor gets only CPUs that would be interrupted otherwise; who is one of them is decided
+//! as ever. Take such a CPU with an old entry it could still use. The entry is from before the
+//! mark, or before the hypercall returned, as walks that begin later see the table stores (V2, V3).
+//! Both remove it, under whatever tag it is. It does not matter what the CPU was doing. *Between
+//! two spaces*, about to load a remembered tag for a generation that it read before the change was
+//! counted: the tag's old entries are gone when it goes on. It did not see the change and was not
+//! seen either: D1 excludes that, as without a hypervisor. *Catching up* with an earlier change: it
+//! goes on and invalidates more than it must. *Lazy*: its walk caches are empty when it goes on.
 //!
-//! The CPU's generation is not advanced by anyone but itself. So it goes on with a slot that looks older than
-//! it is, and invalidates once more when it next catches up: over-flushing, which is always legal (the master
-//! invariant speaks of entries that are too old, not of missing ones).
+//! The CPU's generation is not advanced by anyone but itself. So it goes on with a slot that looks
+//! older than it is, and invalidates once more when it next catches up: over-flushing, which is
+//! always legal (the master invariant speaks of entries that are too old, not of missing ones).
 //!
 //! # What a flush that returned does not mean here
-//! That every CPU has taken an interrupt since. A kernel that walks page tables in software with interrupts off,
-//! and relies on that to keep tables alive, needs an epoch of its own before it frees them (RCU).
+//! That every CPU has taken an interrupt since. A kernel that walks page tables in software with
+//! interrupts off, and relies on that to keep tables alive, needs an epoch of its own before it
+//! frees them (RCU).
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -41,7 +47,8 @@
 //! | V2 "flush" swapped in | AcqRel | V1, V3 | |
 //! | V3 hypervisor: the word swapped to 0, then forgetting, then the first instruction | AcqRel | V2 | the CPU's next walks see the table stores |
 //!
-//! The look before the swap needs no fence: that one is a read-modify-write, and so is the hypervisor's.
+//! The look before the swap needs no fence: that one is a read-modify-write, and so is the
+//! hypervisor's.
 
 use core::fmt;
 
@@ -50,7 +57,8 @@ use crate::platform::{CpuSetOf, Platform};
 use crate::regime::Regime;
 use crate::sync::{AtomicU8, Ordering};
 
-/// A byte that a virtual CPU shares with its hypervisor: does the CPU run, and must it forget before it does?
+/// A byte that a virtual CPU shares with its hypervisor: does the CPU run, and must it forget
+/// before it does?
 ///
 /// The layout is that of KVM's `kvm_steal_time::preempted`. Guests hand a reference to the library
 /// ([`Platform::preempted`]); [`stopped`](Self::stopped) and
@@ -59,8 +67,10 @@ use crate::sync::{AtomicU8, Ordering};
 /// ```
 /// use shootdown::paravirt::PreemptedWord;
 /// let word = PreemptedWord::new();
-/// word.stopped();            // the hypervisor has descheduled the CPU
-/// assert!(!word.resumes());  // nobody asked for anything meanwhile
+/// // SAFETY: the hypervisor has descheduled the CPU, and runs it again after this.
+/// unsafe { word.stopped() };
+/// // SAFETY: as above.
+/// assert!(!unsafe { word.resumes() }); // nobody asked for anything meanwhile
 /// ```
 #[derive(Debug)]
 #[repr(transparent)]
@@ -86,15 +96,22 @@ impl PreemptedWord {
         Self(AtomicU8::new(0))
     }
 
-    /// The hypervisor's half: the CPU has stopped, and makes no access and no walk until it [`resumes`](Self::resumes).
-    pub fn stopped(&self) {
+    /// The hypervisor's half: the CPU has stopped.
+    ///
+    /// # Safety
+    /// It makes no access and no walk until it [`resumes`](Self::resumes): flushes leave it a mark
+    /// and do not wait.
+    pub unsafe fn stopped(&self) {
         self.0.store(Self::PREEMPTED, Ordering::Release); // ORDERING: V1
     }
 
-    /// The hypervisor's half: the CPU will run. If it says so, the CPU must forget every translation first, of every
-    /// tag, global and non-leaf entries included.
+    /// The hypervisor's half: the CPU will run. If it says so, the CPU must forget every
+    /// translation first, of every tag, global and non-leaf entries included.
+    ///
+    /// # Safety
+    /// The CPU makes no access and no walk before that is done.
     #[must_use = "a CPU that is asked to forget must do so before its first instruction"]
-    pub fn resumes(&self) -> bool {
+    pub unsafe fn resumes(&self) -> bool {
         self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
@@ -103,15 +120,16 @@ impl PreemptedWord {
         self.0.load(Ordering::Relaxed) & Self::PREEMPTED != 0
     }
 
-    /// The guest's half: has the CPU forget everything before it runs again. `false` if it runs: then it must be told.
-    /// Marked twice, it forgets once.
+    /// The guest's half: has the CPU forget everything before it runs again. `false` if it runs:
+    /// then it must be told. Marked twice, it forgets once.
     #[must_use = "a CPU that runs has not been marked"]
     pub fn mark(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         // Fails again only when another initiator marks (once) or the CPU has run meanwhile.
         while word & Self::PREEMPTED != 0 {
             let marked = word | Self::FLUSH;
-            // ORDERING: V2. A mark that is there already is written again, for what this initiator stored.
+            // ORDERING: V2. A mark that is there already is written again, for what this initiator
+            // stored.
             match self.0.compare_exchange(word, marked, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -137,7 +155,8 @@ pub struct PageRun {
 }
 
 impl PageRun {
-    /// Pages of a run, at most: what an entry of Hyper-V's lists holds (TLFS, "HvCallFlushVirtualAddressList").
+    /// Pages of a run, at most: what an entry of Hyper-V's lists holds (TLFS,
+    /// "HvCallFlushVirtualAddressList").
     pub const MOST: u16 = 4096;
 }
 
@@ -152,7 +171,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// The pages of a range, each large page as all the small ones in it; `None` when the list is too short for it.
+    /// The pages of a range, each large page as all the small ones in it; `None` when the list is
+    /// too short for it.
     #[must_use]
     pub fn of(range: VaRange) -> Option<Self> {
         let most = u64::from(PageRun::MOST);
@@ -195,7 +215,8 @@ pub struct RemoteFlush<'a, P: Platform> {
     pub of: Of<<P::Regime as Regime>::Root>,
     /// Of which pages; `None` means of all.
     pub pages: Option<Runs>,
-    /// Page-table pages are going away: cached non-leaf entries too, on CPUs that are lazy or idle too.
+    /// Page-table pages are going away: cached non-leaf entries too, on CPUs that are lazy or idle
+    /// too.
     pub freed_tables: bool,
 }
 
@@ -234,12 +255,15 @@ mod tests {
     #[test]
     fn a_mark_counts_only_while_the_cpu_is_stopped() {
         let word = PreemptedWord::new();
+        // SAFETY: there is no CPU.
+        let resumes = || unsafe { word.resumes() };
         assert!(!word.is_preempted() && !word.mark(), "it runs");
-        assert!(!word.resumes());
-        word.stopped();
+        assert!(!resumes());
+        // SAFETY: as above.
+        unsafe { word.stopped() };
         assert!(word.is_preempted() && word.mark() && word.mark(), "two marks");
-        assert!(word.resumes(), "are one flush");
-        assert!(!word.resumes() && !word.mark());
+        assert!(resumes(), "are one flush");
+        assert!(!resumes() && !word.mark());
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! Pinned tags: devices that walk a space's tables under its tag.
 //!
 //! # The problem
-//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover may take it away, and
-//! no flush may stay on one CPU: nobody switches a device.
+//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover
+//! may take it away, and no flush may stay on one CPU: nobody switches a device.
 //!
 //! # The protocol
-//! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and fences; then the device may
-//! be told. From then on every flush of the space is broadcast, whatever the strategy ([`presence`](crate::presence), P6).
-//! The other way round the device forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag,
-//! which reaches what caches beside the device, and gives it back. Only then may another space get it.
+//! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and
+//! fences; then the device may be told. From then on every flush of the space is broadcast,
+//! whatever the strategy ([`presence`](crate::presence), P6). The other way round the device
+//! forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag, which
+//! reaches what caches beside the device, and gives it back. Only then may another space get it.
 //!
-//! What is invalidated reaches the device where hardware broadcasts to it (Arm: an SMMU that takes part in the CPUs' broadcasts). A
-//! cache of the device's own (ATC) is invalidated by its driver, after the flush.
+//! What is invalidated reaches the device where hardware broadcasts to it (Arm: an SMMU that takes
+//! part in the CPUs' broadcasts). A cache of the device's own (ATC) is invalidated by its driver,
+//! after the flush.
 
 use core::fmt;
 
@@ -29,7 +31,8 @@ use crate::tags::versioned::Versioned;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PinTagError {
-    /// Invalidations are not broadcast by machine-wide tags, so that a device would not learn of them.
+    /// Invalidations are not broadcast by machine-wide tags, so that a device would not learn of
+    /// them.
     NoBroadcast,
     /// Tags must be more than CPUs and pinned spaces together, and would not be.
     NoPinLeft,
@@ -54,10 +57,13 @@ impl fmt::Display for PinTagError {
 impl core::error::Error for PinTagError {}
 
 impl<P: Platform> AddressSpace<P> {
-    /// Gives the space a tag that it keeps until it was unpinned as often as pinned, and returns the one for user
-    /// addresses, to be given to a device. From now on every flush of the space is broadcast.
+    /// Gives the space a tag that it keeps until it was unpinned as often as pinned, and returns
+    /// the one for user addresses, to be given to a device. From now on every flush of the space is
+    /// broadcast.
     ///
-    /// Call it with interrupts off, and not in handlers that may interrupt a function of this library.
+    /// Call it with interrupts off, and not in handlers that may interrupt a function of this
+    /// library, which would wait for the lock of what they interrupt. Never in a non-maskable
+    /// handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// [`PinTagError::NoBroadcast`], [`PinTagError::NoPinLeft`].
@@ -67,7 +73,8 @@ impl<P: Platform> AddressSpace<P> {
         let wait = || {
             let _ = P::relax(pin);
         };
-        match tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) {
+        // SAFETY: the library's CPUs, in this call as in all.
+        match unsafe { tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) } {
             Ok(tag) => {
                 self.presence.pin();
                 Ok(user_tag::<P>(tag))
@@ -77,14 +84,18 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Takes one pin back. The device that it was for makes no access under the tag any more, and has forgotten what it
-    /// had cached itself.
+    /// Takes one pin back. From now on flushes of the space need not be broadcast, if it was the
+    /// last.
     ///
     /// Call it as [`pin_tag`](Self::pin_tag).
     ///
+    /// # Safety
+    /// The device that the pin was for makes no access and no walk under the tag any more, and has
+    /// forgotten what it had cached itself.
+    ///
     /// # Errors
     /// [`PinTagError::NotPinned`].
-    pub fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
+    pub unsafe fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
         let tags = P::tags().filter(|_| self.presence.is_pinned());
         let (Some(tags), Some(tag)) = (tags, self.tag()) else {
             return Err(PinTagError::NotPinned);
@@ -98,9 +109,12 @@ impl<P: Platform> AddressSpace<P> {
         if !self.presence.unpin() {
             return Err(PinTagError::NotPinned);
         }
-        tags.unpin(self.space_tag(), || {
+        let wait = || {
             let _ = P::relax(pin);
-        });
+        };
+        // SAFETY: the device has done (this function's contract), and what was cached beside it is
+        // gone.
+        unsafe { tags.unpin(self.space_tag(), wait) };
         Ok(())
     }
 }

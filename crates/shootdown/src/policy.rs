@@ -1,8 +1,8 @@
 //! Which mechanisms are in force.
 //!
 //! A policy is configuration of the same code, never a second implementation. Kernels take
-//! [`Policy::SHOOTDOWN`]; the others exist so that what each mechanism gains can be measured, and carry
-//! the name of the system whose choices they repeat.
+//! [`Policy::SHOOTDOWN`]; the others exist so that what each mechanism gains can be measured, and
+//! carry the name of the system whose choices they repeat.
 
 use core::fmt;
 
@@ -40,8 +40,8 @@ pub enum Lazy {
 pub enum Delivery {
     /// One posted request per target; the target executes exactly that request.
     Push,
-    /// Nothing is posted: the target compares generations and catches up with the newest, reading what
-    /// changed from the space's range log; its published generation is the acknowledgement.
+    /// Nothing is posted: the target compares generations and catches up with the newest, reading
+    /// what changed from the space's range log; its published generation is the acknowledgement.
     Pull,
 }
 
@@ -53,9 +53,10 @@ pub enum Leave {
     AtSwitch,
     /// When it loads the kernel's own tables, or a trim asks for it.
     Lazily,
-    /// When it is asked in vain: by a trim, or by a flush for freed tables, which asks all of the set (Linux
-    /// since 6.14). Nobody need be asked for those who are elsewhere: whoever has another root loaded has no walk
-    /// under way in the old tables, and finds out before it loads their root again what was freed.
+    /// When it is asked in vain: by a trim, or by a flush for freed tables, which asks all of the
+    /// set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever has
+    /// another root loaded has no walk under way in the old tables, and finds out before it loads
+    /// their root again what was freed.
     WhenAsked,
 }
 
@@ -87,21 +88,22 @@ pub struct Policy {
     pub tree_above: u16,
     /// When CPUs leave a space's set.
     pub leave: Leave,
-    /// The lazy flag shares a line with what others read (`true`) or sits with the private state, so
-    /// that reading it from afar takes the private line away (`false`, as before Linux 5.13).
+    /// The lazy flag shares a line with what others read (`true`) or sits with the private state,
+    /// so that reading it from afar takes the private line away (`false`, as before Linux 5.13).
     pub split_lazy_line: bool,
-    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided that it need
-    /// not. `None` interrupts the CPUs concerned, there as elsewhere.
+    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided that
+    /// it need not. `None` interrupts the CPUs concerned, there as elsewhere.
     pub broadcast: Option<Strategy>,
-    /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which spaces get a tag
-    /// for all CPUs.
+    /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which
+    /// spaces get a tag for all CPUs.
     pub shared: Threshold,
     /// In a guest: a flush that must tell at least so many CPUs is handed to the hypervisor
     /// ([`crate::Platform::flush_remote`]); 0 means none is.
     pub hypercall_from: u16,
     /// When entries go whose accessed bits were cleared.
     pub accessed: AccessedPolicy,
-    /// How long unmappings may go untold that the kernel gives to a [`Later`](crate::Later); `None`: not at all.
+    /// How long unmappings may go untold that the kernel gives to a [`Later`](crate::Later);
+    /// `None`: not at all.
     pub lazy_unmap: Option<LazyUnmap>,
 }
 
@@ -109,7 +111,8 @@ pub struct Policy {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by deciding for one.
+    /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by
+    /// deciding for one.
     LocalUpgraded(Strategy),
     /// An entry may survive an invalidation, and only flushes by broadcast invalidate twice.
     SurvivesOnce,
@@ -144,18 +147,20 @@ impl Policy {
         delivery: Delivery::Pull,
         range_log: true,
         early_ack: true,
-        // One page, one flush at a time: a loop over 80 CPUs takes 2.2 us, the tree 3.3; 96 take 4.3 and 3.5
-        // (docs/src/results.md, `scale`).
+        // One page, one flush at a time: a loop over 80 CPUs takes 2.2 us, the tree 3.3; 96 take
+        // 4.3 and 3.5 (docs/src/results.md, `scale`).
         tree_above: 80,
         leave: Leave::Lazily,
         split_lazy_line: true,
-        // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads move, and only this
-        // one forgets where they were. It costs a broadcast whenever tables are freed.
+        // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads
+        // move, and only this one forgets where they were. It costs a broadcast whenever tables are
+        // freed.
         broadcast: Some(Strategy::Active),
         shared: Threshold::MEASURED,
         hypercall_from: 0,
-        // A small page that looks unused for one tick more costs little, and clearing is frequent. A large one that
-        // is reclaimed by mistake costs hundreds of pages, stays cached for long, and is cleared rarely.
+        // A small page that looks unused for one tick more costs little, and clearing is frequent.
+        // A large one that is reclaimed by mistake costs hundreds of pages, stays cached for long,
+        // and is cleared rarely.
         accessed: AccessedPolicy { small: Accessed::Generation, large: Accessed::Immediate },
         // A kernel has to be ready for it.
         lazy_unmap: None,
@@ -199,7 +204,8 @@ impl Policy {
     pub const LINUX_5_13: Self =
         Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
 
-    /// 5.13 with CPU sets that are left when asked, and tags for all CPUs where x86 hardware invalidates by them.
+    /// 5.13 with CPU sets that are left when asked, and tags for all CPUs where x86 hardware
+    /// invalidates by them.
     pub const LINUX_6_15: Self =
         Self { leave: Leave::WhenAsked, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
 

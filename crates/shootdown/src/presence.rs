@@ -1,10 +1,11 @@
-//! Presence: where entries of a space can be, so that hardware need not broadcast when one CPU is enough.
+//! Presence: where entries of a space can be, so that hardware need not broadcast when one CPU is
+//! enough.
 //!
 //! # The problem
-//! Where hardware can invalidate on all CPUs with one instruction, that instruction is what everyone
-//! queues for. Most spaces run on one CPU; their changes concern nobody else. But a CPU that leaves a space
-//! keeps its entries (tags outlive switches), and its walker may still be at work: knowing where a space
-//! *runs* is not enough.
+//! Where hardware can invalidate on all CPUs with one instruction, that instruction is what
+//! everyone queues for. Most spaces run on one CPU; their changes concern nobody else. But a CPU
+//! that leaves a space keeps its entries (tags outlive switches), and its walker may still be at
+//! work: knowing where a space *runs* is not enough.
 //!
 //! # Strategies
 //! | strategy | a space is | local when | none when | what a switch pays |
@@ -14,32 +15,33 @@
 //! | [`Strategy::Active`] | active on some CPUs now; its tag is stale on others | it is active on the caller only | it is active nowhere | a count up and down, a fence, a look at the stale set; a flush of the tag if it is stale here |
 //! | [`Strategy::Trim`] | on the CPUs of a set, which a CPU leaves after flushing the tag | the caller alone is in the set | nobody is | joining the set, and a fence, the first time |
 //!
-//! A *fresh* tag (see [`tags::generations`](crate::tags::generations)) starts all of them anew: no CPU has
-//! an entry under it that it would not flush first, and none has the tables loaded.
+//! A *fresh* tag (see [`tags::generations`](crate::tags::generations)) starts all of them anew: no
+//! CPU has an entry under it that it would not flush first, and none has the tables loaded.
 //!
-//! Each also counts a CPU as having run the space, in the set that [`retire`](crate::AddressSpace::retire)
-//! reads.
+//! Each also counts a CPU as having run the space, in the set that
+//! [`retire`](crate::AddressSpace::retire) reads.
 //!
 //! # Why each is sound
-//! **Always.** A caller invalidates by the tag that it reads after its stores to the tables are visible. A CPU
-//! reads the tag that it runs under before its walker can use the tables. Either the caller names that tag, or
-//! the CPU's walker sees the stores (P1).
+//! **Always.** A caller invalidates by the tag that it reads after its stores to the tables are
+//! visible. A CPU reads the tag that it runs under before its walker can use the tables. Either the
+//! caller names that tag, or the CPU's walker sees the stores (P1).
 //!
-//! **Sticky** ("arm64: mm: Don't broadcast TLBI if mm was only active on local CPU", Ryan Roberts and James
-//! Morse, 2025). A CPU makes itself known in the owner word before its walker can use the tables; a caller
-//! looks after its stores to the tables are visible. Either the caller sees the CPU, or the CPU's walker
-//! sees the stores (P1). Nothing is ever taken back, so nothing can be missed.
+//! **Sticky** ("arm64: mm: Don't broadcast TLBI if mm was only active on local CPU", Ryan Roberts
+//! and James Morse, 2025). A CPU makes itself known in the owner word before its walker can use the
+//! tables; a caller looks after its stores to the tables are visible. Either the caller sees the
+//! CPU, or the CPU's walker sees the stores (P1). Nothing is ever taken back, so nothing can be
+//! missed.
 //!
-//! **Active** (after "arm64: tlb: skip tlbi broadcast", Andrea Arcangeli, 2020). What a CPU that is not
-//! active may still hold is written down by the caller in the stale set *before* it counts who is active
-//! (P2): a CPU that comes is either counted, or finds itself stale and flushes the tag. The count goes
-//! down only after the next tables are in force and the walks through the old ones are over; that needs a
-//! barrier of its own ([`Presence::left`]), without which a walk may go on after the count says that there
-//! is none. Freed tables are always broadcast: a cached step of a walk is not looked for by tag on a CPU
-//! that has left.
+//! **Active** (after "arm64: tlb: skip tlbi broadcast", Andrea Arcangeli, 2020). What a CPU that is
+//! not active may still hold is written down by the caller in the stale set *before* it counts who
+//! is active (P2): a CPU that comes is either counted, or finds itself stale and flushes the tag.
+//! The count goes down only after the next tables are in force and the walks through the old ones
+//! are over; that needs a barrier of its own ([`Presence::left`]), without which a walk may go on
+//! after the count says that there is none. Freed tables are always broadcast: a cached step of a
+//! walk is not looked for by tag on a CPU that has left.
 //!
-//! **Trim** (as on powerpc radix machines). Only the CPU itself leaves the set, and only after it has
-//! loaded other tables and flushed the tag: who is not in the set has no entries, of any kind.
+//! **Trim** (as on powerpc radix machines). Only the CPU itself leaves the set, and only after it
+//! has loaded other tables and flushed the tag: who is not in the set has no entries, of any kind.
 //!
 //! # Orderings
 //! | pair | the switching CPU | the caller | what it guarantees |
@@ -130,8 +132,8 @@ impl<M: Mask> Presence<M> {
         }
     }
 
-    /// `cpu`, which is the calling one, is about to load the space's tables. `true`: it must flush the tag
-    /// before.
+    /// `cpu`, which is the calling one, is about to load the space's tables. `true`: it must flush
+    /// the tag before.
     ///
     /// Call it with interrupts off, and not for a space whose tables are loaded already.
     #[must_use = "a stale tag must be flushed before it is used"]
@@ -164,7 +166,8 @@ impl<M: Mask> Presence<M> {
 
     fn own(&self, cpu: CpuId) {
         let me = cpu.0 + 1;
-        // ORDERING: P1: who reads `SHARED` comes after the fence of the CPU that wrote it, and needs none
+        // ORDERING: P1: who reads `SHARED` comes after the fence of the CPU that wrote it, and
+        // needs none
         let owner = self.owner.load(Ordering::Acquire);
         if owner == me || owner == SHARED {
             return;
@@ -185,8 +188,8 @@ impl<M: Mask> Presence<M> {
 
     /// `cpu` has loaded other tables, and its walks through the space's are over.
     ///
-    /// Call it after the barrier that completes walks (Arm: `dsb` after the root was replaced and `isb`;
-    /// [`Regime::load`](crate::Regime::load) has it).
+    /// Call it after the barrier that completes walks (Arm: `dsb` after the root was replaced and
+    /// `isb`; [`Regime::load`](crate::Regime::load) has it).
     pub fn left(&self, strategy: Strategy) {
         if strategy == Strategy::Active {
             // ORDERING: P3, with the Acquire in `extent_active`
@@ -199,8 +202,8 @@ impl<M: Mask> Presence<M> {
         self.cpus.remove(cpu); // ORDERING: P5: a Release in `remove`
     }
 
-    /// A device is about to walk the space's tables under the tag that the space has, and keeps: every invalidation is
-    /// broadcast.
+    /// A device is about to walk the space's tables under the tag that the space has, and keeps:
+    /// every invalidation is broadcast.
     pub fn pin(&self) {
         self.pins.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst); // ORDERING: P6, with the fence in `extent`
@@ -227,8 +230,8 @@ impl<M: Mask> Presence<M> {
 
     /// How far the invalidation of a change must reach. The stores to the tables are published.
     ///
-    /// `here`: the calling CPU has the space's tables loaded. It stays on its CPU, and the tables stay
-    /// loaded, until the invalidation is complete. Read the tag after this.
+    /// `here`: the calling CPU has the space's tables loaded. It stays on its CPU, and the tables
+    /// stay loaded, until the invalidation is complete. Read the tag after this.
     #[must_use]
     pub fn extent(&self, strategy: Strategy, cpu: CpuId, here: bool, freed_tables: bool) -> Extent {
         fence(Ordering::SeqCst); // ORDERING: P1, P6, with the fences in `enter` and `pin`
@@ -290,8 +293,8 @@ impl<M: Mask> Default for Presence<M> {
     }
 }
 
-/// Empties a set, in which CPUs neither come nor go meanwhile. What nobody was ever in is not looked at, so that a new
-/// space's set costs the same whatever its width.
+/// Empties a set, in which CPUs neither come nor go meanwhile. What nobody was ever in is not
+/// looked at, so that a new space's set costs the same whatever its width.
 fn clear<M: Mask>(set: &M) {
     let words = set.words();
     let mut marks = if words.len() == 1 { 1 } else { set.summary().load(Ordering::Relaxed) };

@@ -1,34 +1,37 @@
 //! Quiet CPUs: in user mode for long, and not to be interrupted for what user mode can't use.
 //!
-//! A CPU that is isolated for one program (a poll loop of a packet processor, a simulation, a guest) is disturbed most
-//! by flushes of kernel ranges, which go to every CPU. In user mode it can't use a kernel address. So such a
-//! flush may leave it alone, if it forgets what it missed when it next enters the kernel, before it uses any
-//! address that may have changed.
+//! A CPU that is isolated for one program (a poll loop of a packet processor, a simulation, a
+//! guest) is disturbed most by flushes of kernel ranges, which go to every CPU. In user mode it
+//! can't use a kernel address. So such a flush may leave it alone, if it forgets what it missed
+//! when it next enters the kernel, before it uses any address that may have changed.
 //!
-//! The port opts in, CPU by CPU, by calling [`to_user`] on the way out and [`from_user`] on every way in:
-//! system calls, faults, interrupts, non-maskable ones too. A CPU that never calls them is never left alone.
+//! The port opts in, CPU by CPU, by calling [`to_user`] on the way out and [`from_user`] on every
+//! way in: system calls, faults, interrupts, non-maskable ones too. A CPU that never calls them is
+//! never left alone.
 //!
 //! # How
-//! Changes of kernel ranges are counted (only once some CPU is quiet). A CPU publishes on which side of the border it
-//! is. A flush counts its change and then looks: CPUs in user mode are left out. A CPU that comes in publishes that
-//! first and then compares the count with the one it is current to; if there is more, it forgets everything.
-//! Of what changes while it is in the kernel it is told, as ever.
+//! Changes of kernel ranges are counted (only once some CPU is quiet). A CPU publishes on which
+//! side of the border it is. A flush counts its change and then looks: CPUs in user mode are left
+//! out. A CPU that comes in publishes that first and then compares the count with the one it is
+//! current to; if there is more, it forgets everything. Of what changes while it is in the kernel
+//! it is told, as ever.
 //!
-//! What was unmapped [lazily](crate::later) in the space of a quiet CPU waits for the same moment: it forgets that on its way in.
+//! What was unmapped [lazily](crate::later) in the space of a quiet CPU waits for the same moment:
+//! it forgets that on its way in.
 //!
 //! # What is not deferred
-//! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a walker reads them in
-//! user mode too, by speculation. Flushes of spaces, which concern user addresses (lazy unmappings aside). And where hardware broadcasts nobody
-//! is interrupted anyway.
+//! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a
+//! walker reads them in user mode too, by speculation. Flushes of spaces, which concern user
+//! addresses (lazy unmappings aside). And where hardware broadcasts nobody is interrupted anyway.
 //!
-//! While a CPU is in user mode, an entry that is owed can still be used by a speculative access that never
-//! retires. Kernels that must not even leak a reused kernel page like that flush on the way in from untrusted code
-//! by other means, or leave these hooks out.
+//! While a CPU is in user mode, an entry that is owed can still be used by a speculative access
+//! that never retires. Kernels that must not even leak a reused kernel page like that flush on the
+//! way in from untrusted code by other means, or leave these hooks out.
 //!
 //! # Invariants
-//! I1: a CPU in the kernel whose count is *n* has no entry older than the *n*-th change, unless the flush of a change
-//! has not returned yet. I2: a flush that has returned
-//! covers every CPU: it has answered, or it was in user mode after the change was counted.
+//! I1: a CPU in the kernel whose count is *n* has no entry older than the *n*-th change, unless the
+//! flush of a change has not returned yet. I2: a flush that has returned covers every CPU: it has
+//! answered, or it was in user mode after the change was counted.
 //!
 //! # Orderings
 //! | pair | the CPU that enters | the flush | what it guarantees |
@@ -37,10 +40,11 @@
 //! | Q2 | the count (Acquire); forget; walks | tables, published; the count (Release) | who is current to a change finds the tables as changed |
 //! | Q3 | kernel accesses over; "in user mode" (Release) | who is in user mode (Acquire) | what the CPU did through old entries is over when a flush leaves it out |
 
+use crate::context::IrqsOff;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::later;
-use crate::platform::{CpuSetOf, Pinned, Platform};
+use crate::platform::{CpuSetOf, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, fence};
@@ -84,8 +88,8 @@ impl Quiet {
         }
     }
 
-    /// This CPU was told of a change, and has forgotten what it was about. Of every earlier one since it came
-    /// into the kernel it was told as well, or is being told, and that is waited for.
+    /// This CPU was told of a change, and has forgotten what it was about. Of every earlier one
+    /// since it came into the kernel it was told as well, or is being told, and that is waited for.
     pub fn forgot(&self, change: u64) {
         self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
     }
@@ -104,8 +108,8 @@ impl Changes {
 }
 
 impl<P: Platform> System<P> {
-    /// Counts a change of a kernel range that was published, if that is of use to anyone. To be followed by the
-    /// fence of Q1.
+    /// Counts a change of a kernel range that was published, if that is of use to anyone. To be
+    /// followed by the fence of Q1.
     pub(crate) fn count_kernel_change(&self) -> Option<u64> {
         // Who opts in at this moment is not left out: nothing is counted.
         let wanted = self.kernel_changes().wanted.load(Ordering::Relaxed);
@@ -129,9 +133,15 @@ impl<P: Platform> System<P> {
     }
 }
 
-/// This CPU leaves for user mode, and is not interrupted for kernel ranges until it comes back by [`from_user`].
-/// With interrupts off, as the last thing that uses a kernel address which may change.
-pub fn to_user<P: Platform>(pin: &P::Pin) {
+/// This CPU leaves for user mode, and is not interrupted for kernel ranges until it comes back by
+/// [`from_user`].
+///
+/// # Safety
+/// 1. Interrupts are off, and stay off until user mode.
+/// 2. Until [`from_user`] has returned on this CPU, it uses no kernel address whose translation may
+///    change, and calls no other function of this library. All ways into the kernel call it first:
+///    system calls, faults, interrupts, and non-maskable handlers, whatever they have interrupted.
+pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
     let quiet = &PerCpu::<P>::here(pin).quiet;
     if !quiet.opted_in.load(Ordering::Relaxed) {
         quiet.opted_in.store(true, Ordering::Relaxed);
@@ -141,11 +151,11 @@ pub fn to_user<P: Platform>(pin: &P::Pin) {
     quiet.in_user.store(true, Ordering::Release);
 }
 
-/// This CPU has come from user mode, or may have. Returns whether it had to forget everything. With interrupts off,
-/// before anything that uses a kernel address which may change; again from any handler that comes in before this
-/// has returned.
-pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
-    let me = PerCpu::<P>::here(pin);
+/// This CPU has come from user mode, or may have. Returns whether it had to forget everything.
+/// Before anything that uses a kernel address which may change; a non-maskable handler that comes
+/// in before this has returned calls it too.
+pub fn from_user<P: Platform>(irqs: IrqsOff<'_, P>) -> bool {
+    let me = PerCpu::<P>::here(irqs.pin());
     if !me.quiet.opted_in.load(Ordering::Relaxed) {
         return false;
     }
@@ -159,6 +169,6 @@ pub fn from_user<P: Platform>(pin: &P::Pin) -> bool {
         me.quiet.current.store(now, Ordering::Relaxed);
         me.stats.quiet_catch_ups.inc();
     }
-    later::come_by_chance(pin.cpu(), me);
+    later::come_by_chance(irqs.cpu(), me);
     missed
 }

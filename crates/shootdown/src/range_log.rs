@@ -1,18 +1,18 @@
 //! The last few (generation, range) steps of a space.
 //!
-//! A CPU that is some generations behind could only flush everything, because a request describes one
-//! step. The log lets it replay the steps it missed exactly. It is a ring of [`STEPS`] entries; the
-//! entry of generation *g* sits at *g* mod [`STEPS`].
+//! A CPU that is some generations behind could only flush everything, because a request describes
+//! one step. The log lets it replay the steps it missed exactly. It is a ring of [`STEPS`] entries;
+//! the entry of generation *g* sits at *g* mod [`STEPS`].
 //!
 //! # Protocol
-//! After taking generation *g*, the initiator claims the entry (compare-and-swap of its stamp from an
-//! older generation to *g, writing*), stores the step in one word, and stamps it *g, written*. A claim
-//! that finds another writer, or a newer step, gives up: a missing entry makes a reader flush
+//! After taking generation *g*, the initiator claims the entry (compare-and-swap of its stamp from
+//! an older generation to *g, writing*), stores the step in one word, and stamps it *g, written*. A
+//! claim that finds another writer, or a newer step, gives up: a missing entry makes a reader flush
 //! everything, which is always legal. Readers check the stamp before and after (a seqlock).
 //!
 //! # Invariants
-//! I1: an entry read with stamp *g* is the step of generation *g* and no other. I2: a step covers all
-//! that its initiator changed between *g*-1 and *g*.
+//! I1: an entry read with stamp *g* is the step of generation *g* and no other. I2: a step covers
+//! all that its initiator changed between *g*-1 and *g*.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |

@@ -1,33 +1,37 @@
 //! Batches across many spaces: clear first, remember what is owed, pay once.
 //!
 //! # The problem
-//! Reclaim takes pages away that several processes map, a few from each, and a shootdown for every page would
-//! interrupt the machine hundreds of thousands of times a second. Nothing has to be gone before the frame is used for
-//! something else: so all entries of many pages are cleared first, and everyone concerned is interrupted once.
+//! Reclaim takes pages away that several processes map, a few from each, and a shootdown for every
+//! page would interrupt the machine hundreds of thousands of times a second. Nothing has to be gone
+//! before the frame is used for something else: so all entries of many pages are cleared first, and
+//! everyone concerned is interrupted once.
 //!
 //! # The protocol
-//! 1. For each mapping of a page, under the lock of its table: clear the entry, then [`Batch::unmapped`]. The
-//!    change is counted now, so that CPUs that come to the space, or catch up for another reason, need not be told
-//!    later. From now on it is [pending](AddressSpace::is_pending).
-//! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may store to it through a
-//!    stale writable entry, and the store would be lost.
-//! 3. [`Batch::finish`]: tells, in one round of interrupts, every CPU that is behind in any of the spaces, waits for
-//!    each, and hands back the frames. Where hardware invalidates everywhere, it is told space by space and waited for
-//!    once.
+//! 1. For each mapping of a page, under the lock of its table: clear the entry, then
+//!    [`Batch::unmapped`]. The change is counted now, so that CPUs that come to the space, or catch
+//!    up for another reason, need not be told later. From now on it is
+//!    [pending](AddressSpace::is_pending).
+//! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may
+//!    store to it through a stale writable entry, and the store would be lost.
+//! 3. [`Batch::finish`]: tells, in one round of interrupts, every CPU that is behind in any of the
+//!    spaces, waits for each, and hands back the frames. Where hardware invalidates everywhere, it
+//!    is told space by space and waited for once.
 //!
-//! In between, whoever comes to a cleared entry and relies on its being gone (protect, move, discard, copy for fork)
-//! calls [`AddressSpace::pay_owed`], which pays for that space alone; gathers do so by themselves.
+//! In between, whoever comes to a cleared entry and relies on its being gone (protect, move,
+//! discard, copy for fork) calls [`AddressSpace::pay_owed`], which pays for that space alone;
+//! gathers do so by themselves.
 //!
 //! # Invariants
-//! I1: no item leaves a batch before every CPU has answered for all that was unmapped with or before it. I2: a space owes
-//! what a batch has unmapped until somebody has paid: the batch, a flush, or `pay_owed`; also after an error, and when the
-//! batch is dropped. I3: nothing is told while entries are cleared; no lock is
-//! needed to pay.
+//! I1: no item leaves a batch before every CPU has answered for all that was unmapped with or
+//! before it. I2: a space owes what a batch has unmapped until somebody has paid: the batch, a
+//! flush, or `pay_owed`; also after an error, and when the batch is dropped. I3: nothing is told
+//! while entries are cleared; no lock is needed to pay.
 //!
-//! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id never comes
-//! back. A payment then finds nobody to tell.
+//! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id
+//! never comes back. A payment then finds nobody to tell.
 //!
-//! Source: the batched unmapping of Linux's reclaim (2015), which remembers one mask of CPUs for all spaces.
+//! Source: the batched unmapping of Linux's reclaim (2015), which remembers one mask of CPUs for
+//! all spaces.
 
 use core::mem::ManuallyDrop;
 
@@ -39,6 +43,7 @@ use crate::platform::Platform;
 use crate::space::AddressSpace;
 
 /// Unmappings of many spaces, with what they set free; at most `N` spaces between two payments.
+/// Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -69,8 +74,8 @@ pub struct Batch<'a, P: Platform, K: Keep + Default, const N: usize = 16> {
     keep: ManuallyDrop<K>,
 }
 
-/// The batch has no place for another space: [`Batch::make_room`] before the entry is cleared. What was unmapped is
-/// owed by the space; [`AddressSpace::pay_owed`] pays it.
+/// The batch has no place for another space: [`Batch::make_room`] before the entry is cleared. What
+/// was unmapped is owed by the space; [`AddressSpace::pay_owed`] pays it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
@@ -93,8 +98,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Makes sure that something of `space` can be unmapped next: pays if every place is taken by others. Call it
-    /// without locks, before the entry is cleared.
+    /// Makes sure that something of `space` can be unmapped next: pays if every place is taken by
+    /// others. Call it without locks, before the entry is cleared.
     ///
     /// # Errors
     /// See [`FlushError`]. There is no room then.
@@ -103,8 +108,9 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         if has_place || self.debts.as_slice().len() < N { Ok(()) } else { self.pay(pin) }
     }
 
-    /// The entries of `range` were cleared in `space`, which sets nothing free: there are other mappings of the frame.
-    /// `dirty`: one of them said that the page was written to (on hardware that does not keep dirty bits: that it may be).
+    /// The entries of `range` were cleared in `space`, which sets nothing free: there are other
+    /// mappings of the frame. `dirty`: one of them said that the page was written to (on hardware
+    /// that does not keep dirty bits: that it may be).
     ///
     /// Call it with the lock of the table held in which they were cleared. Nobody is told now.
     ///
@@ -132,8 +138,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// As [`changed`](Self::changed), and `item` will be set free.
     ///
     /// # Errors
-    /// The item, when there is no room for it or for the space. The space owes all the same; when it has
-    /// [paid](AddressSpace::pay_owed), or this batch has, the item may be freed.
+    /// The item, when there is no room for it or for the space. The space owes all the same; when
+    /// it has [paid](AddressSpace::pay_owed), or this batch has, the item may be freed.
     pub fn unmapped(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -153,8 +159,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         !self.debts.as_slice().is_empty()
     }
 
-    /// No CPU stores any more to a page that was unmapped and dirty: pays if there is one since the last payment. Before
-    /// the I/O that writes it out.
+    /// No CPU stores any more to a page that was unmapped and dirty: pays if there is one since the
+    /// last payment. Before the I/O that writes it out.
     ///
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.

@@ -1,9 +1,9 @@
 //! The responder's decision table: what a CPU does when it is told, or finds out, that its loaded
 //! space changed.
 //!
-//! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current to
-//! with the space's, and invalidates what lies between. A request that came with a range is a hint
-//! that saves looking the range up.
+//! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current
+//! to with the space's, and invalidates what lies between. A request that came with a range is a
+//! hint that saves looking the range up.
 //!
 //! | # | condition, in order | action | slot's generation |
 //! |---|---|---|---|
@@ -19,16 +19,15 @@
 //! | 8 | every missed step is in the range log, together below the ceiling | replay them | the space's |
 //! | 9 | otherwise | invalidate the tag | the space's |
 //!
-//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so, no missed step freed tables,
-//! and they run in the kick's handler: with interrupts off, and back in user code only after the
-//! invalidation, so no access through the old entries can come between. (A non-maskable handler that
-//! touches user memory must ask [`crate::user_access_ok`] first.)
+//! Rows 7 to 9 acknowledge *before* invalidating when the policy says so, no missed step freed
+//! tables, and they run in the kick's handler: with interrupts off, and back in user code only
+//! after the invalidation, so no access through the old entries can come between. (A non-maskable
+//! handler that touches user memory must ask [`crate::user_access_ok`] first.)
 //!
 //! # Invariants
-//! I1 (master): a slot's generation advances only after every step up to it was invalidated; with an early
-//! acknowledgement, before anything on this CPU could look at it. I2: the
-//! generation is read once, before the invalidation; entries filled after it see at least those table
-//! stores.
+//! I1 (master): a slot's generation advances only after every step up to it was invalidated; with
+//! an early acknowledgement, before anything on this CPU could look at it. I2: the generation is
+//! read once, before the invalidation; entries filled after it see at least those table stores.
 
 use crate::cpu::{Loaded, PerCpu};
 use crate::facts::SplitTables;
@@ -66,7 +65,8 @@ pub(crate) enum Response {
 /// What to invalidate.
 #[allow(clippy::large_enum_variant)] // lives on the stack for the length of one answer
 enum Plan {
-    /// One step, by far the most frequent: apart from the others, so that no array of them is filled and copied.
+    /// One step, by far the most frequent: apart from the others, so that no array of them is
+    /// filled and copied.
     Step(Step),
     /// These steps.
     Steps(Steps),
@@ -84,11 +84,11 @@ impl Plan {
     }
 }
 
-/// Brings the loaded space's slot up to the space's generation. `ack` is called exactly once, as soon
-/// as this CPU makes no access through older entries.
+/// Brings the loaded space's slot up to the space's generation. `ack` is called exactly once, as
+/// soon as this CPU makes no access through older entries.
 ///
-/// `may_ack_early` says that interrupts are off, so that no handler of this CPU makes an access between
-/// the acknowledgement and the invalidation.
+/// `may_ack_early` says that interrupts are off, so that no handler of this CPU makes an access
+/// between the acknowledgement and the invalidation.
 pub(crate) fn catch_up<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -120,9 +120,11 @@ pub(crate) fn catch_up<P: Platform>(
         return Response::Current;
     }
     if broadcast {
-        // Hardware invalidates here. Where it says too early that it has, to have been interrupted is all that is missing.
+        // Hardware invalidates here. Where it says too early that it has, to have been interrupted
+        // is all that is missing.
         if P::Regime::facts().errata.completes_early {
-            // ORDERING: Release, with the Acquire in `flush::answer::is_done`; E2 in `flush::broadcast`
+            // ORDERING: Release, with the Acquire in `flush::answer::is_done`; E2 in
+            // `flush::broadcast`
             me.shared.acked.store(space.completions(), Ordering::Release);
         }
         ack();
@@ -149,10 +151,10 @@ pub(crate) fn catch_up<P: Platform>(
     let early = may_ack_early && policy.early_ack && !freed_tables;
     let mut ack = Some(ack);
     if early {
-        // The generation goes with the acknowledgement, ahead of the invalidation, because both are on the
-        // line that the initiator is about to fetch: writing it later would take the line away again. Until
-        // the invalidation is done, nothing on this CPU looks at it: interrupts are off, and a
-        // non-maskable kick finds this CPU serving (I1).
+        // The generation goes with the acknowledgement, ahead of the invalidation, because both are
+        // on the line that the initiator is about to fetch: writing it later would take the line
+        // away again. Until the invalidation is done, nothing on this CPU looks at it: interrupts
+        // are off, and a non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::answer::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
@@ -256,17 +258,26 @@ pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
     me.loaded() == Loaded::SWITCHING
 }
 
-/// Forgets everything under the loaded tag without saying so: for work that can't wait for the catching
-/// up it has interrupted. Over-flushing is always legal; the slot's generation stays.
+/// Forgets everything under the loaded tag without saying so: for work that can't wait for the
+/// catching up it has interrupted. Over-flushing is always legal; the slot's generation stays.
 pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
     invalidate_tag(me, me.order().current());
     switch::settle::<P>();
 }
 
-/// A kick has come: asks for the lines that catching up will read, and for the one that answers, so that
-/// they travel together.
+/// Forgets everything under whatever tag, without saying so: for a handler that has interrupted a
+/// switch. The slot that the switch goes to stays older than it is, and is caught up with when it
+/// is next asked.
+pub(crate) fn forget_everything<P: Platform>() {
+    P::Regime::invalidate(Invalidate::Everything, Reach::Local);
+    switch::settle::<P>();
+}
+
+/// A kick has come: asks for the lines that catching up will read, and for the one that answers, so
+/// that they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
-    // Between two spaces, one of which it names still, this CPU may have left that one's set, and its owner may have freed it.
+    // Between two spaces, one of which it names still, this CPU may have left that one's set, and
+    // its owner may have freed it.
     if P::policy().delivery != Delivery::Pull || is_switching(me) {
         return;
     }

@@ -1,9 +1,10 @@
 //! What a kicked CPU does, and what a waiting one does meanwhile.
 //!
-//! Nothing here allocates, takes a lock, or waits, so it may run in any interrupt handler. A handler that
-//! interrupts another run of itself on the same CPU leaves its work to that run.
+//! Nothing here allocates, takes a lock, or waits, so it may run in any interrupt handler. A
+//! handler that interrupts another run of itself on the same CPU leaves its work to that run.
 
 use crate::call;
+use crate::context::IrqsOff;
 use crate::cpu::{PerCpu, Rare};
 use crate::ids::CpuId;
 use crate::platform::{Pinned, Platform, Stalled};
@@ -19,23 +20,24 @@ use crate::tree;
 pub enum Served {
     /// Yes, or it will be before this CPU runs user code.
     Done,
-    /// No: a non-maskable handler came in the middle of a switch. Raise a maskable interrupt on this CPU
-    /// that calls [`on_kick`] again.
+    /// No: a non-maskable handler came in the middle of a switch. Raise a maskable interrupt on
+    /// this CPU that calls [`on_kick`] again.
     Again,
 }
 
-/// The body of the interrupt handler that [`Platform::kick`] raises.
-///
-/// Call it with interrupts off (or from a non-maskable handler, see [`Served::Again`]).
-pub fn on_kick<P: Platform>(pin: &P::Pin) -> Served {
-    let me = PerCpu::<P>::here(pin);
+/// The body of the interrupt handler that [`Platform::kick`] raises. Interrupts are off, so that no
+/// handler makes an access between an early acknowledgement and the invalidation. From a
+/// non-maskable handler, see [`Served::Again`].
+pub fn on_kick<P: Platform>(irqs: IrqsOff<'_, P>) -> Served {
+    let me = PerCpu::<P>::here(irqs.pin());
     me.stats.kicks_received.inc();
     respond::expect(me);
-    serve(pin, me, Occasion::Kick)
+    serve(irqs.pin(), me, Occasion::Kick)
 }
 
-/// Does what others wait for, if anything: for lock spins, wait loops, and kernels that poll. Without
-/// interrupts off it is safe too: a handler that comes in between leaves its work to this call.
+/// Does what others wait for, if anything: for lock spins, wait loops, and kernels that poll.
+/// Without interrupts off it is safe too: a handler that comes in between leaves its work to this
+/// call. Non-maskable handlers may call it, see [`Served::Again`].
 pub fn poll<P: Platform>(pin: &P::Pin) -> Served {
     serve(pin, PerCpu::<P>::here(pin), Occasion::Poll)
 }
@@ -54,9 +56,9 @@ pub fn user_access_ok<P: Platform>(pin: &P::Pin, space: &AddressSpace<P>) -> boo
 
 /// One turn of a wait loop: what [`Platform::relax`] asks for, then what others wait for.
 ///
-/// Functions and large calls are looked for on every turn. The own space's generation is not: its line
-/// is the one that all initiators of the space write, and a CPU with interrupts on is kicked anyway. A
-/// CPU that waits with interrupts off finds it on every eighth turn.
+/// Functions and large calls are looked for on every turn. The own space's generation is not: its
+/// line is the one that all initiators of the space write, and a CPU with interrupts on is kicked
+/// anyway. A CPU that waits with interrupts off finds it on every eighth turn.
 pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(), Stalled> {
     let relaxed = P::relax(pin);
     serve_turn::<P>(pin, turn);
@@ -78,8 +80,8 @@ pub(crate) fn may_wait<P: Platform>(me: &PerCpu<P>) -> bool {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Occasion {
-    /// An interrupt, with interrupts off: nothing of this CPU comes between an acknowledgement and the
-    /// invalidation.
+    /// An interrupt, with interrupts off: nothing of this CPU comes between an acknowledgement and
+    /// the invalidation.
     Kick,
     /// Task context, perhaps with interrupts on.
     Poll,
@@ -88,8 +90,9 @@ enum Occasion {
 }
 
 fn serve<P: Platform>(pin: &P::Pin, me: &PerCpu<P>, occasion: Occasion) -> Served {
-    // On the way out of a space that this CPU leaves while it serves others, it serves again when that is
-    // over: only a switch, which has interrupts off, asks a non-maskable handler to come back.
+    // On the way out of a space that this CPU leaves while it serves others, it serves again when
+    // that is over: only a switch, which has interrupts off, asks a non-maskable handler to come
+    // back.
     let leaves = me.rare.serving.load(Ordering::Relaxed);
     if respond::is_switching(me) && !leaves {
         return Served::Again;
@@ -124,10 +127,11 @@ fn everything<P: Platform>(
     (ran, caught_up)
 }
 
-/// Runs `work` unless this CPU is in the middle of such work already; then everything is served again
-/// when that is over, and `false` says so.
+/// Runs `work` unless this CPU is in the middle of such work already; then everything is served
+/// again when that is over, and `false` says so.
 ///
-/// When the work unwinds, this CPU is in the middle of it no more, and what was left is served next time.
+/// When the work unwinds, this CPU is in the middle of it no more, and what was left is served next
+/// time.
 ///
 /// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
 /// keep it.
@@ -140,7 +144,8 @@ pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl Fn
     let at_work = Serving::begin(serving);
     work();
     drop(at_work);
-    // A handler that came while `serving` was set has set `again`; one that comes after serves by itself.
+    // A handler that came while `serving` was set has set `again`; one that comes after serves by
+    // itself.
     while again.load(Ordering::Relaxed) {
         again.store(false, Ordering::Relaxed);
         let _at_work = Serving::begin(serving);

@@ -5,10 +5,11 @@
 //! loaded; tell those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
 //!
 //! # Invariants
-//! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space loaded,
-//! or is loading it and will not look at the generation again, is in the set. I3: a CPU enters and
-//! leaves the set by itself. A remote removal is unsound: between the initiator's look at the CPU and
-//! its removal, the CPU may have begun to load the space and found its bit still set.
+//! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space
+//! loaded, or is loading it and will not look at the generation again, is in the set. I3: a CPU
+//! enters and leaves the set by itself. A remote removal is unsound: between the initiator's look
+//! at the CPU and its removal, the CPU may have begun to load the space and found its bit still
+//! set.
 //!
 //! The set therefore over-approximates; the published state of each CPU (`cpu.rs`) filters it.
 
@@ -47,7 +48,8 @@ pub struct AddressSpace<P: Platform> {
 #[repr(align(64))]
 struct Hot<P: Platform> {
     generation: AtomicU64,
-    /// The generation of the last flush that failed although tables were freed; 0 when none is owed.
+    /// The generation of the last flush that failed although tables were freed; 0 when none is
+    /// owed.
     owed: AtomicU64,
     id: SpaceId,
     root: <P::Regime as Regime>::Root,
@@ -77,7 +79,8 @@ struct Cold {
 pub enum RetireError {
     /// This CPU still runs in the space; switch it away first.
     Loaded(CpuId),
-    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller can't wait.
+    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller
+    /// can't wait.
     WouldWait,
     /// A lazy CPU did not leave in time.
     Stalled,
@@ -171,8 +174,8 @@ impl<P: Platform> AddressSpace<P> {
         self.hot.root
     }
 
-    /// Is the space where this CPU loaded it? CPUs hold its address (contract of [`switch_to`](crate::switch_to)): one that
-    /// was moved is never caught up with.
+    /// Is the space where this CPU loaded it? CPUs hold its address (contract of
+    /// [`switch_to`](crate::switch_to)): one that was moved is never caught up with.
     #[cfg(not(any(shootdown_traced, loom)))]
     pub(crate) fn is_in_place(&self, me: &PerCpu<P>) -> bool {
         let held = me.private.space.load(Ordering::Relaxed);
@@ -191,7 +194,8 @@ impl<P: Platform> AddressSpace<P> {
         &self.hot.shared
     }
 
-    /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are not such.
+    /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are
+    /// not such.
     #[must_use]
     pub fn tag(&self) -> Option<Tag> {
         P::tags()?.tag_of(&self.hot.tag)
@@ -247,12 +251,12 @@ impl<P: Platform> AddressSpace<P> {
         let _ = self.hot.owed.compare_exchange(owed, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them to
-    /// leave the set.
+    /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them
+    /// to leave the set.
     ///
     /// The reading of a stale member's line costs about as much as one transfer; asking it to leave
-    /// costs it an interrupt, some ten times that. So a member may be read in vain [`Self::TRIM_AFTER`]
-    /// times before it is asked.
+    /// costs it an interrupt, some ten times that. So a member may be read in vain
+    /// [`Self::TRIM_AFTER`] times before it is asked.
     pub(crate) fn note_stale(&self, stale: u64) -> bool {
         let sum = self.cold.stale.load(Ordering::Relaxed) + stale;
         let trim = sum >= Self::TRIM_AFTER * stale.max(1);
@@ -262,7 +266,8 @@ impl<P: Platform> AddressSpace<P> {
 
     const TRIM_AFTER: u64 = 64;
 
-    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were in the kernel since.
+    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were
+    /// in the kernel since.
     pub(crate) fn count_completion(&self) -> u64 {
         // ORDERING: E2, with the Acquire in `completions`
         self.cold.completions.fetch_add(1, Ordering::AcqRel) + 1
@@ -274,8 +279,8 @@ impl<P: Platform> AddressSpace<P> {
         self.cold.completions.load(Ordering::Acquire)
     }
 
-    /// Notes whether a look found nobody else flushing the space; says whether it was so `enough` times in a row. A hint:
-    /// looks at the same time may be lost.
+    /// Notes whether a look found nobody else flushing the space; says whether it was so `enough`
+    /// times in a row. A hint: looks at the same time may be lost.
     pub(crate) fn note_alone(&self, alone: bool, enough: u32) -> bool {
         if enough == 0 {
             return true;
@@ -285,8 +290,8 @@ impl<P: Platform> AddressSpace<P> {
         row >= enough
     }
 
-    /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU itself
-    /// may do this (I3), with interrupts off.
+    /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU
+    /// itself may do this (I3), with interrupts off.
     pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
         if me.loaded().id() != self.id().get() {
             if current::strategy::<P>().is_some() {
@@ -299,11 +304,13 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
-    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds them.
+    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds
+    /// them.
     ///
-    /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or gone
-    /// elsewhere before (the kernel's own reference count, dropped after [`enter_lazy`](crate::enter_lazy),
-    /// says so).
+    /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or
+    /// gone elsewhere before (the kernel's own reference count, dropped after
+    /// [`enter_lazy`](crate::enter_lazy), says so). Never in a non-maskable handler
+    /// ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
@@ -366,7 +373,9 @@ impl<P: Platform> AddressSpace<P> {
     /// No CPU has the space loaded, and none will.
     fn release_shared_tag(&self) {
         if let (Some(tags), Some(tag)) = (current::shared::<P>(), self.shared_tag().take()) {
-            tags.release(tag);
+            // SAFETY: the tag was this space's alone, no CPU has the space loaded, and none will
+            // (contract 3 of `switch_to`).
+            unsafe { tags.release(tag) };
         }
     }
 }

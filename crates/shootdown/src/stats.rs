@@ -1,14 +1,15 @@
 //! Counters: what the mechanism did, per CPU, cheap enough to leave on.
 //!
 //! Every counter is written by its own CPU only (a relaxed load and store on a private line; no
-//! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract; [`total`] is that
-//! of the whole machine.
+//! read-modify-write) and may be read by anyone at any time. [`Snapshot`]s add up and subtract;
+//! [`total`] is that of the whole machine.
 //!
 //! # A file of them
-//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` one `name value` in a line, as kernels
-//! print theirs. Both follow from the declaration below, so that none is left out, and need neither an allocator nor
-//! a large stack. A name belongs to its meaning for good: a counter that counts something else gets another name. New
-//! ones may come between the old, so readers go by the name and not by the line.
+//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` one `name value`
+//! in a line, as kernels print theirs. Both follow from the declaration below, so that none is left
+//! out, and need neither an allocator nor a large stack. A name belongs to its meaning for good: a
+//! counter that counts something else gets another name. New ones may come between the old, so
+//! readers go by the name and not by the line.
 //!
 //! ```
 //! # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
@@ -93,8 +94,8 @@ macro_rules! counters {
             }
         }
 
-        /// What is told of each counter, and where it is. A static table and no array of values: it is read on
-        /// stacks of a kernel.
+        /// What is told of each counter, and where it is. A static table and no array of values: it
+        /// is read on stacks of a kernel.
         static TABLE: &[Row] = &[
             $(Row {
                 name: stringify!($name),
@@ -172,8 +173,8 @@ pub struct Count {
 }
 
 impl Snapshot {
-    /// Every counter, in the order of declaration; the histogram of waits comes last, a counter for each bucket,
-    /// which is named after the fewest ticks in it.
+    /// Every counter, in the order of declaration; the histogram of waits comes last, a counter for
+    /// each bucket, which is named after the fewest ticks in it.
     pub fn iter(&self) -> impl Iterator<Item = Count> {
         let named =
             |row: &Row| Count { name: row.name, value: (row.of)(self), meaning: row.meaning };
@@ -190,8 +191,8 @@ impl fmt::Display for Snapshot {
     }
 }
 
-/// The counters of all CPUs together, those that are offline now included. CPUs are read one after the other, while
-/// they count: what two counters say belongs together only where nothing runs.
+/// The counters of all CPUs together, those that are offline now included. CPUs are read one after
+/// the other, while they count: what two counters say belongs together only where nothing runs.
 #[must_use]
 pub fn total<P: Platform>() -> Snapshot {
     let mut sum = Snapshot::default();
@@ -325,7 +326,8 @@ counters! {
     lazily_by_need,
     /// Times this CPU came by and forgot what it had not been told of.
     lazily_swept,
-    /// Gathers, and changes that rely on others', that flushed a whole space because others were open.
+    /// Gathers, and changes that rely on others', that flushed a whole space because others were
+    /// open.
     escalated_gathers,
 }
 
@@ -338,8 +340,8 @@ impl Counter {
         Self(CountCell::new(0))
     }
 
-    /// Adds. Only the owning CPU may call this; an interrupt between the load and the store can lose
-    /// its own counts, never anything else.
+    /// Adds. Only the owning CPU may call this; an interrupt between the load and the store can
+    /// lose its own counts, never anything else.
     #[inline]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

@@ -2,9 +2,9 @@
 //!
 //! A CPU is *active* in a space, *lazy* in it (it runs a kernel thread and keeps the last space
 //! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`cpu.rs`); an
-//! initiator decides from that word whether the CPU must be told of a change. Both sides store, then
-//! load what the other stored: store-buffering shapes, which need a full fence on **both** sides. A
-//! read-modify-write is no substitute in Rust.
+//! initiator decides from that word whether the CPU must be told of a change. Both sides store,
+//! then load what the other stored: store-buffering shapes, which need a full fence on **both**
+//! sides. A read-modify-write is no substitute in Rust.
 //!
 //! # Orderings (the four Dekker pairs)
 //! | pair | this side | the flusher's side (`flush.rs`) | what it guarantees |
@@ -14,17 +14,19 @@
 //! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
 //! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
 //!
-//! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU. That one is S1 and
-//! S2 in [`tags::shared`](crate::tags::shared), whose switching side is the fence of D1.)
+//! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU.
+//! That one is S1 and S2 in [`tags::shared`](crate::tags::shared), whose switching side is the
+//! fence of D1.)
 //!
 //! # Costs
 //! A switch to a remembered, current space touches three lines (this CPU's private and shared line,
-//! the space's first line), makes one full fence, and loads the root. Under machine-wide tags it touches the
-//! CPU's tag line too.
+//! the space's first line), makes one full fence, and loads the root. Under machine-wide tags it
+//! touches the CPU's tag line too.
 //!
 //! # Other switches
-//! `versioned`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on every CPU, and
-//! there is nothing to catch up with. `shared`: the space has a tag for all CPUs, beside slots.
+//! `versioned`: the tag comes from a machine-wide allocator. `broadcast`: hardware invalidates on
+//! every CPU, and there is nothing to catch up with. `shared`: the space has a tag for all CPUs,
+//! beside slots.
 
 mod broadcast;
 mod shared;
@@ -52,7 +54,8 @@ use crate::tags::slots::{self, Remembered, Slot};
 pub enum Switched {
     /// The space was loaded already and its entries are current.
     Same,
-    /// The space was loaded already, lazily, and its entries had to be invalidated in part or whole.
+    /// The space was loaded already, lazily, and its entries had to be invalidated in part or
+    /// whole.
     CaughtUp,
     /// A remembered tag was loaded; its entries are kept.
     Kept,
@@ -94,8 +97,9 @@ enum Plan {
 /// 1. Interrupts are off.
 /// 2. `next` stays alive and in place, with valid tables, until this CPU has switched away from it
 ///    *and* [`AddressSpace::retire`] has returned `Ok`. (A CPU that turns lazy keeps it loaded.)
-/// 3. `next` has not been retired.
-/// 4. The caller is not a handler that interrupted a function of this library.
+/// 3. `next` has not been retired, and is not being retired.
+/// 4. The caller is not a handler that interrupted a function of this library, nor a function that
+///    [`call_on`](crate::call_on) runs.
 /// 5. This CPU is [online](crate::online).
 pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Switched {
     let cpu = pin.cpu();
@@ -129,12 +133,15 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3: before the store of `next` below
     }
-    // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored before
+    // ORDERING: D1, with the fence below. Relaxed: who sees it looks at nothing that was stored
+    // before
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
-    // A non-maskable kick that comes before may take this CPU out of a set: look at the slots after.
+    // A non-maskable kick that comes before may take this CPU out of a set: look at the slots
+    // after.
     compiler_fence(Ordering::SeqCst);
     let versioned = machine_wide::<P>();
-    // Before the fence: who looks up the space's tag after it changed the tables finds this one, or is seen.
+    // Before the fence: who looks up the space's tag after it changed the tables finds this one, or
+    // is seen.
     let tag = if versioned { versioned::activate(pin, me, next, || ()) } else { Tag(0) };
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
@@ -175,14 +182,16 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
 
     let tag = if versioned { tag } else { slot.tag(tags_on) };
     let keep = !matches!(plan, Plan::Flush);
-    // SAFETY: the tables are valid (this function's contract 2). With `keep`, the slot's entries are
-    // current to the generation just read, or are invalidated below before this function returns;
-    // interrupts are off, so no access through them comes between. `plan_for` keeps no tag of a space
-    // that freed tables in the meantime.
+    // SAFETY: the tables are valid (this function's contract 2). With `keep`, the slot's entries
+    // are current to the generation just read, or are invalidated below before this function
+    // returns; interrupts are off, so no access through them comes between. `plan_for` keeps no tag
+    // of a space that freed tables in the meantime.
     unsafe { P::Regime::load(next.root(), tag, keep) };
     if versioned {
         me.tag.set_tag(tag);
-        me.tag.loaded();
+        // SAFETY: the root was loaded just now (contract 2 of `Regime`: no walk through the
+        // previous one is left).
+        unsafe { me.tag.loaded() };
     }
     let outcome = match plan {
         Plan::Keep => Switched::Kept,
@@ -249,8 +258,8 @@ fn plan_for<P: Platform>(
     }
 }
 
-/// Same space, but the CPU was lazy: stop being so, then catch up. `None` when a non-maskable handler
-/// made it leave the space just before.
+/// Same space, but the CPU was lazy: stop being so, then catch up. `None` when a non-maskable
+/// handler made it leave the space just before.
 fn leave_lazy<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -261,7 +270,8 @@ fn leave_lazy<P: Platform>(
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
-    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing here.
+    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing
+    // here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     me.space()?;
@@ -281,12 +291,14 @@ fn leave_lazy<P: Platform>(
     Some(if current { Switched::Same } else { Switched::CaughtUp })
 }
 
-/// This CPU runs a kernel thread from now on and keeps its space loaded. Until it returns by
-/// [`switch_to`], it makes no access through the space's user addresses.
+/// This CPU runs a kernel thread from now on and keeps its space loaded. Flushes of leaf entries
+/// leave it alone until it returns by [`switch_to`].
 ///
-/// Call it with interrupts off. (It is a safe function although the promise depends on what the CPU does
-/// next: every access to user memory is itself unsafe, and vouched for by whoever makes it.)
-pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
+/// # Safety
+/// 1. As [`leave`].
+/// 2. Until this CPU has called [`switch_to`], it makes no access through the space's user
+///    addresses, and runs no user code.
+pub unsafe fn enter_lazy<P: Platform>(pin: &P::Pin) {
     if P::policy().lazy == Lazy::Off {
         return;
     }
@@ -299,11 +311,16 @@ pub fn enter_lazy<P: Platform>(pin: &P::Pin) {
     me.stats.lazy_entries.inc();
 }
 
-/// Loads the kernel's own tables: this CPU has nothing to do with any space any more (deep idle, a CPU
-/// that goes offline). Entries under remembered tags stay and are checked when their space comes back.
+/// Loads the kernel's own tables: this CPU has nothing to do with any space any more (deep idle, a
+/// CPU that goes offline). Entries under remembered tags stay and are checked when their space
+/// comes back.
 ///
-/// Call it with interrupts off.
-pub fn leave<P: Platform>(pin: &P::Pin) {
+/// # Safety
+/// 1. Interrupts are off.
+/// 2. The caller is not a handler that interrupted a function of this library, nor a function that
+///    [`call_on`](crate::call_on) runs, unless this CPU is lazy: when this returns the space may
+///    end, and what was interrupted may be using it.
+pub unsafe fn leave<P: Platform>(pin: &P::Pin) {
     unload(PerCpu::<P>::here(pin), pin.cpu());
 }
 
@@ -324,7 +341,9 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     }
     if machine_wide::<P>() {
         me.tag.set_tag(Tag(0));
-        me.tag.deactivate();
+        // SAFETY: the kernel's own tables were loaded above, under a tag that is nobody's (contract
+        // 5 of `Regime`).
+        unsafe { me.tag.deactivate() };
     }
     me.private.space.store(core::ptr::null_mut(), Ordering::Relaxed);
     // ORDERING: Release, with the Acquire in `remote_view`: the root was replaced before (no walk
@@ -333,8 +352,8 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     me.stats.leaves.inc();
 }
 
-/// Takes this CPU out of the set of the space it still names as its own. Being out of the set is what
-/// allows the owner to free the space, so that is the last touch.
+/// Takes this CPU out of the set of the space it still names as its own. Being out of the set is
+/// what allows the owner to free the space, so that is the last touch.
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
@@ -355,9 +374,16 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 /// How to load the user half of the loaded space's tables on the way to user mode. Whatever
 /// invalidation of that half is owed is handed to the caller by this (once).
 ///
-/// Call it with interrupts off, as the last thing before the user half is loaded, on every path that
-/// returns to user mode. Without split tables the answer is always to keep.
-pub fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
+/// Call it on every path that returns to user mode. Without split tables the answer is always to
+/// keep.
+///
+/// # Safety
+/// With split tables:
+/// 1. Interrupts are off, and stay off until user code runs.
+/// 2. The user half is loaded as the answer says before user code runs.
+/// 3. No other function of this library runs on this CPU in between. A non-maskable handler that
+///    calls one there has the way out begin again, with this call.
+pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let me = PerCpu::<P>::here(pin);
     let slot = me.order().current();
     let tag = user_tag::<P>(loaded_tag(me, slot));

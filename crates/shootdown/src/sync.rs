@@ -1,10 +1,10 @@
 //! The atomics facade: `core`, `loom`, or the machine's traced atomics.
 //!
-//! The rest of the crate names atomics only through this module, so that the same protocol code runs
-//! in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine (package
-//! `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`). Besides the
-//! atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored, and `CountCell` for
-//! counters, which carry no protocol.
+//! The rest of the crate names atomics only through this module, so that the same protocol code
+//! runs in a kernel, under the `loom` model checker (`--cfg loom`) and on the software machine
+//! (package `shootdown-traced`, which compiles this very source with `cfg(shootdown_traced)`).
+//! Besides the atomics it has [`prefetch`] and [`prefetch_write`], hints that may be ignored, and
+//! `CountCell` for counters, which carry no protocol.
 
 #[cfg(not(any(loom, shootdown_traced)))]
 mod imp {
@@ -17,8 +17,8 @@ mod imp {
     #[inline]
     pub fn prefetch<T>(target: &T) {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: PREFETCHT0 reads nothing architecturally and faults on no address; SSE is baseline
-        // on x86-64 (Intel SDM vol. 2, PREFETCHh).
+        // SAFETY: PREFETCHT0 reads nothing architecturally and faults on no address; SSE is
+        // baseline on x86-64 (Intel SDM vol. 2, PREFETCHh).
         unsafe {
             core::arch::x86_64::_mm_prefetch(
                 core::ptr::from_ref(target).cast(),
@@ -45,7 +45,8 @@ mod imp {
         let _ = target;
     }
 
-    /// Says that `target`, which never changes while it is shared, is read: for machines that know when it is given back.
+    /// Says that `target`, which never changes while it is shared, is read: for machines that know
+    /// when it is given back.
     #[inline(always)]
     pub(crate) const fn reads<T>(_: &T) {}
 }

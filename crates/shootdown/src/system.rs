@@ -20,8 +20,9 @@ pub struct System<P: Platform> {
     kernel_changes: Line<Changes>,
 }
 
-/// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of a kernel
-/// range must not pass for one that reaches it. Both only grow, so a payment never covers a later failure.
+/// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of
+/// a kernel range must not pass for one that reaches it. Both only grow, so a payment never covers
+/// a later failure.
 #[derive(Debug)]
 #[repr(C)]
 struct Debt {
@@ -99,9 +100,9 @@ impl<P: Platform> System<P> {
 
     /// Flushes of everything that have failed until now.
     ///
-    /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended was told
-    /// of it by whoever called it, and numbers are all there is. A payment's number was read before its
-    /// flush's fence (D4), so it names flushes whose tables were published before.
+    /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended
+    /// was told of it by whoever called it, and numbers are all there is. A payment's number was
+    /// read before its flush's fence (D4), so it names flushes whose tables were published before.
     pub(crate) fn failed_flushes(&self) -> u64 {
         self.debt.0.failed.load(Ordering::Relaxed)
     }

@@ -1,12 +1,12 @@
 //! Atomics that tell the software machine of every access before they make it.
 //!
-//! The machine defines the `__shootdown_*` functions below (link-time seam, so that no pointer is loaded
-//! and tested on each access). It may suspend the calling CPU inside `__shootdown_access` and
-//! `__shootdown_fence`; the access itself happens after the call returns and before the CPU runs on, so
-//! that it is one step of the simulated execution.
+//! The machine defines the `__shootdown_*` functions below (link-time seam, so that no pointer is
+//! loaded and tested on each access). It may suspend the calling CPU inside `__shootdown_access`
+//! and `__shootdown_fence`; the access itself happens after the call returns and before the CPU
+//! runs on, so that it is one step of the simulated execution.
 //!
-//! A machine that models store buffers or weak memory answers `true` to `__shootdown_access`: then it
-//! also decides which value a load returns, when a store becomes visible, and is told what a
+//! A machine that models store buffers or weak memory answers `true` to `__shootdown_access`: then
+//! it also decides which value a load returns, when a store becomes visible, and is told what a
 //! read-modify-write did. Native memory always holds the newest value that is visible to anyone.
 
 use core::sync::atomic as native;
@@ -30,14 +30,15 @@ pub enum Access {
     Plain = 5,
 }
 
-// SAFETY: whoever links this build defines the functions with these signatures, and they may be called
-// with any address: what they keep of it they use only while the simulated memory lives.
+// SAFETY: whoever links this build defines the functions with these signatures, and they may be
+// called with any address: what they keep of it they use only while the simulated memory lives.
 unsafe extern "Rust" {
     /// An access to `addr` is about to happen. `true`: the machine decides about values.
     safe fn __shootdown_access(addr: usize, access: Access, ordering: Ordering) -> bool;
     /// What the load just announced returns; `newest` is what memory holds.
     safe fn __shootdown_load(addr: usize, newest: u64) -> u64;
-    /// The store just announced, of `width` bytes. `true`: the machine keeps it and writes it to `at` later.
+    /// The store just announced, of `width` bytes. `true`: the machine keeps it and writes it to
+    /// `at` later.
     safe fn __shootdown_store(at: *mut (), width: u8, old: u64, new: u64) -> bool;
     /// The read-modify-write just announced found `old` and, if it wrote, wrote `new`.
     safe fn __shootdown_rmw(addr: usize, old: u64, new: Option<u64>);
@@ -212,7 +213,8 @@ macro_rules! traced {
                 rmw(self.at(), ok, || self.0.compare_exchange(current, new, ok, err), |_| new)
             }
 
-            /// As [`compare_exchange`](Self::compare_exchange): it never fails by chance, so that runs repeat.
+            /// As [`compare_exchange`](Self::compare_exchange): it never fails by chance, so that
+            /// runs repeat.
             ///
             /// # Errors
             /// The value found, when it is not `current`.
@@ -266,8 +268,8 @@ traced! {
     AtomicPtr<T>(*mut T, native::AtomicPtr<T>) {}
 }
 
-/// The cell of a counter that its own CPU alone writes, and on which no decision depends: its accesses
-/// cost what they cost, and no order of them is worth exploring.
+/// The cell of a counter that its own CPU alone writes, and on which no decision depends: its
+/// accesses cost what they cost, and no order of them is worth exploring.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct CountCell(native::AtomicU64);

@@ -2,16 +2,16 @@
 //! fight over one line.
 //!
 //! A large call is not posted to each target. It is written once into one of the system's few
-//! [`TreeCall`]s; kicked CPUs find it there by one bit on a line all of them share. Acknowledgements are
-//! counted: per group of 16 CPUs, then per word of 64; the last of a word writes one line that the
-//! initiator reads. Where one kick can't reach everyone at the cost of one, only the first CPU of each
-//! word is kicked and kicks its word on.
+//! [`TreeCall`]s; kicked CPUs find it there by one bit on a line all of them share.
+//! Acknowledgements are counted: per group of 16 CPUs, then per word of 64; the last of a word
+//! writes one line that the initiator reads. Where one kick can't reach everyone at the cost of
+//! one, only the first CPU of each word is kicked and kicks its word on.
 //!
 //! # Invariants
 //! I1: a tree call is rewritten only when every target of its last call has acknowledged. I2: each
-//! target acknowledges a ticket once, by whoever takes the CPU's `acked_trees` entry to that ticket.
-//! I3: counters are at rest (0) when a call begins; the last CPU to count resets its counter before it
-//! counts upward.
+//! target acknowledges a ticket once, by whoever takes the CPU's `acked_trees` entry to that
+//! ticket. I3: counters are at rest (0) when a call begins; the last CPU to count resets its
+//! counter before it counts upward.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -30,8 +30,8 @@ use crate::regime::Regime;
 use crate::serve;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence, prefetch};
 
-/// Large calls that can be in flight at once; a further initiator posts to each target instead. Each
-/// responder of a large call looks at every one in flight, so there are only a few.
+/// Large calls that can be in flight at once; a further initiator posts to each target instead.
+/// Each responder of a large call looks at every one in flight, so there are only a few.
 pub(crate) const TREES: usize = 4;
 
 /// CPUs per lowest group: as many as x2APIC addresses as one cluster.
@@ -39,8 +39,8 @@ pub(crate) const GROUP: usize = 16;
 const GROUPS: usize = WORD / GROUP;
 
 /// Words beyond which kicks are passed on by the first CPU of each word. Below, the initiator's own
-/// sends (one per cluster) end sooner than a second interrupt would arrive. (The model checker has no room
-/// for so many CPUs.)
+/// sends (one per cluster) end sooner than a second interrupt would arrive. (The model checker has
+/// no room for so many CPUs.)
 const FORWARD_ABOVE: usize = if cfg!(loom) { 0 } else { 8 };
 
 /// Acknowledgement counters for one word (64 CPUs) of a set.
@@ -222,8 +222,9 @@ impl<P: Platform> Begun<'_, P> {
         if call.forward.load(Ordering::Relaxed) {
             for (word, absent) in first.words_mut().iter_mut().zip(self.absent.words()) {
                 let lowest = *word & word.wrapping_neg();
-                // A first CPU that was acknowledged for passes nothing on, though it may have come online since: kick its
-                // whole word from here. One that leaves now looks for requests when it has (D4), and passes the kick on.
+                // A first CPU that was acknowledged for passes nothing on, though it may have come
+                // online since: kick its whole word from here. One that leaves now looks for
+                // requests when it has (D4), and passes the kick on.
                 if lowest & !absent != 0 {
                     *word = lowest;
                 }
@@ -247,8 +248,8 @@ impl<P: Platform> Begun<'_, P> {
         one
     }
 
-    /// Waits until every target has acknowledged, or, when the platform gives up, until those that have
-    /// begun have.
+    /// Waits until every target has acknowledged, or, when the platform gives up, until those that
+    /// have begun have.
     pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
         let done = self.wait_for_all(pin);
         core::mem::forget(self);
@@ -266,8 +267,8 @@ impl<P: Platform> Begun<'_, P> {
             if *bits == 0 {
                 continue;
             }
-            // The last word to be told is the last to answer; once it has, the others probably have,
-            // and their lines can travel together.
+            // The last word to be told is the last to answer; once it has, the others probably
+            // have, and their lines can travel together.
             if answered {
                 for ahead in acks[..w].iter().rev().take(READ_AHEAD) {
                     prefetch(&ahead.done);
@@ -330,7 +331,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
         if ticket == 0 || ticket == CLAIMED || bits & mine == 0 {
             continue;
         }
-        // From here to our acknowledgement the call can't end (I1), unless it was acknowledged already.
+        // From here to our acknowledgement the call can't end (I1), unless it was acknowledged
+        // already.
         let func = call.func.load(Ordering::Relaxed);
         let data = call.data.load(Ordering::Relaxed);
         let forward = call.forward.load(Ordering::Relaxed) && bits & bits.wrapping_neg() == mine;
@@ -349,8 +351,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
             !func.is_null() && !data.is_null(),
             "calls: a large call is seen before it is written (T1, T2)"
         );
-        // SAFETY: `begin` stored a `Func<P>` and its caller vouched for running it with `data` on this
-        // target, which has not acknowledged yet.
+        // SAFETY: `begin` stored a `Func<P>` and its caller vouched for running it with `data` on
+        // this target, which has not acknowledged yet.
         unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
         ack.fire();
         served += 1;
@@ -361,8 +363,8 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
     served
 }
 
-/// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be reached
-/// is the initiator's stall to report.
+/// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be
+/// reached is the initiator's stall to report.
 fn pass_on<P: Platform>(rest: &CpuSetOf<P>) {
     let rest = P::system().online_of(rest);
     if rest.is_empty() || P::kick(&rest).is_ok() {

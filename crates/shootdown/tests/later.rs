@@ -9,7 +9,7 @@ use shootdown::accessed::tick;
 use shootdown::gather::{Array, Gather};
 use shootdown::later::{Later, LazyUnmap, Refused, Was, Why};
 use shootdown::{
-    AddressSpace, CpuId, FlushError, Platform, Policy, Request, Stride, VaRange, enter_lazy, quiet,
+    AddressSpace, CpuId, FlushError, Platform, Policy, Request, Stride, VaRange, quiet,
 };
 
 static LAZY: Policy =
@@ -89,10 +89,10 @@ fn whoever_has_come_by_is_not_interrupted() {
             let other = new_space();
             let mut later = Owed::new(space);
             put_off(&mut later, 0, space, 1).unwrap();
-            on_cpu(1, tick::<Mock>);
+            on_cpu(1, |pin| tick(irqs_off(pin)));
             switch(2, space);
             switch(3, other);
-            on_cpu(4, enter_lazy::<Mock>);
+            on_cpu(4, enter_lazy);
             assert_eq!(on_cpu(1, |_| access(1)), None, "a tick");
             assert_eq!(on_cpu(2, |_| access(1)), None, "a switch to the same space");
             assert_eq!(later.redeem(&here()).unwrap().as_slice(), [10]);
@@ -185,7 +185,7 @@ fn more_ranges_than_are_told_apart_cost_a_payment_and_no_more() {
 fn a_quiet_cpu_is_interrupted_for_reuse_only() {
     boot(3, &LAZY, &PCID);
     let space = used_by(0..3);
-    on_cpu(1, quiet::to_user::<Mock>);
+    on_cpu(1, to_user);
     let mut later = Owed::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     assert!(later.poll(&here(), 99).unwrap().is_none(), "CPU 1 may still use it");
@@ -193,9 +193,9 @@ fn a_quiet_cpu_is_interrupted_for_reuse_only() {
     assert_eq!((on_cpu(1, |_| access(1)), on_cpu(2, |_| access(1))), (Some(10), None));
     assert!(later.poll(&here(), 999).unwrap().is_none());
     assert_eq!((world().kicked.get(), stats(0).avoided_quiet), (1, 2));
-    assert!(!on_cpu(1, quiet::from_user::<Mock>), "it missed nothing of the kernel");
+    assert!(!on_cpu(1, |pin| quiet::from_user(irqs_off(pin))), "it missed nothing of the kernel");
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    on_cpu(1, quiet::to_user::<Mock>);
+    on_cpu(1, to_user);
     assert_eq!(later.poll(&here(), 999).unwrap().unwrap().as_slice(), [10]);
     put_off(&mut later, 0, space, 2).unwrap();
     assert_eq!(later.redeem(&here()).unwrap().as_slice(), [20]);

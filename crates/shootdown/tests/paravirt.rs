@@ -9,7 +9,7 @@ use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::paravirt::PreemptedWord;
 use shootdown::{
     AddressSpace, CallError, CpuId, FlushError, Platform, Policy, Request, Stride, VaRange,
-    call_on, enter_lazy, flush_everything, flush_kernel,
+    call_on, flush_everything, flush_kernel,
 };
 
 static MARKS: Policy = Policy::SHOOTDOWN;
@@ -122,7 +122,7 @@ fn a_hypercall_names_who_would_be_interrupted_and_what_is_to_be_forgotten() {
         unmap(space, 2);
         assert_eq!(flush(space, Request::pages(pages(1, 2))), Ok(0));
         assert!((0..4).all(|cpu| !cached(cpu, 1) && !cached(cpu, 2) && cached(cpu, 3)));
-        on_cpu(3, enter_lazy::<Mock>);
+        on_cpu(3, enter_lazy);
         assert_eq!(
             flush(space, Request { freed_tables: true, ..Request::pages(pages(3, 1)) }),
             Ok(0)

@@ -12,10 +12,7 @@ use proptest::prelude::*;
 use shootdown::facts::Errata;
 use shootdown::policy::Lazy;
 use shootdown::tags::shared::Threshold;
-use shootdown::{
-    AddressSpace, Facts, Policy, Request, Stride, Ticket, VaRange, enter_lazy, flush_everything,
-    leave,
-};
+use shootdown::{AddressSpace, Facts, Policy, Request, Stride, Ticket, VaRange, flush_everything};
 
 const N: u32 = 4;
 const SPACES: usize = 8;
@@ -117,16 +114,16 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
             }
             Op::Lazy(cpu) => {
                 unmask(cpu);
-                on_cpu(cpu, enter_lazy::<Mock>);
+                on_cpu(cpu, enter_lazy);
                 lazy[cpu as usize] = true;
             }
             Op::Leave(cpu) => {
                 unmask(cpu);
-                on_cpu(cpu, leave::<Mock>);
+                on_cpu(cpu, leave);
             }
             Op::Restart(cpu) => {
                 unmask(cpu);
-                on_cpu(cpu, shootdown::offline::<Mock>);
+                on_cpu(cpu, offline);
                 on_cpu(cpu, boot_once);
             }
             Op::Touch(cpu) => legal.check(cpu, lazy[cpu as usize])?,

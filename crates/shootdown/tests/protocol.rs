@@ -10,8 +10,7 @@ use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::{
     CallError, CpuId, FlushError, Invalidate, KickError, Platform, Policy, Request, RetireError,
-    Stride, Switched, VaRange, call_on, enter_lazy, flush_everything, flush_kernel, leave,
-    return_to_user,
+    Stride, Switched, VaRange, call_on, flush_everything, flush_kernel,
 };
 
 const POLICIES: [(&str, &Policy); 6] = [
@@ -106,8 +105,8 @@ fn the_machine_counts_what_its_cpus_do_those_that_went_offline_too() {
     });
     on_cpu(0, |pin| space.flush(pin, Request::pages(pages(5, 1)))).unwrap();
     on_cpu(2, |pin| {
-        shootdown::enter_lazy::<Mock>(pin);
-        shootdown::offline::<Mock>(pin);
+        enter_lazy(pin);
+        offline(pin);
     });
     let sum = shootdown::stats::total::<Mock>();
     assert_eq!((sum.requests_pages, sum.kicks_sent, sum.kicks_received), (1, 2, 2));
@@ -150,7 +149,7 @@ fn a_lazy_cpu_is_left_alone_for_leaves_and_reached_for_tables() {
     switch(0, space);
     switch(1, space);
     on_cpu(1, |_| access(1));
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     unmap(space, 1);
     let flushed = space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
     assert_eq!(flushed.interrupted, 0);
@@ -158,7 +157,7 @@ fn a_lazy_cpu_is_left_alone_for_leaves_and_reached_for_tables() {
     assert_eq!(switch(1, space), Switched::CaughtUp);
     assert_eq!(on_cpu(1, |_| access(1)), None);
 
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     let request = Request { freed_tables: true, ..Request::pages(pages(1, 1)) };
     assert_eq!(space.flush(&here(), request).unwrap().interrupted, 1);
     assert_eq!(world().hw.borrow()[1].root, None, "it left the space");
@@ -171,7 +170,7 @@ fn linux_4_13_interrupts_a_lazy_cpu_once() {
     let space = new_space();
     switch(0, space);
     switch(1, space);
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     let told = |n| {
         let flushed = space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
         assert_eq!(flushed.interrupted, n);
@@ -246,7 +245,7 @@ fn a_cpu_that_left_for_the_kernels_tables_stays_in_the_set_until_asked() {
             let space = new_space();
             switch(0, space);
             switch(1, space);
-            on_cpu(1, leave::<Mock>);
+            on_cpu(1, leave);
             assert_eq!(space.cpus().contains(CpuId(1)), stays);
             let asked = space.flush(&here(), Request::space()).unwrap().interrupted;
             assert_eq!((asked, space.cpus().contains(CpuId(1))), (u32::from(stays), false));
@@ -324,17 +323,17 @@ fn split_tables_invalidate_the_user_half_at_the_latest_on_return() {
     boot(1, &Policy::SHOOTDOWN, &PTI);
     let (a, b) = (new_space(), new_space());
     switch(0, a);
-    let entry = return_to_user::<Mock>(&here());
+    let entry = return_to_user(&here());
     assert!(!entry.keep && entry.tag.0 & 1 << 11 != 0, "a fresh tag's user half is empty too");
-    assert!(return_to_user::<Mock>(&here()).keep);
+    assert!(return_to_user(&here()).keep);
     a.flush(&here(), Request::pages(pages(1, 1))).unwrap();
-    assert!(!return_to_user::<Mock>(&here()).keep, "owed by the flush");
-    assert!(return_to_user::<Mock>(&here()).keep, "paid");
+    assert!(!return_to_user(&here()).keep, "owed by the flush");
+    assert!(return_to_user(&here()).keep, "paid");
     // a kernel-range flush reaches the tags that are not loaded
     switch(0, b);
     assert_eq!(switch(0, a), Switched::Kept);
     flush_kernel::<Mock>(&here(), pages(0xf_ffff_8000_0000, 1)).unwrap();
-    assert!(!return_to_user::<Mock>(&here()).keep);
+    assert!(!return_to_user(&here()).keep);
     assert_eq!(switch(0, b), Switched::Flushed);
 }
 
@@ -453,7 +452,7 @@ fn a_space_is_retired_only_when_no_cpu_runs_in_it() {
     let (a, b) = (new_space(), new_space());
     switch(1, a);
     assert_eq!(a.retire(&here()), Err(RetireError::Loaded(CpuId(1))));
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     world().may_wait.set(false);
     assert_eq!(a.retire(&here()), Err(RetireError::WouldWait));
     world().may_wait.set(true);
@@ -470,7 +469,7 @@ fn a_cpu_offline_is_not_waited_for_and_comes_back_clean() {
     map(space, 1, 10);
     switch(1, space);
     on_cpu(1, |_| access(1));
-    on_cpu(1, shootdown::offline::<Mock>);
+    on_cpu(1, offline);
     mask(1);
     unmap(space, 1);
     space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
@@ -494,7 +493,7 @@ fn deep_idle_leaves_the_space_and_keeps_the_entries() {
     map(space, 1, 10);
     switch(0, space);
     access(1);
-    leave::<Mock>(&here());
+    leave(&here());
     assert!(space.cpus().is_empty());
     assert_eq!(switch(0, space), Switched::Kept);
 }
@@ -579,7 +578,7 @@ fn a_kernel_flush_reaches_the_tags_of_a_cpu_with_nothing_loaded() {
     // a "kernel" page, cached under the tag of the space's kernel half
     map(space, 0xffff0, 7);
     assert_eq!(on_cpu(1, |_| access(0xffff0)), Some(7));
-    on_cpu(1, leave::<Mock>);
+    on_cpu(1, leave);
     unmap(space, 0xffff0);
     flush_kernel::<Mock>(&here(), pages(0xffff0, 1)).unwrap();
     switch(1, space);
@@ -603,7 +602,7 @@ fn a_kernel_flush_reaches_what_is_cached_of_the_kernels_own_tables() {
             world().tables.borrow_mut().remove(&(0, PAGE));
             flush_kernel::<Mock>(&here(), pages(PAGE, 1)).unwrap();
             assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None, "under the tag that is loaded");
-            on_cpu(1, leave::<Mock>);
+            on_cpu(1, leave);
             assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None, "and under the kernel's own");
             switch(1, space);
             assert_eq!(on_cpu(1, |_| access_kernel(PAGE)), None);
@@ -617,14 +616,14 @@ fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
     let space = new_space();
     switch(0, space);
     switch(1, space);
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     mask(1);
     world().patience.set(2);
     let tables = Request { freed_tables: true, ..Request::pages(pages(1, 1)) };
     assert_eq!(space.flush(&here(), tables), Err(FlushError::Stalled(CpuId(1))));
     unmask(1);
     on_cpu(1, |_| switch(1, space));
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     mask(1);
     world().patience.set(2);
     let leaf = space.flush(&here(), Request::pages(pages(2, 1)));
@@ -634,7 +633,7 @@ fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
     assert_eq!(world().hw.borrow()[1].root, None);
     // and is paid once
     switch(1, space);
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     assert_eq!(space.flush(&here(), Request::pages(pages(2, 1))).unwrap().interrupted, 0);
 }
 
@@ -644,7 +643,7 @@ fn a_cpu_that_left_is_not_kicked_for_the_sets_it_is_still_in() {
     let (a, b) = (new_space(), new_space());
     switch(1, a);
     switch(1, b);
-    on_cpu(1, shootdown::offline::<Mock>);
+    on_cpu(1, offline);
     let before = world().kicked.get();
     for _ in 0..200 {
         a.flush(&here(), Request::space()).unwrap();
@@ -683,7 +682,7 @@ fn user_memory_is_off_limits_to_nmis_while_a_flush_is_served() {
     *world().during_invalidation.borrow_mut() =
         Some(Box::new(move || assert!(!shootdown::user_access_ok(&here(), space))));
     space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
-    on_cpu(0, enter_lazy::<Mock>);
+    on_cpu(0, enter_lazy);
     assert!(!shootdown::user_access_ok(&here(), space));
 }
 
@@ -695,18 +694,18 @@ fn a_cpu_without_an_allocator_or_a_policy_that_fits_does_not_come_online() {
     static STICKY: Policy = Policy { broadcast: Some(Strategy::Sticky), ..Policy::SHOOTDOWN };
     in_fresh_world(|| {
         world().facts.set(&RISCV);
-        assert_eq!(online::<Mock>(&here()), Err(OnlineError::NoTags));
+        assert_eq!(online(irqs_off(&here())), Err(OnlineError::NoTags));
         world().policy.set(&STICKY);
         world().facts.set(&GUEST);
         let refused = PolicyError::LocalUpgraded(Strategy::Sticky);
-        assert_eq!(online::<Mock>(&here()), Err(OnlineError::Policy(refused)));
+        assert_eq!(online(irqs_off(&here())), Err(OnlineError::Policy(refused)));
         assert!(!Mock::system().online().contains(CpuId(0)), "nothing has changed");
         boot(2, &Policy::ARM64_MAINLINE, &GUEST);
     });
     in_fresh_world(|| {
         // The allocator was made for two CPUs.
         boot(2, &Policy::ARM64_MAINLINE, &ARM);
-        on_cpu(2, |pin| assert_eq!(online::<Mock>(pin), Err(OnlineError::NoTags)));
+        on_cpu(2, |pin| assert_eq!(online(irqs_off(pin)), Err(OnlineError::NoTags)));
     });
 }
 

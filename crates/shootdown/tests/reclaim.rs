@@ -9,7 +9,7 @@ use mock::*;
 use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::{
     AddressSpace, Batch, CpuId, FlushError, Invalidate, KickError, Platform, Policy, Request,
-    Stride, VaRange, enter_lazy,
+    Stride, VaRange,
 };
 
 const POLICIES: [(&str, &Policy); 6] = [
@@ -116,7 +116,7 @@ fn who_has_caught_up_meanwhile_is_not_told() {
     switch(1, other);
     switch(1, space); // looks at the generation on its way back
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    on_cpu(2, enter_lazy::<Mock>);
+    on_cpu(2, enter_lazy);
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
     assert_eq!(world().kicked.get(), 1, "CPU 3: CPU 1 is current, and CPU 2 looks when it returns");
     assert_eq!(on_cpu(3, |_| access(1)), None);
@@ -270,7 +270,7 @@ fn a_retired_space_needs_no_payment() {
     caches(1, space, 1);
     let mut batch = Batch::default();
     put_off(&mut batch, space, 1);
-    on_cpu(1, enter_lazy::<Mock>);
+    on_cpu(1, enter_lazy);
     space.retire(&here()).unwrap();
     let kicked = world().kicked.get();
     let frames = batch.finish(&here()).map_err(|(e, _)| e).unwrap();

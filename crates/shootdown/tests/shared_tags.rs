@@ -9,7 +9,7 @@ use shootdown::facts::SplitTables;
 use shootdown::tags::shared::Threshold;
 use shootdown::{
     AddressSpace, CpuId, Facts, FlushError, Invalidate, KickError, OnlineError, Platform, Policy,
-    Request, Stride, Switched, Tag, VaRange, enter_lazy, leave, online,
+    Request, Stride, Switched, Tag, VaRange, online,
 };
 
 /// Every flush looks, and two CPUs are enough.
@@ -141,7 +141,7 @@ fn a_lazy_cpu_moves_too_and_is_not_told_again() {
     (0..3).for_each(|cpu| {
         switch(cpu, space);
     });
-    on_cpu(2, enter_lazy::<Mock>);
+    on_cpu(2, enter_lazy);
     flush(0, space, 2).unwrap();
     flush(0, space, 2).unwrap();
     assert_eq!(tag_on(2), tag_on(0));
@@ -236,7 +236,7 @@ fn tags_come_back_when_their_spaces_end_and_are_clean() {
         flush(0, space, 2).unwrap();
         seen.push(tag_on(0));
         (0..2).for_each(|cpu| assert_eq!(on_cpu(cpu, |_| access(1)), Some(100 + round)));
-        (0..2).for_each(|cpu| on_cpu(cpu, leave::<Mock>));
+        (0..2).for_each(|cpu| on_cpu(cpu, leave));
         space.retire(&Mock::pin()).unwrap();
     }
     assert_eq!(seen[..9], (7..16).map(Tag).collect::<Vec<_>>());
@@ -248,7 +248,7 @@ fn tags_that_are_also_slots_are_refused() {
     world().first_shared.set(6);
     world().facts.set(&INVLPGB);
     world().policy.set(&PULL);
-    assert_eq!(online::<Mock>(&Mock::pin()), Err(OnlineError::SharedTags));
+    assert_eq!(online(irqs_off(&Mock::pin())), Err(OnlineError::SharedTags));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown::facts::TagScope;
 use shootdown::{
-    CpuId, Facts, Invalidate, KickError, PerCpu, Pinned, Platform, Policy, Reach, Regime, Served,
-    Slots, Stalled, System, Tag, call_on, online,
+    CpuId, Facts, Invalidate, IrqsOff, KickError, PerCpu, Pinned, Platform, Policy, Reach, Regime,
+    Served, Slots, Stalled, System, Tag, call_on, online,
 };
 
 const WORDS: usize = 64;
@@ -63,6 +63,11 @@ fn on_cpu<R>(cpu: CpuId, f: impl FnOnce(&Pin) -> R) -> R {
     result
 }
 
+fn come_online(pin: &Pin) {
+    // SAFETY: one thread plays all CPUs: nothing interrupts.
+    online(unsafe { IrqsOff::<Wide>::assume(pin) }).expect("the facts fit");
+}
+
 // SAFETY: slots are distinct and constant; a kicked CPU is interrupted while others wait.
 unsafe impl Platform for Wide {
     type Pin = Pin;
@@ -82,7 +87,7 @@ unsafe impl Platform for Wide {
     fn slot(cpu: CpuId) -> Option<&'static PerCpu<Self>> {
         if world().comes.get() == Some(cpu) {
             world().comes.set(None);
-            on_cpu(cpu, |pin| online::<Wide>(pin).expect("the facts fit"));
+            on_cpu(cpu, come_online);
         }
         world().cpus.get(cpu.index())
     }
@@ -101,7 +106,10 @@ unsafe impl Platform for Wide {
             let n = (random >> 33) as usize % kicked.len().max(1);
             if kicked.is_empty() { return Err(Stalled) } else { kicked.swap_remove(n) }
         };
-        assert_eq!(on_cpu(next, shootdown::on_kick::<Self>), Served::Done);
+        // SAFETY: as in `come_online`.
+        let served =
+            on_cpu(next, |pin| shootdown::on_kick(unsafe { IrqsOff::<Self>::assume(pin) }));
+        assert_eq!(served, Served::Done);
         Ok(())
     }
 
@@ -163,7 +171,7 @@ fn calls(sets: &[Vec<u32>], seed: u64) {
 fn boot() {
     if world().system.online().is_empty() {
         for cpu in (0..CPUS as u32).map(CpuId) {
-            on_cpu(cpu, |pin| online::<Wide>(pin).expect("the facts fit"));
+            on_cpu(cpu, come_online);
         }
     }
 }
@@ -204,7 +212,8 @@ fn a_kick_is_not_left_to_a_cpu_that_was_counted_out() {
         let numbers: Vec<u32> =
             (0..12).flat_map(|w| [64 * w + 1, 64 * w + 2, 64 * w + 3]).collect();
         let first = CpuId(64 * word + 1);
-        on_cpu(first, shootdown::offline::<Wide>);
+        // SAFETY: nothing interrupts, and what runs on this CPU next is what it comes online with.
+        on_cpu(first, |pin| unsafe { shootdown::offline::<Wide>(pin) });
         let mut targets = CpuSet::<WORDS>::EMPTY;
         numbers.iter().for_each(|n| targets.insert(CpuId(*n)));
         let ran = AtomicU32::new(0);

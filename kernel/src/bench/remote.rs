@@ -9,7 +9,7 @@ use super::measure;
 use crate::arch::{Rights, paging, probe};
 use crate::memory::{self, FRAME};
 use crate::paging::Space;
-use crate::port::{Kernel, quietly};
+use crate::port::{self, Kernel, quietly};
 use crate::work;
 
 /// Pages of a larger gather.
@@ -43,7 +43,7 @@ pub fn run(remotes: u32) {
     inside.insert(CpuId(0));
     let enter = || {
         // SAFETY: interrupts are off, CPUs that take work are online, and the space stays in place until all have left.
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &space.shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
     };
     work::on(&inside, &enter);
     let restore = |count| {
@@ -86,7 +86,7 @@ pub fn run(remotes: u32) {
     if remotes == 0 {
         measure(format_args!("flush-kernel-page-all-cpus"), kernel, || ());
     }
-    work::on(&inside, &|| quietly(shootdown::leave::<Kernel>));
+    work::on(&inside, &|| port::leave());
     space.end(&pin);
     memory::free(frame);
 }

@@ -6,11 +6,11 @@ use super::measure;
 use crate::arch::{Rights, paging, probe};
 use crate::memory::{self, FRAME};
 use crate::paging::Space;
-use crate::port::{Kernel, quietly};
+use crate::port::{self, Kernel, quietly};
 
 fn switch(space: &Space) {
     // SAFETY: interrupts are off, this CPU is online, and whoever calls keeps the space in place until it has left it.
-    quietly(|pin| unsafe { shootdown::switch_to(pin, &space.shot) });
+    quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
 }
 
 /// Pages that are touched after each switch of the longer ping-pong: more than an L1 TLB holds, fewer than an L2's.
@@ -39,7 +39,7 @@ pub fn run() {
     measure(
         format_args!("switch-lazy-and-back"),
         || {
-            quietly(shootdown::enter_lazy::<Kernel>);
+            port::turn_lazy();
             switch(here);
         },
         || (),
@@ -58,7 +58,7 @@ pub fn run() {
             || (),
         );
     }
-    quietly(shootdown::leave::<Kernel>);
+    port::leave();
     spaces.iter().for_each(|space| space.end(&Kernel::pin()));
     memory::free(frame);
 }

@@ -11,7 +11,9 @@ mod sabotage;
 use core::marker::PhantomData;
 
 use shootdown::cpu_set::{AtomicCpuSet, CpuSet};
-use shootdown::{CpuId, KickError, PerCpu, Pinned, Platform, Policy, Slots, Stalled, System};
+use shootdown::{
+    CpuId, IrqsOff, KickError, PerCpu, Pinned, Platform, Policy, Slots, Stalled, System,
+};
 use spin::Once;
 
 use crate::MAX_CPUS;
@@ -46,8 +48,9 @@ pub fn choose(policy: &'static Policy) {
 }
 
 // SAFETY: 1. one static state per CPU. 2. `Ipi::Kick` ends in `kicked`; interrupt controllers merge, and lose
-// nothing. The stores before it are out first (arch's `send_ipi`). 3. Handlers run with interrupts off, and there is no
-// user code. 4. All are statics, or constants. 5. The tables are not split. 6. and 7. Left at their defaults.
+// nothing. The stores before it are out first (arch's `send_ipi`). 3. There is no user code. 4. All are statics, or
+// constants. 5. The tables are not split. 6. and 7. Left at their defaults. 9. No non-maskable handler calls the library. 10. A CPU
+// that is not online waits to be.
 unsafe impl Platform for Kernel {
     type Pin = Pin;
     type Regime = Hardware;
@@ -95,17 +98,41 @@ unsafe impl Platform for Kernel {
 
 /// The body of the kick's handler; interrupts are off.
 pub fn kicked() {
+    let pin = Kernel::pin();
+    // SAFETY: handlers run with interrupts off.
+    let irqs = unsafe { IrqsOff::<Kernel>::assume(&pin) };
     // There is no non-maskable handler that calls this, so no answer asks for another kick.
-    let _ = shootdown::on_kick::<Kernel>(&Kernel::pin());
+    let _ = shootdown::on_kick(irqs);
 }
 
-/// Runs `work` with interrupts off, as switches want it.
-pub fn quietly<T>(work: impl FnOnce(&Pin) -> T) -> T {
+/// Runs `work` with interrupts off, as switches want it. It leaves them off.
+pub fn quietly<T>(work: impl FnOnce(IrqsOff<'_, Kernel>) -> T) -> T {
     let enabled = arch::interrupts::enabled();
     arch::interrupts::off();
-    let result = work(&Kernel::pin());
+    let pin = Kernel::pin();
+    // SAFETY: they are off, and `work` does not turn them on.
+    let result = work(unsafe { IrqsOff::assume(&pin) });
     if enabled {
         arch::interrupts::on();
     }
     result
+}
+
+/// The executing CPU loads the kernel's own tables.
+pub fn leave() {
+    // SAFETY: interrupts are off, and no handler of this kernel comes here.
+    quietly(|irqs| unsafe { shootdown::leave::<Kernel>(irqs.pin()) });
+}
+
+/// The executing CPU runs no code of its space until it switches.
+pub fn turn_lazy() {
+    // SAFETY: interrupts are off, no handler of this kernel comes here, and what the callers do next is wait, then switch.
+    quietly(|irqs| unsafe { shootdown::enter_lazy::<Kernel>(irqs.pin()) });
+}
+
+/// The executing CPU goes offline.
+pub fn go_offline() {
+    // SAFETY: interrupts are off, and no handler of this kernel comes here. Until it is online again the CPU waits for work and
+    // looks at the pages that the cases watch: that what it sees may be stale is what they are about.
+    quietly(|irqs| unsafe { shootdown::offline::<Kernel>(irqs.pin()) });
 }

@@ -6,7 +6,7 @@ use super::stage::{Page, Stage};
 use super::{Case, Outcome};
 use crate::arch::{Rights, paging, probe};
 use crate::paging::Tree;
-use crate::port::{Kernel, quietly};
+use crate::port::{self, Kernel, quietly};
 
 pub const CASES: &[Case] = &[
     Case::new("kernel-unmap", unmap),
@@ -86,7 +86,7 @@ fn over_switch(stage: &Stage) -> Outcome {
     after_unmapping(stage, |page| {
         flush(stage, page)?;
         stage.there(|| {
-            quietly(shootdown::leave::<Kernel>);
+            port::leave();
             stage.enter();
         });
         Ok(stage.watch(|| probe::read(page.at).is_ok()))
@@ -96,9 +96,9 @@ fn over_switch(stage: &Stage) -> Outcome {
 /// CPUs that are offline are not told; they forget when they come back. What is left out is the coming back.
 fn offline(stage: &Stage) -> Outcome {
     after_unmapping(stage, |page| {
-        stage.there(|| quietly(shootdown::offline::<Kernel>));
+        stage.there(port::go_offline);
         let told = flush(stage, page);
-        let come = || quietly(shootdown::online::<Kernel>).expect("it was online before");
+        let come = || quietly(shootdown::online).expect("it was online before");
         if stage.flushes {
             stage.there(come);
         }

@@ -7,7 +7,7 @@ use super::{Broken, Case, Outcome};
 use crate::arch::{Rights, paging, probe};
 use crate::memory;
 use crate::paging::Space;
-use crate::port::{Kernel, quietly};
+use crate::port::{self, Kernel, quietly};
 
 pub const CASES: &[Case] = &[
     Case::new("lazy", lazy).there(),
@@ -22,7 +22,7 @@ fn lazy(stage: &Stage) -> Outcome {
     stage.premise("a page that was mapped can't be read", || {
         probe::read(page.at) == Ok(page.stamp)
     })?;
-    stage.there(|| quietly(shootdown::enter_lazy::<Kernel>));
+    stage.there(port::turn_lazy);
     stage.unmap(&[page])?;
     stage.there(|| stage.enter());
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
@@ -34,7 +34,7 @@ fn away(stage: &Stage) -> Outcome {
     stage.premise("a page that was mapped can't be read", || {
         probe::read(page.at) == Ok(page.stamp)
     })?;
-    stage.there(|| quietly(shootdown::leave::<Kernel>));
+    stage.there(port::leave);
     stage.unmap(&[page])?;
     stage.there(|| stage.enter());
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
@@ -48,7 +48,7 @@ fn other_space(stage: &Stage) -> Outcome {
     stage.write(other.tree, page.at, 0, paging::leaf(frame, 0, Rights::WRITE));
     let visit = || {
         // SAFETY: interrupts are off, this CPU is online, and the space lives until all have left it, below.
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &other.shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &other.shot) });
         let seen = probe::read(page.at);
         stage.enter();
         seen == Ok(stamp)
@@ -63,7 +63,7 @@ fn other_space(stage: &Stage) -> Outcome {
         // Now it changes while its entries may be kept under the tag of a space that is not loaded.
         stage.there(|| {
             // SAFETY: as above.
-            quietly(|pin| unsafe { shootdown::switch_to(pin, &other.shot) });
+            quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &other.shot) });
         });
         stage.unmap(&[page])?;
         stage.there(|| stage.enter());
@@ -89,7 +89,7 @@ fn many_spaces(stage: &Stage) -> Outcome {
     });
     let enter = |space: &Space| {
         // SAFETY: interrupts are off, this CPU is online, and the spaces live, in place, until all have left them, below.
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &space.shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
     };
     let round = || {
         spaces.iter().all(|(space, page)| {

@@ -12,7 +12,7 @@ use super::{Broken, Outcome, Place};
 use crate::arch::{self, Rights};
 use crate::memory;
 use crate::paging::{Space, Tree, span};
-use crate::port::{Deadline, Hardware, Kernel, quietly};
+use crate::port::{self, Deadline, Hardware, Kernel, quietly};
 use crate::work;
 
 /// Milliseconds within which every try must be over.
@@ -82,7 +82,7 @@ impl Stage {
 
     /// Ends it: everybody leaves the space, and all that the case still has is freed.
     pub fn strike(&self) {
-        work::on(&self.everyone(), &|| quietly(shootdown::leave::<Kernel>));
+        work::on(&self.everyone(), &|| port::leave());
         self.space.end(&Kernel::pin());
         let (frames, count) = *self.frames.lock();
         frames[..count].iter().copied().for_each(memory::free);
@@ -104,7 +104,7 @@ impl Stage {
     /// This CPU runs in the space from now on.
     pub fn enter(&self) {
         // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until `strike`, by which all have left.
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &self.space.shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &self.space.shot) });
     }
 
     /// Runs `work` on those who look.

@@ -21,7 +21,7 @@ use crate::arch::{self, Rights, paging, probe};
 use crate::cmdline::Options;
 use crate::memory::{self, FRAME};
 use crate::paging::Space;
-use crate::port::{Deadline, Kernel, quietly};
+use crate::port::{self, Deadline, Kernel, quietly};
 use crate::verdict::Verdict;
 use crate::{say, work};
 
@@ -193,7 +193,7 @@ impl Field {
 
     fn switch(&self, space: usize) {
         // SAFETY: interrupts are off, this CPU is online, and the spaces live until all have left them (`run`).
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &self.spaces[space].shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &self.spaces[space].shot) });
     }
 
     /// The life of one CPU.
@@ -238,14 +238,14 @@ impl Field {
                     Ok(())
                 }
                 Operation::Lazy => {
-                    quietly(shootdown::enter_lazy::<Kernel>);
+                    port::turn_lazy();
                     // Others change the space meanwhile.
                     (0..chance.below(200)).for_each(|_| arch::relax());
                     self.switch(space);
                     Ok(())
                 }
                 Operation::Leave => {
-                    quietly(shootdown::leave::<Kernel>);
+                    port::leave();
                     (0..chance.below(100)).for_each(|_| arch::relax());
                     self.switch(space);
                     Ok(())
@@ -257,7 +257,7 @@ impl Field {
                 break;
             }
         }
-        quietly(shootdown::leave::<Kernel>);
+        port::leave();
     }
 
     /// Frees what is left.

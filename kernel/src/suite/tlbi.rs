@@ -13,7 +13,7 @@ use super::stage::{Page, Stage};
 use super::{Broken, Case, Outcome};
 use crate::arch::{self, Features, Rights, paging, probe};
 use crate::paging::{Space, Tree};
-use crate::port::{Kernel, quietly};
+use crate::port::{self, Kernel, quietly};
 use crate::work;
 
 pub const CASES: &[Case] = &[
@@ -122,11 +122,9 @@ fn rollover(stage: &Stage) -> Outcome {
     let empty = Tree::new();
     for _ in 0..GENERATION {
         let space = shootdown::AddressSpace::<Kernel>::new(paging::root(empty.root()));
-        quietly(|pin| {
-            // SAFETY: interrupts are off, this CPU is online, and leaves the space before it is retired.
-            unsafe { shootdown::switch_to(pin, &space) };
-            shootdown::leave::<Kernel>(pin);
-        });
+        // SAFETY: interrupts are off, this CPU is online, and leaves the space before it is retired.
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space) });
+        port::leave();
         space
             .retire(&Kernel::pin())
             .map_err(|_| Broken::Wrong("a space that nobody runs is in use"))?;
@@ -149,7 +147,7 @@ fn rollover(stage: &Stage) -> Outcome {
     stage.write(other.tree, page.at, 0, paging::leaf(frame, 0, Rights::WRITE));
     let right = stage.watch(|| {
         // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until all have left it, below.
-        quietly(|pin| unsafe { shootdown::switch_to(pin, &other.shot) });
+        quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &other.shot) });
         let seen = probe::read(page.at);
         stage.enter();
         seen == Ok(stamp) && probe::read(page.at) == Ok(page.stamp)
@@ -172,7 +170,7 @@ fn power_off(stage: &Stage) -> Outcome {
     let outcome = (|| {
         warm(stage, page)?;
         stage.there(|| {
-            quietly(shootdown::offline::<Kernel>);
+            port::go_offline();
             work::power_off()
         });
         stage.write(Tree::kernel(), at, 0, 0);

@@ -67,6 +67,11 @@ impl<'a> Build<'a> {
     pub const fn new(arguments: &'a [&'a str]) -> Self {
         Self { arguments, flags: None, below: "" }
     }
+
+    /// What has cargo report the errors of all packages, not of the first.
+    fn goes_on(&self) -> &'static str {
+        if self.arguments.first() == Some(&"test") { "--no-fail-fast" } else { "--keep-going" }
+    }
 }
 
 /// What has come of a weaving.
@@ -257,7 +262,7 @@ impl Tree {
         let mut command = Command::new(&cargo);
         command
             .args(build.arguments)
-            .args(["--locked", "--quiet", "--keep-going", "--message-format=json", "--target-dir"])
+            .args([build.goes_on(), "--locked", "--quiet", "--message-format=json", "--target-dir"])
             .arg(self.target().join(build.below))
             .current_dir(&self.root)
             .env(WITHOUT_TABLE, "1")

@@ -5,6 +5,7 @@
 #![cfg(loom)]
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -60,13 +61,35 @@ fn me() -> u32 {
 }
 
 struct Model;
-struct Pin(CpuId);
+struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: one thread per CPU.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
+}
+
+fn leaves(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, and nothing interrupts it.
+    unsafe { leave::<Model>(pin) };
+}
+
+fn turns_lazy(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it reads no page before it
+    // switches.
+    unsafe { enter_lazy::<Model>(pin) };
+}
+
+fn goes_offline(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it uses no page after.
+    unsafe { offline::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -78,7 +101,7 @@ unsafe impl Platform for Model {
     type Tags = shootdown_woven::NoTags;
 
     fn pin() -> Pin {
-        Pin(CpuId(me()))
+        Pin(CpuId(me()), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -163,7 +186,7 @@ fn interrupts() {
     if world().kicked[me() as usize].load(Ordering::Relaxed)
         && world().kicked[me() as usize].swap(false, Ordering::Acquire)
     {
-        assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
+        assert_eq!(on_kick(off(&Model::pin())), Served::Done);
     }
 }
 
@@ -221,7 +244,7 @@ fn explore(
             over: std::array::from_fn(|_| AtomicBool::new(false)),
         }));
         for cpu in 0..2 {
-            online::<Model>(&on(cpu)).unwrap();
+            online(off(&on(cpu))).unwrap();
         }
         // SAFETY: freed below, after every thread has been joined by the model.
         model(unsafe { &*start });
@@ -308,7 +331,7 @@ fn d1_return_from_the_kernels_own_tables() {
         &Policy::SHOOTDOWN,
         3,
         &[Mutant::SwitchReadsGenerationFirst, Mutant::SlotTrusts],
-        |s| return_against_flush(s, |_| leave::<Model>(&Model::pin()), |s| switch(&s.space)),
+        |s| return_against_flush(s, |_| leaves(&Model::pin()), |s| switch(&s.space)),
     );
 }
 
@@ -332,7 +355,7 @@ fn d2_lazy_exit_against_flush() {
         &Policy::SHOOTDOWN,
         3,
         &[LazyExitWithoutFence, FlushWithoutFence, LazyExitTrusts],
-        |s| return_against_flush(s, |_| enter_lazy::<Model>(&Model::pin()), |s| switch(&s.space)),
+        |s| return_against_flush(s, |_| turns_lazy(&Model::pin()), |s| switch(&s.space)),
     );
 }
 
@@ -342,7 +365,7 @@ fn d3_lazy_flag_on_the_private_line() {
     holds("D3", &UNSPLIT, 3, &[], |s| {
         return_against_flush(
             s,
-            |_| enter_lazy::<Model>(&Model::pin()),
+            |_| turns_lazy(&Model::pin()),
             |s| {
                 switch(&s.elsewhere);
                 switch(&s.space);
@@ -464,7 +487,7 @@ fn a_flush_that_is_given_up_is_pending_throughout() {
 fn call(targets: &'static [u32]) {
     let mut set = CpuSet::<1>::EMPTY;
     for cpu in targets {
-        online::<Model>(&on(*cpu)).unwrap(); // again, for the first two: nothing changes
+        online(off(&on(*cpu))).unwrap(); // again, for the first two: nothing changes
         set.insert(CpuId(*cpu));
     }
     let others: Vec<_> = targets
@@ -505,7 +528,7 @@ fn a_tree_reports_when_all_have_run() {
 #[test]
 fn a_cpu_that_goes_offline_is_not_waited_for() {
     holds("offline", &Policy::SHOOTDOWN, 3, &[], |_| {
-        let other = thread::spawn(move || offline::<Model>(&on(1)));
+        let other = thread::spawn(move || goes_offline(&on(1)));
         let pin = on(0);
         let all = Model::system().online();
         call_on::<Model, _>(&pin, &all, &|_| {}).unwrap();
@@ -541,7 +564,7 @@ fn freed_tables_are_acknowledged_after_the_invalidation() {
 fn a_cpu_comes_online_with_nothing_cached() {
     holds("online", &Policy::SHOOTDOWN, 3, &[Mutant::OnlineKeeps], |_| {
         world().tlb[2][0].set(Some(1));
-        online::<Model>(&on(2)).unwrap();
+        online(off(&on(2))).unwrap();
         assert_eq!(world().tlb[2][0].get(), None);
     });
 }

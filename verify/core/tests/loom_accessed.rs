@@ -7,6 +7,7 @@
 mod loom_support;
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
@@ -69,13 +70,30 @@ fn me() -> usize {
 }
 
 struct Model;
-struct Pin(CpuId);
+struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: one thread per CPU.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
+}
+
+fn leaves(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, and nothing interrupts it.
+    unsafe { leave::<Model>(pin) };
+}
+
+fn turns_lazy(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it reads no page before it
+    // switches.
+    unsafe { enter_lazy::<Model>(pin) };
 }
 
 // SAFETY: a kick calls the handler of the other CPU.
@@ -87,7 +105,7 @@ unsafe impl Platform for Model {
     type Tags = NoTags;
 
     fn pin() -> Pin {
-        Pin(CpuId(me() as u32))
+        Pin(CpuId(me() as u32), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -102,7 +120,7 @@ unsafe impl Platform for Model {
     fn kick(targets: &CpuSet<1>) -> Result<(), KickError> {
         let before = CPU.with(Cell::get);
         for cpu in targets.iter() {
-            assert_eq!(on_kick::<Self>(&on(cpu.0)), Served::Done);
+            assert_eq!(on_kick(off(&on(cpu.0))), Served::Done);
         }
         CPU.with(|c| c.set(before));
         Ok(())
@@ -206,7 +224,7 @@ fn run(policy: &'static Policy, model: impl FnOnce(&'static Start)) {
         told: AtomicBool::new(false),
     }));
     for cpu in 0..CPUS {
-        online::<Model>(&on(cpu as u32)).unwrap();
+        online(off(&on(cpu as u32))).unwrap();
     }
     // SAFETY: freed below, after every thread has been joined by the model.
     model(unsafe { &*start });
@@ -260,16 +278,16 @@ fn away_and_back(s: &Start) {
 }
 
 fn tick(_: &Start) {
-    accessed::tick::<Model>(&Model::pin());
+    accessed::tick(off(&Model::pin()));
 }
 
 fn lazily_and_back(s: &Start) {
-    enter_lazy::<Model>(&Model::pin());
+    turns_lazy(&Model::pin());
     switch(&s.spaces[0]);
 }
 
 fn out_and_back(s: &Start) {
-    leave::<Model>(&Model::pin());
+    leaves(&Model::pin());
     world().step.fetch_add(1, Ordering::Relaxed);
     switch(&s.spaces[0]);
 }
@@ -330,7 +348,7 @@ fn a_cpu_that_joins_the_set_needs_no_flag() {
             on(1);
             switch(&s.spaces[0]);
             assert_eq!(access(), 0);
-            leave::<Model>(&Model::pin());
+            leaves(&Model::pin());
             clear_against(s, out_and_back, same);
         });
     });

@@ -63,7 +63,8 @@ impl Numbers {
             self.cached.iter().for_each(|cached| cached.set(false));
             self.step.fetch_add(1, Ordering::Relaxed);
         };
-        let tag = self.tags.assign(thread::yield_now, forget)?;
+        // SAFETY: `forget` makes both CPUs forget.
+        let tag = unsafe { self.tags.assign(thread::yield_now, forget) }?;
         assert!(!self.owned[Self::at(tag)].replace(true), "{tag:?} has two owners");
         assert!(!self.cached[Self::at(tag)].replace(true), "{tag:?} has entries of its last owner");
         self.step.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +82,8 @@ impl Numbers {
         // Walked again, to the last.
         self.cached[Self::at(tag)].set(true);
         self.owned[Self::at(tag)].set(false);
-        self.tags.release(tag);
+        // SAFETY: it was given out to the model, which uses it no more.
+        unsafe { self.tags.release(tag) };
     }
 }
 

@@ -7,6 +7,7 @@
 mod loom_support;
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Notify;
@@ -73,13 +74,24 @@ fn me() -> usize {
 }
 
 struct Model;
-struct Pin(CpuId);
+struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: one thread per CPU.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
+}
+
+fn goes_to_user(pin: &Pin) {
+    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes back.
+    unsafe { quiet::to_user::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -91,7 +103,7 @@ unsafe impl Platform for Model {
     type Tags = NoTags;
 
     fn pin() -> Pin {
-        Pin(CpuId(me() as u32))
+        Pin(CpuId(me() as u32), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -188,7 +200,7 @@ fn access() -> u64 {
 
 fn serve() {
     if world().kicked[me()].swap(false, Ordering::Acquire) {
-        assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
+        assert_eq!(on_kick(off(&Model::pin())), Served::Done);
     }
 }
 
@@ -263,7 +275,7 @@ fn against_after(
     // SAFETY: freed below, after every thread was joined.
     let spaces: &'static Spaces = unsafe { &*made };
     for cpu in 0..CPUS {
-        online::<Model>(&on(cpu as u32)).unwrap();
+        online(off(&on(cpu as u32))).unwrap();
     }
     on(1);
     switch(&spaces[0]);
@@ -312,7 +324,7 @@ fn a_cpu_comes_by_while_a_frame_is_redeemed() {
     use Mutant::*;
     holds("ticks", Some(3), &[LaterPaysNothing, LaterTickForgotten, FilterSkipsActive], || {
         against(redeems, |_| {
-            comes_by(|| tick::<Model>(&Model::pin()));
+            comes_by(|| tick(off(&Model::pin())));
         });
     });
     holds("switches to where it is", Some(3), &[LaterSwitchForgotten], || {
@@ -336,7 +348,7 @@ fn an_address_is_mapped_again_while_a_cpu_comes_by() {
             },
             |_| {
                 access();
-                comes_by(|| tick::<Model>(&Model::pin()));
+                comes_by(|| tick(off(&Model::pin())));
             },
         );
     });
@@ -355,10 +367,10 @@ fn a_quiet_cpu_is_left_alone_until_the_frame_is_needed() {
                 reuse_frame();
             },
             |_| {
-                quiet::to_user::<Model>(&Model::pin());
+                goes_to_user(&Model::pin());
                 access();
                 comes_by(|| {
-                    quiet::from_user::<Model>(&Model::pin());
+                    quiet::from_user(off(&Model::pin()));
                 });
                 serve();
             },

@@ -7,6 +7,7 @@
 mod loom_support;
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -90,13 +91,19 @@ fn index(cpu: CpuId) -> Option<usize> {
 }
 
 struct Model;
-struct Pin(CpuId);
+struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: one thread per CPU.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on; threads that play a hypervisor keep
@@ -109,7 +116,7 @@ unsafe impl Platform for Model {
     type Tags = shootdown_woven::NoTags;
 
     fn pin() -> Pin {
-        Pin(CpuId(NUMBERS[me()]))
+        Pin(CpuId(NUMBERS[me()]), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -226,7 +233,7 @@ fn interrupts() {
     exits();
     let kicked = &world().kicked[me()];
     if kicked.load(Ordering::Relaxed) && kicked.swap(false, Ordering::Acquire) {
-        assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
+        assert_eq!(on_kick(off(&Model::pin())), Served::Done);
     }
 }
 
@@ -248,12 +255,14 @@ fn exits() {
 
 /// The hypervisor deschedules this CPU, and lets it run again.
 fn deschedule() {
-    world().words[me()].stopped();
+    // SAFETY: the thread makes no access before `resumes`.
+    unsafe { world().words[me()].stopped() };
     resume();
 }
 
 fn resume() {
-    if world().words[me()].resumes() {
+    // SAFETY: it forgets below.
+    if unsafe { world().words[me()].resumes() } {
         forget_all();
     }
 }
@@ -283,7 +292,7 @@ fn boot(policy: &'static Policy) {
     unsafe { (*WORLD.get().cast_mut()).space = Some(made) };
     for cpu in 0..CPUS {
         let pin = on(cpu);
-        online::<Model>(&pin).unwrap();
+        online(off(&pin)).unwrap();
         // SAFETY: interrupts are taken only in `interrupts`; the space outlives the threads.
         unsafe { switch_to(&pin, space()) };
         assert_eq!((access(0), access(1)), (1, 1));
@@ -352,7 +361,8 @@ fn two_initiators_mark_one_cpu() {
         let word = Arc::new(PreemptedWord::new());
         let tables: Arc<[AtomicU64; 2]> = Arc::new(std::array::from_fn(|_| AtomicU64::new(1)));
         let over: Arc<[AtomicBool; 2]> = Arc::new(std::array::from_fn(|_| AtomicBool::new(false)));
-        word.stopped();
+        // SAFETY: nothing runs on this CPU but the model's own accesses, between the two.
+        unsafe { word.stopped() };
         let initiators = [0, 1].map(|page| {
             let (word, tables, over) = (word.clone(), tables.clone(), over.clone());
             thread::spawn(move || {
@@ -363,13 +373,15 @@ fn two_initiators_mark_one_cpu() {
             })
         });
         // Two entries from before; the CPU walks again if it was made to forget.
-        let forgets = word.resumes();
+        // SAFETY: as above.
+        let forgets = unsafe { word.resumes() };
         for page in 0..2 {
             let old = !forgets || tables[page].load(Ordering::Relaxed) == 1;
             assert!(!(over[page].load(Ordering::Acquire) && old), "Revocation: page {page}");
         }
         initiators.into_iter().for_each(|thread| thread.join().unwrap());
-        assert!(!word.resumes(), "a CPU that runs has no mark");
+        // SAFETY: as above.
+        assert!(!unsafe { word.resumes() }, "a CPU that runs has no mark");
     });
 }
 

@@ -7,6 +7,7 @@
 mod loom_support;
 
 use std::cell::Cell;
+use std::marker::PhantomData;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Notify;
@@ -54,13 +55,24 @@ fn me() -> usize {
 }
 
 struct Model;
-struct Pin(CpuId);
+struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: one thread per CPU.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
+}
+
+fn goes_to_user(pin: &Pin) {
+    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes back.
+    unsafe { quiet::to_user::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -72,7 +84,7 @@ unsafe impl Platform for Model {
     type Tags = NoTags;
 
     fn pin() -> Pin {
-        Pin(CpuId(me() as u32))
+        Pin(CpuId(me() as u32), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -143,18 +155,18 @@ fn access() {
 
 /// The way in from user mode, by an interrupt if one has come.
 fn enter() {
-    quiet::from_user::<Model>(&Model::pin());
+    quiet::from_user(off(&Model::pin()));
     serve();
 }
 
 fn serve() {
     if world().kicked[me()].swap(false, Ordering::Acquire) {
-        assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
+        assert_eq!(on_kick(off(&Model::pin())), Served::Done);
     }
 }
 
 fn leave() {
-    quiet::to_user::<Model>(&Model::pin());
+    goes_to_user(&Model::pin());
 }
 
 fn page() -> VaRange {
@@ -190,7 +202,7 @@ fn run(model: impl FnOnce()) {
     }));
     WORLD.set(world);
     for cpu in 0..CPUS {
-        online::<Model>(&on(cpu as u32)).unwrap();
+        online(off(&on(cpu as u32))).unwrap();
     }
     access();
     model();

@@ -48,12 +48,15 @@ impl World {
         fresh: impl FnOnce(),
     ) -> Activated {
         let (cpus, wait) = (&self.cpus[..], thread::yield_now);
-        let done = self.tags.activate_fresh(CpuId(cpu), &self.spaces[space], cpus, wait, fresh);
+        // SAFETY: a thread each, which nothing interrupts, and one set of CPUs. It forgets below.
+        let done =
+            unsafe { self.tags.activate_fresh(CpuId(cpu), &self.spaces[space], cpus, wait, fresh) };
         if done.flush {
             *tlb = Tlb::default();
         }
         before();
-        self.cpus[cpu as usize].loaded();
+        // SAFETY: from here on it has entries of the new space only.
+        unsafe { self.cpus[cpu as usize].loaded() };
         // As soon as the root is loaded, its walker may cache whatever is there.
         let entry = &mut tlb.0[usize::from(done.tag.0)];
         assert!(entry.is_none_or(|s| s == space), "cpu{cpu} finds entries of another space");
@@ -132,7 +135,8 @@ fn a_cpu_that_gives_up_its_tag_notices_a_rollover() {
         let other = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                world.cpus[1].deactivate();
+                // SAFETY: nothing runs on this CPU any more.
+                unsafe { world.cpus[1].deactivate() };
                 world.switch(1, 0, &mut tlb1).tag
             })
         };

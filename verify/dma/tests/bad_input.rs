@@ -93,7 +93,7 @@ unsafe impl<'w> Host for &'w World {
 fn domain(world: &World, policy: Policy) -> Domain<&World> {
     let tree = Tree::new(&Space::below(1 << 20).without(&[INTERRUPTS])).unwrap();
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let config = Config::new(1).policy(Policy::Held).policy(policy);
+    let config = Config::new(1).policy(Policy::Deferred).policy(policy);
     Domain::new(world, config, tree, format, Pages, [(world, DomainId(1))]).unwrap()
 }
 
@@ -103,7 +103,7 @@ fn state(domain: &Domain<&World>) -> impl PartialEq + std::fmt::Debug + use<> {
     let first = domain.addresses().pages().saturating_sub(64);
     let entries: Vec<_> = (first..first + 128).map(|p| domain.lookup(DmaAddr(p * PAGE))).collect();
     let counts = (world.held.load(Ordering::Relaxed), world.told.load(Ordering::Relaxed));
-    (entries, counts, domain.owes(), domain.addresses().free_pages())
+    (entries, counts, domain.deferred(), domain.addresses().free_pages())
 }
 
 /// Runs it, and sees that nothing has changed.
@@ -133,7 +133,7 @@ fn unmap_at(domain: &Domain<&World>, at: IovaRange) -> Result<(), UnmapError> {
 #[test]
 fn nothing_too_much_and_what_is_not_aligned() {
     let world = World::default();
-    let domain = domain(&world, Policy::Held);
+    let domain = domain(&world, Policy::Deferred);
     let mut reservation = domain.reserve(4).unwrap();
     let mapped = domain.map(PhysAddr(0x5000_0000), 3 * PAGE, Rights::Read).unwrap().into_raw();
     let map = |phys, bytes| refused(&domain, || domain.map(PhysAddr(phys), bytes, Rights::Read));
@@ -212,8 +212,8 @@ fn reserved_windows_are_never_handed_out() {
 
 fn others() {
     let worlds = [World::default(), World::default()];
-    let [ours, theirs] = [0, 1].map(|n: usize| domain(&worlds[n], Policy::Held));
-    let seat = ours.attach(0, DeviceId(1), true).unwrap();
+    let [ours, theirs] = [0, 1].map(|n: usize| domain(&worlds[n], Policy::Deferred));
+    let attachment = ours.attach(0, DeviceId(1), true).unwrap();
     let kept = theirs.attach(0, DeviceId(2), true).unwrap();
     let at = ours.map(PhysAddr(0x5000_0000), 2 * PAGE, Rights::Read).unwrap().into_raw();
     let unmapped = refused(&theirs, || refused(&ours, || unmap(&theirs, at, 2 * PAGE)));
@@ -237,11 +237,11 @@ fn others() {
     }
     ours.release(reservation).map_err(|(error, _)| error).unwrap();
     // A device that is listed elsewhere.
-    let (error, seat) = refused(&theirs, || theirs.detach(seat)).unwrap_err();
+    let (error, attachment) = refused(&theirs, || theirs.detach(attachment)).unwrap_err();
     assert_eq!(error, QueueError::NotListed);
-    let (error, seat) = refused(&theirs, || theirs.evict(seat)).unwrap_err();
+    let (error, attachment) = refused(&theirs, || theirs.evict(attachment)).unwrap_err();
     assert_eq!(error, QueueError::NotListed);
-    ours.detach(seat).map_err(|(error, _)| error).unwrap();
+    ours.detach(attachment).map_err(|(error, _)| error).unwrap();
     theirs.detach(kept).map_err(|(error, _)| error).unwrap();
     assert_eq!(ours.attach(1, DeviceId(1), true).err(), Some(AttachError::NoSuchUnit));
 }
@@ -249,7 +249,7 @@ fn others() {
 #[test]
 fn what_is_another_domains_is_refused() {
     others();
-    for mutant in [Mutant::ReservationOfAnother, Mutant::SeatOfAnother] {
+    for mutant in [Mutant::ReservationOfAnother, Mutant::AttachmentOfAnother] {
         mutant::set(Some(mutant));
         let outcome = catch_unwind(AssertUnwindSafe(others));
         let reached = mutant::reached();
@@ -263,13 +263,13 @@ fn what_is_another_domains_is_refused() {
 fn a_full_queue_loses_nothing() {
     let world = World::default();
     let domain = domain(&world, Policy::Strict);
-    let _seat = domain.attach(0, DeviceId(1), false).unwrap();
+    let _attachment = domain.attach(0, DeviceId(1), false).unwrap();
     let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap().into_raw();
     world.full.store(true, Ordering::Relaxed);
     let free = domain.addresses().free_pages();
     let outcome = unmap(&domain, at, PAGE);
     assert!(matches!(outcome, Err(UnmapError::NotComplete(_))), "{outcome:?}");
-    assert_eq!(domain.owes(), (1, 1), "its address, and its page");
+    assert_eq!(domain.deferred(), (1, 1), "its address, and its page");
     assert_eq!(domain.lookup(at), None, "it is unmapped");
     assert_eq!(unmap(&domain, at, PAGE), Err(UnmapError::NotMapped), "once");
     let still = (world.held.load(Ordering::Relaxed), domain.addresses().free_pages());
@@ -277,7 +277,7 @@ fn a_full_queue_loses_nothing() {
     assert!(domain.flush().is_err());
     world.full.store(false, Ordering::Relaxed);
     domain.flush().unwrap();
-    assert_eq!((domain.owes(), world.held.load(Ordering::Relaxed)), ((0, 0), 0));
+    assert_eq!((domain.deferred(), world.held.load(Ordering::Relaxed)), ((0, 0), 0));
     assert_eq!(domain.addresses().free_pages(), free + 1);
 }
 
@@ -286,16 +286,16 @@ fn a_full_queue_loses_nothing() {
 fn a_device_that_is_pulled_out_loses_nothing() {
     let world = World::default();
     let domain = domain(&world, Policy::Strict);
-    let seat = domain.attach(0, DeviceId(1), true).unwrap();
+    let attachment = domain.attach(0, DeviceId(1), true).unwrap();
     let at = domain.map(PhysAddr(0x5000_0000), PAGE, Rights::Read).unwrap().into_raw();
     world.silent.store(true, Ordering::Relaxed);
     let outcome = unmap(&domain, at, PAGE);
     assert_eq!(outcome, Err(UnmapError::NotComplete(QueueError::DeviceTimeout)));
-    assert_eq!((domain.owes(), world.held.load(Ordering::Relaxed)), ((1, 1), 1));
-    let (error, seat) = domain.detach(seat).unwrap_err();
+    assert_eq!((domain.deferred(), world.held.load(Ordering::Relaxed)), ((1, 1), 1));
+    let (error, attachment) = domain.detach(attachment).unwrap_err();
     assert_eq!(error, QueueError::DeviceTimeout, "it can't be told to forget");
-    domain.evict(seat).map_err(|(error, _)| error).unwrap();
+    domain.evict(attachment).map_err(|(error, _)| error).unwrap();
     domain.flush().unwrap();
-    assert_eq!((domain.owes(), world.held.load(Ordering::Relaxed)), ((0, 0), 0));
+    assert_eq!((domain.deferred(), world.held.load(Ordering::Relaxed)), ((0, 0), 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
 }

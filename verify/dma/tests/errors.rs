@@ -5,7 +5,7 @@ mod hardware;
 
 use hardware::{Fault, Hardware, Kind};
 use shootdown_dma_woven::invalidate::queue::{Amd, Queue, Smmu, Vtd};
-use shootdown_dma_woven::invalidate::{Engine, Ladder, QueueError, Token, Unit, amd, smmu, vtd};
+use shootdown_dma_woven::invalidate::{Engine, Promotion, QueueError, Token, Unit, amd, smmu, vtd};
 use shootdown_dma_woven::{DeviceId, DomainId, IovaRange};
 
 const KINDS: [Kind; 4] = [Kind::Vtd, Kind::Smmu(true), Kind::Smmu(false), Kind::Amd];
@@ -43,10 +43,10 @@ fn told(kind: Kind, finder: Finder, at: u64) -> (Vec<QueueError>, u32) {
     hardware.state.lock().unwrap().plan = Some((at, Fault::Refuse(1)));
     let unit = unit(&hardware);
     let engines =
-        [7, 9].map(|id| Engine::new(1, [(&unit, DomainId(id))], Ladder::DEFAULT).unwrap());
+        [7, 9].map(|id| Engine::new(1, [(&unit, DomainId(id))], Promotion::DEFAULT).unwrap());
     let mut told = Vec::new();
     for engine in &engines {
-        let _seat = engine.attach(0, DeviceId(3), false).unwrap();
+        let _attachment = engine.attach(0, DeviceId(3), false).unwrap();
     }
     for page in 1..12 {
         let tokens: Vec<Token> = engines

@@ -20,5 +20,5 @@ fn every_step_of_a_domain_is_missed() {
         a_domain_that_is_forgotten_for_two_ranges_is_the_right_one,
     );
     is_missed(Mutant::RoomLeaks, what_an_idle_cpu_owes_is_settled_by_timers);
-    is_missed(Mutant::ThingRoomLeaks, a_table_that_goes_beside_one_that_stays_is_told);
+    is_missed(Mutant::DeferredRoomLeaks, a_table_that_goes_beside_one_that_stays_is_told);
 }

@@ -12,7 +12,7 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use shootdown_dma_woven::invalidate::queue::{Amd, Port, Queue, Smmu, Vtd};
 use shootdown_dma_woven::invalidate::{
-    Command, Engine, Ladder, QueueError, Ticket, Token, Unit, amd, smmu, vtd,
+    Command, Engine, Promotion, QueueError, Ticket, Token, Unit, amd, smmu, vtd,
 };
 use shootdown_dma_woven::mutant::Mutant;
 use shootdown_dma_woven::{DeviceId, DomainId, IovaRange, PhysAddr};
@@ -74,9 +74,10 @@ type Domain = Arc<Engine<At>>;
 
 fn domain(attached: bool) -> (Arc<Walker>, Domain) {
     let unit = Arc::new(Walker::new());
-    let engine = Engine::new(1, [(At(Arc::clone(&unit)), DomainId(1))], Ladder::DEFAULT).unwrap();
+    let engine =
+        Engine::new(1, [(At(Arc::clone(&unit)), DomainId(1))], Promotion::DEFAULT).unwrap();
     if attached {
-        let _seat = engine.attach(0, DeviceId(1), false).unwrap();
+        let _attachment = engine.attach(0, DeviceId(1), false).unwrap();
     }
     (unit, Arc::new(engine))
 }
@@ -118,7 +119,7 @@ fn who_comes_is_told_or_finds_it_cleared() {
         let other = {
             let (unit, engine) = (Arc::clone(&unit), Arc::clone(&engine));
             thread::spawn(move || {
-                let _seat = engine.attach(0, DeviceId(1), false).unwrap();
+                let _attachment = engine.attach(0, DeviceId(1), false).unwrap();
                 unit.walk(0..1);
             })
         };

@@ -123,7 +123,7 @@ fn sweep(table: &World) {
 
 /// A leaf table for pages 4 to 7, empty.
 fn empty_table(table: &World) {
-    let mut walker = table.walker(0).expect("a seat");
+    let mut walker = table.walker(0).expect("a epoch_slot");
     walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
     let _ = walker.unmap(range(5, 1), &mut Detachments::new()).expect("mapped");
 }
@@ -141,7 +141,7 @@ fn what_is_mapped_stays_reachable() {
         let table = world();
         empty_table(table);
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
         assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
         sweeper.join().expect("the sweep");
@@ -154,7 +154,7 @@ fn what_is_mapped_stays_reachable() {
         let table = world();
         empty_table(table);
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.acquire(5, phys(5), Rights::Read).expect("free");
         assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
         sweeper.join().expect("the sweep");
@@ -166,7 +166,7 @@ fn what_is_mapped_stays_reachable() {
         let table = world();
         empty_table(table);
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
         walker.map(range(4, 2), phys(4), Rights::Read).expect("free");
         sweeper.join().expect("the sweep");
@@ -179,15 +179,15 @@ fn walkers_are_waited_for() {
     let mutants = [
         Mutant::WalkNotAwaited,
         Mutant::WalkUnordered,
-        Mutant::SeatsReadRelaxed,
-        Mutant::SeatEndsFirst,
+        Mutant::EpochSlotsReadRelaxed,
+        Mutant::EpochSlotEndsFirst,
     ];
     holds("a walk beside a free", None, &mutants, || {
         let table = world();
         empty_table(table);
-        table.walker(0).expect("a seat").let_go();
+        table.walker(0).expect("a epoch_slot").let_go();
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         assert_eq!(walker.translate(5), None, "the canary");
         assert_eq!(walker.translate(6), None, "the canary, in what is remembered");
         drop(walker);
@@ -196,12 +196,12 @@ fn walkers_are_waited_for() {
 }
 
 #[test]
-fn what_a_seat_lets_go_of_is_freed_after() {
+fn what_a_epoch_slot_lets_go_of_is_freed_after() {
     holds("a table in whose place comes another", None, &[Mutant::HeldRelaxed], || {
         let table = world();
         empty_table(table);
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(13, 1), phys(13), Rights::Read).expect("free");
         drop(walker);
         sweeper.join().expect("the sweep");
@@ -214,10 +214,10 @@ fn two_who_put_a_table_share_it() {
     holds("two maps", None, &[], || {
         let table = world();
         let other = thread::spawn(move || {
-            let mut walker = table.walker(1).expect("a seat");
+            let mut walker = table.walker(1).expect("a epoch_slot");
             walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
         });
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
         other.join().expect("the other");
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
@@ -232,7 +232,7 @@ fn tables_of_tables_are_taken_out_beside_maps() {
         empty_table(table);
         sweep(table); // the leaf table is gone, and the one above is empty
         let sweeper = thread::spawn(move || sweep(table));
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.acquire(5, phys(5), Rights::Read).expect("free");
         assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
         sweeper.join().expect("the sweep");
@@ -245,8 +245,8 @@ fn uses_are_counted() {
     holds("two users", None, &[], || {
         let table = world();
         empty_table(table);
-        let use_it = move |seat| {
-            let mut walker = table.walker(seat).expect("a seat");
+        let use_it = move |epoch_slot| {
+            let mut walker = table.walker(epoch_slot).expect("a epoch_slot");
             walker.acquire(5, phys(5), Rights::Read).expect("not full");
             assert_eq!(reach(table, 5), Some(phys(5)), "while it is used");
             walker.release(5) == Ok(Released::Last)
@@ -268,10 +268,10 @@ fn a_table_is_put_back_or_freed() {
         let mut out = Detachments::new();
         assert_eq!(table.sweep(8, &mut out), Some(1));
         let other = thread::spawn(move || {
-            let mut walker = table.walker(1).expect("a seat");
+            let mut walker = table.walker(1).expect("a epoch_slot");
             walker.map(range(6, 1), phys(6), Rights::Read).expect("free");
         });
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
         assert_eq!(reach(table, 5), Some(phys(5)), "when it is mapped");
         other.join().expect("the other");
@@ -289,10 +289,10 @@ fn a_table_is_put_back_or_freed() {
         let mut out = Detachments::new();
         assert_eq!(table.sweep(8, &mut out), Some(1));
         let other = thread::spawn(move || {
-            let mut walker = table.walker(1).expect("a seat");
+            let mut walker = table.walker(1).expect("a epoch_slot");
             walker.map(range(4, 1), phys(4), Rights::Read).expect("free");
         });
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
         other.join().expect("the other");
         assert_eq!([4, 5].map(|page| reach(table, page)), [4, 5].map(|p| Some(phys(p))));
@@ -300,7 +300,7 @@ fn a_table_is_put_back_or_freed() {
     holds("a map beside a finish", None, &[Mutant::RevivalOverlooked], || {
         let table = world();
         empty_table(table);
-        table.walker(0).expect("a seat").let_go();
+        table.walker(0).expect("a epoch_slot").let_go();
         let mut out = Detachments::new();
         assert_eq!(table.sweep(8, &mut out), Some(1));
         let finisher = thread::spawn(move || {
@@ -308,7 +308,7 @@ fn a_table_is_put_back_or_freed() {
             // SAFETY: there is no device.
             unsafe { table.finish(gone) };
         });
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(5, 2), phys(5), Rights::Read).expect("free");
         finisher.join().expect("the finish");
         assert_eq!([5, 6].map(|page| reach(table, page)), [5, 6].map(|p| Some(phys(p))));
@@ -321,11 +321,11 @@ fn a_table_is_put_back_or_freed() {
 /// Whoever collects need not be the one who has finished a table.
 #[test]
 fn a_table_is_waited_for_by_whoever_takes_it_from_the_list() {
-    let mutants = [Mutant::SeatsAwaitedFirst];
+    let mutants = [Mutant::EpochSlotsAwaitedFirst];
     holds("a walk beside a finish beside a collection", Some(3), &mutants, || {
         let table = world();
         empty_table(table);
-        table.walker(0).expect("a seat").let_go();
+        table.walker(0).expect("a epoch_slot").let_go();
         let mut out = Detachments::new();
         assert_eq!(table.sweep(8, &mut out), Some(1));
         let collector = thread::spawn(move || table.collect());
@@ -334,7 +334,7 @@ fn a_table_is_waited_for_by_whoever_takes_it_from_the_list() {
             // SAFETY: there is no device.
             unsafe { table.finish(gone) };
         });
-        let mut walker = table.walker(0).expect("a seat");
+        let mut walker = table.walker(0).expect("a epoch_slot");
         walker.map(range(5, 1), phys(5), Rights::Read).expect("free");
         assert_eq!(reach(table, 5), Some(phys(5)));
         finisher.join().expect("the finish");
@@ -352,7 +352,7 @@ fn shared(uses: u64, most: u64) -> &'static Narrow {
     let format = ArmStage1::new(3, 0).expect("three levels");
     let table: &Narrow =
         Box::leak(Box::new(IoPageTable::new(format, &*memory, 3).expect("memory")));
-    let mut walker = table.walker(0).expect("a seat");
+    let mut walker = table.walker(0).expect("a epoch_slot");
     for _ in 0..most {
         walker.acquire(5, phys(5), Rights::Read).expect("not full");
     }
@@ -363,22 +363,22 @@ fn shared(uses: u64, most: u64) -> &'static Narrow {
 }
 
 /// One more use, for a while. Was it the last?
-fn use_once(table: &'static Narrow, seat: usize) -> bool {
-    let mut walker = table.walker(seat).expect("a seat");
+fn use_once(table: &'static Narrow, epoch_slot: usize) -> bool {
+    let mut walker = table.walker(epoch_slot).expect("a epoch_slot");
     walker.acquire(5, phys(5), Rights::Read).expect("not full");
     assert_eq!(reach(table, 5), Some(phys(5)), "while it is used");
     walker.release(5).expect("a use") == Released::Last
 }
 
 /// One use less. Was it the last?
-fn let_go(table: &'static Narrow, seat: usize) -> bool {
-    table.walker(seat).expect("a seat").release(5).expect("a use") == Released::Last
+fn let_go(table: &'static Narrow, epoch_slot: usize) -> bool {
+    table.walker(epoch_slot).expect("a epoch_slot").release(5).expect("a use") == Released::Last
 }
 
 /// Nothing is left, of uses and of tokens.
 fn nothing_is_left(table: &'static Narrow) {
     assert_eq!(reach(table, 5), None, "nobody uses it");
-    let mut walker = table.walker(0).expect("a seat");
+    let mut walker = table.walker(0).expect("a epoch_slot");
     for n in 1..=4 {
         walker.acquire(5, phys(5), Rights::Read).expect("not full");
         assert_eq!(walker.translate(5).map(|t| t.uses), Some(n));
@@ -436,7 +436,7 @@ fn spilled_uses_are_counted() {
     });
     holds("two uses beside the last", Some(2), &[], || {
         let table = shared(1, 3);
-        let others = [1, 2].map(|seat| thread::spawn(move || use_once(table, seat)));
+        let others = [1, 2].map(|epoch_slot| thread::spawn(move || use_once(table, epoch_slot)));
         let mine = let_go(table, 0);
         let last = others.map(|other| other.join().expect("the other"));
         assert!(mine || last.contains(&true), "somebody was the last");
@@ -454,7 +454,7 @@ fn a_spill_beside_the_last_of_one_before() {
         || {
             let table = shared(1, 3);
             let other = thread::spawn(move || {
-                let mut walker = table.walker(1).expect("a seat");
+                let mut walker = table.walker(1).expect("a epoch_slot");
                 for _ in 0..3 {
                     walker.acquire(5, phys(5), Rights::Read).expect("not full");
                 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use shootdown_dma_woven::domain::{Config, DomainError, Limits, Mapping};
 use shootdown_dma_woven::invalidate::amd::Facts;
 use shootdown_dma_woven::invalidate::queue::{Amd, Port, Queue, RingError, SLOTS};
-use shootdown_dma_woven::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Unit};
+use shootdown_dma_woven::invalidate::{Command, Engine, Promotion, QueueError, Ticket, Unit};
 use shootdown_dma_woven::iova::magazine::{self, Magazines};
 use shootdown_dma_woven::iova::space::{INTERRUPTS, Space};
 use shootdown_dma_woven::iova::{SpaceError, Tree};
@@ -201,7 +201,7 @@ fn there_is_an_engine_or_an_error() {
     let world = World::default();
     with_failures(3, |_| {
         let units = (1..4).map(|id| (&world, DomainId(id)));
-        if let Ok(engine) = Engine::new(2, units, Ladder::DEFAULT) {
+        if let Ok(engine) = Engine::new(2, units, Promotion::DEFAULT) {
             engine.wait(engine.flush_all(), &mut || true).unwrap();
         }
     });
@@ -247,7 +247,7 @@ fn there_is_a_queue_or_an_error() {
 
 /// What a driver does, with as much of it as there is memory for.
 fn drive(domain: &Domain<&World>, mapped: &mut Vec<Mapping>) {
-    let seat = domain.attach(0, DeviceId(1), false).expect("that takes no memory");
+    let attachment = domain.attach(0, DeviceId(1), false).expect("that takes no memory");
     for n in 0..48u64 {
         // Each under tables of its own.
         let (phys, pages) = (PhysAddr(0x1_0000_0000 + (n << 22)), 1 + n % 3 * 511);
@@ -261,12 +261,12 @@ fn drive(domain: &Domain<&World>, mapped: &mut Vec<Mapping>) {
     for mapping in mapped.drain(..) {
         domain.unmap(mapping).expect("it is mapped");
     }
-    domain.detach(seat).map_err(|(error, _)| error).expect("the unit answers");
+    domain.detach(attachment).map_err(|(error, _)| error).expect("the unit answers");
 }
 
 #[test]
 fn what_a_driver_does_fails_whole_and_nothing_is_lost() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         with_failures(3, |serve| {
             let world = World::default();
             let plan = PLAN.replace(Plan::Serve);
@@ -280,7 +280,7 @@ fn what_a_driver_does_fails_whole_and_nothing_is_lost() {
             drive(&domain, &mut mapped);
             serve();
             domain.flush().unwrap();
-            assert_eq!((domain.owes(), world.held()), ((0, 0), 0));
+            assert_eq!((domain.deferred(), world.held()), ((0, 0), 0));
             domain.addresses().flush();
             let tree = domain.addresses().inner();
             assert_eq!(tree.free_pages(), tree.pages(), "addresses are lost");
@@ -297,14 +297,14 @@ fn what_a_driver_does_fails_whole_and_nothing_is_lost() {
 /// I13: what is on the way to its end needs no memory.
 #[test]
 fn completion_allocates_nothing() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let format = VtdSecondLevel::new(3, true, true).unwrap();
         let (config, addresses) = (Config::new(2).policy(policy), addresses().unwrap());
         let domain =
             Domain::new(&world, config, addresses, format, &world, [(&world, DomainId(1))])
                 .unwrap();
-        let seat = domain.attach(0, DeviceId(1), true).unwrap();
+        let attachment = domain.attach(0, DeviceId(1), true).unwrap();
         let mut mapped = Vec::with_capacity(300);
         // The second time everybody has what they need.
         for time in 0..2 {
@@ -321,9 +321,13 @@ fn completion_allocates_nothing() {
             domain.poll(1 << 40).unwrap();
             domain.flush().unwrap();
             PLAN.set(Plan::Serve);
-            assert_eq!((REFUSED.get(), domain.owes(), world.held()), (0, (0, 0), 0), "{policy:?}");
+            assert_eq!(
+                (REFUSED.get(), domain.deferred(), world.held()),
+                (0, (0, 0), 0),
+                "{policy:?}"
+            );
         }
-        domain.detach(seat).map_err(|(error, _)| error).unwrap();
+        domain.detach(attachment).map_err(|(error, _)| error).unwrap();
         // SAFETY: its device is detached.
         drop(unsafe { domain.end() }.map_err(|failed| failed.error));
     }
@@ -336,10 +340,10 @@ fn over() {
     let limits = Limits { entries: 4, ..Limits::DEFAULT };
     let world = World::default();
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let config = Config::new(1).policy(Policy::Held).policy(Policy::Strict).limits(limits);
+    let config = Config::new(1).policy(Policy::Deferred).policy(Policy::Strict).limits(limits);
     let units = [(&world, DomainId(1))];
     let domain = Domain::new(&world, config, addresses().unwrap(), format, &world, units).unwrap();
-    let seat = domain.attach(0, DeviceId(1), false).unwrap();
+    let attachment = domain.attach(0, DeviceId(1), false).unwrap();
     let map = |n: u64| domain.map(PhysAddr(0x1000_0000 + (n << 16)), 4096, Rights::Read).unwrap();
     let mapped: Vec<Mapping> = (0..PAGES).map(map).collect();
     world.dead.store(true, Ordering::Relaxed);
@@ -349,12 +353,12 @@ fn over() {
         failed += u64::from(domain.unmap(mapping).is_err());
     }
     PLAN.set(Plan::Serve);
-    let now = (failed, domain.owes().0, domain.counts().lost, world.held());
+    let now = (failed, domain.deferred().0, domain.counts().lost, world.held());
     assert_eq!(now, (PAGES, limits.entries, 2, PAGES as i64));
     world.dead.store(false, Ordering::Relaxed);
     domain.flush().unwrap();
-    assert_eq!((domain.owes(), world.held()), ((0, 0), 2), "what is lost is not given back");
-    domain.detach(seat).map_err(|(error, _)| error).unwrap();
+    assert_eq!((domain.deferred(), world.held()), ((0, 0), 2), "what is lost is not given back");
+    domain.detach(attachment).map_err(|(error, _)| error).unwrap();
     // SAFETY: its device is detached.
     drop(unsafe { domain.end() }.map_err(|failed| failed.error));
 }
@@ -362,7 +366,7 @@ fn over() {
 #[test]
 fn what_has_no_place_is_counted() {
     over();
-    mutant::set(Some(Mutant::StrandedUnprepared));
+    mutant::set(Some(Mutant::QuarantineUnprepared));
     let without = catch_unwind(over);
     mutant::set(None);
     assert!(without.is_err());

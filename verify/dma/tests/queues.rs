@@ -10,7 +10,7 @@ use hardware::{Fault, Hardware, Kind};
 use proptest::prelude::*;
 use shootdown_dma_woven::invalidate::queue::{Amd, Format, Queue, SLOTS, STRIKES, Smmu, Vtd};
 use shootdown_dma_woven::invalidate::{
-    Command, Engine, Ladder, QueueError, Ticket, Unit, amd, smmu, vtd,
+    Command, Engine, Promotion, QueueError, Ticket, Unit, amd, smmu, vtd,
 };
 use shootdown_dma_woven::mutant::{self, Mutant};
 use shootdown_dma_woven::{DeviceId, DomainId, IovaRange};
@@ -395,9 +395,9 @@ fn an_engine_drives_all_kinds() {
         Box::new(Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap()),
     ];
     let members = units.iter().map(|unit| (unit, DomainId(7)));
-    let engine = Engine::new(2, members, Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(2, members, Promotion::DEFAULT).unwrap();
     for unit in 0..4 {
-        let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
+        let _attachment = engine.attach(unit, DeviceId(3), true).unwrap();
     }
     for round in 0..300u64 {
         let first = 1 + round * 8;
@@ -445,10 +445,10 @@ fn all_goes_at_once_on_all_kinds() {
             Box::new(Queue::new(&hardware[3], Amd { slots, facts: AMD }).unwrap()),
             Box::new(Queue::new(&hardware[4], Amd { slots, facts: tables }).unwrap()),
         ];
-        let alone = Ladder::DEFAULT.with_live(1).with_everything(1, 0);
+        let alone = Promotion::DEFAULT.with_live(1).with_everything(1, 0);
         let engine = Engine::new(1, units.iter().map(|unit| (unit, DomainId(7))), alone).unwrap();
         for (unit, hardware) in hardware.iter().enumerate() {
-            let _seat = engine.attach(unit, DeviceId(3), true).unwrap();
+            let _attachment = engine.attach(unit, DeviceId(3), true).unwrap();
             let mut state = hardware.state.lock().unwrap();
             state.iotlb.extend([(7, 5), (7, 0x5_0000), (8, 5)]);
             state.atc.extend([(3, 5), (3, 0x5_0000), (4, 5)]);

@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hardware::{Fault, Hardware, Kind};
 use shootdown_dma_woven::invalidate::queue::{Amd, Format, Queue, ReviveError, STRIKES, Smmu, Vtd};
 use shootdown_dma_woven::invalidate::{
-    Command, Engine, Ladder, QueueError, Seat, Ticket, Unit, amd, smmu, vtd,
+    Attachment, Command, Engine, Promotion, QueueError, Ticket, Unit, amd, smmu, vtd,
 };
 use shootdown_dma_woven::mutant::{self, Mutant};
 use shootdown_dma_woven::{DeviceId, DomainId, IovaRange};
@@ -100,7 +100,7 @@ impl OneIsDead {
 impl Work for OneIsDead {
     fn go<F: Format>(&mut self, queue: &Queue<&Hardware, F>, hardware: &Hardware) {
         let [engine, others] = [DOMAIN, OTHERS]
-            .map(|id| Engine::new(1, [(queue, DomainId(id as u16))], Ladder::DEFAULT).unwrap());
+            .map(|id| Engine::new(1, [(queue, DomainId(id as u16))], Promotion::DEFAULT).unwrap());
         let mut turns = 0;
         let step = &mut || {
             hardware.step();
@@ -108,12 +108,13 @@ impl Work for OneIsDead {
             assert!(turns < 2 * TURNS, "no end: {:?}", hardware.state.lock().unwrap());
             true
         };
-        let attach = |engine: &Engine<_>, device, step: &mut dyn FnMut() -> bool| -> Seat {
-            let seat = engine.attach(0, DeviceId(device as u32), true).unwrap();
-            engine.welcome(&seat, &mut || step()).unwrap();
-            seat
+        let attach = |engine: &Engine<_>, device, step: &mut dyn FnMut() -> bool| -> Attachment {
+            let attachment = engine.attach(0, DeviceId(device as u32), true).unwrap();
+            engine.welcome(&attachment, &mut || step()).unwrap();
+            attachment
         };
-        let mut seats: Vec<_> = (1..=self.devices).map(|d| attach(&engine, d, step)).collect();
+        let mut attachments: Vec<_> =
+            (1..=self.devices).map(|d| attach(&engine, d, step)).collect();
         let _other = attach(&others, 100, step);
         let range = IovaRange::new(PAGE, 1).unwrap();
 
@@ -147,11 +148,11 @@ impl Work for OneIsDead {
             state.dead.clear();
             state.atc.retain(|entry| entry.0 != self.dead);
         }
-        let seat = seats.remove(self.dead as usize - 1);
-        engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
+        let attachment = attachments.remove(self.dead as usize - 1);
+        engine.evict(attachment, step).map_err(|(error, _)| error).unwrap();
         engine.wait(token, step).unwrap();
         assert_eq!(queue.revive(dead), Ok(()));
-        seats.push(attach(&engine, self.dead, step));
+        attachments.push(attach(&engine, self.dead, step));
         self.cache(hardware);
         let token = engine.invalidate(0, range, true);
         engine.wait(token, step).unwrap();

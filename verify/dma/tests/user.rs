@@ -24,7 +24,7 @@ const BUFFERS: u64 = 0x5000_0000;
 
 /// Pages are held under every policy.
 fn holding(cpus: usize, policy: Policy) -> Config {
-    Config::new(cpus).policy(Policy::Held).policy(policy)
+    Config::new(cpus).policy(Policy::Deferred).policy(policy)
 }
 
 type Cached = Magazines<Tree>;
@@ -98,7 +98,7 @@ fn strict_unmapping_is_done_when_it_returns() {
     space.unmap(at, 5000).unwrap();
     assert_eq!(kernel.reaches(at.0), None);
     assert!(kernel.is_empty());
-    assert_eq!((space.owes(), space.mappings()), ((0, 0), (0, 0)));
+    assert_eq!((space.deferred(), space.mappings()), ((0, 0), (0, 0)));
     let again = map(&space, BUFFERS, 2 * PAGE).unwrap();
     assert_eq!(again.0, at.0 & !0xfff, "the addresses are free again");
     end(space);
@@ -111,7 +111,7 @@ fn what_is_put_off_is_unmapped_together() {
     let ledger = Arc::new(Ledger::default());
     *ledger.kernel.lock().unwrap() = Some(Arc::clone(&kernel));
     let space =
-        space(Arc::clone(&kernel), Arc::clone(&ledger), Config::new(1).policy(Policy::Held));
+        space(Arc::clone(&kernel), Arc::clone(&ledger), Config::new(1).policy(Policy::Deferred));
     // A driver with 64 buffers in flight.
     let mut flying = Vec::new();
     for n in 0..64 {
@@ -122,10 +122,10 @@ fn what_is_put_off_is_unmapped_together() {
     }
     assert_eq!(space.calls().unmap, 0, "nobody has waited");
     assert_eq!((kernel.len(), ledger.held(BUFFERS)), (64, 1), "held until then");
-    assert_eq!(space.owes(), (64, 64));
+    assert_eq!(space.deferred(), (64, 64));
     space.poll(u64::MAX / 2).unwrap();
     assert_eq!((kernel.len(), ledger.held(BUFFERS)), (0, 0));
-    assert_eq!(space.owes().1, 0);
+    assert_eq!(space.deferred().1, 0);
     let calls = space.calls();
     assert_eq!(calls.unmapped, 64);
     assert!(calls.unmap <= 2, "they abut: {calls:?}");
@@ -167,7 +167,7 @@ fn refused() {
     assert_eq!(space.poll(0), Err(BackendError::Other(5)));
     assert_eq!((kernel.len(), ledger.held(BUFFERS)), (2, 1));
     space.poll(0).unwrap();
-    assert_eq!((kernel.len(), ledger.held(BUFFERS), space.owes()), (1, 0, (0, 0)));
+    assert_eq!((kernel.len(), ledger.held(BUFFERS), space.deferred()), (1, 0, (0, 0)));
     space.unmap(other, PAGE).unwrap();
     assert!(kernel.is_empty());
     end(space);
@@ -187,7 +187,7 @@ fn short(times: u64) -> Result<(), BackendError> {
     let ledger = Arc::new(Ledger::default());
     *ledger.kernel.lock().unwrap() = Some(Arc::clone(&kernel));
     let space =
-        space(Arc::clone(&kernel), Arc::clone(&ledger), Config::new(1).policy(Policy::Held));
+        space(Arc::clone(&kernel), Arc::clone(&ledger), Config::new(1).policy(Policy::Deferred));
     let all = [0, 1, 2].map(|n| map(&space, BUFFERS + n * PAGE, PAGE).unwrap());
     all.iter().for_each(|at| space.unmap(*at, PAGE).unwrap());
     kernel.cut_unmappings_short(times);
@@ -273,7 +273,7 @@ fn nonsense_is_refused_and_changes_nothing() {
     assert_eq!(space.unmap(at, 4 * PAGE), Err(UnmapError::Partial));
     assert!(matches!(map(&space, BUFFERS, 0), Err(MapError::Domain(_))));
     assert!(matches!(map(&space, u64::MAX, 2), Err(MapError::Domain(_))));
-    assert_eq!((kernel.len(), space.mappings(), space.owes()), (1, (1, 0), (0, 0)));
+    assert_eq!((kernel.len(), space.mappings(), space.deferred()), (1, (1, 0), (0, 0)));
     space.unmap(at, 3 * PAGE).unwrap();
     assert_eq!(space.unmap(at, 3 * PAGE), Err(UnmapError::NotMapped));
     end(space);
@@ -289,9 +289,9 @@ fn a_limit_of_mappings_counts_what_is_owed() {
         (0..10).map(|n| map(&space, BUFFERS + n * PAGE, PAGE).unwrap()).collect();
     let error = Err(MapError::Kernel(BackendError::Entries));
     assert_eq!(map(&space, BUFFERS, PAGE), error);
-    let before = (kernel.len(), space.mappings(), space.owes());
+    let before = (kernel.len(), space.mappings(), space.deferred());
     assert_eq!(map(&space, BUFFERS, PAGE), error);
-    assert_eq!((kernel.len(), space.mappings(), space.owes()), before, "nothing has changed");
+    assert_eq!((kernel.len(), space.mappings(), space.deferred()), before, "nothing has changed");
     // One is unmapped, and owed: room is made when it is needed.
     space.unmap(all[3], PAGE).unwrap();
     assert_eq!(kernel.len(), 10);
@@ -396,7 +396,7 @@ fn large_pages_only_are_refused() {
 /// what is released while it is reached.
 #[test]
 fn threads_do_not_disturb_each_other() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let kernel = Arc::new(Dry::default());
         let ledger = Arc::new(Ledger::default());
         *ledger.kernel.lock().unwrap() = Some(Arc::clone(&kernel));
@@ -440,7 +440,7 @@ fn threads_do_not_disturb_each_other() {
             poller.join().unwrap();
         });
         space.flush().unwrap();
-        assert_eq!((kernel.len(), space.mappings(), space.owes()), (0, (0, 0), (0, 0)));
+        assert_eq!((kernel.len(), space.mappings(), space.deferred()), (0, (0, 0), (0, 0)));
         assert!(ledger.held.lock().unwrap().is_empty());
         assert_eq!(space.calls().refused, 0);
         end(space);
@@ -459,7 +459,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let policy = prop_oneof![Just(Policy::Strict), Just(Policy::Held), Just(Policy::Lazy)];
+    let policy = prop_oneof![Just(Policy::Strict), Just(Policy::Deferred), Just(Policy::Lazy)];
     let step = prop_oneof![
         6 => (0..64u64, 0..PAGE, 1..3 * PAGE)
             .prop_map(|(page, offset, bytes)| Step::Map { page, offset, bytes }),
@@ -480,7 +480,7 @@ proptest! {
     #[test]
     fn a_space_keeps_its_promises(
         steps in steps(),
-        policy in prop_oneof![Just(Policy::Strict), Just(Policy::Held), Just(Policy::Lazy)],
+        policy in prop_oneof![Just(Policy::Strict), Just(Policy::Deferred), Just(Policy::Lazy)],
     ) {
         let kernel = Arc::new(Dry::new(
             Manner::Vfio,
@@ -552,7 +552,7 @@ proptest! {
         }
         space.flush().unwrap();
         space.poll(now).unwrap();
-        prop_assert_eq!((kernel.len(), space.owes()), (0, (0, 0)));
+        prop_assert_eq!((kernel.len(), space.deferred()), (0, (0, 0)));
         prop_assert!(ledger.held.lock().unwrap().is_empty());
         let addresses = space.addresses();
         let _ = addresses;
@@ -572,7 +572,7 @@ fn a_kernel_may_have_larger_pages() {
 
     let (kernel, ledger) = (large(), Arc::new(Ledger::default()));
     let tree = |space: &shootdown_dma_woven::iova::Space<'_>| Tree::new(space).ok();
-    let config = Config::new(1).policy(Policy::Held);
+    let config = Config::new(1).policy(Policy::Deferred);
     let space =
         Large::with_granule(Arc::clone(&kernel), Arc::clone(&ledger), config, tree).unwrap();
     // Anywhere in a page, and across pages: the kernel is told of whole pages.

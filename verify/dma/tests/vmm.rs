@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use shootdown_dma_woven::domain::{Config, DmaAddr, Domain, DomainError, MapError};
 use shootdown_dma_woven::invalidate::{Command, QueueError, Ticket, Unit};
-use shootdown_dma_woven::iova::Given;
+use shootdown_dma_woven::iova::Unmanaged;
 use shootdown_dma_woven::mutant::{self, Mutant};
 use shootdown_dma_woven::table::memory::Table;
 use shootdown_dma_woven::table::{ArmStage2, Format, TableMemory, VtdSecondLevel};
@@ -27,7 +27,7 @@ struct Pages;
 
 // SAFETY: a guest's memory is never anybody else's.
 unsafe impl<U: Unit, F: Format> Host for Vmm<U, F> {
-    type Addresses = Given;
+    type Addresses = Unmanaged;
     type Format = F;
     type Tables = Pages;
     type Unit = U;
@@ -82,9 +82,10 @@ where
     Domain<Vmm<U>>: Send + Sync,
 {
     let format = VtdSecondLevel::new(3, true, true).unwrap();
-    let config = Config::new(2).policy(Policy::Held);
+    let config = Config::new(2).policy(Policy::Deferred);
     let host = Vmm(std::marker::PhantomData);
-    let domain = Domain::new(host, config, Given, format, Pages, [(unit, DomainId(1))]).unwrap();
+    let domain =
+        Domain::new(host, config, Unmanaged, format, Pages, [(unit, DomainId(1))]).unwrap();
     // Without a device behind it, a unit is told nothing.
     let _ = domain.attach(0, DeviceId(8), false).unwrap();
     let domain = Arc::new(domain);
@@ -586,7 +587,7 @@ fn a_guest_may_have_larger_pages() {
     let new = |cache: Arc<Cache>| {
         let host = Vmm::<_, Large>(std::marker::PhantomData);
         let format = Large::for_width(40).unwrap();
-        Domain::new(host, Config::new(2), Given, format, Pages, [(cache, DomainId(1))])
+        Domain::new(host, Config::new(2), Unmanaged, format, Pages, [(cache, DomainId(1))])
     };
     let small = new(Arc::new(Cache::default()));
     assert_eq!(small.err(), Some(DomainError::Granule { unit: 0 }), "it would forget other pages");

@@ -15,14 +15,14 @@ pub struct Pin(yours::NoPreemption, PhantomData<*const ()>);
 static SYSTEM: System<Kernel> = System::new();
 static CPUS: [PerCpu<Kernel>; 64] = [const { PerCpu::new() }; 64];
 
-// SAFETY: without preemption, code stays on its CPU.
+// SAFETY: without preemption, code stays on its CPU; the pointer keeps the guard in its thread.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         CpuId(self.0.cpu())
     }
 }
 
-// SAFETY: one static state per CPU; the interrupt's handler calls `shootdown::on_kick`.
+// SAFETY: one static state per CPU; the interrupt ends in `kicked`, and other handlers call nothing here.
 unsafe impl Platform for Kernel {
     type Pin = Pin;
     type Regime = Regime; // the hardware: see below
@@ -49,6 +49,16 @@ unsafe impl Platform for Kernel {
     }
     fn may_wait() -> bool {
         yours::interrupts_enabled()
+    }
+}
+
+/// The body of the handler of `send_ipi`'s interrupt.
+pub fn kicked() {
+    let pin = Kernel::pin();
+    // SAFETY: the CPU has turned interrupts off on its way to the handler.
+    let irqs = unsafe { IrqsOff::<Kernel>::assume(&pin) };
+    if on_kick(irqs) == Served::Again {
+        yours::send_ipi(pin.cpu().0); // only where kicks are non-maskable
     }
 }
 

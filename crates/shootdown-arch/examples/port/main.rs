@@ -20,6 +20,7 @@ fn main() {
     hardware::decide(root);
     println!("{:#?}", hardware::Hardware::port().facts());
     let _: fn(_, _, _) -> _ = kernel::unmap;
+    let _: fn() = kernel::kicked;
 }
 
 #[cfg(not(target_arch = "x86_64"))]

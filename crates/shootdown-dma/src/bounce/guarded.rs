@@ -152,7 +152,7 @@ impl<H: Access> Guarded<H> {
         &self.domain.host().pool
     }
 
-    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is owed is waited for, once.
+    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is deferred is waited for, once.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -343,7 +343,7 @@ impl<H: Access> Guarded<H> {
         }
         // The domain holds pages in any case; whether the kernel's are held with them is the kernel's choice.
         let policy = match policy {
-            Policy::Held if !self.domain.host().holds => Policy::Strict,
+            Policy::Deferred if !self.domain.host().holds => Policy::Strict,
             policy => policy,
         };
         match self.domain.unmap_under(policy, mapping) {

@@ -33,7 +33,7 @@
 //! are mapped and unmapped with their buffer, by the same entries, one invalidation for all; and zeroed before each use.
 //!
 //! # Invariants
-//! - **B1** A byte that a device can read is in a buffer that is mapped for it (or was, and is still owed), or zero.
+//! - **B1** A byte that a device can read is in a buffer that is mapped for it (or was, and is still deferred), or zero.
 //! - **B2** A byte that a device can write and that anybody reads is in such a buffer.
 //! - **B3** A page of the pool is used again only when the invalidation that covers its last unmapping is complete, whatever the policy
 //!   is. The domain holds it, as it holds the pages of buffers: it is free when it is neither in use nor held.

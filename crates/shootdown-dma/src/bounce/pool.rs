@@ -48,7 +48,7 @@ struct Slot {
     uses: AtomicU32,
 }
 
-/// Pages for the edges of buffers: two for each buffer that is in flight, and for each that is owed, suffice always.
+/// Pages for the edges of buffers: two for each buffer that is in flight, and for each that is deferred, suffice always.
 ///
 /// ```
 /// use shootdown_dma::PhysAddr;

@@ -320,7 +320,7 @@ pub(crate) fn what_the_device_leaves_stays() {
 }
 
 pub(crate) fn a_page_of_the_pool_waits_for_its_invalidation() {
-    for policy in [Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Deferred, Policy::Lazy] {
         let world = World::new();
         let guarded = guarded(&world, Config::new(1).policy(policy));
         let mut used = BTreeSet::new();
@@ -334,7 +334,7 @@ pub(crate) fn a_page_of_the_pool_waits_for_its_invalidation() {
             guarded.unmap(mapped).unwrap();
         }
         assert_eq!((guarded.pool().free(), world.state().completed), (0, 0));
-        // All are owed: waited for, once.
+        // All are deferred: waited for, once.
         let mapped = guarded.map(PhysAddr(0), 0x80, Rights::Read).unwrap();
         assert!(world.state().completed > 0 && world.state().tlb.is_empty());
         assert_eq!(guarded.pool().free(), POOL as usize - 1);
@@ -358,13 +358,13 @@ tests! {
 #[test]
 fn what_fails_has_changed_nothing() {
     let world = World::new();
-    let guarded = guarded(&world, Config::new(1).policy(Policy::Held));
+    let guarded = guarded(&world, Config::new(1).policy(Policy::Deferred));
     let held: Vec<Mapped> = (0..POOL - 1)
         .map(|n| guarded.map(PhysAddr(n * 0x100), 0x80, Rights::Read).unwrap())
         .collect();
     let state = || {
         let free = guarded.domain().addresses().free_pages();
-        (guarded.pool().free(), free, guarded.domain().owes(), world.held(1), world.held(2))
+        (guarded.pool().free(), free, guarded.domain().deferred(), world.held(1), world.held(2))
     };
     let before = state();
     let map = |phys, bytes| guarded.map(PhysAddr(phys), bytes, Rights::ReadWrite).map(|_| ());
@@ -446,8 +446,8 @@ fn strict_ish_without_a_kernel_that_holds_is_strict() {
     let world = World::new();
     let guarded = guarded(&world, Config::new(1));
     let mapped = guarded.map(PhysAddr(0x100), 0x1000, Rights::Write).unwrap();
-    guarded.unmap_under(Policy::Held, mapped).unwrap();
-    assert_eq!(guarded.domain().owes(), (0, 0));
+    guarded.unmap_under(Policy::Deferred, mapped).unwrap();
+    assert_eq!(guarded.domain().deferred(), (0, 0));
     assert!(world.state().held.is_empty(), "its own pages are not held");
     finish(guarded);
 }
@@ -521,7 +521,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let rights = || prop_oneof![Just(Rights::Read), Just(Rights::Write), Just(Rights::ReadWrite)];
-    let policy = || prop_oneof![Just(Policy::Strict), Just(Policy::Held)];
+    let policy = || prop_oneof![Just(Policy::Strict), Just(Policy::Deferred)];
     let bytes = prop_oneof![1..0x300u64, 0xe00..0x1200u64, 0x1000..0x3800u64];
     let part = || (any::<usize>(), 0..0x3800u64, 1..0x1800u64, any::<u8>());
     let step = prop_oneof![
@@ -570,12 +570,12 @@ proptest! {
     #[test]
     fn a_hostile_device_sees_buffers_only(
         steps in steps(),
-        policy in prop_oneof![Just(Policy::Strict), Just(Policy::Held)],
+        policy in prop_oneof![Just(Policy::Strict), Just(Policy::Deferred)],
     ) {
         let world = World::new();
         let limits = Limits { entries: 8, flush_at: 4, held_pages: 16, ..Limits::DEFAULT };
         // So that whole pages are held as well, whatever the policy.
-        let config = Config::new(1).policy(Policy::Held).policy(policy).limits(limits);
+        let config = Config::new(1).policy(Policy::Deferred).policy(policy).limits(limits);
         let guarded = guarded(&world, config);
         let mut live: Vec<Buffer> = Vec::new();
         let mut gone: Vec<(u64, u64)> = Vec::new();

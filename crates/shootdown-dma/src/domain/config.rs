@@ -3,7 +3,7 @@
 #[cfg(doc)]
 use super::{Domain, Host};
 use super::{Limits, Policy};
-use crate::invalidate::Ladder;
+use crate::invalidate::Promotion;
 use crate::iova::identity::Layout;
 use crate::pinned::Pinned;
 #[cfg(doc)]
@@ -15,9 +15,14 @@ use crate::table::Format;
 pub struct Config {
     /// CPUs that map and unmap at the same time.
     pub cpus: usize,
+    /// How many contexts of one CPU may be in a call at once, each having interrupted the one
+    /// before: three where a task, a softirq and an interrupt handler all map or unmap. With so
+    /// many, and a [pinned](Self::pinned) host, nobody waits for a CPU that it has interrupted
+    /// itself.
+    pub contexts: usize,
     /// What [`unmap`](Domain::unmap) promises.
     pub policy: Policy,
-    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Held`], and
+    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Deferred`], and
     /// harmless with the others.
     pub holds: bool,
     /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
@@ -34,7 +39,7 @@ pub struct Config {
     /// Bounds of what is put off.
     pub limits: Limits,
     /// What to tell units when.
-    pub ladder: Ladder,
+    pub promotion: Promotion,
     /// Pages have addresses that follow from the memory's where this has room for them. The allocator is asked for what its
     /// [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
@@ -48,6 +53,7 @@ impl Config {
     pub const fn new(cpus: usize) -> Self {
         Self {
             cpus,
+            contexts: 3,
             policy: Policy::Strict,
             holds: false,
             trusted: false,
@@ -55,17 +61,23 @@ impl Config {
             limit: u64::MAX,
             tables: usize::MAX,
             limits: Limits::DEFAULT,
-            ladder: Ladder::DEFAULT,
+            promotion: Promotion::DEFAULT,
             identity: None,
             pinned: None,
         }
     }
 
-    /// The same with this policy. [`Policy::Held`] makes the domain hold its pages.
+    /// The same with this policy. [`Policy::Deferred`] makes the domain hold its pages.
     #[must_use]
     pub const fn policy(self, policy: Policy) -> Self {
-        let holds = self.holds || matches!(policy, Policy::Held);
+        let holds = self.holds || matches!(policy, Policy::Deferred);
         Self { policy, holds, ..self }
+    }
+
+    /// The same for so many contexts of a CPU at once.
+    #[must_use]
+    pub const fn contexts(self, contexts: usize) -> Self {
+        Self { contexts, ..self }
     }
 
     /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what is its own without a
@@ -107,8 +119,8 @@ impl Config {
 
     /// The same, with other costs of telling units.
     #[must_use]
-    pub const fn ladder(self, ladder: Ladder) -> Self {
-        Self { ladder, ..self }
+    pub const fn promotion(self, promotion: Promotion) -> Self {
+        Self { promotion, ..self }
     }
 
     /// The same, with a unit that remembers what was not mapped.

@@ -34,9 +34,9 @@ counts! {
     unmapped_pages,
     /// Times that somebody waited for the hardware.
     waits,
-    /// Times that somebody had to, because too much was owed already.
+    /// Times that somebody had to, because too much was deferred already.
     forced_waits,
-    /// Batches submitted because enough was owed.
+    /// Batches submitted because enough was deferred.
     flushes,
     /// Batches submitted because of their age.
     timed_flushes,
@@ -46,7 +46,7 @@ counts! {
     identities,
     /// Mappings whose address could not follow from the memory's.
     fallbacks,
-    /// Things that can't come back, as there was no memory to note that they are owed when the hardware did not answer, or the
+    /// Things that can't come back, as there was no memory to note that they are deferred when the hardware did not answer, or the
     /// allocator had none; and ranges of addresses that the allocator had handed out, and somebody else was found to use.
     lost,
 }

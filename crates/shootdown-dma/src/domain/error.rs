@@ -77,7 +77,9 @@ pub enum MapError {
     Refused,
     /// The memory lies outside of the window that is mapped one to one.
     OutsideWindow,
-    /// More CPUs are at it at once than the domain was made for.
+    /// More callers are at it at once than the domain has room for, and this one must not wait
+    /// ([`Host::relax`](super::Host::relax) says so). It is never returned where the host is
+    /// [pinned](super::Config::pinned).
     Busy,
     /// The IOMMU, which remembers what was not mapped, has not been told of the change.
     NotTold(QueueError),
@@ -101,7 +103,7 @@ impl fmt::Display for MapError {
             Self::NotHeld => f.write_str("the kernel does not let this memory be held"),
             Self::Refused => f.write_str("the domain was not made for this policy"),
             Self::OutsideWindow => f.write_str("the memory lies outside of the window"),
-            Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
+            Self::Busy => f.write_str("more callers at once than the domain has room for, and this one must not wait; try again"),
             Self::NotTold(error) => write!(f, "the IOMMU was not told: {error}"),
             Self::NotComplete(error) => {
                 write!(f, "not mapped, but perhaps still in reach of devices: {error}")
@@ -135,7 +137,9 @@ pub enum UnmapError {
     Several,
     /// The [policy](super::Policy) promises less than the domain's does.
     Refused,
-    /// More CPUs are at it at once than the domain was made for.
+    /// More callers are at it at once than the domain has room for, and this one must not wait
+    /// ([`Host::relax`](super::Host::relax) says so). It is never returned where the host is
+    /// [pinned](super::Config::pinned).
     Busy,
     /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory. Addresses and references
     /// stay with the domain until it is ([`poll`](super::Domain::poll)); what the caller owns must not be used for
@@ -153,12 +157,12 @@ impl fmt::Display for UnmapError {
             }
             Self::Partial => f.write_str("it is part of something larger; unmap all of that"),
             Self::Several => {
-                f.write_str("it is longer than what was mapped there; unmap things one by one")
+                f.write_str("it is longer than what was mapped there; unmap frees one by one")
             }
             Self::Refused => f.write_str(
                 "the policy is weaker than the domain's; unmap under that, or a stronger one",
             ),
-            Self::Busy => f.write_str("more CPUs at once than the domain was made for; try again"),
+            Self::Busy => f.write_str("more callers at once than the domain has room for, and this one must not wait; try again"),
             Self::NotComplete(error) => {
                 write!(f, "unmapped, but still in reach of devices: {error}")
             }

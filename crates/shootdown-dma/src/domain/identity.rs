@@ -12,7 +12,7 @@
 //!
 //! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
 
-use super::owed::{Frames, Thing};
+use super::flush_queue::{DeferredFree, Frames};
 use super::{Domain, Host, MapError, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
@@ -35,8 +35,8 @@ impl<H: Host> Domain<H> {
             return Ok(None);
         };
         self.hold(frames)?;
-        let entered = self.enter_here(|seat, cell| {
-            let near = self.near(seat);
+        let entered = self.enter_here(|slot, cell| {
+            let near = self.near(slot);
             let done = near.is_some_and(|near| near.acquire_near(range, frames.first, rights));
             cell.quick.identities += u64::from(done);
             done
@@ -68,8 +68,8 @@ impl<H: Host> Domain<H> {
         frames: Frames,
         (rights, size): (Rights, LeafSize),
     ) -> Result<Option<IovaRange>, MapError> {
-        let entered = self.enter_here(|seat, cell| {
-            let walker = self.walker(seat);
+        let entered = self.enter_here(|slot, cell| {
+            let walker = self.walker(slot);
             let mut walker = walker.map_err(|_| (MapErrorKind::NoMemory, None))?;
             match walker.acquire_all(range, frames.first, rights, size as u32) {
                 Ok(()) => {
@@ -106,9 +106,9 @@ impl<H: Host> Domain<H> {
     fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
         let token = self.engine.note(self.near_cpu(), cleared, true);
         let frames = self.memory_of(cleared).filter(|frames| self.hold(*frames).is_ok());
-        let thing = Thing::Mapping { cleared, gives: None, frames };
+        let free = DeferredFree::Mapping { cleared, gives: None, frames };
         // What does not complete is kept, and held.
-        self.wait_for_all(token, core::iter::once(thing))
+        self.wait_for_all(token, core::iter::once(free))
     }
 
     /// The memory that identity addresses stand for, if the domain holds it.
@@ -165,7 +165,7 @@ impl<H: Host> Domain<H> {
                     });
                 }
                 // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) => drop(self.host.relax()),
+                Err(UnmapError::Busy) => {}
                 // Somebody has released what is not theirs.
                 Err(error) => return Err(error),
             }
@@ -177,15 +177,15 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn release_page(&self, range: IovaRange, policy: Policy) -> Result<Reach, UnmapError> {
         let frame = self.memory_of(range).map(|memory| memory.first);
-        let entered = self.enter_here(|seat, cell| {
-            let near = self.near(seat);
+        let entered = self.enter_here(|slot, cell| {
+            let near = self.near(slot);
             let how = if near.is_some_and(|near| near.release_near(range.first())) {
                 Released::Last
             } else {
-                self.walker(seat)?.release(range.first())?
+                self.walker(slot)?.release(range.first())?
             };
             Ok(match how {
-                Released::Last => (how, self.owe_page(seat, cell, range, policy, false, frame)),
+                Released::Last => (how, self.defer_page(slot, cell, range, policy, false, frame)),
                 Released::Shared => {
                     cell.counts.unmaps += 1;
                     (how, None)
@@ -207,8 +207,8 @@ impl<H: Host> Domain<H> {
 
     /// Is every leaf used?
     fn check_used(&self, range: IovaRange, step: u64) -> Result<(), UnmapError> {
-        let known = self.enter_here(|seat, _| {
-            let mut walker = self.walker(seat)?;
+        let known = self.enter_here(|slot, _| {
+            let mut walker = self.walker(slot)?;
             let mut leaves = (0..range.pages() / step).map(|n| range.first() + n * step);
             let used = leaves.all(|page| walker.translate(page).is_some_and(|t| t.uses != 0));
             if used { Ok(()) } else { Err(UnmapError::NotMapped) }
@@ -230,8 +230,8 @@ impl<H: Host> Domain<H> {
         let mut held = 0;
         // Of them the last ones, which nobody uses any more.
         let mut last = None;
-        let entered = self.enter_here(|seat, cell| {
-            let mut walker = self.walker(seat)?;
+        let entered = self.enter_here(|slot, cell| {
+            let mut walker = self.walker(slot)?;
             while pages < range.pages() {
                 let page = range.first() + pages;
                 let how = match walker.release(page) {
@@ -260,7 +260,7 @@ impl<H: Host> Domain<H> {
             if let Some(memory) = self.memory_of(run) {
                 (frames[0], held) = (memory, 1);
             }
-            Ok(Some(self.owe_in(seat, cell, (run, true), policy, None, &frames[..held])))
+            Ok(Some(self.defer_in(slot, cell, (run, true), policy, None, &frames[..held])))
         });
         let left = entered.unwrap_or(Err(UnmapError::Busy))?;
         // Those before are used by others, who hold them too.

@@ -1,6 +1,6 @@
 //! Mapping: hold the pages, take addresses, put entries.
 
-use super::owed::{Frames, Thing};
+use super::flush_queue::{DeferredFree, Frames};
 use super::{Cell, DmaAddr, Domain, Host, MapError, Mapping, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::invalidate::QueueError;
@@ -96,14 +96,14 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
         self.hold(frames)?;
-        let entered = self.enter_here(|seat, cell| {
+        let entered = self.enter_here(|slot, cell| {
             let range = cell.warm.pop().and_then(|page| IovaRange::new(page, 1))?;
-            let near = self.near(seat);
+            let near = self.near(slot);
             if near.is_some_and(|near| near.map_page_near(range, frames.first, rights)) {
                 cell.quick.mapped += 1;
                 return Some((range, Ok(())));
             }
-            let put = self.put_in(seat, cell, range, frames, (rights, Part::Whole));
+            let put = self.put_in(slot, cell, range, frames, (rights, Part::Whole));
             cell.counts.maps += u64::from(put.is_ok());
             Some((range, put))
         });
@@ -127,8 +127,8 @@ impl<H: Host> Domain<H> {
             self.give_back_one(Self::addresses_of(range));
             return Err(error);
         }
-        let entered = self.enter_here(|seat, cell| {
-            self.put_in(seat, cell, range, frames, (rights, Part::Whole))?;
+        let entered = self.enter_here(|slot, cell| {
+            self.put_in(slot, cell, range, frames, (rights, Part::Whole))?;
             cell.counts.maps += 1;
             Ok(())
         });
@@ -201,7 +201,7 @@ impl<H: Host> Domain<H> {
         Ok(Frames { first, pages })
     }
 
-    /// Addresses for so many pages. What is owed may have them all: then that is waited for, once.
+    /// Addresses for so many pages. What is deferred may have them all: then that is waited for, once.
     #[inline]
     pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
         let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
@@ -220,7 +220,7 @@ impl<H: Host> Domain<H> {
         if error != crate::iova::AllocError::Exhausted {
             return Err(error.into());
         }
-        // What it can't get back in this way stays owed.
+        // What it can't get back in this way stays deferred.
         let _ = self.flush();
         Ok(self.take_addresses(want)?)
     }
@@ -247,11 +247,11 @@ impl<H: Host> Domain<H> {
     }
 
     /// Addresses alone, to be given back.
-    pub(super) const fn addresses_of(range: IovaRange) -> Thing {
-        Thing::Mapping { cleared: range, gives: Some(range), frames: None }
+    pub(super) const fn addresses_of(range: IovaRange) -> DeferredFree {
+        DeferredFree::Mapping { cleared: range, gives: Some(range), frames: None }
     }
 
-    /// What a domain that holds pages owes for them.
+    /// What a domain that holds pages has deferred for them.
     #[inline]
     pub(super) fn held(&self, frames: Frames) -> Option<Frames> {
         self.config.holds.then_some(frames)
@@ -261,14 +261,14 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn put_in(
         &self,
-        seat: usize,
+        slot: usize,
         cell: &mut Cell,
         range: IovaRange,
         frames: Frames,
         (rights, part): (Rights, Part),
     ) -> Result<(), (MapError, Option<IovaRange>)> {
-        // SAFETY: a cell is one CPU's at a time, and there is a seat for each that nobody uses otherwise.
-        let walker = unsafe { self.table.walker_at(seat) };
+        // SAFETY: a cell is one CPU's at a time, and there is an epoch slot for each that nobody uses otherwise.
+        let walker = unsafe { self.table.walker_at(slot) };
         let mut walker = walker.ok_or((MapError::Busy, None))?;
         walker.map_part(range, frames.first, rights, part).map_err(Self::why)?;
         cell.counts.mapped_pages += frames.pages;
@@ -285,7 +285,7 @@ impl<H: Host> Domain<H> {
         part: Part,
     ) -> Result<(), (MapError, Option<QueueError>)> {
         let entered =
-            self.enter_here(|seat, cell| self.put_in(seat, cell, range, frames, (rights, part)));
+            self.enter_here(|slot, cell| self.put_in(slot, cell, range, frames, (rights, part)));
         entered
             .unwrap_or(Err((MapError::Busy, None)))
             .or_else(|error| self.unput_kept(error, frames))
@@ -304,8 +304,8 @@ impl<H: Host> Domain<H> {
         match seen {
             Some(cleared) => {
                 let token = self.engine.note(self.near_cpu(), cleared, true);
-                let thing = Thing::Mapping { cleared, gives: None, frames };
-                stale = self.wait_for_all(token, core::iter::once(thing)).err();
+                let free = DeferredFree::Mapping { cleared, gives: None, frames };
+                stale = self.wait_for_all(token, core::iter::once(free)).err();
             }
             None => {
                 if let Some(frames) = frames {
@@ -321,8 +321,8 @@ impl<H: Host> Domain<H> {
         (MapError::Table(error.kind), error.undone)
     }
 
-    /// Entries could not be put. What a device may have seen of them is owed, or waited for if the policy is strict or too much is
-    /// owed already: the caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
+    /// Entries could not be put. What a device may have seen of them is deferred, or waited for if the policy is strict or too much is
+    /// deferred already: the caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
     #[cold]
     fn unput(
         &self,
@@ -334,11 +334,11 @@ impl<H: Host> Domain<H> {
         let gives = self.unused(error, range);
         match seen {
             Some(cleared) => {
-                let thing = Thing::Mapping { cleared, gives, frames };
+                let free = DeferredFree::Mapping { cleared, gives, frames };
                 // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
-                if let Err(thing) = self.owe_thing(thing) {
+                if let Err(free) = self.defer_free(free) {
                     let token = self.engine.note(self.near_cpu(), cleared, true);
-                    self.wait_for_all(token, core::iter::once(thing))
+                    self.wait_for_all(token, core::iter::once(free))
                         .map_err(MapError::NotComplete)?;
                 }
             }
@@ -381,7 +381,7 @@ impl<H: Host> Domain<H> {
             None => Ok(()),
         };
         match (gives.map(Self::addresses_of), stale, done) {
-            (Some(addresses), true, _) => self.strand(self.engine.flush_all(), addresses),
+            (Some(addresses), true, _) => self.quarantine(self.engine.flush_all(), addresses),
             (Some(addresses), false, 0) => self.give_back_one(addresses),
             _ => {}
         }
@@ -402,7 +402,7 @@ impl<H: Host> Domain<H> {
             };
             match outcome {
                 // Others leave their cells whatever the hardware does: there is nothing to give up.
-                Err(UnmapError::Busy) => drop(self.host.relax()),
+                Err(UnmapError::Busy) => {}
                 Err(UnmapError::NotComplete(error)) => return Err(error),
                 _ => return Ok(()),
             }

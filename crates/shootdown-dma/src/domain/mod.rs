@@ -10,18 +10,18 @@
 //! ```
 //!
 //! # The protocol
-//! A [`Domain`] has a cell for each CPU: its seat at the page table, and a queue of what it owes. Whoever maps or unmaps
+//! A [`Domain`] has a cell for each CPU: its epoch slot at the page table, and a queue of what it has deferred. Whoever maps or unmaps
 //! enters a cell ([`local`](crate::local): one compare-and-swap, and any cell will do; none, if the host is
 //! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
 //! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out. A timer or a flush
 //! that finds something new in several cells has the whole domain invalidated instead, once for all of them.
 //! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
-//! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may owe; if
+//! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may defer; if
 //! there is more, it grows.)
 //!
 //! # Invariants
 //! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages of tables back to where they
-//!   came from after the token is complete that was taken when their entries had been cleared. (`owed.rs`)
+//!   came from after the token is complete that was taken when their entries had been cleared. (`flush_queue.rs`)
 //! - **I2** A reference to a page is held from before it is mapped until I1, if the domain [holds](Config::holds) pages.
 //! - **I3** Nobody waits with a cell entered. (`unmap.rs`)
 //! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
@@ -32,16 +32,18 @@
 //!
 //! | call | waits |
 //! |---|---|
-//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are owed; and as the next |
-//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be owed |
+//! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are deferred; and as the next |
+//! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be deferred |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
 //! | `unmap_later` | if there is no room in the queue and `relax` allows it |
 //! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `finish`, `end` | always |
 //! | `attach` | for devices with a cache |
 //! | `poll`, and what looks only | never |
 //!
-//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still owed.
+//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still deferred.
 //! There a driver that needs strict unmapping calls [`unmap_later`](Domain::unmap_later), and asks later.
+//! Who finds somebody in every cell waits for one to be left, which takes some tens of accesses; that is never for ever, as there
+//! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is preempted in one ([`Config::pinned`]).
 //! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
 //! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
 //! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
@@ -102,19 +104,19 @@
 //! let tree = Tree::new(&Space::below(1 << 27).without(&[INTERRUPTS]))?;
 //! let addresses = Magazines::new(tree, &magazine::Config::for_cpus(4))?;
 //! let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
-//! let config = Config::new(4).policy(Policy::Held); // strict-ish
+//! let config = Config::new(4).policy(Policy::Deferred); // strict-ish
 //! let units = [(Iommu::default(), DomainId(1))];
 //! let domain = Domain::new(Kernel, config, addresses, format, Pages, units)?;
 //!
 //! // `domain.root()` goes into the device's context entry, after:
-//! let seat = domain.attach(0, DeviceId(0x0300), false)?;
-//! domain.announce(&seat)?; // its entry is valid
+//! let attachment = domain.attach(0, DeviceId(0x0300), false)?;
+//! domain.announce(&attachment)?; // its entry is valid
 //! let packet = domain.map(PhysAddr(0x8000_0040), 1500, Rights::Write)?;
 //! // The device writes to `packet.addr()`; then
 //! domain.unmap(packet).map_err(|(error, _packet)| error)?; // returns at once; the page is held until the IOMMU has forgotten it
 //! domain.poll(12_000_000)?;      // from a timer, every few milliseconds
 //!
-//! domain.detach(seat).map_err(|(error, _seat)| error)?;
+//! domain.detach(attachment).map_err(|(error, _seat)| error)?;
 //! // SAFETY: no device's entry leads to it any more.
 //! unsafe { domain.end() }.map_err(|failed| failed.error)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -125,12 +127,12 @@
 //! | `host.rs` | the kernel's half: CPUs, waiting, references to pages |
 //! | `config.rs` | what a domain is made for |
 //! | `policy.rs` | strict, strict-ish, lazy, bypass, and their bounds |
-//! | `owed.rs` | the queue of what may not be reused yet |
+//! | `flush_queue.rs` | the queue of what may not be reused yet |
 //! | `map.rs`, `unmap.rs` | the two halves of a driver's life |
 //! | `mapping.rs` | what is mapped, and unmapped once |
 //! | `pending.rs` | unmapping where nobody may wait |
 //! | `identity.rs` | addresses that follow from the memory's |
-//! | `given.rs` | addresses that the caller brings |
+//! | `map_at.rs` | addresses that the caller brings |
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
@@ -138,12 +140,12 @@
 mod config;
 mod counts;
 mod error;
-mod given;
+mod flush_queue;
 mod host;
 mod identity;
 mod map;
+mod map_at;
 mod mapping;
-mod owed;
 mod pending;
 mod policy;
 mod settle;
@@ -171,12 +173,12 @@ use core::mem::ManuallyDrop;
 
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Engine, QueueError, Seat, Token, Unit};
+use crate::invalidate::{AttachError, Attachment, Engine, QueueError, Token, Unit};
 use crate::iova::{AllocError, Allocate, Want};
 use crate::local::Local;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
-use owed::{Queue, Thing};
+use flush_queue::{DeferredFree, Queue};
 
 /// An address as a device uses it, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,7 +193,7 @@ impl fmt::Debug for DmaAddr {
 /// One CPU's part.
 #[derive(Debug)]
 struct Cell {
-    owed: Queue,
+    queue: Queue,
     /// Addresses of single pages that have come back, to be mapped again here.
     warm: Vec<u64>,
     /// Pages unmapped since empty tables were looked for.
@@ -236,7 +238,7 @@ impl Cell {
 
     /// It was looked at.
     fn go_on(&mut self, most: usize) {
-        let quick = self.owed.quick(most);
+        let quick = self.queue.quick(most);
         (self.quick.left, self.quick.granted) = (quick, quick);
     }
 
@@ -261,10 +263,10 @@ pub struct Domain<H: Host> {
     engine: Engine<H::Unit>,
     cells: Local<Cell>,
     /// What could not be given back, nor queued: the hardware did not answer. Hardly ever anything.
-    stranded: Local<Vec<(Token, Thing)>>,
+    quarantined: Local<Vec<(Token, DeferredFree)>>,
     /// Things for which there was no room there.
     lost: AtomicU64,
-    /// When what is owed was flushed last, by the clock of [`poll`](Domain::poll).
+    /// When what is deferred was flushed last, by the clock of [`poll`](Domain::poll).
     flushed_at: AtomicU64,
     /// Tables that are not too many.
     tables_enough: AtomicUsize,
@@ -273,13 +275,16 @@ pub struct Domain<H: Host> {
     window_pages: AtomicU64,
 }
 
-/// Addresses that a CPU keeps: two batches of what it owes, as they come back.
+/// Addresses that a CPU keeps: two batches of what it has deferred, as they come back.
 const WARM: usize = 256;
 
-/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one. More if the others are not to be
-/// entered by whoever finds them free.
+/// Cells beyond the number of CPUs: for interrupts that come while their CPU is in one.
+///
+/// They are as many as keep everybody who waits for a cell from waiting for ever. If the topmost
+/// context of each CPU waits, those below it are in cells, at most `contexts - 1` on each CPU. All
+/// cells together are one more than that, so one is free.
 const fn spare(config: &Config) -> usize {
-    if config.pinned.is_some() { 2 + config.cpus / 4 } else { 2 }
+    config.cpus * config.contexts.saturating_sub(2) + 1
 }
 
 /// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits for nothing.
@@ -304,20 +309,21 @@ impl<H: Host> Domain<H> {
         let config = Config { identity, ..config };
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
-        let cells = Local::try_new(cpus, |_| {
-            let owed = Queue::new(config.limits)?;
+        let cells = Local::try_new(cpus, |index| {
+            let limits = if index < own { config.limits } else { config.limits.spare() };
+            let queue = Queue::new(limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
-            Ok(Cell { owed, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
+            Ok(Cell { queue, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
         })?;
         let cells = cells.pinned(config.pinned, own);
-        let engine = Engine::new(cpus, units, config.ladder)?;
+        let engine = Engine::new(cpus, units, config.promotion)?;
         // A unit that counts in other pages would forget others than it is told to.
         let other = engine.units().position(|unit| unit.granule() != Self::SHIFT);
         if let Some(unit) = other {
             return Err(DomainError::Granule { unit });
         }
-        let stranded = Local::try_new(1, |_| {
+        let quarantined = Local::try_new(1, |_| {
             let mut list = Vec::new();
             list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
             Ok(list)
@@ -332,7 +338,7 @@ impl<H: Host> Domain<H> {
         Ok(Self {
             table,
             engine,
-            stranded,
+            quarantined,
             lost: AtomicU64::new(0),
             host,
             config,
@@ -376,29 +382,34 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// See [`AttachError`].
-    pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
-        let seat = self.engine.attach(unit, device, caches)?;
-        self.engine.welcome(&seat, &mut || self.host.relax()).map_err(|error| {
-            self.engine.unlist(&seat);
+    pub fn attach(
+        &self,
+        unit: usize,
+        device: DeviceId,
+        caches: bool,
+    ) -> Result<Attachment, AttachError> {
+        let attachment = self.engine.attach(unit, device, caches)?;
+        self.engine.welcome(&attachment, &mut || self.host.relax()).map_err(|error| {
+            self.engine.unlist(&attachment);
             AttachError::NotClean(error)
         })?;
-        Ok(seat)
+        Ok(attachment)
     }
 
     /// Makes everybody forget a device whose entry in the IOMMU was cleared; see [`Engine::detach`].
     ///
     /// # Errors
-    /// See [`QueueError`], and the seat.
-    pub fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
-        self.engine.detach(seat, &mut || self.host.relax())
+    /// See [`QueueError`], and the epoch slot.
+    pub fn detach(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
+        self.engine.detach(attachment, &mut || self.host.relax())
     }
 
     /// Takes a device out that was reset or removed; see [`Engine::evict`].
     ///
     /// # Errors
-    /// See [`QueueError`], and the seat.
-    pub fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
-        self.engine.evict(seat, &mut || self.host.relax())
+    /// See [`QueueError`], and the epoch slot.
+    pub fn evict(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
+        self.engine.evict(attachment, &mut || self.host.relax())
     }
 
     /// A device's entry in the IOMMU has become valid. To be called before the device is used: the unit may have cached that it was
@@ -406,8 +417,8 @@ impl<H: Host> Domain<H> {
     ///
     /// # Errors
     /// See [`QueueError`].
-    pub fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
-        self.engine.announce(seat, &mut || self.host.relax())
+    pub fn announce(&self, attachment: &Attachment) -> Result<(), QueueError> {
+        self.engine.announce(attachment, &mut || self.host.relax())
     }
 
     /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.
@@ -423,13 +434,33 @@ impl<H: Host> Domain<H> {
     }
 
     /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU meanwhile.
+    /// Where somebody is in each, waits until one is left.
     ///
     /// # Errors
-    /// `f`, not called: somebody is in each.
+    /// `f`, not called: the caller must not wait, and nothing says that it would not be for long.
     #[inline]
-    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, f: F) -> Result<R, F> {
-        let pin = self.host.pin();
-        self.cells.enter_near(pin.cpu(), f)
+    fn enter_here<R, F: FnOnce(usize, &mut Cell) -> R>(&self, mut f: F) -> Result<R, F> {
+        loop {
+            let entered = {
+                let pin = self.host.pin();
+                self.cells.enter_near(pin.cpu(), f)
+            };
+            match entered {
+                Ok(done) => return Ok(done),
+                Err(back) => f = back,
+            }
+            if !self.wait_for_a_cell() {
+                return Err(f);
+            }
+        }
+    }
+
+    /// A turn of waiting for a cell; false to give up. Who is in one leaves it after some tens of
+    /// accesses, unless it was preempted there; a [pinned](Config::pinned) host promises that
+    /// nobody is, and then everybody may wait, interrupt handlers too ([`spare`]).
+    #[cold]
+    fn wait_for_a_cell(&self) -> bool {
+        self.host.relax() || self.config.pinned.is_some()
     }
 
     /// Addresses from the allocator, on this CPU.
@@ -445,17 +476,17 @@ impl<H: Host> Domain<H> {
         self.host.pin().cpu()
     }
 
-    /// Seals what a CPU owes: it has a token from now on, and is to be submitted.
+    /// Seals what a CPU has deferred: it has a token from now on, and is to be submitted.
     #[inline]
-    fn seal(&self, seat: usize, cell: &mut Cell) -> Option<Token> {
-        cell.owed.seal(|covered| self.engine.note_all(seat, || covered.iter()))
+    fn seal(&self, slot: usize, cell: &mut Cell) -> Option<Token> {
+        cell.queue.seal(|covered| self.engine.note_all(slot, || covered.iter()))
     }
 
-    /// A walker for what the seat remembers: it can't move on, and so need not be put away.
+    /// A walker for what the epoch slot remembers: it can't move on, and so need not be put away.
     #[inline]
-    fn near(&self, seat: usize) -> Option<ManuallyDrop<Walker<'_, H::Format, H::Tables>>> {
-        // SAFETY: a cell is one CPU's at a time, and the seat of its number nobody's otherwise.
-        unsafe { self.table.walker_at(seat) }.map(ManuallyDrop::new)
+    fn near(&self, slot: usize) -> Option<ManuallyDrop<Walker<'_, H::Format, H::Tables>>> {
+        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's otherwise.
+        unsafe { self.table.walker_at(slot) }.map(ManuallyDrop::new)
     }
 
     /// Waits for a token, with no cell entered (I3).

@@ -27,14 +27,14 @@ pub struct Pending {
 
 impl<H: Host> Domain<H> {
     /// Unmaps, tells the units, and does not wait: for where a driver needs [`Policy::Strict`] and
-    /// must not wait. (It waits only where too much is owed already, and [`Host::relax`] lets it.)
+    /// must not wait. (It waits only where too much is deferred already, and [`Host::relax`] lets it.)
     ///
     /// # Errors
     /// See [`UnmapError`], and the mapping: nothing has changed. It is never
     /// [`UnmapError::NotComplete`].
     pub fn unmap_later(&self, mapping: Mapping) -> Result<Pending, (UnmapError, Option<Mapping>)> {
-        // What the domain holds itself is owed in any case. Who unmaps hears when it is over.
-        let policy = if self.config().holds { Policy::Held } else { Policy::Lazy };
+        // What the domain holds itself is deferred in any case. Who unmaps hears when it is over.
+        let policy = if self.config().holds { Policy::Deferred } else { Policy::Lazy };
         let (at, bytes) = (mapping.addr(), mapping.bytes());
         let reach = match self.unmap_if(self.is_ours(&mapping), policy, mapping) {
             Ok(reach) => reach,

@@ -28,7 +28,7 @@ pub enum Policy {
     /// it; a driver that has to decide on what it read asks for [`Strict`](Self::Strict) then.
     ///
     /// Source: Ben Serebrin, Dan Tsafrir and others in the discussion of "Utilizing the IOMMU Scalably" (2015).
-    Held,
+    Deferred,
     /// It returns at once, and the page may be anybody's: within the bounds of [`Limits`] a device can read and write what
     /// it is used for next. For devices that are trusted as much as the kernel.
     Lazy,
@@ -50,7 +50,7 @@ impl Policy {
     const fn strength(self) -> u8 {
         match self {
             Self::Strict => 3,
-            Self::Held => 2,
+            Self::Deferred => 2,
             Self::Lazy => 1,
             Self::Bypass => 0,
         }
@@ -61,7 +61,7 @@ impl Policy {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
-            Self::Held => "strict-ish",
+            Self::Deferred => "strict-ish",
             Self::Lazy => "lazy",
             Self::Bypass => "bypass",
         }
@@ -78,14 +78,14 @@ impl fmt::Display for Policy {
 /// given back early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Unmappings that each CPU may owe. 256, as Linux has had it since 2008.
+    /// Unmappings that each CPU may defer. 256, as Linux has had it since 2008.
     pub entries: usize,
     /// Unmappings after which a CPU has them invalidated, without waiting for it: half of them, so that the
     /// other half goes on while the hardware works.
     pub flush_at: usize,
-    /// Pages that each CPU may hold back from being recycled ([`Policy::Held`]).
+    /// Pages that each CPU may hold back from being recycled ([`Policy::Deferred`]).
     pub held_pages: u64,
-    /// The longest that something may be owed, in nanoseconds, if [`poll`](super::Domain::poll) is called at least as often.
+    /// The longest that something may be deferred, in nanoseconds, if [`poll`](super::Domain::poll) is called at least as often.
     /// It is at most this and the time between two calls. 10 ms, as Linux has had it since 2008.
     pub window_ns: u64,
 }
@@ -94,7 +94,15 @@ impl Limits {
     /// See the fields.
     pub const DEFAULT: Self =
         Self { entries: 256, flush_at: 128, held_pages: 16 << 10, window_ns: 10_000_000 };
+
+    /// Those of a cell that is for interrupts: few come while their CPU is in its own.
+    pub(super) fn spare(self) -> Self {
+        Self { entries: self.entries.min(SPARE), flush_at: self.flush_at.min(SPARE / 2), ..self }
+    }
 }
+
+/// Unmappings that a cell for interrupts may defer: as many as one step unmaps, and as many again.
+const SPARE: usize = 32;
 
 impl Default for Limits {
     fn default() -> Self {

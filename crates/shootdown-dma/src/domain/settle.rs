@@ -1,6 +1,6 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
-use super::owed::{BATCH, FEW, Taken, Thing};
+use super::flush_queue::{BATCH, DeferredFree, FEW, Taken};
 use super::{Cell, Counts, Domain, Host, PATIENCE, Pin, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
@@ -13,7 +13,7 @@ use crate::table::Detachments;
 pub struct Failed<H: Host> {
     /// Why.
     pub error: QueueError,
-    /// As it was, but that what it owes may have become less.
+    /// As it was, but that what it has deferred may have become less.
     pub domain: Domain<H>,
 }
 
@@ -27,9 +27,9 @@ const SWEEP: usize = 64;
 /// What of many CPUs was sealed, for units that are told of it at once.
 #[derive(Default)]
 struct Sealed {
-    /// Of the first that owed something.
+    /// Of the first that had deferred something.
     first: Option<Token>,
-    /// Others owed something too: it is part of the next batch of the whole domain.
+    /// Others had deferred something too: it is part of the next batch of the whole domain.
     whole: bool,
 }
 
@@ -69,7 +69,7 @@ impl<H: Host> Domain<H> {
             self.flushed_at.store(before, Ordering::Relaxed);
         }
         if due {
-            self.stranded.enter(0, |list| {
+            self.quarantined.enter(0, |list| {
                 list.iter().for_each(|(token, _)| self.engine.submit(*token));
             });
             // Tables that became empty, and that nobody comes by any more.
@@ -81,26 +81,26 @@ impl<H: Host> Domain<H> {
         for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
         }
-        self.settle_stranded();
+        self.settle_quarantined();
         self.table.collect();
         outcome
     }
 
-    /// The cells that may owe something: of those that are entered by their owners only, those that were since they owed
+    /// The cells that may defer something: of those that are entered by their owners only, those that were since they deferred
     /// nothing. An idle CPU is not disturbed.
     fn stirred(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// Gives back what is complete of what a CPU owes; what it has owed for some time is sealed. False: somebody was in its cell.
+    /// Gives back what is complete of what a CPU has deferred; what it has deferred for some time is sealed. False: somebody was in its cell.
     fn flush_late(&self, cpu: usize, sealed: &mut Sealed) -> bool {
         let mut late = None;
         let entered = self.settle_and(cpu, true, |cell| {
             let new = self.seal_with_others(cpu, cell, sealed);
             cell.counts.timed_flushes += u64::from(new);
             // Whoever has sealed what is there may not have come to telling it.
-            late = cell.owed.last().filter(|_| !new);
-            if cell.owed.len() == 0 {
+            late = cell.queue.last().filter(|_| !new);
+            if cell.queue.len() == 0 {
                 // It maps no more: others may want the memory of tables that it remembers.
                 let _ = self.walker(cpu).map(|mut walker| walker.let_go());
             }
@@ -111,7 +111,7 @@ impl<H: Host> Domain<H> {
         entered
     }
 
-    /// Seals what a CPU owes, one of many whose units are told at once: the ranges of the first that owes something, and the whole
+    /// Seals what a CPU has deferred, one of many whose units are told at once: the ranges of the first that has deferred something, and the whole
     /// domain if there are others. (A batch for each of 64 CPUs is dearer to the units than what comes back.) Says if there was anything.
     fn seal_with_others(&self, cpu: usize, cell: &mut Cell, sealed: &mut Sealed) -> bool {
         match sealed.first {
@@ -120,7 +120,7 @@ impl<H: Host> Domain<H> {
                 sealed.first.is_some()
             }
             Some(_) => {
-                let token = cell.owed.seal(|_| self.engine.token_of_all());
+                let token = cell.queue.seal(|_| self.engine.token_of_all());
                 sealed.whole |= token.is_some();
                 token.is_some()
             }
@@ -135,7 +135,7 @@ impl<H: Host> Domain<H> {
         sealed.first.inspect(|first| self.engine.submit(*first))
     }
 
-    /// Gives back what is complete of what a CPU owes.
+    /// Gives back what is complete of what a CPU has deferred.
     pub(super) fn settle(&self, cpu: usize) {
         self.settle_and(cpu, true, |_| {});
     }
@@ -147,8 +147,8 @@ impl<H: Host> Domain<H> {
             let mut taken = Taken::NOTHING;
             let mut ranges = [None; BATCH + FEW];
             let warm = self.enter(cpu, |cell| {
-                cell.owed.take(&mut taken, |token| self.engine.is_complete(token));
-                if cell.owed.len() == 0 {
+                cell.queue.take(&mut taken, |token| self.engine.is_complete(token));
+                if cell.queue.len() == 0 {
                     self.cells.calm(cpu);
                 }
                 // Single pages to whoever maps here next.
@@ -188,17 +188,17 @@ impl<H: Host> Domain<H> {
         for frame in taken.pages().iter().filter_map(|page| page.frame()) {
             self.host.release(frame, 1);
         }
-        for thing in taken.things.iter_mut().map_while(Option::take) {
-            match thing {
+        for free in taken.frees.iter_mut().map_while(Option::take) {
+            match free {
                 // Addresses together: the allocator is entered once for all.
-                Thing::Mapping { gives: Some(range), frames, .. } => {
+                DeferredFree::Mapping { gives: Some(range), frames, .. } => {
                     if let Some(frames) = frames {
                         self.host.release(frames.first, frames.pages);
                     }
                     ranges[len] = Some(range);
                     len += 1;
                 }
-                thing => self.give_back_one(thing),
+                free => self.give_back_one(free),
             }
         }
         if len != 0 {
@@ -211,7 +211,7 @@ impl<H: Host> Domain<H> {
         self.addresses.free_all(pin.cpu(), ranges, |range, why| self.refused(range, why));
     }
 
-    /// Gives the addresses back that a CPU keeps, and seals what it owes.
+    /// Gives the addresses back that a CPU keeps, and seals what it has deferred.
     fn cool_and_seal(&self, cpu: usize, sealed: &mut Sealed) {
         let mut pages = [0; WARM];
         let mut len = 0;
@@ -233,14 +233,14 @@ impl<H: Host> Domain<H> {
         debug_assert_eq!(why, FreeError::NoMemory, "{range:?} was mapped");
         if why == FreeError::NoMemory {
             // Complete, but it has no memory for its records: try again later.
-            self.strand(Token::DONE, Self::addresses_of(range));
+            self.quarantine(Token::DONE, Self::addresses_of(range));
         }
     }
 
     /// Gives back something whose token is complete.
-    pub(super) fn give_back_one(&self, thing: Thing) {
-        match thing {
-            Thing::Mapping { gives, frames, .. } => {
+    pub(super) fn give_back_one(&self, free: DeferredFree) {
+        match free {
+            DeferredFree::Mapping { gives, frames, .. } => {
                 if let Some(frames) = frames {
                     self.host.release(frames.first, frames.pages);
                 }
@@ -253,19 +253,19 @@ impl<H: Host> Domain<H> {
                 }
             }
             // SAFETY: its token is complete; it was taken after the table was taken out, and covers table entries.
-            Thing::Table(detached) => unsafe { self.table.finish(detached) },
+            DeferredFree::Table(detached) => unsafe { self.table.finish(detached) },
         }
     }
 
     /// Keeps what can't be given back, and has no room in a queue (I5).
     #[cold]
-    pub(super) fn strand(&self, token: Token, thing: Thing) {
-        let mut thing = Some(thing);
-        while thing.is_some() {
-            let kept = self.stranded.enter(0, |list| match thing.take() {
-                // There is room for as many as a CPU may owe; for more where there is memory for more.
-                Some(thing) if list.try_reserve(1).is_ok() => list.push((token, thing)),
-                // No memory for the note that it is owed: it stays out of use for ever, which is safe, and is counted.
+    pub(super) fn quarantine(&self, token: Token, free: DeferredFree) {
+        let mut free = Some(free);
+        while free.is_some() {
+            let kept = self.quarantined.enter(0, |list| match free.take() {
+                // There is room for as many as a CPU may defer; for more where there is memory for more.
+                Some(free) if list.try_reserve(1).is_ok() => list.push((token, free)),
+                // No memory for the note that it is deferred: it stays out of use for ever, which is safe, and is counted.
                 Some(_) => {
                     self.lost.fetch_add(1, Ordering::Relaxed);
                 }
@@ -277,20 +277,20 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// How many things are stranded.
-    fn stranded(&self) -> usize {
-        self.stranded.enter(0, |list| list.len()).unwrap_or(0)
+    /// How many things are quarantined.
+    fn quarantine_len(&self) -> usize {
+        self.quarantined.enter(0, |list| list.len()).unwrap_or(0)
     }
 
-    /// Tries again to give back what was stranded: each thing once, since it may be stranded again.
-    fn settle_stranded(&self) {
-        for _ in 0..self.stranded() {
-            let complete = self.stranded.enter(0, |list| {
+    /// Tries again to give back what was quarantined: each thing once, since it may be quarantined again.
+    fn settle_quarantined(&self) {
+        for _ in 0..self.quarantine_len() {
+            let complete = self.quarantined.enter(0, |list| {
                 let at = list.iter().position(|(token, _)| self.engine.is_complete(*token))?;
                 Some(list.remove(at).1)
             });
             match complete {
-                Some(Some(thing)) => self.give_back_one(thing),
+                Some(Some(free)) => self.give_back_one(free),
                 _ => return,
             }
         }
@@ -306,7 +306,7 @@ impl<H: Host> Domain<H> {
         let mut detached = Detachments::new();
         if let Some(found) = self.table.sweep(SWEEP, &mut detached) {
             self.tables_enough.store(enough(tables.saturating_sub(found)), Ordering::Relaxed);
-            self.owe_tables(cpu, &mut detached);
+            self.defer_tables(cpu, &mut detached);
         }
     }
 
@@ -316,23 +316,23 @@ impl<H: Host> Domain<H> {
         for _ in 0..=self.table.pages() / SWEEP {
             self.sweep(self.near_cpu(), 0);
         }
-        // What it can't get back in this way stays owed.
+        // What it can't get back in this way stays deferred.
         let _ = self.flush();
     }
 
-    /// Tables were taken out: their pages are owed until walk caches have forgotten them.
+    /// Tables were taken out: their pages are deferred until walk caches have forgotten them.
     #[cold]
-    pub(super) fn owe_tables(&self, cpu: usize, detached: &mut Detachments) {
+    pub(super) fn defer_tables(&self, cpu: usize, detached: &mut Detachments) {
         while let Some(table) = detached.pop() {
-            let mut table = Some(Thing::Table(table));
+            let mut table = Some(DeferredFree::Table(table));
             self.enter(cpu, |cell| {
                 cell.stop();
                 cell.counts.swept_tables += 1;
-                table = table.take().and_then(|table| cell.owed.push(table).err());
+                table = table.take().and_then(|table| cell.queue.push(table).err());
             });
             if let Some(table) = table {
                 let (range, leaf_only) = table.covered();
-                self.strand(self.engine.note(cpu, range, leaf_only), table);
+                self.quarantine(self.engine.note(cpu, range, leaf_only), table);
             }
         }
     }
@@ -358,27 +358,27 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// What is owed just now: how many things, and how many pages are held back.
-    pub fn owes(&self) -> (usize, u64) {
+    /// What is deferred just now: how many things, and how many pages are held back.
+    pub fn deferred(&self) -> (usize, u64) {
         let mut all = (0, 0);
         for cpu in 0..self.cells.cpus() {
             self.enter(cpu, |cell| {
-                all = (all.0 + cell.owed.len(), all.1 + cell.owed.pages());
+                all = (all.0 + cell.queue.len(), all.1 + cell.queue.pages());
             });
         }
-        self.stranded.enter(0, |list| {
-            let pages: u64 = list.iter().map(|(_, thing)| thing.pages()).sum();
+        self.quarantined.enter(0, |list| {
+            let pages: u64 = list.iter().map(|(_, free)| free.pages()).sum();
             all = (all.0 + list.len(), all.1 + pages);
         });
         all
     }
 
-    /// Has the units told of all that is owed, waits until it is complete, and gives it back. What a CPU owes that is in its part
+    /// Has the units told of all that is deferred, waits until it is complete, and gives it back. What a CPU has deferred that is in its part
     /// just now (or that this has interrupted there) is left to that CPU and to [`poll`](Self::poll); what was reported as
     /// [not complete](super::UnmapError::NotComplete) is not among that.
     ///
     /// # Errors
-    /// See [`QueueError`]: something is still owed.
+    /// See [`QueueError`]: something is still deferred.
     pub fn flush(&self) -> Result<(), QueueError> {
         let mut sealed = Sealed::default();
         (0..self.cells.cpus()).for_each(|cpu| self.cool_and_seal(cpu, &mut sealed));
@@ -387,7 +387,7 @@ impl<H: Host> Domain<H> {
         }
         for cpu in self.stirred() {
             let mut batches = (None, 0);
-            self.settle_and(cpu, false, |cell| batches = cell.owed.batches());
+            self.settle_and(cpu, false, |cell| batches = cell.queue.batches());
             // Some of it was sealed before, and is not complete. Batches are waited for one by one: an interrupt may have noted
             // one of them with another CPU's number, and then the last one says nothing of it. Those that come meanwhile are not
             // waited for.
@@ -395,25 +395,25 @@ impl<H: Host> Domain<H> {
             while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
                 self.wait(token)?;
                 first = None;
-                self.settle_and(cpu, false, |cell| first = cell.owed.batches().0);
+                self.settle_and(cpu, false, |cell| first = cell.queue.batches().0);
                 left = rest;
             }
         }
-        // What is stranded meanwhile was not owed when this began.
+        // What is quarantined meanwhile was not deferred when this began.
         let (mut first, mut left) = self.incomplete()?;
         while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
             self.engine.wait(token, &mut || self.host.relax())?;
             (first, left) = (self.incomplete()?.0, rest);
         }
-        self.settle_stranded();
+        self.settle_quarantined();
         self.table.collect();
         Ok(())
     }
 
-    /// The token of something that is stranded and not complete; and how many things are stranded.
+    /// The token of something that is quarantined and not complete; and how many things are quarantined.
     fn incomplete(&self) -> Result<(Option<Token>, usize), QueueError> {
         for _ in 0..PATIENCE {
-            let found = self.stranded.enter(0, |list| {
+            let found = self.quarantined.enter(0, |list| {
                 let mut tokens = list.iter().map(|(token, _)| *token);
                 (tokens.find(|token| !self.engine.is_complete(*token)), list.len())
             });
@@ -444,7 +444,7 @@ impl<H: Host> Domain<H> {
         });
     }
 
-    /// Ends the domain: makes everybody forget everything, gives back what is owed, and frees the page table. What is
+    /// Ends the domain: makes everybody forget everything, gives back what is deferred, and frees the page table. What is
     /// still mapped is unmapped: its addresses go with the allocator, and its pages are released as often as they were held.
     ///
     /// Dropping a domain instead leaks its page table, which devices may walk.

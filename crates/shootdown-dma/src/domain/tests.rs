@@ -153,6 +153,8 @@ struct World {
     cpu: AtomicUsize,
     /// Turns of waiting.
     turns: AtomicUsize,
+    /// Nobody may wait, and the unit is done at once.
+    hurried: AtomicBool,
 }
 
 impl World {
@@ -188,6 +190,9 @@ unsafe impl Unit for &World {
         Ok(ticket)
     }
     fn completed(&self) -> Result<Ticket, QueueError> {
+        if self.hurried.load(Ordering::Relaxed) {
+            self.complete();
+        }
         Ok(Ticket(self.unit().completed))
     }
 }
@@ -246,7 +251,7 @@ unsafe impl<'w> Host for &'w World {
         if !unit.dead {
             unit.completed = unit.told.len() as u64;
         }
-        !unit.dead
+        !unit.dead && !self.hurried.load(Ordering::Relaxed)
     }
     fn hold(&self, first: PhysAddr, pages: u64) -> bool {
         let mut refs = self.refs.lock().unwrap();
@@ -298,7 +303,7 @@ pub(crate) fn strict_waits() {
 
 pub(crate) fn nothing_is_given_back_early() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let page = buffer(0).0 >> PAGE_SHIFT;
     let at = domain.put(buffer(0), 4096, Rights::ReadWrite).unwrap();
     assert_eq!(world.refs(page), 1, "held while it is mapped");
@@ -311,7 +316,7 @@ pub(crate) fn nothing_is_given_back_early() {
     domain.poll(u64::MAX / 2).unwrap();
     assert_eq!(world.refs(page), 0);
     domain.take(other, 4096).unwrap();
-    assert_eq!(world.refs(buffer(1).0 >> PAGE_SHIFT), 1, "it is owed");
+    assert_eq!(world.refs(buffer(1).0 >> PAGE_SHIFT), 1, "it is queue");
     finish(domain);
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
 }
@@ -319,12 +324,12 @@ pub(crate) fn nothing_is_given_back_early() {
 pub(crate) fn what_is_owed_is_bounded() {
     let world = World::default();
     let limits = Limits { entries: 4, flush_at: 2, held_pages: 8, window_ns: 0 };
-    let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred).limits(limits));
     for n in 0..20 {
         let bytes = if n % 2 == 0 { 4096 } else { 3 * 4096 };
         let at = domain.put(buffer(4 * n), bytes, Rights::Write).unwrap();
         domain.take(at, bytes).unwrap();
-        let (entries, pages) = domain.owes();
+        let (entries, pages) = domain.deferred();
         assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
     }
     assert!(domain.counts().forced_waits > 0 && domain.counts().flushes > 0);
@@ -347,7 +352,7 @@ pub(crate) fn an_idle_domain_drains() {
     domain.poll(40_000_001).unwrap();
     world.complete();
     domain.poll(40_000_002).unwrap();
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     finish(domain);
 }
 
@@ -355,7 +360,7 @@ std::thread_local! {
     static BARRIERS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Units are told once of what many CPUs owe, and each of these is interrupted as seldom as can be.
+/// Units are told once of what many CPUs defer, and each of these is interrupted as seldom as can be.
 pub(crate) fn what_many_owe_is_told_at_once() {
     const CPUS: usize = 16;
     fn barrier(_: usize) -> bool {
@@ -365,7 +370,7 @@ pub(crate) fn what_many_owe_is_told_at_once() {
     // SAFETY: one thread plays all CPUs.
     let pinned = unsafe { Pinned::new(barrier) };
     let world = World::default();
-    let domain = domain(&world, Config::new(CPUS).policy(Policy::Held).pinned(pinned));
+    let domain = domain(&world, Config::new(CPUS).policy(Policy::Deferred).pinned(pinned));
     let owe = |cpus: usize| {
         for cpu in 0..cpus {
             world.cpu.store(cpu, Ordering::Relaxed);
@@ -392,9 +397,9 @@ pub(crate) fn what_many_owe_is_told_at_once() {
     assert_eq!(world.unit().told[before..], [[Command::Domain(ID)]]);
     let (turns, barriers) = (world.turns.load(Ordering::Relaxed), BARRIERS.get());
     assert!(turns <= 1 && barriers < 2 * CPUS, "{turns} turns, {barriers} barriers for {CPUS}");
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
-    // What one owes is told as it is.
+    // What one has deferred is told as it is.
     let before = owe(1);
     domain.poll(1 << 41).unwrap();
     let told = world.unit().told[before..].concat();
@@ -404,11 +409,11 @@ pub(crate) fn what_many_owe_is_told_at_once() {
 }
 
 /// An interrupt that unmaps while its CPU tells a unit notes that with another CPU's number, whose part of the unit's queue may be
-/// full. What its CPU owes has tokens of both then, and all of it is told and waited for.
+/// full. What its CPU has deferred has tokens of both then, and all of it is told and waited for.
 pub(crate) fn what_was_noted_for_another_cpu_is_flushed() {
     let world = World::default();
     let limits = Limits { entries: 64, flush_at: 1, held_pages: 64, window_ns: 0 };
-    let domain = domain(&world, Config::new(2).policy(Policy::Held).limits(limits));
+    let domain = domain(&world, Config::new(2).policy(Policy::Deferred).limits(limits));
     let [first, within, last] =
         [0, 1, 2].map(|n| domain.put(buffer(n), PAGE, Rights::Write).unwrap());
     world.cpu.store(1, Ordering::Relaxed);
@@ -425,10 +430,10 @@ pub(crate) fn what_was_noted_for_another_cpu_is_flushed() {
     })));
     domain.take(first, PAGE).unwrap();
     domain.take(last, PAGE).unwrap();
-    let owed = domain.cells.enter(0, |cell| cell.owed.len());
-    assert_eq!(owed, Some(3), "it is this CPU that owes it");
+    let queue = domain.cells.enter(0, |cell| cell.queue.len());
+    assert_eq!(queue, Some(3), "it is this CPU that defers it");
     domain.flush().unwrap();
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
     finish(domain);
 }
@@ -460,7 +465,7 @@ pub(crate) fn tables_go_after_walk_caches() {
         domain.take(at, 4096).unwrap();
     }
     domain.flush().unwrap();
-    // Nothing is owed but the tables that are found now.
+    // Nothing is deferred but the tables that are found now.
     let told = world.commands().len();
     for _ in 0..8 {
         domain.sweep(0, 0);
@@ -487,7 +492,7 @@ pub(crate) fn tables_go_after_walk_caches() {
 /// Ends in the middle of a mapping: there is no memory for the second table.
 pub(crate) fn what_was_undone_is_invalidated() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let first = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.left.store(1, Ordering::Relaxed);
     let frames = PhysAddr(0x5000_1000);
@@ -512,7 +517,7 @@ pub(crate) fn what_was_undone_is_invalidated() {
 
 /// I1: the addresses are the caller's, who may link something else there at once.
 pub(crate) fn addresses_of_what_was_undone_are_clean() {
-    for policy in [Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         world.left.store(3, Ordering::Relaxed);
@@ -536,7 +541,7 @@ fn what_was_undone_strictly_is_waited_for() {
     world.left.store(2, Ordering::Relaxed);
     domain.link(&mut reservation, PhysAddr(0x5000_1000), 513, Rights::Write).unwrap_err();
     assert!(!world.commands().is_empty() && world.unit().completed == 1, "the memory is ours");
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     world.left.store(0, Ordering::Relaxed);
     domain.release(reservation).unwrap();
     domain.take(first, 4096).unwrap();
@@ -553,8 +558,8 @@ pub(crate) fn units_that_remember_absence_are_told() {
     assert_eq!(world.unit().completed, 1, "and waited for");
     domain.take(at, 8192).unwrap();
     let before = world.commands().len();
-    let seat = domain.attach(0, DeviceId(9), false).unwrap();
-    domain.announce(&seat).unwrap();
+    let attachment = domain.attach(0, DeviceId(9), false).unwrap();
+    domain.announce(&attachment).unwrap();
     let told = Command::Config { device: DeviceId(9), domain: DomainId(0) };
     assert_eq!(world.commands()[before..], [told], "of the device too");
     finish(domain);
@@ -565,9 +570,9 @@ pub(crate) fn units_that_remember_absence_are_told() {
 fn every_unit_is_told_that_a_device_has_come() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
-    let seat = domain.attach(0, DeviceId(9), false).unwrap();
+    let attachment = domain.attach(0, DeviceId(9), false).unwrap();
     assert_eq!(world.commands(), [], "its entry is not valid yet");
-    domain.announce(&seat).unwrap();
+    domain.announce(&attachment).unwrap();
     let told = Command::Config { device: DeviceId(9), domain: DomainId(0) };
     assert_eq!(world.commands(), [told]);
     assert_eq!(world.unit().completed, 1, "and waited for");
@@ -604,10 +609,10 @@ tests! {
 #[test]
 fn bad_input_is_refused_and_changes_nothing() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let at = domain.put(PhysAddr(0x4000_0f00), 0x200, Rights::Read).unwrap();
     assert_eq!(at.0 & 0xfff, 0xf00, "the same place in its page");
-    let before = (domain.owes(), domain.addresses().free_pages(), world.commands());
+    let before = (domain.deferred(), domain.addresses().free_pages(), world.commands());
 
     let map = |phys, bytes| domain.put(PhysAddr(phys), bytes, Rights::Read);
     assert_eq!(map(0x1000, 0), Err(MapError::Empty));
@@ -632,7 +637,7 @@ fn bad_input_is_refused_and_changes_nothing() {
     assert_eq!(domain.take(DmaAddr(at.0 + 0x10_0000), 4096), Err(UnmapError::NotMapped));
     assert_eq!(domain.take(page, 3 * 4096), Err(UnmapError::NotMapped), "a page too many");
 
-    let after = (domain.owes(), domain.addresses().free_pages(), world.commands());
+    let after = (domain.deferred(), domain.addresses().free_pages(), world.commands());
     assert_eq!(before, after);
     domain.take(at, 0x200).unwrap();
     assert_eq!(domain.take(at, 0x200), Err(UnmapError::NotMapped), "twice");
@@ -642,7 +647,7 @@ fn bad_input_is_refused_and_changes_nothing() {
 #[test]
 fn scattered_memory_is_one_range_and_comes_back_whole() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     // More pieces than one step unmaps.
     let segments: Vec<Segment> =
         (0..40).map(|n| Segment { phys: buffer(n), bytes: 4096 }).collect();
@@ -656,9 +661,9 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
     assert_eq!(domain.take(at, 41 * 4096), Err(UnmapError::NotMapped), "one too many");
     assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 1));
     domain.take(at, 40 * 4096).unwrap();
-    assert_eq!(domain.owes(), (40, 40));
+    assert_eq!(domain.deferred(), (40, 40));
     domain.flush().unwrap();
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     assert!(segments.iter().all(|s| world.refs(s.phys.0 >> PAGE_SHIFT) == 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
     finish(domain);
@@ -667,17 +672,17 @@ fn scattered_memory_is_one_range_and_comes_back_whole() {
 #[test]
 fn what_the_hardware_does_not_answer_stays_owed() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let at = domain.put(buffer(0), 4096, Rights::Write).unwrap();
     world.unit().dead = true;
     let error = domain.take_under(Policy::Strict, at, 4096);
     assert_eq!(error, Err(UnmapError::NotComplete(QueueError::GaveUp)));
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1);
-    assert_eq!(domain.owes(), (1, 1));
+    assert_eq!(domain.deferred(), (1, 1));
     world.unit().dead = false;
     world.complete();
     domain.poll(0).unwrap();
-    assert_eq!((domain.owes(), world.refs(buffer(0).0 >> PAGE_SHIFT)), ((0, 0), 0));
+    assert_eq!((domain.deferred(), world.refs(buffer(0).0 >> PAGE_SHIFT)), ((0, 0), 0));
     finish(domain);
 }
 
@@ -691,10 +696,10 @@ fn addresses_that_the_allocator_has_no_memory_to_take_back_are_kept() {
     all.iter().for_each(|(at, bytes)| domain.take(*at, *bytes).unwrap());
     domain.poll(u64::MAX / 2).unwrap();
     domain.flush().unwrap();
-    assert_eq!(domain.owes(), (2, 0), "it comes to an end, and nothing is lost");
+    assert_eq!(domain.deferred(), (2, 0), "it comes to an end, and nothing is lost");
     domain.addresses().refuses.store(false, Ordering::Relaxed);
     domain.flush().unwrap();
-    assert_eq!(domain.owes(), (0, 0));
+    assert_eq!(domain.deferred(), (0, 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages());
     finish(domain);
 }
@@ -722,7 +727,7 @@ fn trusted_devices_may_bypass() {
 #[test]
 fn addresses_come_before_memory() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let mut ring = domain.reserve(64).unwrap();
     for n in 0..32 {
         let at = domain.link(&mut ring, buffer(n), 2, Rights::Write).unwrap();

@@ -181,7 +181,7 @@ impl<H: Host> Domain<H> {
         let Some(linked) = IovaRange::new(reservation.range.first(), reservation.linked) else {
             match gives.map(Self::addresses_of) {
                 Some(addresses) if reservation.stale => {
-                    self.strand(self.engine.flush_all(), addresses);
+                    self.quarantine(self.engine.flush_all(), addresses);
                 }
                 Some(addresses) => self.give_back_one(addresses),
                 None => {}
@@ -192,7 +192,7 @@ impl<H: Host> Domain<H> {
         let outcome = self.unmap_pages(linked, now, self.config.policy, false);
         let unmapped = matches!(outcome, Ok(()) | Err(UnmapError::NotComplete(_)));
         if let (Some(range), true) = (gives, reservation.stale && unmapped) {
-            self.strand(self.engine.flush_all(), Self::addresses_of(range));
+            self.quarantine(self.engine.flush_all(), Self::addresses_of(range));
         }
         match outcome {
             Err(error @ UnmapError::NotComplete(_)) => Err((error, None)),

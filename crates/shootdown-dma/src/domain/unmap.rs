@@ -1,7 +1,7 @@
-//! Unmapping: clear the entries, take a token, owe what may not be reused yet.
+//! Unmapping: clear the entries, take a token, defer what may not be reused yet.
 //!
 //! How a page goes (strict-ish, a page of a buffer that a device has written to):
-//! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its seat and its queue.
+//! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its epoch slot and its queue.
 //! 2. The entries are looked at, for the memory that they lead to, and cleared.
 //! 3. Range and pages are put into the queue. If there is no room they are the caller's, who has the range invalidated and waits.
 //! 4. If there is enough in the queue that nobody was told of, [`Engine::note_all`](crate::invalidate::Engine::note_all)
@@ -11,11 +11,11 @@
 //! A domain that holds pages has to know which memory it unmaps. Where it lies in more than [`RUNS`] pieces, it is
 //! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
 
-use super::owed::{Frames, Page, Thing};
+use super::flush_queue::{DeferredFree, Frames, Page};
 use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::invalidate::{QueueError, Token};
-use crate::sync::{Ordering, spin_loop};
+use crate::sync::Ordering;
 use crate::table::{Detachments, Format, TableMemory, Walker};
 
 /// Pieces of memory that are unmapped in one step.
@@ -77,10 +77,10 @@ impl Runs {
 
 /// What a step leaves to be done when its cell was left.
 pub(super) struct Left {
-    seat: usize,
+    slot: usize,
     /// Nothing was queued: who unmaps waits for this.
     wait: Option<Token>,
-    /// What the CPU owes was sealed: this is to be submitted.
+    /// What the CPU has deferred was sealed: this is to be submitted.
     flush: Option<Token>,
     /// Look at what is complete.
     settle: bool,
@@ -165,11 +165,11 @@ impl<H: Host> Domain<H> {
         unmapped.map(|()| Reach::Ended)
     }
 
-    /// May it be owed under this policy?
+    /// May it be deferred under this policy?
     #[inline]
-    pub(super) const fn may_owe(&self, policy: Policy) -> bool {
+    pub(super) const fn may_defer(&self, policy: Policy) -> bool {
         match policy {
-            Policy::Held => self.config.holds,
+            Policy::Deferred => self.config.holds,
             Policy::Lazy | Policy::Bypass => true,
             Policy::Strict => false,
         }
@@ -179,14 +179,14 @@ impl<H: Host> Domain<H> {
     #[inline]
     fn unmap_page(&self, range: IovaRange, policy: Policy) -> Result<(), UnmapError> {
         let mut frame = None;
-        let entered = self.enter_here(|seat, cell| {
-            let near = self.near(seat).and_then(|near| near.unmap_near(range.first()));
+        let entered = self.enter_here(|slot, cell| {
+            let near = self.near(slot).and_then(|near| near.unmap_near(range.first()));
             let phys = match near {
                 Some(phys) => phys,
-                None => self.walker(seat)?.unmap_page(range.first())?,
+                None => self.walker(slot)?.unmap_page(range.first())?,
             };
             frame = if self.config.holds { Some(phys) } else { None };
-            Ok(self.owe_page(seat, cell, range, policy, true, frame))
+            Ok(self.defer_page(slot, cell, range, policy, true, frame))
         });
         match entered.unwrap_or(Err(UnmapError::Busy))? {
             Some(left) => self.leave_page(&left, range, true, frame),
@@ -210,8 +210,8 @@ impl<H: Host> Domain<H> {
             let mut runs = Runs::NONE;
             let mut detached = Detachments::new();
             let (mut pages, mut cleared) = (rest.pages(), rest);
-            let entered = self.enter_here(|seat, cell| {
-                let mut walker = self.walker(seat)?;
+            let entered = self.enter_here(|slot, cell| {
+                let mut walker = self.walker(slot)?;
                 if self.config.holds {
                     pages = match runs.collect(&mut walker, rest) {
                         Ok(pages) => pages,
@@ -238,19 +238,16 @@ impl<H: Host> Domain<H> {
                 cleared = if last { range } else { unmapped.range };
                 let gives = gives.filter(|_| last);
                 let noted = (cleared, unmapped.leaf_only);
-                Ok(self.owe_in(seat, cell, noted, policy, gives, runs.as_slice()))
+                Ok(self.defer_in(slot, cell, noted, policy, gives, runs.as_slice()))
             });
             let left = match entered.unwrap_or(Err(UnmapError::Busy)) {
                 Ok(left) => left,
-                // Whoever is in the cells leaves them soon.
-                Err(UnmapError::Busy) if first != range.first() => {
-                    spin_loop();
-                    continue;
-                }
+                // A step was done: the others follow, whoever is in the cells.
+                Err(UnmapError::Busy) if first != range.first() => continue,
                 // Only the first step fails: nothing was unmapped.
                 Err(error) => return Err(error),
             };
-            self.owe_tables(left.seat, &mut detached);
+            self.defer_tables(left.slot, &mut detached);
             first += pages;
             let gives = gives.filter(|_| first > range.last());
             outcome = outcome.and(self.leave(&left, cleared, gives, runs.as_slice()));
@@ -258,22 +255,22 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// The seat of a cell that was entered.
+    /// The epoch slot of a cell that was entered.
     #[inline]
     pub(super) fn walker(
         &self,
-        seat: usize,
+        slot: usize,
     ) -> Result<Walker<'_, H::Format, H::Tables>, UnmapError> {
-        // SAFETY: a cell is one CPU's at a time, and the seat of its number nobody's otherwise.
-        unsafe { self.table.walker_at(seat) }.ok_or(UnmapError::Busy)
+        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's otherwise.
+        unsafe { self.table.walker_at(slot) }.ok_or(UnmapError::Busy)
     }
 
     /// Entries of a range were cleared, in this cell: takes a token, and queues what is given back when it is complete,
     /// if the policy allows it and there is room.
     #[inline]
-    pub(super) fn owe_in(
+    pub(super) fn defer_in(
         &self,
-        seat: usize,
+        slot: usize,
         cell: &mut Cell,
         (range, leaf_only): (IovaRange, bool),
         policy: Policy,
@@ -281,28 +278,30 @@ impl<H: Host> Domain<H> {
         frames: &[Frames],
     ) -> Left {
         let pages = frames.iter().map(|frames| frames.pages).sum();
-        let may_owe = self.may_owe(policy);
-        let owes = may_owe && cell.owed.has_room(frames.len().max(1), pages);
+        let may_defer = self.may_defer(policy);
+        let defers = may_defer && cell.queue.has_room(frames.len().max(1), pages);
         cell.stop();
         cell.counts.unmapped_pages += range.pages();
         let sweep = Self::is_sweep_due(cell, range.pages());
-        if !owes {
-            return self.owe_nothing(seat, cell, (range, leaf_only), may_owe, sweep);
+        if !defers {
+            return self.forget_now(slot, cell, (range, leaf_only), may_defer, sweep);
         }
         // The first covers the range for all: they are sealed together.
-        let first = Thing::Mapping { cleared: range, gives, frames: frames.first().copied() };
+        let first =
+            DeferredFree::Mapping { cleared: range, gives, frames: frames.first().copied() };
         // There is room: it was looked at above.
-        let _ = cell.owed.push(first);
+        let _ = cell.queue.push(first);
         for frames in frames.iter().skip(1) {
             if frames.pages == 1 {
-                let _ = cell.owed.push_page(Page::memory(frames.first));
+                let _ = cell.queue.push_page(Page::memory(frames.first));
             } else {
-                let memory = Thing::Mapping { cleared: range, gives: None, frames: Some(*frames) };
-                let _ = cell.owed.push(memory);
+                let memory =
+                    DeferredFree::Mapping { cleared: range, gives: None, frames: Some(*frames) };
+                let _ = cell.queue.push(memory);
             }
         }
-        let (flush, settle) = self.look_after(seat, cell);
-        Left { seat, wait: None, flush, settle, sweep }
+        let (flush, settle) = self.look_after(slot, cell);
+        Left { slot, wait: None, flush, settle, sweep }
     }
 
     /// Queues something whose entries are cleared already, under the domain's policy.
@@ -310,30 +309,30 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// It, if the policy does not allow that, or there is no room.
     #[cold]
-    pub(super) fn owe_thing(&self, thing: Thing) -> Result<(), Thing> {
-        if !self.may_owe(self.config.policy) {
-            return Err(thing);
+    pub(super) fn defer_free(&self, free: DeferredFree) -> Result<(), DeferredFree> {
+        if !self.may_defer(self.config.policy) {
+            return Err(free);
         }
-        let (range, _) = thing.covered();
-        let mut thing = Some(thing);
-        let entered = self.enter_here(|seat, cell| {
+        let (range, _) = free.covered();
+        let mut free = Some(free);
+        let entered = self.enter_here(|slot, cell| {
             cell.stop();
-            thing = thing.take().and_then(|thing| cell.owed.push(thing).err());
-            let (flush, settle) = self.look_after(seat, cell);
-            Left { seat, wait: None, flush, settle, sweep: false }
+            free = free.take().and_then(|free| cell.queue.push(free).err());
+            let (flush, settle) = self.look_after(slot, cell);
+            Left { slot, wait: None, flush, settle, sweep: false }
         });
         if let Ok(left) = entered {
             // Nothing is waited for, so that nothing fails.
             let _ = self.leave(&left, range, None, &[]);
         }
-        thing.map_or(Ok(()), Err)
+        free.map_or(Ok(()), Err)
     }
 
     /// The same for one page. `None`: nothing is left to be done.
     #[inline]
-    pub(super) fn owe_page(
+    pub(super) fn defer_page(
         &self,
-        seat: usize,
+        slot: usize,
         cell: &mut Cell,
         range: IovaRange,
         policy: Policy,
@@ -341,17 +340,17 @@ impl<H: Host> Domain<H> {
         frame: Option<PhysAddr>,
     ) -> Option<Left> {
         let page = Page::new(range.first(), gives, frame);
-        if self.may_owe(policy) && cell.is_quick() {
-            cell.owed.put_page(page);
+        if self.may_defer(policy) && cell.is_quick() {
+            cell.queue.put_page(page);
             return None;
         }
-        self.owe_page_and_look(seat, cell, range, policy, page)
+        self.defer_page_and_look(slot, cell, range, policy, page)
     }
 
     #[cold]
-    fn owe_page_and_look(
+    fn defer_page_and_look(
         &self,
-        seat: usize,
+        slot: usize,
         cell: &mut Cell,
         range: IovaRange,
         policy: Policy,
@@ -361,46 +360,46 @@ impl<H: Host> Domain<H> {
         cell.counts.unmaps += 1;
         cell.counts.unmapped_pages += 1;
         let sweep = Self::is_sweep_due(cell, 1);
-        let may_owe = self.may_owe(policy);
-        if !(may_owe && cell.owed.push_page(page)) {
-            return Some(self.owe_nothing(seat, cell, (range, true), may_owe, sweep));
+        let may_defer = self.may_defer(policy);
+        if !(may_defer && cell.queue.push_page(page)) {
+            return Some(self.forget_now(slot, cell, (range, true), may_defer, sweep));
         }
-        let (flush, settle) = self.look_after(seat, cell);
+        let (flush, settle) = self.look_after(slot, cell);
         if flush.is_none() && !settle && !sweep {
             return None;
         }
-        Some(Left { seat, wait: None, flush, settle, sweep })
+        Some(Left { slot, wait: None, flush, settle, sweep })
     }
 
     /// Something was queued: is it to be told, is it time to look what is complete?
     #[inline]
-    fn look_after(&self, seat: usize, cell: &mut Cell) -> (Option<Token>, bool) {
+    fn look_after(&self, slot: usize, cell: &mut Cell) -> (Option<Token>, bool) {
         let mut flush = None;
-        if cell.owed.unsealed() >= self.config.limits.flush_at {
+        if cell.queue.is_due() {
             cell.counts.flushes += 1;
-            flush = self.seal(seat, cell);
+            flush = self.seal(slot, cell);
         }
-        let since = cell.owed.len() % SETTLE_EVERY;
+        let since = cell.queue.len() % SETTLE_EVERY;
         cell.go_on(SETTLE_EVERY - 1 - since);
-        (flush, since == 0 && cell.owed.last().is_some())
+        (flush, since == 0 && cell.queue.last().is_some())
     }
 
     /// It can't be queued: who unmaps waits.
     #[cold]
-    fn owe_nothing(
+    fn forget_now(
         &self,
-        seat: usize,
+        slot: usize,
         cell: &mut Cell,
         (range, leaf_only): (IovaRange, bool),
-        may_owe: bool,
+        may_defer: bool,
         sweep: bool,
     ) -> Left {
         cell.counts.waits += 1;
-        cell.counts.forced_waits += u64::from(may_owe);
-        let token = self.engine.invalidate(seat, range, leaf_only);
+        cell.counts.forced_waits += u64::from(may_defer);
+        let token = self.engine.invalidate(slot, range, leaf_only);
         // Room is made for the next.
-        let flush = if may_owe { self.seal(seat, cell) } else { None };
-        Left { seat, wait: Some(token), flush, settle: may_owe, sweep }
+        let flush = if may_defer { self.seal(slot, cell) } else { None };
+        Left { slot, wait: Some(token), flush, settle: may_defer, sweep }
     }
 
     /// [`leave`](Self::leave) for one page.
@@ -429,14 +428,14 @@ impl<H: Host> Domain<H> {
             self.engine.submit(token);
         }
         let outcome = match left.wait {
-            Some(token) => self.wait_for(token, things(range, gives, frames)),
+            Some(token) => self.wait_for(token, frees(range, gives, frames)),
             None => Ok(()),
         };
         if left.settle {
-            self.settle(left.seat);
+            self.settle(left.slot);
         }
         if left.sweep {
-            self.sweep(left.seat, self.tables_enough.load(Ordering::Relaxed));
+            self.sweep(left.slot, self.tables_enough.load(Ordering::Relaxed));
         }
         outcome
     }
@@ -445,22 +444,22 @@ impl<H: Host> Domain<H> {
     pub(super) fn wait_for(
         &self,
         token: Token,
-        things: impl Iterator<Item = Thing>,
+        frees: impl Iterator<Item = DeferredFree>,
     ) -> Result<(), UnmapError> {
-        self.wait_for_all(token, things).map_err(UnmapError::NotComplete)
+        self.wait_for_all(token, frees).map_err(UnmapError::NotComplete)
     }
 
     /// The same, with what the units say.
     pub(super) fn wait_for_all(
         &self,
         token: Token,
-        things: impl Iterator<Item = Thing>,
+        frees: impl Iterator<Item = DeferredFree>,
     ) -> Result<(), QueueError> {
         let outcome = self.wait(token);
-        for thing in things {
+        for free in frees {
             match outcome {
-                Ok(()) => self.give_back_one(thing),
-                Err(_) => self.strand(token, thing),
+                Ok(()) => self.give_back_one(free),
+                Err(_) => self.quarantine(token, free),
             }
         }
         outcome
@@ -469,15 +468,15 @@ impl<H: Host> Domain<H> {
 
 /// What is given back: pieces of memory, and with the last of them the addresses.
 #[inline]
-fn things(
+fn frees(
     cleared: IovaRange,
     gives: Option<IovaRange>,
     frames: &[Frames],
-) -> impl Iterator<Item = Thing> + '_ {
+) -> impl Iterator<Item = DeferredFree> + '_ {
     // Without memory to release it is one thing all the same.
     let count = frames.len().max(1);
     (0..count).map(move |n| {
         let gives = gives.filter(|_| n + 1 == count);
-        Thing::Mapping { cleared, gives, frames: frames.get(n).copied() }
+        DeferredFree::Mapping { cleared, gives, frames: frames.get(n).copied() }
     })
 }

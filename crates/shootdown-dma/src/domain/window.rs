@@ -98,7 +98,7 @@ impl<H: Host> Domain<H> {
         let cpu = self.near_cpu();
         let Err(error) = self.tell_units(range) else { return Ok(()) };
         let mut detached = Detachments::new();
-        // All seats are taken for the time of a walk at most.
+        // All epoch slots are taken for the time of a walk at most.
         let mut walker = loop {
             match self.table.walker(cpu) {
                 Some(walker) => break walker,
@@ -108,7 +108,7 @@ impl<H: Host> Domain<H> {
         // Mapped by us, just now.
         let _ = walker.unmap_part(range, &mut detached);
         drop(walker);
-        self.owe_tables(cpu, &mut detached);
+        self.defer_tables(cpu, &mut detached);
         Err((MapError::NotTold(error), Some(range)))
     }
 

@@ -10,7 +10,7 @@
 
 use crate::addr::DeviceId;
 
-use super::members::{Asks, AttachError, Departure, Member, Seat};
+use super::members::{Asks, AttachError, Attachment, Departure, Member};
 use super::{Engine, QueueError, Ticket, Unit};
 
 impl<U: Unit> Engine<U> {
@@ -19,10 +19,15 @@ impl<U: Unit> Engine<U> {
     ///
     /// # Errors
     /// See [`AttachError`].
-    pub fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
+    pub fn attach(
+        &self,
+        unit: usize,
+        device: DeviceId,
+        caches: bool,
+    ) -> Result<Attachment, AttachError> {
         let member = self.members.get(unit).ok_or(AttachError::NoSuchUnit)?;
         let caching = member.attach(device, caches)?;
-        Ok(Seat { engine: self.id(), unit, device, caching })
+        Ok(Attachment { engine: self.id(), unit, device, caching })
     }
 
     /// A device's configuration entry has become valid: makes a unit forget that it was not, and waits until it has. To be called
@@ -31,14 +36,14 @@ impl<U: Unit> Engine<U> {
     /// costs one command.
     ///
     /// # Errors
-    /// See [`QueueError`]. The unit may not serve the device yet; try again. [`QueueError::NotListed`]: the seat is another domain's.
+    /// See [`QueueError`]. The unit may not serve the device yet; try again. [`QueueError::NotListed`]: the attachment is another domain's.
     pub fn announce(
         &self,
-        seat: &Seat,
+        attachment: &Attachment,
         relax: &mut impl FnMut() -> bool,
     ) -> Result<(), QueueError> {
-        let member = self.member(seat)?;
-        self.tell_and_wait(member, || member.tell_arrived(seat), relax)
+        let member = self.member(attachment)?;
+        self.tell_and_wait(member, || member.tell_arrived(attachment), relax)
     }
 
     /// A device with a cache of its own was listed: makes its unit forget what it has of the domain, and waits until it has.
@@ -50,20 +55,24 @@ impl<U: Unit> Engine<U> {
     ///
     /// # Errors
     /// See [`QueueError`]. The device is listed, and must not be served; try again, or [`detach`](Self::detach) it.
-    pub fn welcome(&self, seat: &Seat, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
-        if seat.caching.is_none() {
+    pub fn welcome(
+        &self,
+        attachment: &Attachment,
+        relax: &mut impl FnMut() -> bool,
+    ) -> Result<(), QueueError> {
+        if attachment.caching.is_none() {
             return Ok(());
         }
-        let member = self.member(seat)?;
+        let member = self.member(attachment)?;
         self.tell_and_wait(member, || member.tell_domain(), relax)
     }
 
     /// The unit that a device is behind, if it is listed here.
-    fn member(&self, seat: &Seat) -> Result<&Member<U>, QueueError> {
-        if seat.engine != self.id() {
+    fn member(&self, attachment: &Attachment) -> Result<&Member<U>, QueueError> {
+        if attachment.engine != self.id() {
             return Err(QueueError::NotListed);
         }
-        Ok(&self.members[seat.unit])
+        Ok(&self.members[attachment.unit])
     }
 
     fn tell_and_wait(
@@ -97,23 +106,23 @@ impl<U: Unit> Engine<U> {
     }
 
     /// Takes a device off the list that was never served.
-    pub(crate) fn unlist(&self, seat: &Seat) {
-        self.members[seat.unit].detach(seat.caching);
+    pub(crate) fn unlist(&self, attachment: &Attachment) {
+        self.members[attachment.unit].detach(attachment.caching);
     }
 
     /// Makes everybody forget a device whose configuration entry was cleared, waits until that is complete, and gives the
-    /// seat back. `relax` is a turn of the waiting; it returns false to give up.
+    /// attachment back. `relax` is a turn of the waiting; it returns false to give up.
     ///
     /// # Errors
-    /// See [`QueueError`], and the seat: the device is still listed. [`QueueError::DeviceTimeout`]: it does not answer; reset
-    /// it, and call [`evict`](Self::evict). [`QueueError::NotListed`]: the seat is another domain's; nothing has changed.
+    /// See [`QueueError`], and the attachment: the device is still listed. [`QueueError::DeviceTimeout`]: it does not answer; reset
+    /// it, and call [`evict`](Self::evict). [`QueueError::NotListed`]: the attachment is another domain's; nothing has changed.
     pub fn detach(
         &self,
-        seat: Seat,
+        attachment: Attachment,
         relax: &mut impl FnMut() -> bool,
-    ) -> Result<(), (QueueError, Seat)> {
+    ) -> Result<(), (QueueError, Attachment)> {
         let phases = [Departure::Config, Departure::Translations];
-        self.depart(seat, phases.into_iter(), relax)
+        self.depart(attachment, phases.into_iter(), relax)
     }
 
     /// Takes a device out that was reset or removed, and whose configuration entry was cleared: it has no cache any more. What it
@@ -121,31 +130,31 @@ impl<U: Unit> Engine<U> {
     /// entry, and what was found through it.
     ///
     /// # Errors
-    /// See [`QueueError`], and the seat: the unit may still know the device, so that nothing may be plugged in at its place
+    /// See [`QueueError`], and the attachment: the unit may still know the device, so that nothing may be plugged in at its place
     /// until this was tried again and has succeeded.
     pub fn evict(
         &self,
-        seat: Seat,
+        attachment: Attachment,
         relax: &mut impl FnMut() -> bool,
-    ) -> Result<(), (QueueError, Seat)> {
-        match self.member(&seat) {
-            Ok(member) => member.unlist(seat.caching),
-            Err(error) => return Err((error, seat)),
+    ) -> Result<(), (QueueError, Attachment)> {
+        match self.member(&attachment) {
+            Ok(member) => member.unlist(attachment.caching),
+            Err(error) => return Err((error, attachment)),
         }
-        let seat = Seat { caching: None, ..seat };
+        let attachment = Attachment { caching: None, ..attachment };
         let phases = [Departure::Config, Departure::Translations];
-        self.depart(seat, phases.into_iter(), relax)
+        self.depart(attachment, phases.into_iter(), relax)
     }
 
     fn depart(
         &self,
-        seat: Seat,
+        attachment: Attachment,
         mut phases: impl Iterator<Item = Departure>,
         relax: &mut impl FnMut() -> bool,
-    ) -> Result<(), (QueueError, Seat)> {
-        let member = match self.member(&seat) {
+    ) -> Result<(), (QueueError, Attachment)> {
+        let member = match self.member(&attachment) {
             Ok(member) => member,
-            Err(error) => return Err((error, seat)),
+            Err(error) => return Err((error, attachment)),
         };
         // [I11] What leads to the tables is forgotten before anybody is told to forget what was found there: a device whose
         // entry is cached goes on asking.
@@ -153,7 +162,7 @@ impl<U: Unit> Engine<U> {
         let mut ticket = None;
         while let Some(what) = phase {
             let step = match ticket {
-                None => match member.tell_departed(&seat, what) {
+                None => match member.tell_departed(&attachment, what) {
                     Ok(told) => {
                         ticket = Some(told.0);
                         continue;
@@ -166,16 +175,16 @@ impl<U: Unit> Engine<U> {
                 self.put_down(error);
             }
             // Asked after the ticket: it may be complete without the device.
-            let answers = seat.caching.is_none() || member.answers(seat.device);
+            let answers = attachment.caching.is_none() || member.answers(attachment.device);
             match step {
-                Err(error) if error.is_final() => return Err((error, seat)),
-                _ if !answers => return Err((QueueError::DeviceTimeout, seat)),
+                Err(error) if error.is_final() => return Err((error, attachment)),
+                _ if !answers => return Err((QueueError::DeviceTimeout, attachment)),
                 Ok(true) => (phase, ticket) = (phases.next(), None),
-                _ if !relax() => return Err((QueueError::GaveUp, seat)),
+                _ if !relax() => return Err((QueueError::GaveUp, attachment)),
                 _ => {}
             }
         }
-        member.detach(seat.caching);
+        member.detach(attachment.caching);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::sync::spin_loop;
 
-use super::engine::WHOLE_FLIGHTS;
+use super::engine::WHOLE_IN_FLIGHT;
 use super::lane::Slot;
 use super::members::{Asks, Patience};
 use super::{Engine, QueueError, Token, Unit};
@@ -69,12 +69,12 @@ impl<U: Unit> Engine<U> {
         let patience = Patience::default();
         while lane.done() < token.batch {
             let mut told = Ok(());
-            if lane.closed() < token.batch && lane.has_room(self.flights(index)) {
+            if lane.closed() < token.batch && lane.has_room(self.in_flight(index)) {
                 told = self.tell_again(index);
             }
             // The lane's batch may be part of one of the whole lane that there was no room for.
             let whole = &self.lanes[self.whole()];
-            if whole.is_wanted() && whole.has_room(WHOLE_FLIGHTS) {
+            if whole.is_wanted() && whole.has_room(WHOLE_IN_FLIGHT) {
                 told = told.and(self.tell_again(self.whole()));
             }
             let moved = self.advance(index, Asks::Again(&patience));

@@ -6,12 +6,12 @@
 //! when the token [is complete](Engine::is_complete). Who can't go on before that [waits](Engine::wait).
 //!
 //! ```
-//! use shootdown_dma::invalidate::{Engine, Ladder, model::Model};
+//! use shootdown_dma::invalidate::{Engine, Promotion, model::Model};
 //! use shootdown_dma::{DeviceId, DomainId, IovaRange};
 //!
 //! let iommu = Model::new(1);
-//! let engine = Engine::new(2, [(&iommu, DomainId(7))], Ladder::DEFAULT)?;
-//! let seat = engine.attach(0, DeviceId(3), true)?;
+//! let engine = Engine::new(2, [(&iommu, DomainId(7))], Promotion::DEFAULT)?;
+//! let attachment = engine.attach(0, DeviceId(3), true)?;
 //! iommu.attach(DeviceId(3), DomainId(7), true);
 //!
 //! let page = IovaRange::new(0x100, 1).expect("one page");
@@ -28,13 +28,13 @@
 //! engine.wait(token, &mut || { iommu.step(); true })?;
 //! assert_eq!(iommu.access(DeviceId(3), 0x100), None); // nobody reaches it any more
 //! iommu.detach(DeviceId(3));
-//! engine.detach(seat, &mut || { iommu.step(); true }).map_err(|(error, _seat)| error)?;
+//! engine.detach(attachment, &mut || { iommu.step(); true }).map_err(|(error, _seat)| error)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # The protocol
 //! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has one more lane, the
-//! **whole**, whose batches are invalidations of the whole domain (or of everything, where that is cheaper: `ladder.rs`). It serves timers ([`flush_all`](Engine::flush_all): what is
+//! **whole**, whose batches are invalidations of the whole domain (or of everything, where that is cheaper: `promotion.rs`). It serves timers ([`flush_all`](Engine::flush_all): what is
 //! pending in other lanes becomes part of the batch, each lane completes when it does), and whoever finds all lanes
 //! locked: noting there takes no lock, only the number of the next batch to be *started*.
 //!
@@ -58,16 +58,16 @@ use crate::fixed::{Fixed, NoMemory};
 use crate::serial;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-use super::ladder::Ladder;
-use super::lane::{FLIGHTS, Lane, Slot};
+use super::lane::{IN_FLIGHT, Lane, Slot};
 use super::members::Member;
 use super::pending::{SPANS, Span};
+use super::promotion::Promotion;
 use super::unheard::Unheard;
 use super::{QueueError, Unit};
 
 /// Batches of the whole domain under way, beyond which who joins them waits: one that the units do, and the next. All who come
 /// meanwhile are in the one after that.
-pub(super) const WHOLE_FLIGHTS: usize = 2;
+pub(super) const WHOLE_IN_FLIGHT: usize = 2;
 
 /// Lanes that a note tries before it takes the whole domain.
 const TRIES: usize = 4;
@@ -96,7 +96,7 @@ pub struct Engine<U> {
     pub(super) lanes: Fixed<Lane>,
     /// The newest batch of the whole lane that has started.
     started: AtomicU64,
-    ladder: Ladder,
+    promotion: Promotion,
     pub(super) unheard: Unheard,
     serial: u64,
 }
@@ -110,7 +110,7 @@ impl<U: Unit> Engine<U> {
     pub fn new(
         cpus: usize,
         units: impl IntoIterator<Item = (U, DomainId)>,
-        ladder: Ladder,
+        promotion: Promotion,
     ) -> Result<Self, NoMemory> {
         let mut members = Vec::new();
         for (unit, domain) in units {
@@ -121,7 +121,7 @@ impl<U: Unit> Engine<U> {
         let mut members = members.into_iter();
         let members = Fixed::try_new(members.len(), |_| members.next().ok_or(NoMemory))?;
         let (started, unheard) = (AtomicU64::new(0), Unheard::new());
-        Ok(Self { members, lanes, started, ladder, unheard, serial: serial::next() })
+        Ok(Self { members, lanes, started, promotion, unheard, serial: serial::next() })
     }
 
     /// Something that no other engine has, nor one that is gone.
@@ -140,8 +140,8 @@ impl<U: Unit> Engine<U> {
     }
 
     /// Batches that a lane may have under way when somebody waits for one more.
-    pub(super) fn flights(&self, index: usize) -> usize {
-        if index == self.whole() { WHOLE_FLIGHTS } else { FLIGHTS }
+    pub(super) fn in_flight(&self, index: usize) -> usize {
+        if index == self.whole() { WHOLE_IN_FLIGHT } else { IN_FLIGHT }
     }
 
     /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is going away. Never waits, never
@@ -182,7 +182,7 @@ impl<U: Unit> Engine<U> {
     /// such a batch is under way: what it covers has to come back anyway.
     pub fn invalidate(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
         let joins = !self.lanes[self.whole()].is_idle()
-            || self.members.iter().any(|member| member.is_behind(&self.ladder));
+            || self.members.iter().any(|member| member.is_behind(&self.promotion));
         if joins {
             return self.join_whole();
         }
@@ -222,10 +222,10 @@ impl<U: Unit> Engine<U> {
     fn join_whole(&self) -> Token {
         let token = self.whole_token();
         let lane = &self.lanes[self.whole()];
-        if lane.has_room(WHOLE_FLIGHTS) {
+        if lane.has_room(WHOLE_IN_FLIGHT) {
             self.flush_lane(self.whole(), true);
         } else {
-            lane.wish(); // for whoever waits first, or `poll`
+            lane.request(); // for whoever waits first, or `poll`
         }
         token
     }
@@ -265,7 +265,7 @@ impl<U: Unit> Engine<U> {
     }
 
     /// A token that covers all that was cleared before the call, and is complete after the next [`flush_all`](Self::flush_all). For who
-    /// comes by many CPUs and tells the units of all that they owe at once: nothing is noted, and no lane entered.
+    /// comes by many CPUs and tells the units of all that they defer at once: nothing is noted, and no lane entered.
     pub fn token_of_all(&self) -> Token {
         self.whole_token()
     }
@@ -291,23 +291,23 @@ impl<U: Unit> Engine<U> {
 
     /// The same, and says if it was not submitted; not if somebody else is at it.
     pub(super) fn try_flush(&self, index: usize, force: bool) -> Result<(), QueueError> {
-        if self.lanes[index].try_lock_or_wish() { self.flush_held(index, force) } else { Ok(()) }
+        if self.lanes[index].try_lock_or_request() { self.flush_held(index, force) } else { Ok(()) }
     }
 
     /// The same with the lane's lock, which it leaves.
     fn flush_held(&self, index: usize, mut force: bool) -> Result<(), QueueError> {
         let lane = &self.lanes[index];
         loop {
-            force |= lane.take_wish();
+            force |= lane.take_request();
             let submitted = if index == self.whole() {
                 self.submit_whole()
             } else {
                 self.submit_lane(lane, force)
             };
             if submitted.is_err() {
-                lane.wish(); // for `poll`
+                lane.request(); // for `poll`
             }
-            if !lane.unlock() || submitted.is_err() || !lane.try_lock_or_wish() {
+            if !lane.unlock() || submitted.is_err() || !lane.try_lock_or_request() {
                 return submitted;
             }
             force = true;
@@ -345,7 +345,7 @@ impl<U: Unit> Engine<U> {
         lane.close();
         if again {
             // Who came between the attempts has a token of the next batch.
-            lane.wish();
+            lane.request();
         }
         Ok(())
     }
@@ -357,7 +357,7 @@ impl<U: Unit> Engine<U> {
             return;
         }
         if let Some(slot) = lane.open_slot() {
-            let _ = lane.take_wish();
+            let _ = lane.take_request();
             slot.follow(whole);
             lane.close();
         }
@@ -372,7 +372,7 @@ impl<U: Unit> Engine<U> {
         slot.clear();
         for (unit, member) in self.members.iter().enumerate() {
             // If it fails, units that were told already are told again: too much is harmless.
-            if let Some(ticket) = member.tell(spans, &self.ladder)? {
+            if let Some(ticket) = member.tell(spans, &self.promotion)? {
                 slot.set(unit, ticket.0);
             }
         }

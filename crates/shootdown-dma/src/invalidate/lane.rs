@@ -2,12 +2,12 @@
 //!
 //! # The protocol
 //! A lane numbers its batches. Batch `closed + 1` is open: what is [noted](super::Engine::note) goes into it. Submitting
-//! it to all units of the domain closes it, and its tickets are kept in one of [`FLIGHTS`] slots until all of them
+//! it to all units of the domain closes it, and its tickets are kept in one of [`IN_FLIGHT`] slots until all of them
 //! are complete; then `done` moves up, one batch after the other. A batch that a unit had no room for stays open, and grows
 //! instead: the further behind a unit is, the more a command of it covers.
 //!
 //! The lock is only ever tried. Who does not get it (another CPU with the same number, or an interrupt on top of the
-//! holder) notes in another lane; who wants the batch *submitted* leaves the wish in the lock word, and the holder, which
+//! holder) notes in another lane; who wants the batch *submitted* leaves the request in the lock word, and the holder, which
 //! leaves the lock by a read-modify-write of the same word, sees it. Nobody spins, so nobody can be waited for in vain.
 //!
 //! # Orderings
@@ -15,7 +15,7 @@
 //! |---|---|---|---|
 //! | L1 lock taken | Acquire | L2 | pending spans, and the clearing of the entries that they name, happen before their submission |
 //! | L2 lock left | Release | L1 | |
-//! | L3 wish left in the lock word | Release | L1 | what the wisher noted before is in the batch that is submitted for it |
+//! | L3 request left in the lock word | Release | L1 | what the requester noted before is in the batch that is submitted for it |
 //! | L4 batch closed | Release | L5 | its tickets are in their slot |
 //! | L5 closed read | Acquire | L4 | |
 //! | L6 done moved up, by compare-and-swap | AcqRel | L7 | what was submitted had taken effect |
@@ -32,9 +32,9 @@ use super::pending::Pending;
 /// Batches of a lane that may be under way at a time. A unit completes them in microseconds; who is further behind
 /// grows the open batch.
 #[cfg(not(loom))]
-pub(super) const FLIGHTS: usize = 8;
+pub(super) const IN_FLIGHT: usize = 8;
 #[cfg(loom)]
-pub(super) const FLIGHTS: usize = 2;
+pub(super) const IN_FLIGHT: usize = 2;
 
 const LOCKED: u32 = 1;
 const WANTED: u32 = 2;
@@ -47,7 +47,7 @@ pub(super) struct Lane {
     closed: AtomicU64,
     done: AtomicU64,
     pub pending: Pending,
-    /// [`FLIGHTS`] slots of `width` words: the batch of the domain's own lane that this one is part of (or 0), and a ticket
+    /// [`IN_FLIGHT`] slots of `width` words: the batch of the domain's own lane that this one is part of (or 0), and a ticket
     /// for each unit (or 0).
     tickets: Fixed<AtomicU64>,
     width: usize,
@@ -61,7 +61,7 @@ impl Lane {
             closed: AtomicU64::new(0),
             done: AtomicU64::new(0),
             pending: Pending::new(),
-            tickets: Fixed::new(FLIGHTS * width, |_| AtomicU64::new(0))?,
+            tickets: Fixed::new(IN_FLIGHT * width, |_| AtomicU64::new(0))?,
             width,
         })
     }
@@ -72,8 +72,8 @@ impl Lane {
         before & LOCKED == 0
     }
 
-    /// Takes the lock, or leaves the wish to whoever has it.
-    pub fn try_lock_or_wish(&self) -> bool {
+    /// Takes the lock, or leaves the request to whoever has it.
+    pub fn try_lock_or_request(&self) -> bool {
         while !self.try_lock() {
             // [L3]
             if self.state.fetch_or(WANTED, Ordering::Release) & LOCKED != 0 {
@@ -89,18 +89,18 @@ impl Lane {
         self.state.fetch_and(!LOCKED, Ordering::Release) & WANTED != 0 // [L2]
     }
 
-    /// Leaves a wish.
-    pub fn wish(&self) {
+    /// Leaves a request.
+    pub fn request(&self) {
         self.state.fetch_or(WANTED, Ordering::Release); // [L3]
     }
 
-    /// With the lock: takes the wish, if there is one, upon oneself.
-    pub fn take_wish(&self) -> bool {
-        // ORDERING: Acquire is the other side of L3. A wish that the guess misses is found when the lock is left.
+    /// With the lock: takes the request, if there is one, upon oneself.
+    pub fn take_request(&self) -> bool {
+        // ORDERING: Acquire is the other side of L3. A request that the guess misses is found when the lock is left.
         self.is_wanted() && self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
     }
 
-    /// Is there a wish?
+    /// Is there a request?
     pub fn is_wanted(&self) -> bool {
         self.state.load(Ordering::Relaxed) & WANTED != 0
     }
@@ -116,10 +116,10 @@ impl Lane {
     }
 
     /// Are fewer batches than this under way? Without the lock a guess.
-    pub fn has_room(&self, flights: usize) -> bool {
+    pub fn has_room(&self, in_flight: usize) -> bool {
         // In this order: what is done was closed before.
         let done = self.done();
-        self.closed() - done < flights as u64
+        self.closed() - done < in_flight as u64
     }
 
     /// Is no batch under way? A guess.
@@ -129,12 +129,12 @@ impl Lane {
 
     /// With the lock: the slot of the open batch, if one is free.
     pub fn open_slot(&self) -> Option<Slot<'_>> {
-        self.has_room(FLIGHTS).then(|| self.slot(self.closed() + 1))
+        self.has_room(IN_FLIGHT).then(|| self.slot(self.closed() + 1))
     }
 
     /// The tickets of a batch.
     pub fn slot(&self, batch: u64) -> Slot<'_> {
-        let at = (batch % FLIGHTS as u64) as usize * self.width;
+        let at = (batch % IN_FLIGHT as u64) as usize * self.width;
         Slot(&self.tickets[at..at + self.width])
     }
 

@@ -19,8 +19,8 @@ use crate::addr::{DeviceId, DomainId};
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::ladder::{Ladder, Plan};
 use super::pending::{SPANS, Span};
+use super::promotion::{Plan, Promotion};
 use super::{BATCH, Command, QueueError, Ticket, Unit};
 
 /// Devices with caches that a domain may have behind one unit.
@@ -98,8 +98,8 @@ impl core::error::Error for AttachError {}
 
 /// A device's place in a domain. Given back by [`detach`](super::Engine::detach).
 #[derive(PartialEq, Eq, Debug)]
-#[must_use = "a device without its seat can't be detached"]
-pub struct Seat {
+#[must_use = "a device without its attachment can't be detached"]
+pub struct Attachment {
     /// Of the engine that has given it.
     pub(super) engine: u64,
     pub(super) unit: usize,
@@ -176,7 +176,7 @@ impl<U: Unit> Member<U> {
     pub fn tell(
         &self,
         spans: Option<&[Span]>,
-        ladder: &Ladder,
+        promotion: &Promotion,
     ) -> Result<Option<Ticket>, QueueError> {
         if self.devices.load(Ordering::Relaxed) == 0 {
             return Ok(None);
@@ -184,11 +184,11 @@ impl<U: Unit> Member<U> {
         let mut room = [Span::EMPTY; SPANS];
         let all = self.unit.forgets_all();
         let plan = match spans {
-            None => ladder.whole(all),
+            None => promotion.whole(all),
             Some(spans) => {
                 let room = &mut room[..spans.len()];
                 room.copy_from_slice(spans);
-                ladder.plan(room, self.unit.is_crowded(), all)
+                promotion.plan(room, self.unit.is_crowded(), all)
             }
         };
         let mut batch = Batch::new(&self.unit);
@@ -208,7 +208,7 @@ impl<U: Unit> Member<U> {
         // [I6] After the unit's own.
         for device in self.caching() {
             match spans {
-                Some(spans) if spans.len() <= ladder.device_ranges as usize => {
+                Some(spans) if spans.len() <= promotion.device_ranges as usize => {
                     for span in spans {
                         batch.push(Command::Device { device, range: span.range() })?;
                     }
@@ -220,8 +220,8 @@ impl<U: Unit> Member<U> {
     }
 
     /// Is so much before a command that forgetting the domain is cheaper than waiting?
-    pub fn is_behind(&self, ladder: &Ladder) -> bool {
-        self.devices.load(Ordering::Relaxed) != 0 && ladder.is_long(self.unit.ahead())
+    pub fn is_behind(&self, promotion: &Promotion) -> bool {
+        self.devices.load(Ordering::Relaxed) != 0 && promotion.is_long(self.unit.ahead())
     }
 
     fn pages(&self, span: Span) -> Command {
@@ -238,18 +238,22 @@ impl<U: Unit> Member<U> {
     }
 
     /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0, others do not ask for the domain.)
-    pub fn tell_arrived(&self, seat: &Seat) -> Result<Ticket, QueueError> {
-        self.unit.submit(&[Command::Config { device: seat.device, domain: DomainId(0) }])
+    pub fn tell_arrived(&self, attachment: &Attachment) -> Result<Ticket, QueueError> {
+        self.unit.submit(&[Command::Config { device: attachment.device, domain: DomainId(0) }])
     }
 
     /// Makes the unit forget a device that left.
-    pub fn tell_departed(&self, seat: &Seat, what: Departure) -> Result<Ticket, QueueError> {
-        let Seat { device, .. } = *seat;
+    pub fn tell_departed(
+        &self,
+        attachment: &Attachment,
+        what: Departure,
+    ) -> Result<Ticket, QueueError> {
+        let Attachment { device, .. } = *attachment;
         match what {
             Departure::Config => {
                 self.unit.submit(&[Command::Config { device, domain: self.domain }])
             }
-            Departure::Translations if seat.caching.is_some() => self
+            Departure::Translations if attachment.caching.is_some() => self
                 .unit
                 .submit(&[Command::Domain(self.domain), Command::Device { device, range: None }]),
             Departure::Translations => self.unit.submit(&[Command::Domain(self.domain)]),

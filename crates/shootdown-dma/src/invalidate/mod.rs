@@ -10,7 +10,7 @@
 //! | file | does |
 //! |---|---|
 //! | [`engine`] | one per domain: collects what was unmapped, tells all units, knows what is complete |
-//! | [`ladder`] | what to tell: pages, covering blocks, the whole domain, or everything |
+//! | [`promotion`] | what to tell: pages, covering blocks, the whole domain, or everything |
 //! | [`cover`] | aligned power-of-two blocks around a range |
 //! | [`vtd`], [`smmu`], [`amd`] | descriptors of Intel VT-d, Arm SMMUv3 and AMD-Vi, as pure functions |
 //! | [`queue`] | the rings in which units take their commands, and what is done when one stands still |
@@ -40,11 +40,11 @@ mod attach;
 mod complete;
 pub mod cover;
 pub mod engine;
-pub mod ladder;
 mod lane;
 mod members;
 pub mod model;
 mod pending;
+pub mod promotion;
 pub mod queue;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod scenes;
@@ -53,8 +53,8 @@ mod unheard;
 pub mod vtd;
 
 pub use engine::{Engine, Token};
-pub use ladder::Ladder;
-pub use members::{AttachError, Seat};
+pub use members::{AttachError, Attachment};
+pub use promotion::Promotion;
 
 /// What an IOMMU is told to forget. Ranges are in pages of the domain's granule ([`Unit::granule`]). Each unit encodes it in its own format, in one or several descriptors; it may forget
 /// more than it is told to, never less.

@@ -7,7 +7,7 @@ use crate::addr::IovaRange;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Spans that are kept apart; one more, and the batch is the whole domain. Telling 8 to 32 ranges costs as much as
-/// refilling an IOTLB of 64 entries (reference values of the [ladder](super::ladder)).
+/// refilling an IOTLB of 64 entries (reference values of the [promotion rule](super::promotion)).
 pub(super) const SPANS: usize = 16;
 
 /// Pages from the first to the last.

@@ -8,7 +8,7 @@ use crate::addr::{DeviceId, DomainId, IovaRange};
 
 use super::model::{Model, Powers, TABLE};
 use super::pending::{Span, merge};
-use super::{Command, Engine, Ladder, QueueError, Seat, Ticket, Token, Unit};
+use super::{Attachment, Command, Engine, Promotion, QueueError, Ticket, Token, Unit};
 
 pub(crate) mod errors;
 
@@ -26,7 +26,7 @@ struct World<'a> {
     units: [&'a Model; 2],
     engine: Engine<&'a Model>,
     mapped: BTreeMap<u64, u64>,
-    owed: Vec<(Token, Vec<u64>)>,
+    queue: Vec<(Token, Vec<u64>)>,
     frames: u64,
     random: u64,
 }
@@ -35,15 +35,18 @@ impl<'a> World<'a> {
     fn new(units: [&'a Model; 2], seed: u64) -> Self {
         let members = [0, 1].map(|n| (units[n], DOMAIN[n]));
         // Every other time everything is cheaper than the domain.
-        let ladder =
-            if seed % 2 == 0 { Ladder::DEFAULT } else { Ladder::DEFAULT.with_everything(100, 0) };
-        let engine = Engine::new(2, members, ladder).unwrap();
+        let promotion = if seed % 2 == 0 {
+            Promotion::DEFAULT
+        } else {
+            Promotion::DEFAULT.with_everything(100, 0)
+        };
+        let engine = Engine::new(2, members, promotion).unwrap();
         for (n, unit) in units.iter().enumerate() {
             let _ = engine.attach(n, DEVICE, n == 0).unwrap();
             unit.attach(DEVICE, DOMAIN[n], n == 0);
         }
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        Self { units, engine, mapped: BTreeMap::new(), owed: Vec::new(), frames: 0, random }
+        Self { units, engine, mapped: BTreeMap::new(), queue: Vec::new(), frames: 0, random }
     }
 
     fn draw(&mut self, below: u64) -> u64 {
@@ -88,7 +91,7 @@ impl<'a> World<'a> {
                 } else {
                     self.engine.note(cpu, range, true)
                 };
-                self.owed.push((token, frames));
+                self.queue.push((token, frames));
             }
             10 => {
                 let first = page / TABLE * TABLE;
@@ -96,12 +99,12 @@ impl<'a> World<'a> {
                 let frames = frames.collect();
                 self.each(|unit, domain| unit.unlink(domain, page));
                 let range = range(first.max(1), TABLE - u64::from(first == 0));
-                self.owed.push((self.engine.note(cpu, range, false), frames));
+                self.queue.push((self.engine.note(cpu, range, false), frames));
             }
             11 => self.engine.flush(cpu),
             12 => {
-                let frames = self.owed.iter().flat_map(|owed| owed.1.clone()).collect();
-                self.owed.push((self.engine.flush_all(), frames));
+                let frames = self.queue.iter().flat_map(|queue| queue.1.clone()).collect();
+                self.queue.push((self.engine.flush_all(), frames));
             }
             13 => self.engine.poll().unwrap(),
             _ => {
@@ -114,19 +117,19 @@ impl<'a> World<'a> {
     fn check(&mut self) {
         let stale: Vec<(u64, u64)> =
             (0..2).flat_map(|n| self.units[n].stale(DOMAIN[n], 0..PAGES + 4)).collect();
-        for (token, frames) in &self.owed {
+        for (token, frames) in &self.queue {
             let reached = stale.iter().find(|(_, frame)| frames.contains(frame));
             if let Some(at) = reached.filter(|_| self.engine.is_complete(*token)) {
                 panic!("I1: {at:?} is reached after {token:?} is complete");
             }
         }
-        self.owed.retain(|(token, _)| !self.engine.is_complete(*token));
+        self.queue.retain(|(token, _)| !self.engine.is_complete(*token));
     }
 
     fn drain(&mut self) {
         (0..2).for_each(|cpu| self.engine.flush(cpu));
         for _ in 0..TURNS {
-            if self.owed.is_empty() {
+            if self.queue.is_empty() {
                 return;
             }
             self.steps(1);
@@ -156,8 +159,8 @@ pub(crate) fn nothing_is_reached_after_completion() {
 #[test]
 pub(crate) fn too_many_ranges_are_all_told() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     let pages = || (0..20).map(|n| 1 + 3 * n);
     for page in pages() {
@@ -175,8 +178,8 @@ pub(crate) fn too_many_ranges_are_all_told() {
 pub(crate) fn who_comes_late_joins() {
     const CPUS: u64 = 64;
     let unit = Model::new(1);
-    let engine = Engine::new(CPUS as usize, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(CPUS as usize, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     let pages = || (0..CPUS).map(|cpu| (cpu, 1 + 3 * cpu));
     pages().for_each(|(_, page)| {
@@ -221,8 +224,8 @@ fn wait<U: Unit>(engine: &Engine<U>, token: Token, unit: &Model) -> Result<(), Q
 #[test]
 pub(crate) fn a_silent_device_holds_its_domain_back() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
     assert_eq!(unit.access(DEVICE, 5), Some(50));
@@ -239,9 +242,9 @@ pub(crate) fn a_silent_device_holds_its_domain_back() {
 pub(crate) fn who_leaves_leaves_nothing() {
     for seed in 0..40 {
         let unit = Model::new(seed);
-        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
         let caches = seed % 2 == 0;
-        let seat = engine.attach(0, DEVICE, caches).unwrap();
+        let attachment = engine.attach(0, DEVICE, caches).unwrap();
         unit.attach(DEVICE, DOMAIN[0], caches);
         for page in 1..9 {
             unit.map(DOMAIN[0], page, page);
@@ -256,7 +259,7 @@ pub(crate) fn who_leaves_leaves_nothing() {
             });
             true
         };
-        engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+        engine.detach(attachment, step).map_err(|(error, _)| error).unwrap();
         assert_eq!(unit.access(DEVICE, 5), None);
         assert_eq!(unit.cached(DOMAIN[0]), 0, "seed {seed}: nothing of the domain is cached");
     }
@@ -266,19 +269,19 @@ pub(crate) fn who_leaves_leaves_nothing() {
 #[test]
 pub(crate) fn who_comes_after_an_eviction_finds_nothing() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-    let seat = engine.attach(0, DEVICE, true).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+    let attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
     assert_eq!(unit.access(DEVICE, 5), Some(50));
     unit.detach(DEVICE);
     unit.reset(DEVICE);
-    evict(&engine, seat, &unit);
+    evict(&engine, attachment, &unit);
     unit.unmap(DOMAIN[0], 5);
     let token = engine.note(0, range(5, 1), true);
     wait(&engine, token, &unit).unwrap();
     let next = DeviceId(4);
-    let _seat = engine.attach(0, next, false).unwrap();
+    let _attachment = engine.attach(0, next, false).unwrap();
     unit.attach(next, DOMAIN[0], false);
     assert_eq!(unit.access(next, 5), None, "I1");
 }
@@ -308,13 +311,15 @@ unsafe impl Unit for &Recorder<'_> {
 /// Buffers that were mapped for good go away together: IOTLB and ATC are emptied, as a whole, by one batch.
 #[test]
 pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
-    let whole = Ladder::DEFAULT.with_everything(100, 0);
-    for (ladder, own) in [(whole, Command::All), (Ladder::DEFAULT, Command::Domain(DOMAIN[0]))] {
+    let whole = Promotion::DEFAULT.with_everything(100, 0);
+    for (promotion, own) in
+        [(whole, Command::All), (Promotion::DEFAULT, Command::Domain(DOMAIN[0]))]
+    {
         for (seed, scattered) in (0..8).flat_map(|seed| [(seed, true), (seed, false)]) {
             let unit = Model::new(seed);
             let recorder = Recorder { unit: &unit, told: std::sync::Mutex::default() };
-            let engine = Engine::new(1, [(&recorder, DOMAIN[0])], ladder).unwrap();
-            let _seat = engine.attach(0, DEVICE, true).unwrap();
+            let engine = Engine::new(1, [(&recorder, DOMAIN[0])], promotion).unwrap();
+            let _attachment = engine.attach(0, DEVICE, true).unwrap();
             unit.attach(DEVICE, DOMAIN[0], true);
             let pages = || (0..20).map(|n| 1 + n * 100);
             pages().for_each(|page| unit.map(DOMAIN[0], page, page + 7));
@@ -337,27 +342,27 @@ pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
 #[test]
 pub(crate) fn who_takes_the_place_of_an_evicted_finds_nothing() {
     let unit = Model::new(1);
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let other = DomainId(DOMAIN[0].0 + 7);
-    let next = Engine::new(1, [(&unit, other)], Ladder::DEFAULT).unwrap();
-    let seat = engine.attach(0, DEVICE, true).unwrap();
+    let next = Engine::new(1, [(&unit, other)], Promotion::DEFAULT).unwrap();
+    let attachment = engine.attach(0, DEVICE, true).unwrap();
     unit.attach(DEVICE, DOMAIN[0], true);
     unit.map(DOMAIN[0], 5, 50);
     assert_eq!(unit.access(DEVICE, 5), Some(50));
     unit.detach(DEVICE);
     unit.reset(DEVICE);
-    evict(&engine, seat, &unit);
-    let _seat = next.attach(0, DEVICE, false).unwrap();
+    evict(&engine, attachment, &unit);
+    let _attachment = next.attach(0, DEVICE, false).unwrap();
     unit.attach(DEVICE, other, false);
     assert_eq!(unit.access(DEVICE, 5), None, "I11: what is cached of the entry is another's");
 }
 
-fn evict(engine: &Engine<&Model>, seat: Seat, unit: &Model) {
+fn evict(engine: &Engine<&Model>, attachment: Attachment, unit: &Model) {
     let step = &mut || {
         unit.step();
         true
     };
-    engine.evict(seat, step).map_err(|(error, _)| error).unwrap();
+    engine.evict(attachment, step).map_err(|(error, _)| error).unwrap();
 }
 
 /// A unit whose submissions are interrupted by unmappings for the same CPU.
@@ -390,17 +395,17 @@ unsafe impl Unit for Interrupting<'_> {
 
 /// Interrupts find the lanes locked, and what they note is submitted by whoever they interrupted.
 #[test]
-pub(crate) fn interrupts_leave_their_wish() {
+pub(crate) fn interrupts_leave_their_request() {
     let unit: &Model = std::boxed::Box::leak(std::boxed::Box::new(Model::new(1)));
     let interrupting: &Interrupting = std::boxed::Box::leak(std::boxed::Box::new(Interrupting {
         unit,
         engine: std::sync::OnceLock::new(),
         state: std::sync::Mutex::default(),
     }));
-    let engine = Engine::new(1, [(interrupting, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(1, [(interrupting, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let engine: &_ = std::boxed::Box::leak(std::boxed::Box::new(engine));
     let _ = interrupting.engine.set(engine);
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let token = engine.invalidate(0, range(5, 1), true);
     let mut tokens = interrupting.state.lock().unwrap().1.clone();
     tokens.push(token);

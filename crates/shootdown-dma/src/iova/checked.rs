@@ -117,7 +117,7 @@ unsafe impl<A: Allocate> Allocate for Checked<A> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::iova::Given;
+    use crate::iova::Unmanaged;
     use crate::iova::magazine::{Config, Magazines};
 
     pub(crate) fn finds_what_magazines_do_not() {
@@ -170,7 +170,10 @@ pub(crate) mod tests {
         let one = Want::pages(1).unwrap();
         let all: Vec<_> = core::iter::from_fn(|| checked.alloc(0, &one).ok()).collect();
         assert_eq!(all.len(), 16);
-        assert_eq!(Checked::new(Given, &Space::below(0)).err(), Some(SpaceError::Empty));
-        assert_eq!(Checked::new(Given, &Space::below(1 << 62)).err(), Some(SpaceError::TooLarge));
+        assert_eq!(Checked::new(Unmanaged, &Space::below(0)).err(), Some(SpaceError::Empty));
+        assert_eq!(
+            Checked::new(Unmanaged, &Space::below(1 << 62)).err(),
+            Some(SpaceError::TooLarge)
+        );
     }
 }

@@ -12,7 +12,7 @@
 //! | [`Arena`] | where unmapping is lazy and one flush for each sweep of a pool is often enough |
 //! | [`Ring`] | for the buffers of one ring of descriptors, from a region of any of these |
 //! | [`identity`] | with one of these for what does not fit: no allocation at all, but devices learn physical addresses |
-//! | [`Given`] | nothing at all: somebody else hands out the addresses |
+//! | [`Unmanaged`] | nothing at all: somebody else hands out the addresses |
 //! | [`Checked`] | around any of these, to find who frees what isn't theirs |
 //!
 //! None waits, but for a lock that is held for a bounded time; none disables interrupts. If interrupt handlers allocate or free, all
@@ -20,23 +20,23 @@
 
 pub mod arena;
 pub mod checked;
-mod given;
 pub mod identity;
 pub mod magazine;
 pub mod ring;
 pub mod space;
 mod spin;
 pub mod tree;
+mod unmanaged;
 
 use core::fmt;
 
 pub use arena::Arena;
 pub use checked::Checked;
-pub use given::Given;
 pub use magazine::Magazines;
 pub use ring::Ring;
 pub use space::{Space, SpaceError};
 pub use tree::Tree;
+pub use unmanaged::Unmanaged;
 
 use crate::addr::IovaRange;
 

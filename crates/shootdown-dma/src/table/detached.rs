@@ -1,4 +1,4 @@
-//! Tables that were taken out: what is owed for each.
+//! Tables that were taken out: what is deferred for each.
 
 use core::fmt;
 use core::mem::MaybeUninit;

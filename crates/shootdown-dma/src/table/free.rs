@@ -1,19 +1,19 @@
 //! Tables that were invalidated: freed when nobody of ours walks them any more.
 //!
-//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh when all seats were looked at, and
-//! walks that went on then are waited for; those that are *held* are past that, and freed when no seat holds them. The lists
+//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh when all epoch slots were looked at, and
+//! walks that went on then are waited for; those that are *held* are past that, and freed when no epoch slot holds them. The lists
 //! hang through the dead tables' own first words, which stay tombstones: waiting costs no memory.
 //!
-//! One at a time does this, and buries tables (`reclaim`): a lock, which is only tried, never waited for. Mapping does not know of
+//! One at a time does this, and retires tables (`reclaim`): a lock, which is only tried, never waited for. Mapping does not know of
 //! it, and whoever does not get it leaves the work to the next time.
 
 use core::fmt;
 
 use super::detached::Detached;
+use super::epoch_slot::EpochSlot;
 use super::format::{ADDRESS, Format, word};
-use super::memory::{SHEET, TableMemory};
-use super::seat::Seat;
-use super::{IoPageTable, sheets};
+use super::memory::{CHUNK, TableMemory};
+use super::{IoPageTable, chunks};
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 
@@ -21,8 +21,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 pub(super) struct State {
     /// Where the next sweep begins.
     pub sweep: u64,
-    /// Burials so far. (Their tombstones have 40 bits for it: nobody remembers one for so long.)
-    pub burials: u64,
+    /// Retirements so far. (Their tombstones have 40 bits for it: nobody remembers one for so long.)
+    pub retirements: u64,
     /// Dead tables whose walkers are waited for: the first of a list, or 0.
     waiting: u64,
     /// Dead tables that nobody walks, but may hold.
@@ -45,7 +45,7 @@ impl Reclaim {
     pub fn new() -> Self {
         Self {
             busy: AtomicBool::new(false),
-            state: UnsafeCell::new(State { sweep: 0, burials: 0, waiting: 0, held: 0 }),
+            state: UnsafeCell::new(State { sweep: 0, retirements: 0, waiting: 0, held: 0 }),
             fresh: AtomicU64::new(0),
         }
     }
@@ -151,7 +151,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                     // ORDERING: Acquire, with the Release of `finish`.
                     state.waiting = self.reclaim.fresh.swap(0, Ordering::Acquire);
                     if state.waiting != 0 {
-                        self.all_seats().for_each(Seat::await_walk);
+                        self.all_epoch_slots().for_each(EpochSlot::await_walk);
                         return freed + self.collect_waiting(state);
                     }
                 }
@@ -161,19 +161,22 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     }
 
     fn collect_waiting(&self, state: &mut State) -> usize {
-        if state.waiting != 0 && self.all_seats().all(Seat::has_walked) {
+        if state.waiting != 0 && self.all_epoch_slots().all(EpochSlot::has_walked) {
             let waiting = core::mem::take(&mut state.waiting);
             each(&self.memory, waiting, |page| hang(&self.memory, page, &mut state.held));
         }
         let mut freed = 0;
         let held = core::mem::take(&mut state.held);
         each(&self.memory, held, |page| {
-            if self.all_seats().any(|seat| seat.holds(page, sheets::<F>() as u64 * SHEET)) {
+            if self
+                .all_epoch_slots()
+                .any(|epoch_slot| epoch_slot.holds(page, chunks::<F>() as u64 * CHUNK))
+            {
                 hang(&self.memory, page, &mut state.held);
             } else {
                 freed += 1;
                 // SAFETY: its invalidation is complete (`finish`), nobody walks that could have found it, and nobody
-                // holds it (I1, I2 of `seat`).
+                // holds it (I1, I2 of `epoch_slot`).
                 unsafe { self.free_table(page) };
             }
         });

@@ -3,18 +3,18 @@
 use crate::addr::PhysAddr;
 use crate::sync::AtomicU64;
 
-/// Bits of a page number that the entries of a sheet resolve. (Four entries a table suffice for a model checker, and more
+/// Bits of a page number that the entries of a chunk resolve. (Four entries a table suffice for a model checker, and more
 /// would be too many.)
 pub const INDEX_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
-/// Entries of a sheet.
+/// Entries of a chunk.
 pub const ENTRIES: usize = 1 << INDEX_BITS;
 
-/// Bytes of a sheet.
-pub const SHEET: u64 = 4096;
+/// Bytes of a chunk.
+pub const CHUNK: u64 = 4096;
 
-/// A sheet: a page-table page of 4 KiB, as software sees it. Where the granule is 4 KiB it is a whole table; otherwise a table is
-/// several sheets that follow each other.
+/// A chunk: a page-table page of 4 KiB, as software sees it. Where the granule is 4 KiB it is a whole table; otherwise a table is
+/// several chunks that follow each other.
 pub type Table = [AtomicU64; ENTRIES];
 
 /// Pages for page tables, and the way between their addresses.

@@ -15,43 +15,44 @@
 //! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes the winner's.
 //!
 //! **Tables are taken out** in four steps (`reclaim`), off the path of mapping:
-//! 1. The entry above an empty table is marked: *burying*.
+//! 1. The entry above an empty table is marked: *retiring*.
 //! 2. Every entry of the table becomes a tombstone, one compare-and-swap each. An entry that is not empty ends it, and
 //!    the tombstones go away again.
 //! 3. The marked entry becomes *detached*: not present for the hardware, and it still names the table.
 //! 4. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the page is freed as soon as no
-//!    walker of ours can be in it (`seat`).
+//!    walker of ours can be in it (`epoch_slot`).
 //!
 //! Nobody waits for any of it, also not if who does it is interrupted for long. Who comes to a tombstone and wants to map there goes
 //! once more from the root, and takes off the mark of step 1: then step 3 fails, and the tombstone, whose number is that of this
-//! burial, means nothing any more.
+//! retirement, means nothing any more.
 //!
 //! Between 3 and 4 walk caches may lead to the old table. If a new one were put in its place, a device could be led past
 //! it, and fault on what is mapped. So whoever maps there then puts the *same* table back, and the fourth step finds that there
 //! is nothing to free. Nobody waits for an invalidation either.
 //!
 //! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap: it was empty, so the
-//! table was in the tree, and no burial can succeed from now on. The others are then stored without further ado, even over
+//! table was in the tree, and no retirement can succeed from now on. The others are then stored without further ado, even over
 //! tombstones: whoever put them there will come to a live entry, and takes away only what is still his tombstone.
 //!
-//! **Sheets.** A table is as large as a page of the format, and is reached 4 KiB at a time: a *sheet*. Where the granule is 4 KiB
+//! **Chunks.** A table is as large as a page of the format, and is reached 4 KiB at a time: a *chunk*. Where the granule is 4 KiB
 //! the two are the same. Tables of 16 and 64 KiB, and roots that are concatenated from several, have more; a range goes on in
-//! the next sheet as it does in the next table, and a table is taken out with all of its sheets.
+//! the next chunk as it does in the next table, and a table is taken out with all of its chunks.
 //!
 //! # Invariants
 //! - **I1** An entry that is present is in a table that can be reached from the root.
 //! - **I2** A table that is out of the tree, or detached, has tombstones only.
 //! - **I3** A table is freed after its invalidation, and after the last walker of ours has left it.
-//! - **I4** While an invalidation of a detached table is owed its page is not freed, nor detached again.
+//! - **I4** While an invalidation of a detached table is deferred its page is not freed, nor detached again.
 //! - **I5** What fails has changed nothing that is mapped, and says what a device may have seen meanwhile.
 //! - **I6** A walker that does not look into the CPU's caches finds what was mapped when `map` returns, and never comes to
 //!   a table before its entries.
 //!
 //! # Orderings
 //! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the contents of tables along with
-//! their links; the two-sided ones are in `seat`.
+//! their links; the two-sided ones are in `epoch_slot`.
 
 mod detached;
+mod epoch_slot;
 mod error;
 pub(crate) mod format;
 mod free;
@@ -59,7 +60,6 @@ mod identity;
 pub mod memory;
 mod range;
 mod reclaim;
-mod seat;
 mod spill;
 mod unit;
 mod walk;
@@ -79,9 +79,9 @@ use core::slice;
 use crate::addr::{IovaRange, PhysAddr};
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use epoch_slot::EpochSlot;
 use free::Reclaim;
-use memory::{INDEX_BITS, SHEET, Table};
-use seat::Seat;
+use memory::{CHUNK, INDEX_BITS, Table};
 
 /// Pages that an entry at `level` covers.
 #[inline]
@@ -89,27 +89,27 @@ const fn span<F: Format>(level: u32) -> u64 {
     1 << (F::INDEX * level)
 }
 
-/// Where the entry of `page` is in its sheet of a table at `level`.
+/// Where the entry of `page` is in its chunk of a table at `level`.
 #[inline]
 const fn index<F: Format>(page: u64, level: u32) -> usize {
     (page >> (F::INDEX * level)) as usize & (memory::ENTRIES - 1)
 }
 
-/// Bits of a page number that are the same for all that a sheet of a table at `level` covers.
+/// Bits of a page number that are the same for all that a chunk of a table at `level` covers.
 #[inline]
-const fn sheet_bits<F: Format>(level: u32) -> u32 {
+const fn chunk_bits<F: Format>(level: u32) -> u32 {
     F::INDEX * level + INDEX_BITS
 }
 
-/// Sheets of a table.
-const fn sheets<F: Format>() -> usize {
+/// Chunks of a table.
+const fn chunks<F: Format>() -> usize {
     1 << (F::INDEX - INDEX_BITS)
 }
 
-/// The sheet of a table that has its `n`-th entry.
+/// The chunk of a table that has its `n`-th entry.
 #[inline]
-const fn sheet(table: PhysAddr, n: usize) -> PhysAddr {
-    PhysAddr(table.0 + ((n >> INDEX_BITS) as u64 * SHEET))
+const fn chunk(table: PhysAddr, n: usize) -> PhysAddr {
+    PhysAddr(table.0 + ((n >> INDEX_BITS) as u64 * CHUNK))
 }
 
 /// Stores an entry that is the caller's to store.
@@ -167,9 +167,9 @@ pub struct IoPageTable<F: Format, M: TableMemory> {
     memory: M,
     root: PhysAddr,
     /// Those of `walker`.
-    seats: Fixed<Seat>,
+    epoch_slots: Fixed<EpochSlot>,
     /// Those of `walker_at`.
-    kept: Fixed<Seat>,
+    kept: Fixed<EpochSlot>,
     reclaim: Reclaim,
     pages: AtomicUsize,
     /// As many there may be.
@@ -182,16 +182,16 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// # Errors
     /// [`NoMemory`].
     pub fn new(format: F, memory: M, cpus: usize) -> Result<Self, NoMemory> {
-        let seats = Fixed::new(cpus.max(1), |_| Seat::new())?;
-        let kept = Fixed::new(cpus.max(1), |_| Seat::new())?;
-        let count = sheets::<F>() * format.root_tables() as usize;
+        let epoch_slots = Fixed::new(cpus.max(1), |_| EpochSlot::new())?;
+        let kept = Fixed::new(cpus.max(1), |_| EpochSlot::new())?;
+        let count = chunks::<F>() * format.root_tables() as usize;
         let root = memory.allocate_many(count).ok_or(NoMemory)?;
         let (reclaim, pages) = (Reclaim::new(), AtomicUsize::new(count));
         let most = usize::MAX;
-        let all = Self { format, memory, root, seats, kept, reclaim, pages, most };
+        let all = Self { format, memory, root, epoch_slots, kept, reclaim, pages, most };
         if !all.memory.is_coherent() {
             // SAFETY: just allocated.
-            unsafe { all.sheets_of(root, count) }.for_each(|sheet| all.memory.write_back(sheet));
+            unsafe { all.chunks_of(root, count) }.for_each(|chunk| all.memory.write_back(chunk));
         }
         Ok(all)
     }
@@ -204,7 +204,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// Is there no room for another table, however much memory there is?
     pub fn is_full(&self) -> bool {
-        self.most - self.pages().min(self.most) < sheets::<F>()
+        self.most - self.pages().min(self.most) < chunks::<F>()
     }
 
     /// The format.
@@ -239,23 +239,24 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// A seat at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint (any number will do): where it was
+    /// An epoch slot at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint (any number will do): where it was
     /// last, what it remembers is found again.
     #[inline]
     pub fn walker(&self, cpu: usize) -> Option<Walker<'_, F, M>> {
-        let seats = self.seats.len();
-        let first = if cpu < seats { cpu } else { cpu % seats };
-        if self.seats[first].take() {
+        let epoch_slots = self.epoch_slots.len();
+        let first = if cpu < epoch_slots { cpu } else { cpu % epoch_slots };
+        if self.epoch_slots[first].take() {
             // SAFETY: just taken.
-            return Some(unsafe { Walker::sit(self, &self.seats[first], true) });
+            return Some(unsafe { Walker::sit(self, &self.epoch_slots[first], true) });
         }
-        let others = (first + 1..seats).chain(0..first);
-        let seat = others.map(|n| &self.seats[n]).find(|seat| seat.take())?;
+        let others = (first + 1..epoch_slots).chain(0..first);
+        let epoch_slot =
+            others.map(|n| &self.epoch_slots[n]).find(|epoch_slot| epoch_slot.take())?;
         // SAFETY: just taken.
-        Some(unsafe { Walker::sit(self, seat, true) })
+        Some(unsafe { Walker::sit(self, epoch_slot, true) })
     }
 
-    /// A seat that the caller keeps for one CPU at a time by itself, which saves an atomic swap. There are as many as CPUs,
+    /// An epoch slot that the caller keeps for one CPU at a time by itself, which saves an atomic swap. There are as many as CPUs,
     /// beside those of [`walker`](Self::walker); `None` if there is none of this number.
     ///
     /// # Safety
@@ -263,12 +264,12 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     #[inline]
     pub unsafe fn walker_at(&self, number: usize) -> Option<Walker<'_, F, M>> {
         // SAFETY: as the caller promises.
-        self.kept.get(number).map(|seat| unsafe { Walker::sit(self, seat, false) })
+        self.kept.get(number).map(|epoch_slot| unsafe { Walker::sit(self, epoch_slot, false) })
     }
 
-    /// Every seat that there is.
-    fn all_seats(&self) -> impl Iterator<Item = &Seat> {
-        self.seats.iter().chain(self.kept.iter())
+    /// Every epoch slot that there is.
+    fn all_epoch_slots(&self) -> impl Iterator<Item = &EpochSlot> {
+        self.epoch_slots.iter().chain(self.kept.iter())
     }
 
     /// Frees all its pages.
@@ -279,16 +280,16 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     pub unsafe fn free(self) {
         self.reclaim.for_each_dead(&self.memory, |page| {
             // SAFETY: out of the tree, and nobody borrows the table any more.
-            unsafe { self.free_with_sides(page, sheets::<F>()) };
+            unsafe { self.free_with_sides(page, chunks::<F>()) };
         });
         self.free_below(self.root, self.format.levels() - 1);
     }
 
     fn free_below(&self, phys: PhysAddr, level: u32) {
-        let count = self.sheets_at(level);
+        let count = self.chunks_at(level);
         if level > 0 {
             // SAFETY: in the tree, and freed below.
-            for slot in unsafe { self.sheets_of(phys, count) }.flatten() {
+            for slot in unsafe { self.chunks_of(phys, count) }.flatten() {
                 match self.format.decode(slot.load(Ordering::Acquire), level) {
                     Decoded::Table(below) | Decoded::Detached(below) => {
                         self.free_below(below, level - 1);
@@ -309,7 +310,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn leaves_below(&self, table: PhysAddr, level: u32, first: u64, f: &mut impl FnMut(u64, u64)) {
         let pages = span::<F>(level);
         // SAFETY: in the tree, out of which nobody takes it.
-        let slots = unsafe { self.sheets_of(table, self.sheets_at(level)) }.flatten();
+        let slots = unsafe { self.chunks_of(table, self.chunks_at(level)) }.flatten();
         for (n, slot) in (0..).zip(slots) {
             let page = first + n * pages;
             // ORDERING: Acquire, with the Release of who linked the table.
@@ -329,7 +330,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// A page for a table, empty for the hardware too.
     fn new_table(&self) -> Option<PhysAddr> {
-        let count = sheets::<F>();
+        let count = chunks::<F>();
         if !self.count_pages(count) {
             return None;
         }
@@ -339,8 +340,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         };
         if !self.memory.is_coherent() {
             // SAFETY: just allocated.
-            unsafe { self.sheets_of(phys, sheets::<F>()) }
-                .for_each(|sheet| self.memory.write_back(sheet));
+            unsafe { self.chunks_of(phys, chunks::<F>()) }
+                .for_each(|chunk| self.memory.write_back(chunk));
         }
         Some(phys)
     }
@@ -348,38 +349,38 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// # Safety
     /// As [`TableMemory::free`].
     unsafe fn free_table(&self, phys: PhysAddr) {
-        self.uncount_pages(sheets::<F>());
+        self.uncount_pages(chunks::<F>());
         // SAFETY: as promised.
-        unsafe { self.free_with_sides(phys, sheets::<F>()) };
+        unsafe { self.free_with_sides(phys, chunks::<F>()) };
     }
 
     /// So many pages more, if they may be.
-    fn count_pages(&self, sheets: usize) -> bool {
-        let before = self.pages.fetch_add(sheets, Ordering::Relaxed);
-        let may = before.saturating_add(sheets) <= self.most;
+    fn count_pages(&self, chunks: usize) -> bool {
+        let before = self.pages.fetch_add(chunks, Ordering::Relaxed);
+        let may = before.saturating_add(chunks) <= self.most;
         if !may {
-            self.uncount_pages(sheets);
+            self.uncount_pages(chunks);
         }
         may
     }
 
-    fn uncount_pages(&self, sheets: usize) {
-        self.pages.fetch_sub(sheets, Ordering::Relaxed);
+    fn uncount_pages(&self, chunks: usize) {
+        self.pages.fetch_sub(chunks, Ordering::Relaxed);
     }
 
-    /// How many sheets a table at `level` has.
-    fn sheets_at(&self, level: u32) -> usize {
+    /// How many chunks a table at `level` has.
+    fn chunks_at(&self, level: u32) -> usize {
         let root = level + 1 == self.format.levels();
-        sheets::<F>() * if root { self.format.root_tables() as usize } else { 1 }
+        chunks::<F>() * if root { self.format.root_tables() as usize } else { 1 }
     }
 
-    /// The sheets of a table.
+    /// The chunks of a table.
     ///
     /// # Safety
     /// It is not freed while they are used.
-    unsafe fn sheets_of(&self, table: PhysAddr, count: usize) -> impl Iterator<Item = &Table> {
+    unsafe fn chunks_of(&self, table: PhysAddr, count: usize) -> impl Iterator<Item = &Table> {
         // SAFETY: as promised.
-        (0..count).map(move |n| unsafe { self.memory.table(sheet(table, n << INDEX_BITS)) })
+        (0..count).map(move |n| unsafe { self.memory.table(chunk(table, n << INDEX_BITS)) })
     }
 
     /// The entry of this number in a table.
@@ -388,8 +389,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// The table is not freed while it is used.
     unsafe fn slot(&self, table: PhysAddr, n: usize) -> &AtomicU64 {
         // SAFETY: as promised.
-        let sheet = unsafe { self.memory.table(sheet(table, n)) };
-        &sheet[n & (memory::ENTRIES - 1)]
+        let chunk = unsafe { self.memory.table(chunk(table, n)) };
+        &chunk[n & (memory::ENTRIES - 1)]
     }
 
     /// The number of the entry of `page` in the table at `level`.
@@ -428,10 +429,10 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// The same for an entry that somebody may be burying, who must not find it changed.
+    /// The same for an entry that somebody may be retiring, who must not find it changed.
     #[inline]
     fn rely_on_found(&self, slot: &AtomicU64, entry: u64, level: u32) {
-        if entry & F::BURYING == 0 {
+        if entry & F::RETIRING == 0 {
             self.rely_on(slot, entry, level);
         } else if !self.memory.is_coherent() && entry & F::WRITTEN_BACK == 0 {
             self.memory.write_back(slice::from_ref(slot));

@@ -5,7 +5,7 @@
 use super::detached::{Detached, Detachments};
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
-use super::{IoPageTable, put, sheets, span};
+use super::{IoPageTable, chunks, put, span};
 use crate::addr::{IovaRange, PhysAddr};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             let mut first = range.first() & !(span::<F>(1) - 1);
             while first <= range.last() && !detached.is_full() {
                 let gone = self.parent_of(first, 1).and_then(|(parent, _)| {
-                    self.detach(parent, self.number(first, 1), 1, first, &mut state.burials)
+                    self.detach(parent, self.number(first, 1), 1, first, &mut state.retirements)
                 });
                 if let Some(gone) = gone {
                     detached.push(gone);
@@ -44,7 +44,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         self.reclaim.alone(|state| {
             let before = detached.len();
             let mut sweep =
-                Sweep { from: state.sweep, budget, burials: &mut state.burials, detached };
+                Sweep { from: state.sweep, budget, retirements: &mut state.retirements, detached };
             let top = self.format.levels() - 1;
             let finished = self.sweep_below(self.root, top, 0, &mut sweep);
             state.sweep = if finished { 0 } else { sweep.from };
@@ -56,7 +56,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn sweep_below(&self, phys: PhysAddr, level: u32, base: u64, sweep: &mut Sweep<'_>) -> bool {
         let skip = (sweep.from.saturating_sub(base) / span::<F>(level)) as usize;
         // SAFETY: in the tree, and only freed under the lock, which we have.
-        let all = unsafe { self.sheets_of(phys, self.sheets_at(level)) }.flatten().enumerate();
+        let all = unsafe { self.chunks_of(phys, self.chunks_at(level)) }.flatten().enumerate();
         for (n, slot) in all.skip(skip) {
             let first = base + n as u64 * span::<F>(level);
             let Decoded::Table(below) = self.format.decode(slot.load(Ordering::Acquire), level)
@@ -73,7 +73,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 return false;
             }
             sweep.budget -= 1;
-            if let Some(gone) = self.detach(phys, n, level, first, sweep.burials) {
+            if let Some(gone) = self.detach(phys, n, level, first, sweep.retirements) {
                 sweep.detached.push(gone);
             }
         }
@@ -87,7 +87,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         n: usize,
         level: u32,
         first: u64,
-        burials: &mut u64,
+        retirements: &mut u64,
     ) -> Option<Detached> {
         // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table below.
         let slot = unsafe { self.slot(parent, n) };
@@ -99,20 +99,20 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             return None;
         }
         // SAFETY: see above.
-        let table = || unsafe { self.sheets_of(below, sheets::<F>()) }.flatten();
+        let table = || unsafe { self.chunks_of(below, chunks::<F>()) }.flatten();
         // Most are not empty: see that without writing.
         if !table().all(|slot| word::is_vacant(slot.load(Ordering::Relaxed))) {
             return None;
         }
         // ORDERING: Release, and so are the tombstones: who sees one of them sees the mark.
         while let Err(other) =
-            slot.compare_exchange(entry, entry | F::BURYING, Ordering::AcqRel, Ordering::Acquire)
+            slot.compare_exchange(entry, entry | F::RETIRING, Ordering::AcqRel, Ordering::Acquire)
         {
             entry = other; // it was written back
         }
-        *burials += 1;
-        let tomb = word::tombstone(*burials);
-        if self.entomb(table(), tomb) && self.unlink(slot, below, level, F::BURYING) {
+        *retirements += 1;
+        let tomb = word::tombstone(*retirements);
+        if self.entomb(table(), tomb) && self.unlink(slot, below, level, F::RETIRING) {
             return Some(Detached {
                 parent,
                 slot: n as u32,
@@ -127,7 +127,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
             let _ = slot.compare_exchange(tomb, word::EMPTY, Ordering::AcqRel, Ordering::Relaxed);
         }
         let mut entry = slot.load(Ordering::Acquire);
-        while entry & F::BURYING != 0 && !self.call_off(slot, entry) {
+        while entry & F::RETIRING != 0 && !self.call_off(slot, entry) {
             entry = slot.load(Ordering::Acquire);
         }
         None
@@ -144,7 +144,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 if !word::is_vacant(other) {
                     return false;
                 }
-                entry = other; // from an earlier burial
+                entry = other; // from an earlier retirement
             }
         }
         true
@@ -175,7 +175,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 
     /// Takes off the mark that the table below is about to be taken out. False: the entry has changed.
     pub(super) fn call_off(&self, slot: &AtomicU64, entry: u64) -> bool {
-        let kept = entry & !F::BURYING;
+        let kept = entry & !F::RETIRING;
         slot.compare_exchange(entry, kept, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -205,8 +205,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 if !leaves || entry & F::PENDING != 0 {
                     return false;
                 }
-                state.burials += 1;
-                let tomb = word::tombstone(state.burials);
+                state.retirements += 1;
+                let tomb = word::tombstone(state.retirements);
                 for slot in entries {
                     put(slot, tomb);
                 }
@@ -252,7 +252,7 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         level: u32,
     ) -> bool {
         // SAFETY: our walk is posted, and the table was named here since.
-        let table = unsafe { self.sheets_of(below, sheets::<F>()) }.flatten();
+        let table = unsafe { self.chunks_of(below, chunks::<F>()) }.flatten();
         // SAFETY: as above. All are the same, if it is detached still.
         let tomb = unsafe { self.slot(below, 0) }.load(Ordering::Acquire);
         let linked = self.format.table(below, level) | F::PENDING;
@@ -272,6 +272,6 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
 struct Sweep<'a> {
     from: u64,
     budget: usize,
-    burials: &'a mut u64,
+    retirements: &'a mut u64,
     detached: &'a mut Detachments,
 }

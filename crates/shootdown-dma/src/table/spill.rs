@@ -31,7 +31,7 @@
 //! - **P3** Who joins is a use only if the entry was spilled after the token was there. So an entry is emptied before, and the token
 //!   is not a use; or the side word has changed when it is looked at again (S1, S2), or the mark is gone.
 //! - **P4** A side word is never twice the same: 40 bits of it count changes. What was decided on one holds if it is still there.
-//! - **P5** Tokens are there only while their operation holds the table (`seat`), uses while the entry is present: a table that is
+//! - **P5** Tokens are there only while their operation holds the table (`epoch_slot`), uses while the entry is present: a table that is
 //!   freed has a side table of zeroes.
 //!
 //! A drop on behalf of an acquisition that failed may be the one that empties the entry, after the last user was told
@@ -49,7 +49,7 @@
 use super::format::{Format, word};
 use super::memory::{INDEX_BITS, TableMemory};
 use super::walk::Walker;
-use super::{IoPageTable, MapErrorKind, index, sheet};
+use super::{IoPageTable, MapErrorKind, chunk, index};
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -85,7 +85,7 @@ pub(super) fn counted<F: Format>(entry: u64) -> Counted {
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// The side table of a sheet; with `make` it is put there if it was not.
+    /// The side table of a chunk; with `make` it is put there if it was not.
     fn side_table(&self, table: PhysAddr, make: bool) -> Option<PhysAddr> {
         // SAFETY: the walker holds the table.
         let link = unsafe { self.memory.side(table) }?;
@@ -113,14 +113,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         }
     }
 
-    /// Frees a table of so many sheets, with the side tables of each.
+    /// Frees a table of so many chunks, with the side tables of each.
     ///
     /// # Safety
     /// As [`TableMemory::free`]; nobody holds the table (P5).
     pub(super) unsafe fn free_with_sides(&self, table: PhysAddr, count: usize) {
         for n in 0..count {
             // SAFETY: not freed yet.
-            let link = unsafe { self.memory.side(sheet(table, n << INDEX_BITS)) };
+            let link = unsafe { self.memory.side(chunk(table, n << INDEX_BITS)) };
             let Some(link) = link else { continue };
             let side = link.swap(0, Ordering::Acquire);
             if side != 0 {
@@ -190,7 +190,7 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// The side word of a page whose entry is in the leaf table that is remembered.
     fn side_word(&self, page: u64, make: bool) -> Option<&AtomicU64> {
         let side = self.table.side_table(self.held(page), make)?;
-        // SAFETY: it is freed with the table, which the seat holds.
+        // SAFETY: it is freed with the table, which the epoch slot holds.
         Some(&unsafe { self.table.memory.table(side) }[index::<F>(page, 0)])
     }
 

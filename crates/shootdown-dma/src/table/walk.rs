@@ -1,14 +1,14 @@
 //! Walks: from the root to the table where an entry is, on the way putting tables where there are none.
 //!
 //! A [`Walker`] is what a CPU maps and unmaps through. It remembers a few tables (those that it came to last), so that what
-//! is mapped near to them is found without a walk. Where tables are larger than 4 KiB it works at one sheet of them at a time.
+//! is mapped near to them is found without a walk. Where tables are larger than 4 KiB it works at one chunk of them at a time.
 
 use core::fmt;
 
+use super::epoch_slot::EpochSlot;
 use super::format::{Decoded, Format};
 use super::memory::{ENTRIES, Table, TableMemory};
-use super::seat::Seat;
-use super::{IoPageTable, index, sheet, sheet_bits, span};
+use super::{IoPageTable, chunk, chunk_bits, index, span};
 use crate::addr::{PhysAddr, Rights};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -40,17 +40,21 @@ pub struct Translation {
 /// CPU likes.
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
-    seat: &'t Seat,
-    /// Leaves the seat when dropped.
+    epoch_slot: &'t EpochSlot,
+    /// Leaves the epoch slot when dropped.
     leaves: bool,
 }
 
 impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     /// # Safety
-    /// The seat is the caller's, and as long as this lives nobody else's.
+    /// The epoch slot is the caller's, and as long as this lives nobody else's.
     #[inline]
-    pub(super) unsafe fn sit(table: &'t IoPageTable<F, M>, seat: &'t Seat, leaves: bool) -> Self {
-        Self { table, seat, leaves }
+    pub(super) unsafe fn sit(
+        table: &'t IoPageTable<F, M>,
+        epoch_slot: &'t EpochSlot,
+        leaves: bool,
+    ) -> Self {
+        Self { table, epoch_slot, leaves }
     }
 
     /// The table that it works at.
@@ -77,33 +81,33 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 
     /// Walks from the root that there were so far.
     pub(super) fn walks(&self) -> u64 {
-        // SAFETY: the seat is ours.
-        unsafe { self.seat.walks() }
+        // SAFETY: the epoch slot is ours.
+        unsafe { self.epoch_slot.walks() }
     }
 
     /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has not come by for some time.
     pub fn let_go(&mut self) {
-        // SAFETY: the seat is ours, and what `reach` and `locate` have returned has gone with their borrows.
-        unsafe { self.seat.let_go() };
+        // SAFETY: the epoch slot is ours, and what `reach` and `locate` have returned has gone with their borrows.
+        unsafe { self.epoch_slot.let_go() };
     }
 
     /// The leaf table that covers `page`, if it is remembered.
     #[inline]
     fn leaf(&self, page: u64) -> Option<PhysAddr> {
-        // SAFETY: the seat is ours.
-        unsafe { self.seat.leaf(page, sheet_bits::<F>(0)) }
+        // SAFETY: the epoch slot is ours.
+        unsafe { self.epoch_slot.leaf(page, chunk_bits::<F>(0)) }
     }
 
     /// The table above leaf tables that covers `page`, and its level, if it is remembered.
     #[inline]
     fn above(&self, page: u64) -> Option<(PhysAddr, u32)> {
-        // SAFETY: the seat is ours.
-        let (first, level, table) = unsafe { self.seat.above() };
-        ((page ^ first) >> sheet_bits::<F>(level) == 0).then_some((table, level))
+        // SAFETY: the epoch slot is ours.
+        let (first, level, table) = unsafe { self.epoch_slot.above() };
+        ((page ^ first) >> chunk_bits::<F>(level) == 0).then_some((table, level))
     }
 
     /// # Safety
-    /// The seat holds it (I2 of `seat`).
+    /// The epoch slot holds it (I2 of `epoch_slot`).
     #[inline]
     unsafe fn at(&self, table: PhysAddr) -> &'t Table {
         // SAFETY: as promised.
@@ -117,7 +121,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
             0 => self.leaf(page)?,
             _ => self.above(page).filter(|(_, there)| *there == level)?.0,
         };
-        // SAFETY: the seat holds it.
+        // SAFETY: the epoch slot holds it.
         Some(unsafe { self.at(table) })
     }
 
@@ -150,7 +154,7 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
         let near = self.leaf(page).map(|table| (table, 0));
         for (table, level) in near.into_iter().chain(self.above(page)) {
-            // SAFETY: the seat holds it.
+            // SAFETY: the epoch slot holds it.
             let table = unsafe { self.at(table) };
             let entry = table[index::<F>(page, level)].load(Ordering::Acquire);
             // Anything else may be more than this table knows: it may be out of the tree.
@@ -166,15 +170,15 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
 
     /// Forgets the table at `level` that covers `page`: what was found there says that the tree has changed.
     pub(super) fn forget(&mut self, page: u64, level: u32) {
-        // SAFETY: the seat is ours.
-        unsafe { self.seat.forget(page, level, sheet_bits::<F>(0)) };
+        // SAFETY: the epoch slot is ours.
+        unsafe { self.epoch_slot.forget(page, level, chunk_bits::<F>(0)) };
     }
 
     /// From the root to the table at level `install`, or to where it ends.
     #[cold]
     fn walk(&mut self, page: u64, install: Option<u32>) -> Result<(&'t Table, u32), Obstacle> {
-        // SAFETY: the seat is ours.
-        unsafe { self.seat.begin() };
+        // SAFETY: the epoch slot is ours.
+        unsafe { self.epoch_slot.begin() };
         let mut stale = None;
         let found = loop {
             match self.descend(page, install, &mut stale) {
@@ -185,14 +189,14 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         };
         match found {
             Ok((phys, level)) => {
-                let at = (phys, level, sheet_bits::<F>(level));
-                // SAFETY: the seat is ours; what `reach` and `locate` have returned before is not used any more.
-                unsafe { self.seat.end_at(page, sheet_bits::<F>(0), at) };
+                let at = (phys, level, chunk_bits::<F>(level));
+                // SAFETY: the epoch slot is ours; what `reach` and `locate` have returned before is not used any more.
+                unsafe { self.epoch_slot.end_at(page, chunk_bits::<F>(0), at) };
                 // SAFETY: reached while the walk was posted, and held since.
                 Ok((unsafe { self.at(phys) }, level))
             }
             Err(obstacle) => {
-                self.seat.end();
+                self.epoch_slot.end();
                 Err(obstacle)
             }
         }
@@ -208,17 +212,17 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         let mut level = self.table.format.levels() - 1;
         let mut phys = self.table.root;
         loop {
-            let sheet = sheet(phys, self.table.number(page, level));
+            let chunk = chunk(phys, self.table.number(page, level));
             if install == Some(level) {
-                return Ok(Some((sheet, level)));
+                return Ok(Some((chunk, level)));
             }
             // SAFETY: the walk is posted, and this was reached from the root since.
-            let table = unsafe { self.table.memory.table(sheet) };
+            let table = unsafe { self.table.memory.table(chunk) };
             let below = match install {
                 Some(_) => self.down(table, index::<F>(page, level), level, stale)?,
                 None => match self.peek(table, index::<F>(page, level), level) {
                     Some(below) => Some(below),
-                    None => return Ok(Some((sheet, level))),
+                    None => return Ok(Some((chunk, level))),
                 },
             };
             match below {
@@ -243,9 +247,9 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table below this entry, put there if there is none. On the way a burial of that table is called off.
+    /// The table below this entry, put there if there is none. On the way a retirement of that table is called off.
     ///
-    /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls off the burial that it
+    /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls off the retirement that it
     /// is from, if that still goes on: if the same one is found then, it means nothing any more.
     fn down(
         &self,
@@ -257,15 +261,15 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         let (all, slot) = (self.table, &table[index]);
         loop {
             // ORDERING: Acquire, with the Release of who linked the table: its entries are seen. And after a
-            // tombstone was seen, the mark of its burial is.
+            // tombstone was seen, the mark of its retirement is.
             let entry = slot.load(Ordering::Acquire);
             match all.format.decode(entry, level) {
                 Decoded::Leaf(..) => return Err(Obstacle::Leaf),
                 Decoded::Table(below) => {
-                    if entry & F::BURYING != 0 && !all.call_off(slot, entry) {
+                    if entry & F::RETIRING != 0 && !all.call_off(slot, entry) {
                         continue;
                     }
-                    all.rely_on(slot, entry & !F::BURYING, level);
+                    all.rely_on(slot, entry & !F::RETIRING, level);
                     return Ok(Some(below));
                 }
                 Decoded::Detached(below) => {
@@ -299,7 +303,7 @@ impl<F: Format, M: TableMemory> Drop for Walker<'_, F, M> {
     #[inline]
     fn drop(&mut self) {
         if self.leaves {
-            self.seat.leave();
+            self.epoch_slot.leave();
         }
     }
 }

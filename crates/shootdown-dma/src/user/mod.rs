@@ -14,11 +14,11 @@
 //! | page table, walked by hardware | a shadow of the kernel's, walked by nobody: it knows what is mapped, and to which memory |
 //! | unit that is told what to forget | the [backend](Backend): forgetting is the system call that unmaps |
 //! | token is complete | the system call has returned |
-//! | what is owed is given back | addresses go to the allocator, buffers to their [owner](Memory) |
+//! | what is deferred is given back | addresses go to the allocator, buffers to their [owner](Memory) |
 //!
-//! Policies, bounds, queues of what is owed, timers and allocators are the domain's own. What a policy promises is what it says
+//! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a policy promises is what it says
 //! there, with *invalidation* read as *the kernel's unmapping*: under [`Policy::Strict`](crate::Policy::Strict) unmapping makes the call
-//! and waits for it; under [`Policy::Held`](crate::Policy::Held) it returns at once, many unmappings are made by one call (the kernel takes
+//! and waits for it; under [`Policy::Deferred`](crate::Policy::Deferred) it returns at once, many unmappings are made by one call (the kernel takes
 //! away all mappings in a range), and buffer and addresses come back after it; under [`Policy::Lazy`](crate::Policy::Lazy) only
 //! the addresses wait. What lazy means for memory is milder than in a kernel: the pages stay pinned, so that a device
 //! disturbs this process and no other.
@@ -28,7 +28,7 @@
 //! # Invariants
 //! - **K1** An address is the allocator's again only after the kernel has said that nothing is mapped there.
 //! - **K2** What is live is never unmapped, however coarsely the domain asks to forget: only what was given up is looked for.
-//! - **K3** What the kernel refuses to unmap, or unmaps in part, stays owed, and is tried again. Until it has succeeded nothing that
+//! - **K3** What the kernel refuses to unmap, or unmaps in part, stays deferred, and is tried again. Until it has succeeded nothing that
 //!   was unmapped later comes back either: a kernel that does not unmap is not to be trusted with more.
 //! - **K4** No lock is held during a system call but the one that makes it one at a time; whoever maps does not take it.
 //!

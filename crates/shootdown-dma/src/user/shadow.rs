@@ -31,7 +31,7 @@ impl<const G: u32> Format for Shadow<G> {
     const COUNT: u64 = 0b11 << 55;
     const WRITTEN_BACK: u64 = 1 << 58;
     const PENDING: u64 = 1 << 55;
-    const BURYING: u64 = 1 << 56;
+    const RETIRING: u64 = 1 << 56;
     const HARDWARE: u64 = 0;
 
     #[inline]

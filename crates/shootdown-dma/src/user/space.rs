@@ -13,7 +13,7 @@ use super::shadow::Shadow;
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy};
 use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Seat};
+use crate::invalidate::{AttachError, Attachment};
 use crate::iova::Allocate;
 use crate::pinned::NOBODY;
 use crate::table::TableMemory;
@@ -21,7 +21,7 @@ use crate::table::memory::Table;
 
 /// Who owns the buffers: told when devices begin and cease to reach them, if the space [holds](Config::holds) pages.
 ///
-/// Buffers that are recycled by their driver need it under [`Policy::Held`]: released is what may be used again. Numbers
+/// Buffers that are recycled by their driver need it under [`Policy::Deferred`]: released is what may be used again. Numbers
 /// are addresses of this process, at the start of a page of the space's size (4 KiB, unless it was [made otherwise](Space::with_granule)).
 pub trait Memory: Send + Sync {
     /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has happened.
@@ -229,7 +229,7 @@ const TRIES: usize = 16;
 /// use shootdown_dma::user::{Space, dry::Dry};
 /// use shootdown_dma::Rights;
 ///
-/// let config = Config::new(4).policy(Policy::Held);
+/// let config = Config::new(4).policy(Policy::Deferred);
 /// // A real one: `linux::VfioType1::open(26)?`, where 26 is the device's group.
 /// let space = Space::new(Dry::default(), (), config, |space| {
 ///     Magazines::new(Tree::new(space).ok()?, &magazine::Config::for_cpus(4)).ok()
@@ -246,7 +246,7 @@ const TRIES: usize = 16;
 pub struct Space<B: Backend, A: Allocate, M: Memory = (), const GRANULE: u32 = 12> {
     domain: Domain<Seam<B, A, M, GRANULE>>,
     /// The kernel, as a device that is behind the unit: so that the unit is told.
-    seat: Option<Seat>,
+    attachment: Option<Attachment>,
 }
 
 impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
@@ -308,8 +308,8 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         let units = [(kernel, DomainId(1))];
         let domain = Domain::new(seam, config, addresses, Shadow::new(), Heap, units);
         let domain = domain.map_err(|_: DomainError| SpaceError::NoMemory)?;
-        let seat = domain.attach(0, DeviceId(0), false).map_err(|_: AttachError| NoMemory)?;
-        Ok(Self { domain, seat: Some(seat) })
+        let attachment = domain.attach(0, DeviceId(0), false).map_err(|_: AttachError| NoMemory)?;
+        Ok(Self { domain, attachment: Some(attachment) })
     }
 
     fn kernel(&self) -> &Kernel<B> {
@@ -372,7 +372,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
                 continue;
             }
             self.take_back(at, bytes);
-            // What is owed is mapped and pinned for the kernel.
+            // What is deferred is mapped and pinned for the kernel.
             if !shortage || core::mem::replace(&mut flushed, true) || self.flush().is_err() {
                 break Err(MapError::Kernel(error));
             }
@@ -422,7 +422,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
                 outcome => break outcome,
             }
         };
-        // Enough was owed that the kernel is told: whoever comes by does it.
+        // Enough was deferred that the kernel is told: whoever comes by does it.
         if policy != Policy::Strict && self.kernel().has_work() {
             let _ = self.kernel().work();
         }
@@ -432,7 +432,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         }
     }
 
-    /// Unmaps what has been owed for too long, tries again what the kernel has refused, and gives back what is unmapped. Call it from
+    /// Unmaps what has been deferred for too long, tries again what the kernel has refused, and gives back what is unmapped. Call it from
     /// a timer; see [`Domain::poll`]. Makes system calls, and waits for nothing else.
     ///
     /// # Errors
@@ -444,18 +444,18 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         outcome
     }
 
-    /// Unmaps all that is owed, and gives it back.
+    /// Unmaps all that is deferred, and gives it back.
     ///
     /// # Errors
-    /// What the kernel refuses to unmap: it is still owed.
+    /// What the kernel refuses to unmap: it is still deferred.
     pub fn flush(&self) -> Result<(), BackendError> {
         let flushed = self.domain.flush();
         flushed.map_err(|_| self.kernel().failed().unwrap_or(BackendError::Other(0)))
     }
 
-    /// What is owed just now: how many things, and how many pages are held back.
-    pub fn owes(&self) -> (usize, u64) {
-        self.domain.owes()
+    /// What is deferred just now: how many things, and how many pages are held back.
+    pub fn deferred(&self) -> (usize, u64) {
+        self.domain.deferred()
     }
 
     /// Mappings, and those of them that the kernel still has though they were unmapped.
@@ -486,10 +486,10 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             return Err((error, self));
         }
         self.kernel().give_up_all();
-        if let Some(seat) = self.seat.take() {
-            if let Err((_, seat)) = self.domain.detach(seat) {
+        if let Some(attachment) = self.attachment.take() {
+            if let Err((_, attachment)) = self.domain.detach(attachment) {
                 let error = why(self.kernel());
-                self.seat = Some(seat);
+                self.attachment = Some(attachment);
                 return Err((error, self));
             }
         }
@@ -497,7 +497,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         // SAFETY: nothing but the kernel knew of the shadow, and it has unmapped everything.
         unsafe { domain.end() }.map_err(|failed| {
             let error = why(&failed.domain.host().kernel);
-            (error, Self { domain: failed.domain, seat: None })
+            (error, Self { domain: failed.domain, attachment: None })
         })
     }
 }
@@ -512,7 +512,7 @@ impl<B: Backend, A: Allocate, M: Memory, const G: u32> fmt::Debug for Space<B, A
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space")
             .field("mappings", &self.mappings())
-            .field("owes", &self.owes())
+            .field("defers", &self.deferred())
             .finish_non_exhaustive()
     }
 }

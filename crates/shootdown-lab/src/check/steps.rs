@@ -143,7 +143,7 @@ pub enum Chosen {
 }
 
 /// Policies of devices that can be hunted. (What bypasses the IOMMU has nothing to promise.)
-pub const DMA_POLICIES: [DmaPolicy; 3] = [DmaPolicy::Strict, DmaPolicy::Held, DmaPolicy::Lazy];
+pub const DMA_POLICIES: [DmaPolicy; 3] = [DmaPolicy::Strict, DmaPolicy::Deferred, DmaPolicy::Lazy];
 
 impl Chosen {
     /// Its name.

@@ -40,6 +40,10 @@ pub struct AutomaticArgs {
     #[arg(long, requires = "automatic", conflicts_with = "record")]
     pub recorded: bool,
 
+    /// Only those that verify/automatic/shootdown.csv says survive.
+    #[arg(long, requires = "automatic", conflicts_with = "recorded")]
+    pub survivors: bool,
+
     /// Leave out mutants whose result is in verify/automatic/shootdown.csv and still holds, and add
     /// what is found; write verify/automatic/uncovered.csv anew.
     #[arg(long)]
@@ -50,8 +54,8 @@ pub struct AutomaticArgs {
     #[arg(long, requires = "automatic")]
     pub tests: bool,
 
-    /// Try only so many stages, of the cheapest first.
-    #[arg(long, value_name = "N", requires = "automatic", value_parser = clap::value_parser!(u8).range(1..))]
+    /// Hunt only in so many stages, of the cheapest first; 0 leaves hunting out.
+    #[arg(long, value_name = "N", requires = "automatic")]
     pub stages: Option<u8>,
 }
 
@@ -64,6 +68,7 @@ impl AutomaticArgs {
             seed: shared.seed,
             among: self.among.clone(),
             recorded: self.recorded,
+            survivors: self.survivors,
             record: self.record,
             tests: self.tests,
             stages: self.stages.map(usize::from),

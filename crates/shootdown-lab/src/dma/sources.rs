@@ -41,16 +41,16 @@ const TOGETHER: u32 = 9;
 impl From {
     /// All, each with the policies under which it is measured.
     pub fn cases() -> impl Iterator<Item = (Self, Policy)> {
-        use Policy::{Bypass, Held, Lazy, Strict};
+        use Policy::{Bypass, Deferred, Lazy, Strict};
         const ALL: &[(From, &[Policy])] = &[
-            (From::Tree, &[Strict, Held, Lazy]),
-            (From::Magazines, &[Strict, Held, Lazy]),
-            (From::Unpromised, &[Strict, Held, Lazy]),
+            (From::Tree, &[Strict, Deferred, Lazy]),
+            (From::Magazines, &[Strict, Deferred, Lazy]),
+            (From::Unpromised, &[Strict, Deferred, Lazy]),
             // Only then pages are held.
-            (From::Together, &[Held]),
-            (From::Arena, &[Strict, Held, Lazy]),
-            (From::Ring, &[Strict, Held, Lazy]),
-            (From::Identity, &[Strict, Held, Lazy]),
+            (From::Together, &[Deferred]),
+            (From::Arena, &[Strict, Deferred, Lazy]),
+            (From::Ring, &[Strict, Deferred, Lazy]),
+            (From::Identity, &[Strict, Deferred, Lazy]),
             (From::Window, &[Bypass]),
         ];
         ALL.iter().flat_map(|(from, policies)| policies.iter().map(|policy| (*from, *policy)))
@@ -149,7 +149,7 @@ mod tests {
                     from.label(policy),
                     shape.name()
                 );
-                let (_, held) = bench.domain().owes();
+                let (_, held) = bench.domain().deferred();
                 assert!(held <= shootdown_dma::domain::Limits::DEFAULT.held_pages * 3, "{held}");
             }
             bench.end();

@@ -77,14 +77,14 @@ impl Experiment for Dma {
             progress.step();
         }
         progress.at("churn");
-        let bench = From::Magazines.bench(Policy::Held, 1);
+        let bench = From::Magazines.bench(Policy::Deferred, 1);
         let timing = bench.measure(Shape::Nothing, 1, effort.batches, effort.pairs);
         times(&mut document, "nobody", Shape::Nothing, 1, timing);
         bench.end();
-        let bench = From::Magazines.bench(Policy::Held, 1);
+        let bench = From::Magazines.bench(Policy::Deferred, 1);
         let (pages, needed) = bench.churn(request.seed, LIVE, effort.churn);
         bench.end();
-        let label = From::Magazines.label(Policy::Held);
+        let label = From::Magazines.label(Policy::Deferred);
         for (metric, value) in [
             ("pages of tables after churn", count(pages as u64)),
             ("pages of tables needed", count(needed as u64)),
@@ -117,11 +117,11 @@ fn times(document: &mut Document, label: &str, shape: Shape, threads: usize, tim
 fn targets(document: &Document) -> Vec<Target> {
     let mut targets = Vec::new();
     for (from, policy, shape, most) in [
-        (From::Magazines, Policy::Held, Shape::Page, 40.0),
+        (From::Magazines, Policy::Deferred, Shape::Page, 40.0),
         (From::Magazines, Policy::Lazy, Shape::Page, 40.0),
-        (From::Identity, Policy::Held, Shape::Page, 15.0),
+        (From::Identity, Policy::Deferred, Shape::Page, 15.0),
         (From::Magazines, Policy::Lazy, Shape::Range(256), 2.0),
-        (From::Together, Policy::Held, Shape::Range(256), 2.0),
+        (From::Together, Policy::Deferred, Shape::Range(256), 2.0),
     ] {
         let label = from.label(policy);
         if let Some(ns) = document.value(&label, &shape.name(), 1, LEAST) {
@@ -132,7 +132,9 @@ fn targets(document: &Document) -> Vec<Target> {
             });
         }
     }
-    if let Some(ratio) = document.value(&From::Magazines.label(Policy::Held), "churn", 1, TABLES) {
+    if let Some(ratio) =
+        document.value(&From::Magazines.label(Policy::Deferred), "churn", 1, TABLES)
+    {
         targets.push(Target {
             what: "after churn at most 1.2 times the pages of tables that are needed".to_owned(),
             seen: format!("{ratio:.2}"),

@@ -76,7 +76,9 @@ impl Hot {
     pub fn new() -> Self {
         let cpu = CPU.lock().unwrap_or_else(PoisonError::into_inner);
         let pin = Bare::pin();
-        shootdown_core::online::<Bare>(&pin).expect("the port's facts agree");
+        // SAFETY: the port has no interrupts.
+        let irqs = unsafe { shootdown_core::IrqsOff::<Bare>::assume(&pin) };
+        shootdown_core::online(irqs).expect("the port's facts agree");
         // Spaces are never retired here, so they live for ever: two per `Hot`.
         let spaces = [0x1000, 0x2000].map(|root| &*Box::leak(Box::new(AddressSpace::new(root))));
         let page = |n| VaRange::new(0x10_0000 + n * 0x1000, 1, Stride::Page4K).expect("a page");

@@ -85,9 +85,11 @@ pub(crate) fn on_demand(demand: Demand) {
     let me = engine::cpu() as usize;
     let word = with(|s| &s.host().record(me).word);
     match demand {
-        Demand::Stopped => word.stopped(),
+        // SAFETY: the machine runs nothing on a CPU between this demand and the next.
+        Demand::Stopped => unsafe { word.stopped() },
         Demand::Resumes => {
-            if word.resumes() {
+            // SAFETY: the CPU runs when this returns: it forgets before.
+            if unsafe { word.resumes() } {
                 forget(me, None);
             }
         }

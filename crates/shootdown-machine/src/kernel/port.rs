@@ -21,7 +21,7 @@ use shootdown::space::{AddressSpace, RetireError};
 use shootdown::stats::Snapshot;
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::{Generations, TagsError};
-use shootdown::{Batch, CallError, PerCpu, Served, Slots, Switched, System, UserEntry};
+use shootdown::{Batch, CallError, IrqsOff, PerCpu, Served, Slots, Switched, System, UserEntry};
 
 use super::host;
 use super::state::{State, here, with};
@@ -415,7 +415,10 @@ impl<const W: usize> Library for Port<W> {
     }
 
     fn online(&self) {
-        shootdown::online::<Self>(&Self::pin()).expect("facts were checked, and there is a slot");
+        let pin = Self::pin();
+        // SAFETY: the machine has not started: no interrupt comes.
+        let irqs = unsafe { IrqsOff::<Self>::assume(&pin) };
+        shootdown::online(irqs).expect("facts were checked, and there is a slot");
     }
 
     fn new_space(&self, root: Root, block: NonNull<u8>) {
@@ -435,7 +438,8 @@ impl<const W: usize> Library for Port<W> {
             if with(|s| s.mine().current.is_none()) {
                 // This CPU runs the function with interrupts on.
                 let was = engine::irqs(false);
-                shootdown::leave::<Self>(&Self::pin());
+                // SAFETY: interrupts are off, and a CPU without a program is lazy, or has nothing loaded.
+                unsafe { shootdown::leave::<Self>(&Self::pin()) };
                 engine::irqs(was);
             }
         })
@@ -449,19 +453,24 @@ impl<const W: usize> Library for Port<W> {
     }
 
     fn enter_lazy(&self) {
-        shootdown::enter_lazy::<Self>(&Self::pin());
+        // SAFETY: the kernel turned interrupts off, in a task, which has no program from now on.
+        unsafe { shootdown::enter_lazy::<Self>(&Self::pin()) };
     }
 
     fn leave(&self) {
-        shootdown::leave::<Self>(&Self::pin());
+        // SAFETY: the kernel turned interrupts off, in a task.
+        unsafe { shootdown::leave::<Self>(&Self::pin()) };
     }
 
     fn return_to_user(&self) -> UserEntry {
-        shootdown::return_to_user::<Self>(&Self::pin())
+        // SAFETY: the kernel turned interrupts off, and loads the user half next.
+        unsafe { shootdown::return_to_user::<Self>(&Self::pin()) }
     }
 
     fn on_kick(&self) {
-        let served = shootdown::on_kick::<Self>(&Self::pin());
+        let pin = Self::pin();
+        // SAFETY: the machine runs handlers with interrupts off.
+        let served = shootdown::on_kick(unsafe { IrqsOff::<Self>::assume(&pin) });
         assert_eq!(served, Served::Done, "switches run with interrupts off");
     }
 
@@ -478,7 +487,9 @@ impl<const W: usize> Library for Port<W> {
     }
 
     fn tick(&self) {
-        shootdown::accessed::tick::<Self>(&Self::pin());
+        let pin = Self::pin();
+        // SAFETY: the kernel turned interrupts off.
+        shootdown::accessed::tick(unsafe { IrqsOff::<Self>::assume(&pin) });
     }
 
     fn reclaim(

@@ -58,8 +58,8 @@ impl Asked {
     }
 
     /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
-    /// something happens to its line, the others have probably answered too, and their lines can travel
-    /// together with it.
+    /// something happens to its line, the others have probably answered too, and their lines can
+    /// travel together with it.
     fn wait_for_group<P: Platform>(
         self,
         pin: &P::Pin,
@@ -112,13 +112,15 @@ impl Asked {
             if mark_late::<P>(cpu) {
                 break;
             }
-            // `relax` may sleep until the line that was looked at last changes: look at the one the answer
-            // comes on, and sleep only if it says what it said before the answer was missing.
+            // `relax` may sleep until the line that was looked at last changes: look at the one the
+            // answer comes on, and sleep only if it says what it said before the answer was
+            // missing.
             let before = state.published();
             if self.is_done(state) {
                 break;
             }
-            // It may have said something else in between, and now says the answer: then it must not sleep.
+            // It may have said something else in between, and now says the answer: then it must not
+            // sleep.
             let same = state.published() == before;
             if same && !self.is_answered_by::<P>(before) {
                 if P::relax(pin).is_err() {
@@ -136,16 +138,17 @@ impl Asked {
     }
 }
 
-/// Does this CPU make no access any more through entries of space `id` older than the generation `answer`, without
-/// looking at the generation first? (Where hardware broadcasts and says too early that it is done, `answer` is the number
-/// of that; see [`broadcast`](super::broadcast).)
+/// Does this CPU make no access any more through entries of space `id` older than the generation
+/// `answer`, without looking at the generation first? (Where hardware broadcasts and says too early
+/// that it is done, `answer` is the number of that; see [`broadcast`](super::broadcast).)
 ///
-/// The state and the acknowledged generation are two words, read in this order. If the state names the
-/// space, the acknowledgement read after it was stored in that stay of the CPU in the space, and says so; or
-/// later, elsewhere: then the CPU had left, and if it has come back since, it looked at the generation on its
-/// way, after the initiator's fence (D1: the state read here, after that fence, is older). The other order is
-/// wrong: between the two reads a CPU can arrive in the space, with the generation that it looked up before
-/// the change was counted, and what was read first is the generation of the space it came from.
+/// The state and the acknowledged generation are two words, read in this order. If the state names
+/// the space, the acknowledgement read after it was stored in that stay of the CPU in the space,
+/// and says so; or later, elsewhere: then the CPU had left, and if it has come back since, it
+/// looked at the generation on its way, after the initiator's fence (D1: the state read here, after
+/// that fence, is older). The other order is wrong: between the two reads a CPU can arrive in the
+/// space, with the generation that it looked up before the change was counted, and what was read
+/// first is the generation of the space it came from.
 pub(super) fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,
@@ -156,8 +159,8 @@ pub(super) fn is_done<P: Platform>(
         View::Elsewhere => true,
         View::Switching => false,
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the state,
-        // whose Acquire pairs with the Release that ends `switch_to`
+        // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the
+        // state, whose Acquire pairs with the Release that ends `switch_to`
         View::Active | View::Lazy => state.shared.acked.load(Ordering::Acquire) >= answer,
     }
 }
@@ -169,7 +172,8 @@ impl<P: Platform> Ticket<'_, P> {
         self.generation
     }
 
-    /// Has everyone answered? Never waits; may be asked on any CPU, in any context.
+    /// Has everyone answered? Never waits; may be asked on any CPU, in tasks and in handlers that
+    /// are maskable ([`context`](crate::context)).
     #[must_use]
     pub fn poll(&mut self) -> bool {
         let Some(Change { space, request, answer, .. }) = &self.change else { return true };
@@ -199,7 +203,7 @@ impl<P: Platform> Ticket<'_, P> {
         space.completed_by(me, change);
     }
 
-    /// Waits until everyone has.
+    /// Waits until everyone has. Never in a non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].

@@ -1,8 +1,8 @@
 //! Flushes where hardware invalidates on every CPU.
 //!
-//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change; (3) decide
-//! how far the invalidation must reach ([`Presence::extent`], which fences first), and read the space's tag
-//! after that; (4) invalidate, and wait until the hardware has done it.
+//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change;
+//! (3) decide how far the invalidation must reach ([`Presence::extent`], which fences first), and
+//! read the space's tag after that; (4) invalidate, and wait until the hardware has done it.
 //!
 //! | reach | when | what is waited for |
 //! |---|---|---|
@@ -10,23 +10,25 @@
 //! | local | only this CPU can | this CPU's own sync |
 //! | broadcast | otherwise | the hardware, for every CPU |
 //!
-//! Nobody is interrupted, and such a flush does not fail, except where hardware says too early that it is
-//! done: then the CPUs that have the space loaded are interrupted after the sync, which ends their accesses.
+//! Nobody is interrupted, and such a flush does not fail, except where hardware says too early that
+//! it is done: then the CPUs that have the space loaded are interrupted after the sync, which ends
+//! their accesses.
 //!
 //! # Hardware that says too early that it is done
-//! What is missing is that each CPU comes into the kernel once after the sync. A generation does not say that: it is
-//! counted before the invalidation. So each sync of a space is numbered when it is over
-//! ([`AddressSpace::count_completion`]), and a CPU that serves a kick, or switches to the space, acknowledges the number that
-//! it finds. Who was interrupted in another space, and has come back since, has acknowledged by coming back.
+//! What is missing is that each CPU comes into the kernel once after the sync. A generation does
+//! not say that: it is counted before the invalidation. So each sync of a space is numbered when it
+//! is over ([`AddressSpace::count_completion`]), and a CPU that serves a kick, or switches to the
+//! space, acknowledges the number that it finds. Who was interrupted in another space, and has come
+//! back since, has acknowledged by coming back.
 //!
 //! | pair | the flush | the CPU | what it guarantees |
 //! |---|---|---|---|
 //! | E1 | sync; number; **fence**; who has the space loaded | store *switching*; **fence**; load the number | the CPU is interrupted, or acknowledges; or it came after the sync |
 //! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | who acknowledges a number comes after its sync |
 //!
-//! The tag is read last. A space that gets another tag after that was looked at runs under it only on CPUs
-//! that see the stores (P1 in `presence.rs`); the old number may be another space's by then, which loses
-//! entries and no more.
+//! The tag is read last. A space that gets another tag after that was looked at runs under it only
+//! on CPUs that see the stores (P1 in `presence.rs`); the old number may be another space's by
+//! then, which loses entries and no more.
 //!
 //! [`Presence::extent`]: crate::presence::Presence::extent
 
@@ -45,8 +47,8 @@ use crate::tags::current::{self, user_tag};
 use crate::{sandwich, serve, switch};
 
 impl<P: Platform> AddressSpace<P> {
-    /// The broadcast for a change of the space is complete. Says which CPUs are to be interrupted because hardware says so
-    /// too early.
+    /// The broadcast for a change of the space is complete. Says which CPUs are to be interrupted
+    /// because hardware says so too early.
     pub(super) fn completed(
         &self,
         pin: &P::Pin,
@@ -66,8 +68,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Makes hardware drop what changed, as far as it must reach. What must be waited for on every CPU is
-    /// returned, and the caller waits, or does not.
+    /// Makes hardware drop what changed, as far as it must reach. What must be waited for on every
+    /// CPU is returned, and the caller waits, or does not.
     pub(crate) fn issue(
         &self,
         pin: &P::Pin,
@@ -95,7 +97,8 @@ impl<P: Platform> AddressSpace<P> {
         let here = || me.loaded().id() == self.id().get();
         let was_here = here();
         let extent = self.presence.extent(strategy, cpu, was_here, freed_tables);
-        // A handler in between may have left the space, and then it was not this CPU that was counted.
+        // A handler in between may have left the space, and then it was not this CPU that was
+        // counted.
         if strategy == Strategy::Active && was_here && !here() { Extent::Broadcast } else { extent }
     }
 
@@ -112,7 +115,8 @@ impl<P: Platform> AddressSpace<P> {
         runs
     }
 
-    /// This CPU, which is elsewhere, flushes the space's tag and leaves the set, where that means something.
+    /// This CPU, which is elsewhere, flushes the space's tag and leaves the set, where that means
+    /// something.
     pub(crate) fn trim_here(&self, cpu: CpuId) {
         if current::strategy::<P>() != Some(Strategy::Trim) {
             return;
@@ -128,8 +132,8 @@ impl<P: Platform> AddressSpace<P> {
         self.presence.trimmed(cpu);
     }
 
-    /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A courtesy:
-    /// it fails without consequence.
+    /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A
+    /// courtesy: it fails without consequence.
     fn trim(&self, pin: &P::Pin, me: &PerCpu<P>) {
         if !self.note_stale(1) || !serve::may_wait(me) {
             return;
@@ -161,7 +165,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that issued it.
+/// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that
+/// issued it.
 pub(super) fn complete<P: Platform>(last: Invalidate) {
     sandwich::sync_everywhere::<P>(last);
 }

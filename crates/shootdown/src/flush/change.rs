@@ -7,21 +7,23 @@ use crate::regime::Regime;
 use crate::respond::Hint;
 use crate::space::AddressSpace;
 
-/// A change of a space, or several of one space, that were counted and are pending. [`complete`](Self::complete) says
-/// that every CPU has answered. Dropped without that (an error, a ticket that is given up, a panic), it is owed: the
-/// space stays [pending](AddressSpace::is_pending) until somebody else has paid.
+/// A change of a space, or several of one space, that were counted and are pending.
+/// [`complete`](Self::complete) says that every CPU has answered. Dropped without that (an error, a
+/// ticket that is given up, a panic), it is owed: the space stays
+/// [pending](AddressSpace::is_pending) until somebody else has paid.
 pub(crate) struct Change<'a, P: Platform> {
     pub space: &'a AddressSpace<P>,
     /// What hardware that reaches every CPU is told.
     pub request: Request,
     /// What CPUs are told.
     pub hint: Hint,
-    /// What a CPU has acknowledged when it has answered: the generation; or the number of a broadcast that is said to be
-    /// complete too early ([`broadcast`](super::broadcast)).
+    /// What a CPU has acknowledged when it has answered: the generation; or the number of a
+    /// broadcast that is said to be complete too early ([`broadcast`](super::broadcast)).
     pub answer: u64,
     /// How many counted changes it stands for. None: it is somebody else's, and is being paid for.
     pub changes: u64,
-    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have answered.
+    /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have
+    /// answered.
     pub looks_again: bool,
     /// A hypervisor made CPUs forget this change alone.
     pub by_name: bool,
@@ -59,7 +61,8 @@ impl<P: Platform> Drop for Change<'_, P> {
             return;
         }
         let generation = self.generation();
-        // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush does it.
+        // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush
+        // does it.
         if self.request.freed_tables || self.looks_again {
             self.space.owe_tables(generation);
         }

@@ -9,18 +9,21 @@ use crate::flush::paravirt::hand_over_everywhere;
 use crate::ids::{Tag, VaRange};
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::respond;
 use crate::sandwich;
 use crate::switch;
 use crate::sync::{Ordering, fence};
 use crate::tags::current::{self, tags_on};
 use crate::tags::slots;
 
-/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of the
-/// kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached under tags
-/// that are not loaded.
+/// Makes every CPU forget the leaf entries of a kernel range, global ones included. When tables of
+/// the kernel's own half are to be freed, use [`flush_everything`]: non-leaf entries may be cached
+/// under tags that are not loaded.
 ///
-/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded: what was
-/// unlinked is still in walk caches, and its leaves may map the range.
+/// After a [`flush_everything`] that failed, this flushes everything too, until one has succeeded:
+/// what was unlinked is still in walk caches, and its leaves may map the range.
+///
+/// Never in a non-maskable handler ([`context`](crate::context)).
 ///
 /// # Errors
 /// See [`FlushError`].
@@ -40,11 +43,12 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     everywhere::<P>(pin, what, waits)
 }
 
-/// Makes every CPU forget everything, global entries included.
+/// Makes every CPU forget everything, global entries included. Never in a non-maskable handler
+/// ([`context`](crate::context)).
 ///
 /// # Errors
-/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map, until
-/// a later call has succeeded.
+/// See [`FlushError`]. Tables that were unlinked before are not to be freed, nor may what they map,
+/// until a later call has succeeded.
 pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     PerCpu::<P>::here(pin).stats.requests_everything.inc();
     everywhere::<P>(pin, Invalidate::Everything, false)
@@ -86,6 +90,8 @@ fn reach_all<P: Platform>(
     }
     targets.remove(pin.cpu());
     let me = PerCpu::<P>::here(pin);
+    // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
+    let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
     if change.is_some() {
         let quiet = P::system().leave_quiet_alone(&mut targets);
         me.stats.avoided_quiet.add(u64::from(quiet));
@@ -103,7 +109,8 @@ fn reach_all<P: Platform>(
             current.into_iter().for_each(|slot| me.owe_user_half(slot));
             slots::forget_others(me.private.ids.as_ref(), current);
             if current.is_some() && tags_on::<P>() {
-                // The kernel's own tables have no slot; what is cached of them may stay when they are loaded.
+                // The kernel's own tables have no slot; what is cached of them may stay when they
+                // are loaded.
                 P::Regime::invalidate(Invalidate::Tag(Tag::KERNEL), Reach::Local);
             }
         }

@@ -1,5 +1,6 @@
-//! Changes that are pending: telling CPUs of what was counted before, and who pays for whom ([`owed`](crate::owed) has
-//! the argument, [`change`](super::change) the value that stands for a counted change).
+//! Changes that are pending: telling CPUs of what was counted before, and who pays for whom
+//! ([`owed`](crate::owed) has the argument, [`change`](super::change) the value that stands for a
+//! counted change).
 
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
@@ -14,14 +15,16 @@ use crate::space::AddressSpace;
 use crate::tags::current;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Sees to it that what the tables say is all that CPUs can do: makes every CPU forget what others have changed
-    /// in this space and not flushed yet, what their flushes under way are about, and what a failed flush has left. When
-    /// it returns `Ok`, no CPU starts an access through an entry that was changed, under the table lock, before the call.
+    /// Sees to it that what the tables say is all that CPUs can do: makes every CPU forget what
+    /// others have changed in this space and not flushed yet, what their flushes under way are
+    /// about, and what a failed flush has left. When it returns `Ok`, no CPU starts an access
+    /// through an entry that was changed, under the table lock, before the call.
     ///
-    /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects, moves, discards,
-    /// copies (fork) or writes back a page and finds it in that state. Nothing is done, beyond loads from two
-    /// lines, when nothing is owed. Call it with the table lock held, or after it was; waiters for that lock must
-    /// [serve](crate::poll).
+    /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects,
+    /// moves, discards, copies (fork) or writes back a page and finds it in that state. Nothing is
+    /// done, beyond loads from two lines, when nothing is owed. Call it with the table lock held,
+    /// or after it was; waiters for that lock must [serve](crate::poll). Never in a non-maskable
+    /// handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`FlushError`]. It is owed still.
@@ -29,8 +32,9 @@ impl<P: Platform> AddressSpace<P> {
         self.pay_besides(pin, 0)
     }
 
-    /// May somebody have changed entries of this space whose flush is not done? Under the table lock: of entries that are
-    /// changed already. Who asks before a short way round [pays](Self::pay_owed) on the long one.
+    /// May somebody have changed entries of this space whose flush is not done? Under the table
+    /// lock: of entries that are changed already. Who asks before a short way round
+    /// [pays](Self::pay_owed) on the long one.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.debts.others_are_open(0) || self.is_owing(0)
@@ -46,8 +50,9 @@ impl<P: Platform> AddressSpace<P> {
         let Some(owed) = self.outstanding(0) else {
             return Ok(());
         };
-        // Whose change it is, and of what, is not known here; the log may know the last one. Who frees tables waits for lazy
-        // CPUs by itself; what leads to the tables goes with the whole tag.
+        // Whose change it is, and of what, is not known here; the log may know the last one. Who
+        // frees tables waits for lazy CPUs by itself; what leads to the tables goes with the whole
+        // tag.
         let request = Request { what: What::Space, freed_tables: false };
         let whole = request.step(P::Regime::facts().ceiling);
         let log = self.log.read(Generation(owed.0.saturating_sub(1)), owed);
@@ -76,7 +81,8 @@ impl<P: Platform> AddressSpace<P> {
         nested
     }
 
-    /// The generation that must be paid for, if any must, besides so many changes in flight of the caller's own.
+    /// The generation that must be paid for, if any must, besides so many changes in flight of the
+    /// caller's own.
     fn outstanding(&self, own: u64) -> Option<Generation> {
         self.debts.outstanding(own, || self.generation())
     }
@@ -86,7 +92,8 @@ impl<P: Platform> AddressSpace<P> {
         self.outstanding(own).is_some()
     }
 
-    /// May others have changes that are not flushed yet? `own`: how many the caller has in flight. Under the table lock.
+    /// May others have changes that are not flushed yet? `own`: how many the caller has in flight.
+    /// Under the table lock.
     pub(crate) fn owes_besides(&self, own: u64) -> bool {
         self.is_owing(own) || self.debts.others_are_open(0) || self.owed_tables().is_some()
     }
@@ -108,17 +115,19 @@ impl<P: Platform> AddressSpace<P> {
         drop(self.count(request));
     }
 
-    /// The flush of a change is done. If something else was pending that it pays for, it is no more.
+    /// The flush of a change is done. If something else was pending that it pays for, it is no
+    /// more.
     pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
         if change.complete() {
             me.stats.paid_by_others.inc();
         }
     }
 
-    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were counted before it?
+    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
+    /// counted before it?
     pub(crate) fn pays_all(&self, request: Request) -> bool {
-        // The tag is looked for after all CPUs have answered. One that loads the space under a tag which comes later
-        // finds that empty, and walks tables that have all those changes.
+        // The tag is looked for after all CPUs have answered. One that loads the space under a tag
+        // which comes later finds that empty, and walks tables that have all those changes.
         let by_name = current::strategy::<P>().is_some()
             || current::shared::<P>().is_some() && self.shared_tag().tag().is_some();
         let range = request.step(P::Regime::facts().ceiling).range;
@@ -133,7 +142,8 @@ pub(crate) enum Spare {
     Nobody,
     /// CPUs that are current, of however many.
     Current,
-    /// These, and quiet CPUs, which are in user mode for long. If one has not answered yet, nothing is paid.
+    /// These, and quiet CPUs, which are in user mode for long. If one has not answered yet, nothing
+    /// is paid.
     Quiet,
 }
 
@@ -144,9 +154,9 @@ pub(crate) struct Payment {
     pub spared: u32,
 }
 
-/// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of them concerns are
-/// interrupted once, and hardware that removes entries everywhere is waited for once. When it returns `Ok` and nobody was
-/// spared, they may be completed.
+/// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of
+/// them concerns are interrupted once, and hardware that removes entries everywhere is waited for
+/// once. When it returns `Ok` and nobody was spared, they may be completed.
 pub(crate) fn pay_together<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,

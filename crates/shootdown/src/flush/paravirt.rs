@@ -1,5 +1,6 @@
-//! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it is known who
-//! must be told, and before anyone is; and once more those that are preempted while they are waited for.
+//! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it
+//! is known who must be told, and before anyone is; and once more those that are preempted while
+//! they are waited for.
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
@@ -90,8 +91,8 @@ fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
     preempted
 }
 
-/// A CPU that was told and has not answered: may it be left a mark by now? It may have been preempted before the
-/// interrupt arrived.
+/// A CPU that was told and has not answered: may it be left a mark by now? It may have been
+/// preempted before the interrupt arrived.
 pub(super) fn mark_late<P: Platform>(cpu: CpuId) -> bool {
     if !P::preempted(cpu).is_some_and(PreemptedWord::is_preempted) {
         return false;

@@ -71,13 +71,14 @@ pub struct Flushed {
     pub interrupted: u32,
 }
 
-/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next flush
-/// of the space that succeeds covers it.
+/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next
+/// flush of the space that succeeds covers it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// Other CPUs are concerned and this context can't wait for them. They were told, and the local work
-    /// was done; to learn when they have answered, use [`begin_flush`](crate::AddressSpace::begin_flush).
+    /// Other CPUs are concerned and this context can't wait for them. They were told, and the local
+    /// work was done; to learn when they have answered, use
+    /// [`begin_flush`](crate::AddressSpace::begin_flush).
     WouldWait,
     /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.
     Reentered,

@@ -1,8 +1,9 @@
 //! Flushes of spaces that have a tag for all CPUs, or get one, where other spaces have slots.
 //!
-//! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its two ends in a
-//! flush. Before CPUs are asked: has the space moved? Then a broadcast does it all. After they have answered: has it
-//! a tag by now? Then broadcast too, and see whether the move is over. If it has none, it may be given one.
+//! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its
+//! two ends in a flush. Before CPUs are asked: has the space moved? Then a broadcast does it all.
+//! After they have answered: has it a tag by now? Then broadcast too, and see whether the move is
+//! over. If it has none, it may be given one.
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;
@@ -16,7 +17,8 @@ use crate::tags::shared::Uses;
 use crate::{sandwich, serve};
 
 impl<P: Platform> AddressSpace<P> {
-    /// If the space has moved: tells every CPU what to forget, and says what is to be [completed](broadcast::complete).
+    /// If the space has moved: tells every CPU what to forget, and says what is to be
+    /// [completed](broadcast::complete).
     pub(super) fn broadcast_if_moved(
         &self,
         me: &PerCpu<P>,
@@ -26,8 +28,8 @@ impl<P: Platform> AddressSpace<P> {
         Some(broadcast_for(me, tag, request))
     }
 
-    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without waiting. Says
-    /// whether it has one.
+    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without
+    /// waiting. Says whether it has one.
     pub(crate) fn issue_if_shared(&self, me: &PerCpu<P>, request: Request) -> bool {
         let Some(tag) = self.shared_tag().tag() else { return false };
         me.stats.invalidations_broadcast.inc();
@@ -53,8 +55,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should have a tag for all of
-    /// them? `generation` is that of the flush that has just ended; any later one was begun by others meanwhile.
+    /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should
+    /// have a tag for all of them? `generation` is that of the flush that has just ended; any later
+    /// one was begun by others meanwhile.
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
@@ -79,8 +82,11 @@ impl<P: Platform> AddressSpace<P> {
             sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
             sandwich::sync_everywhere::<P>(Invalidate::Everything);
         };
-        if let Some(Err(tag)) = tags.assign(wait, reset).map(|tag| self.shared_tag().assign(tag)) {
-            tags.release(tag);
+        // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
+        let tag = unsafe { tags.assign(wait, reset) };
+        if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
+            // SAFETY: it was given out just now, and the space has another: nobody was told of it.
+            unsafe { tags.release(tag) };
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Steps 5 to 7 of a flush: telling the CPUs that were found, the local work, and the wait. For one change or for
-//! many, of as many spaces: a CPU is interrupted once, whatever it has to catch up with.
+//! Steps 5 to 7 of a flush: telling the CPUs that were found, the local work, and the wait. For one
+//! change or for many, of as many spaces: a CPU is interrupted once, whatever it has to catch up
+//! with.
 
 use crate::call;
 use crate::cpu::PerCpu;
@@ -12,7 +13,8 @@ use crate::policy::Delivery;
 use crate::tags::current;
 use crate::{respond, serve, tree};
 
-/// Tells, works and waits; says how many CPUs were interrupted. `trim` belongs to the only change there is.
+/// Tells, works and waits; says how many CPUs were interrupted. `trim` belongs to the only change
+/// there is.
 pub(super) fn tell_and_wait<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
@@ -104,9 +106,9 @@ fn pull_from<P: Platform>(
     kicked?;
     for Change { space, hint, answer, .. } in changes {
         let (answer, freed_tables) = (*answer, hint.step.freed_tables);
-        // Of the CPUs that were told for all changes together, those that this one concerns. Who has left the
-        // space's set since has done with the space.
-        // ORDERING: Acquire, with the Release of `Mask::remove`
+        // Of the CPUs that were told for all changes together, those that this one concerns. Who
+        // has left the space's set since has done with the space. ORDERING: Acquire, with the
+        // Release of `Mask::remove`
         let asked = match changes {
             [_] => *targets,
             _ => space.presence.cpus.common(targets),
@@ -160,9 +162,10 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
         return; // hardware has done it
     }
     if respond::is_switching(me) {
-        // We are a handler that interrupted this CPU on its way out of a space, perhaps this one, with
-        // the old root still loaded.
-        respond::over_flush(me);
+        // We are a handler that interrupted this CPU on its way out of a space, perhaps this one,
+        // with the old root still loaded; or into one, perhaps this one, whose generation it has
+        // read and whose entries it keeps, under a tag that only the interrupted switch knows.
+        respond::forget_everything::<P>();
         return;
     }
     let here = me.loaded().id();
@@ -172,8 +175,8 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
         respond::catch_up(cpu, me, Some(*hint), false, || {});
     });
     if !done {
-        // We are a handler that interrupted this CPU's catching up, which may have read the generation
-        // before ours: see to our own change by ourselves.
+        // We are a handler that interrupted this CPU's catching up, which may have read the
+        // generation before ours: see to our own change by ourselves.
         respond::over_flush(me);
     }
 }

@@ -1,12 +1,13 @@
 //! Switching where hardware invalidates on every CPU: a switch has nothing to catch up with.
 //!
-//! Whoever changes a space's tables sees to it that no CPU has old entries under the space's tag, or that the
-//! CPU finds itself in the stale set. So a CPU keeps no slots and compares no generations. It takes the
-//! space's tag, makes itself known ([`Presence::enter`]), flushes the tag if it is stale here, and loads
-//! the root, in this order: an entry of the space is cached only after the CPU is known, and a stale one is
-//! gone before its root is there.
+//! Whoever changes a space's tables sees to it that no CPU has old entries under the space's tag,
+//! or that the CPU finds itself in the stale set. So a CPU keeps no slots and compares no
+//! generations. It takes the space's tag, makes itself known ([`Presence::enter`]), flushes the tag
+//! if it is stale here, and loads the root, in this order: an entry of the space is cached only
+//! after the CPU is known, and a stale one is gone before its root is there.
 //!
-//! What the CPU leaves it says only when the root is replaced and its walks are over ([`Presence::left`]).
+//! What the CPU leaves it says only when the root is replaced and its walks are over
+//! ([`Presence::left`]).
 //!
 //! [`Presence::enter`]: crate::presence::Presence::enter
 //! [`Presence::left`]: crate::presence::Presence::left
@@ -42,8 +43,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     if early {
         fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `AddressSpace::completed`
     }
-    // No flush that is under way may take what this CPU acknowledged in another space for an answer. This CPU is in the
-    // kernel: that answers for every sync that was over before.
+    // No flush that is under way may take what this CPU acknowledged in another space for an
+    // answer. This CPU is in the kernel: that answers for every sync that was over before.
     let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();
@@ -54,11 +55,13 @@ pub(super) unsafe fn switch_to<P: Platform>(
         }
         switch::settle::<P>();
     }
-    // SAFETY: the tables are valid (contract 2 of `switch_to`). What is cached under the tag on this CPU
-    // agrees with them (the module's text).
+    // SAFETY: the tables are valid (contract 2 of `switch_to`). What is cached under the tag on
+    // this CPU agrees with them (the module's text).
     unsafe { P::Regime::load(next.root(), tag, true) };
     me.tag.set_tag(tag);
-    me.tag.loaded();
+    // SAFETY: the root was loaded just now (contract 2 of `Regime`: no walk through the previous
+    // one is left).
+    unsafe { me.tag.loaded() };
     left(me, strategy);
     let order = me.order().with_lazy(false);
     let (order, spill) = if stale { (order, 0) } else { order.count_kept() };
@@ -69,7 +72,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
     // ORDERING: Release: E2
     me.shared.acked.store(acked, Ordering::Release);
-    // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees that the one before was left
+    // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees that the one
+    // before was left
     me.shared.loaded.store(next.id().get(), Ordering::Release);
     if stale {
         me.stats.switches_flushed.inc();

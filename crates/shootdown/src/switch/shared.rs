@@ -1,10 +1,10 @@
 //! Switching to a space that has a tag for all CPUs, where other spaces have slots.
 //!
-//! The CPU has published that it is switching, joined the space's set, fenced (D1), and then found the tag
-//! (`S2` of [`tags::shared`](crate::tags::shared)). Every flush of the space either sees that and waits for it, or
-//! comes before the walks of this CPU; from the tag on, all are broadcast. So what is cached under the tag is
-//! kept without a look at the generation. What its slots remember of the space, if they do, grows old, and is not
-//! loaded again.
+//! The CPU has published that it is switching, joined the space's set, fenced (D1), and then found
+//! the tag (`S2` of [`tags::shared`](crate::tags::shared)). Every flush of the space either sees
+//! that and waits for it, or comes before the walks of this CPU; from the tag on, all are
+//! broadcast. So what is cached under the tag is kept without a look at the generation. What its
+//! slots remember of the space, if they do, grows old, and is not loaded again.
 
 use super::{Switched, leave_set};
 use crate::cpu::{PerCpu, Shared};
@@ -25,8 +25,9 @@ pub(super) unsafe fn switch_to<P: Platform>(
     next: &AddressSpace<P>,
     tag: Tag,
 ) -> Switched {
-    // SAFETY: the tables are valid (contract 2 of `switch_to`). What is cached under the tag agrees with them
-    // (the module's text); a flush that has not returned yet invalidates what it is about.
+    // SAFETY: the tables are valid (contract 2 of `switch_to`). What is cached under the tag agrees
+    // with them (the module's text); a flush that has not returned yet invalidates what it is
+    // about.
     unsafe { P::Regime::load(next.root(), tag, true) };
     if P::policy().leave == Leave::AtSwitch {
         leave_set(me, cpu);
@@ -43,8 +44,8 @@ pub(super) unsafe fn switch_to<P: Platform>(
     Switched::Kept
 }
 
-/// The loaded space has got a tag: this CPU runs it under that from now on. Call it with no other handler of
-/// this CPU at work ([`crate::serve`]).
+/// The loaded space has got a tag: this CPU runs it under that from now on. Call it with no other
+/// handler of this CPU at work ([`crate::serve`]).
 pub(crate) fn move_over<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>, tag: Tag) {
     // SAFETY: the space is loaded, so its tables are valid; as above for what is cached.
     unsafe { P::Regime::load(space.root(), tag, true) };

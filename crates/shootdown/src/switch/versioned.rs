@@ -1,9 +1,10 @@
 //! Switching under machine-wide tags: the tag comes from the allocator, not from the slot.
 //!
-//! Slots still remember which spaces' entries a CPU has and how old they are, if CPUs are interrupted for
-//! flushes. A CPU that comes to a new generation of tags flushes everything. What its slots remember stays
-//! true: it has nothing older than they say. It flushes before it loads the space's root: an entry cached in between, under a tag that meant something
-//! else before, would survive.
+//! Slots still remember which spaces' entries a CPU has and how old they are, if CPUs are
+//! interrupted for flushes. A CPU that comes to a new generation of tags flushes everything. What
+//! its slots remember stays true: it has nothing older than they say. It flushes before it loads
+//! the space's root: an entry cached in between, under a tag that meant something else before,
+//! would survive.
 
 use core::marker::PhantomData;
 
@@ -25,14 +26,15 @@ impl<P> Everyone<P> {
     }
 }
 
-impl<P: Platform> CpuTags for Everyone<P> {
+// SAFETY: contract 1 of `Platform`.
+unsafe impl<P: Platform> CpuTags for Everyone<P> {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
         P::slot(cpu).map(|state| &state.tag)
     }
 }
 
-/// The space's tag is this CPU's from now on, and nothing on this CPU is cached under it that is not the
-/// space's. With interrupts off. `fresh` is called as [`activate_fresh`] does.
+/// The space's tag is this CPU's from now on, and nothing on this CPU is cached under it that is
+/// not the space's. With interrupts off. `fresh` is called as [`activate_fresh`] does.
 ///
 /// [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
 ///
@@ -49,7 +51,10 @@ pub(super) fn activate<P: Platform>(
         let _ = P::relax(pin);
     };
     let everyone = Everyone::<P>::new();
-    let done = tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh);
+    // SAFETY: interrupts are off (contract 1 of `switch_to`), and every switch names the same CPUs.
+    // What is to be flushed is, below, before the caller loads the space's root; then it says so
+    // (`CpuTag::loaded`).
+    let done = unsafe { tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh) };
     if done.rolled_over {
         me.stats.rollovers.inc();
     }

@@ -1,23 +1,25 @@
 //! Tags that mean one space on every CPU, beside tags that don't (AMD: INVLPGB needs them).
 //!
 //! # The problem
-//! On x86 a tag means whatever its CPU last used it for ([`super::slots`]). An instruction that invalidates
-//! everywhere can't say "the tag that each of you uses for this space". So a space that runs on many CPUs gets a
-//! tag of its own, the same everywhere, out of numbers that no slot uses. It keeps it until it ends. What remains
-//! cached under the tag then must not be found by the next space that gets it.
+//! On x86 a tag means whatever its CPU last used it for ([`super::slots`]). An instruction that
+//! invalidates everywhere can't say "the tag that each of you uses for this space". So a space that
+//! runs on many CPUs gets a tag of its own, the same everywhere, out of numbers that no slot uses.
+//! It keeps it until it ends. What remains cached under the tag then must not be found by the next
+//! space that gets it.
 //!
 //! # The protocol
-//! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays taken. When no
-//! free number is left, the released ones are noted, the caller makes every CPU forget everything that is not
-//! global, and the noted ones, only those, are free again. So that invalidation is paid once for many spaces, and
-//! a free number never has entries anywhere.
+//! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays
+//! taken. When no free number is left, the released ones are noted, the caller makes every CPU
+//! forget everything that is not global, and the noted ones, only those, are free again. So that
+//! invalidation is paid once for many spaces, and a free number never has entries anywhere.
 //!
-//! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the last; where spaces
-//! that live long hold the tail of the numbers, it takes that for a tag, and gives it to two spaces.)
+//! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the
+//! last; where spaces that live long hold the tail of the numbers, it takes that for a tag, and
+//! gives it to two spaces.)
 //!
 //! # Invariants
-//! I1: no number has two owners. I2: a number that is given out has no entries on any CPU. I3: every number
-//! below the hand is taken; so nothing is free when nothing is found from the hand on.
+//! I1: no number has two owners. I2: a number that is given out has no entries on any CPU. I3:
+//! every number below the hand is taken; so nothing is free when nothing is found from the hand on.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -27,9 +29,10 @@
 //! | B3 release | Release | B4 | what was done under the tag is over before it gets another owner |
 //! | B4 noting the released numbers | Acquire | B3 | |
 //!
-//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for hardware only.
-//! The CPU that invalidates must be the one that waits for completion, so the caller stays on its CPU meanwhile
-//! (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done anywhere.
+//! The lock is held for one search, or for one invalidation of everything, by a CPU that waits for
+//! hardware only. The CPU that invalidates must be the one that waits for completion, so the caller
+//! stays on its CPU meanwhile (AMD APM vol. 3, TLBSYNC). Releasing takes no lock: it may be done
+//! anywhere.
 
 use core::fmt;
 
@@ -134,18 +137,25 @@ impl<const WORDS: usize> BroadcastTags<WORDS> {
 
     /// Gives out a tag that has no entries on any CPU; `None` when every one has an owner.
     ///
-    /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is left: when it
-    /// returns, every CPU has forgotten everything that is not global and was cached before the call. Stay on one
-    /// CPU, and don't call it from handlers, which could wait for the lock of what they interrupt.
-    pub fn assign(&self, wait: impl FnMut(), reset: impl FnOnce()) -> Option<Tag> {
+    /// `wait` is called while another CPU holds the lock. `reset` is called when no free number is
+    /// left: when it returns, every CPU has forgotten everything that is not global and was cached
+    /// before the call. Stay on one CPU, and don't call it from handlers, which could wait for the
+    /// lock of what they interrupt.
+    ///
+    /// # Safety
+    /// `reset` does that: the released tags are given out again.
+    pub unsafe fn assign(&self, wait: impl FnMut(), reset: impl FnOnce()) -> Option<Tag> {
         self.locked(wait, || self.assign_locked(reset))
     }
 
-    /// Takes a tag back from a space that has ended: no CPU has it loaded, and none will.
+    /// Takes a tag back from a space that has ended.
+    ///
+    /// # Safety
+    /// The tag is the caller's, and no CPU has it loaded or will load it: another space may get it.
     ///
     /// # Panics
     /// When the tag was not given out, or was released before.
-    pub fn release(&self, tag: Tag) {
+    pub unsafe fn release(&self, tag: Tag) {
         let (at, bit) = place(u32::from(tag.0.wrapping_sub(self.first)));
         let owned = |set: &[AtomicU64; WORDS], order| {
             set.get(at).is_some_and(|word| word.load(order) & bit != 0)
@@ -271,8 +281,14 @@ mod tests {
 
     fn assign<const W: usize>(tags: &BroadcastTags<W>) -> (Option<Tag>, bool) {
         let mut reset = false;
-        let tag = tags.assign(|| unreachable!("nobody holds the lock"), || reset = true);
+        // SAFETY: there is no CPU.
+        let tag = unsafe { tags.assign(|| unreachable!("nobody holds the lock"), || reset = true) };
         (tag, reset)
+    }
+
+    fn release<const W: usize>(tags: &BroadcastTags<W>, tag: Tag) {
+        // SAFETY: there is no CPU.
+        unsafe { tags.release(tag) };
     }
 
     #[test]
@@ -281,7 +297,7 @@ mod tests {
         let given: Vec<_> = (0..3).map(|_| assign(&tags)).collect();
         assert_eq!(given, [7, 8, 9].map(|t| (Some(Tag(t)), false)));
         assert_eq!(assign(&tags), (None, false), "all have owners, and a reset would not help");
-        tags.release(Tag(8));
+        release(&tags, Tag(8));
         assert_eq!(tags.owned(|| ()), 2);
         assert_eq!(assign(&tags), (Some(Tag(8)), true));
         assert_eq!(assign(&tags), (None, false));
@@ -292,7 +308,7 @@ mod tests {
         let tags = BroadcastTags::<2>::new(Tag(28), 7).unwrap();
         let resets = |n| (0..n).filter(|_| assign(&tags).1).count();
         assert_eq!(resets(100), 0);
-        (28..128).for_each(|t| tags.release(Tag(t)));
+        (28..128).for_each(|t| release(&tags, Tag(t)));
         assert_eq!(resets(100), 1);
     }
 
@@ -301,14 +317,14 @@ mod tests {
     fn a_tag_is_not_released_twice() {
         let tags = BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap();
         let tag = assign(&tags).0.unwrap();
-        tags.release(tag);
-        tags.release(tag);
+        release(&tags, tag);
+        release(&tags, tag);
     }
 
     #[test]
     #[should_panic(expected = "has no owner")]
     fn the_tag_of_a_slot_is_not_taken_for_one() {
-        BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap().release(Tag(6));
+        release(&BroadcastTags::<1>::with_count(Tag(7), 3, 12).unwrap(), Tag(6));
     }
 
     #[test]
@@ -326,8 +342,8 @@ mod tests {
         assert!(all.fit(Tag(6), 12) && !all.fit(Tag(7), 12) && !all.fit(Tag(6), 11));
     }
 
-    /// Owners that live long hold the tail of the numbers, others come and go: the state in which "none found"
-    /// must not be taken for a number.
+    /// Owners that live long hold the tail of the numbers, others come and go: the state in which
+    /// "none found" must not be taken for a number.
     #[test]
     fn no_tag_has_two_owners_when_the_tail_is_held() {
         for count in [3, 5, 63, 64, 65] {
@@ -335,7 +351,7 @@ mod tests {
             let all: Vec<Tag> = (0..count).map(|_| assign(&tags).0.unwrap()).collect();
             let (front, tail) = all.split_at(all.len() / 2);
             let mut owned: BTreeSet<Tag> = tail.iter().copied().collect();
-            front.iter().for_each(|tag| tags.release(*tag));
+            front.iter().for_each(|tag| release(&tags, *tag));
             let mut resets = 0;
             for step in 0..2000u32 {
                 let (tag, reset) = assign(&tags);
@@ -343,7 +359,7 @@ mod tests {
                 let Some(tag) = tag else {
                     let oldest = *owned.first().unwrap();
                     owned.remove(&oldest);
-                    tags.release(oldest);
+                    release(&tags, oldest);
                     continue;
                 };
                 assert!((7..7 + count).contains(&u32::from(tag.0)), "{tag:?} is no tag");
@@ -351,7 +367,7 @@ mod tests {
                 // The owners of the tail stay.
                 if step % 3 != 0 {
                     owned.remove(&tag);
-                    tags.release(tag);
+                    release(&tags, tag);
                 }
             }
             assert!(resets > 10);

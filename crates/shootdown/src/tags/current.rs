@@ -21,8 +21,8 @@ pub(crate) fn machine_wide<P: Platform>() -> bool {
     P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
 }
 
-/// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`: the CPUs
-/// concerned are interrupted.
+/// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`:
+/// the CPUs concerned are interrupted.
 #[inline]
 pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
     match P::Regime::facts().broadcast {
@@ -33,7 +33,8 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
 
 /// The tags that spaces get beside slots, where they may get one.
 ///
-/// Not with split tables: what a CPU owes a user half, and which tags have forgotten a kernel range, it knows by slot.
+/// Not with split tables: what a CPU owes a user half, and which tags have forgotten a kernel
+/// range, it knows by slot.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
     let facts = P::Regime::facts();
@@ -51,7 +52,8 @@ pub(crate) fn reaches_everyone<P: Platform>() -> bool {
     strategy::<P>().is_some() || shared::<P>().is_some()
 }
 
-/// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded under.
+/// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded
+/// under.
 #[inline]
 pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
     if machine_wide::<P>() {
@@ -63,8 +65,8 @@ pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
     tag.unwrap_or_else(|| slot.tag(tags_on::<P>()))
 }
 
-/// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair; otherwise
-/// with the highest bit of the tag space.
+/// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair;
+/// otherwise with the highest bit of the tag space.
 #[must_use]
 pub(crate) fn user_tag<P: Platform>(tag: Tag) -> Tag {
     match P::Regime::facts().split_tables {

@@ -1,39 +1,42 @@
 //! Versioned tags: one tag means one space on every CPU (Arm and RISC-V ASIDs, VMIDs).
 //!
 //! # The problem
-//! There are fewer tags than spaces. When they run out, all must be taken back at once: a *rollover*
-//! begins a new generation, in which every space needs a new tag, and every CPU must forget what it cached
-//! under the old ones. CPUs go on running meanwhile, under tags of the old generation, and may do so
-//! through any number of rollovers: those tags stay with their spaces.
+//! There are fewer tags than spaces. When they run out, all must be taken back at once: a
+//! *rollover* begins a new generation, in which every space needs a new tag, and every CPU must
+//! forget what it cached under the old ones. CPUs go on running meanwhile, under tags of the old
+//! generation, and may do so through any number of rollovers: those tags stay with their spaces.
 //!
 //! # The protocol
-//! A space's *id* is its tag with the generation it was given in. A CPU that switches to a space publishes
-//! the id as *active*. In the common case that is all: the id is of the current generation, and one
-//! compare-and-swap replaces the previous active id. A rollover takes every CPU's active id away (swaps in
-//! 0), which makes that compare-and-swap fail: the CPU then comes to the lock.
+//! A space's *id* is its tag with the generation it was given in. A CPU that switches to a space
+//! publishes the id as *active*. In the common case that is all: the id is of the current
+//! generation, and one compare-and-swap replaces the previous active id. A rollover takes every
+//! CPU's active id away (swaps in 0), which makes that compare-and-swap fail: the CPU then comes to
+//! the lock.
 //!
-//! Under the lock: an id of an old generation is renewed. It keeps its number if a CPU runs under it still
-//! (*reserved*), if it is pinned, or if nobody has taken it yet in this generation; otherwise the next free
-//! number is taken; and when there is none, the generation rolls over.
+//! Under the lock: an id of an old generation is renewed. It keeps its number if a CPU runs under
+//! it still (*reserved*), if it is pinned, or if nobody has taken it yet in this generation;
+//! otherwise the next free number is taken; and when there is none, the generation rolls over.
 //!
 //! A CPU flushes everything when it activates an id of a generation it has not flushed for
-//! ([`Activated::flush`]); a rollover therefore does not wait until all have flushed. It waits only for CPUs
-//! that have published the id they switch to and still have the tables of the space they come from
-//! ([`CpuTag::loaded`]): nothing says any more that this space is in use, and if it got a fresh tag now, an
-//! invalidation by that tag would not reach what those CPUs' walkers hold under the old one. Such a CPU has
-//! interrupts off and waits for nobody.
+//! ([`Activated::flush`]); a rollover therefore does not wait until all have flushed. It waits only
+//! for CPUs that have published the id they switch to and still have the tables of the space they
+//! come from ([`CpuTag::loaded`]): nothing says any more that this space is in use, and if it got a
+//! fresh tag now, an invalidation by that tag would not reach what those CPUs' walkers hold under
+//! the old one. Such a CPU has interrupts off and waits for nobody.
 //!
-//! (Algorithm: the Arm ASID allocator of Linux by Will Deacon and Catalin Marinas, as published; the
-//! sorted table of reserved ids, which makes a renewal independent of the number of CPUs, is ours.)
+//! (Algorithm: the Arm ASID allocator of Linux by Will Deacon and Catalin Marinas, as published;
+//! the sorted table of reserved ids, which makes a renewal independent of the number of CPUs, is
+//! ours.)
 //!
 //! # Invariants
-//! I1: on one CPU, two spaces never have entries under one tag: a CPU activates an id only of the current
-//! generation, after it has flushed for that generation. I2: two spaces that are active at the same moment
-//! have different tags: a tag that a CPU runs under is marked taken when a generation begins. I3: a space
-//! that is active on two CPUs has one tag on both: it keeps its number as long as one of them runs under it.
-//! I4: a pinned tag stays with its space. I5: a renewal finds a free number: there are more numbers than
-//! CPUs and pins together ([`Generations::new`], [`Generations::pin`]). I6: when a space gets a fresh tag (one
-//! that is not the reserved one), no CPU has its tables loaded, and no CPU uses what it cached under the old
+//! I1: on one CPU, two spaces never have entries under one tag: a CPU activates an id only of the
+//! current generation, after it has flushed for that generation. I2: two spaces that are active at
+//! the same moment have different tags: a tag that a CPU runs under is marked taken when a
+//! generation begins. I3: a space that is active on two CPUs has one tag on both: it keeps its
+//! number as long as one of them runs under it. I4: a pinned tag stays with its space. I5: a
+//! renewal finds a free number: there are more numbers than CPUs and pins together
+//! ([`Generations::new`], [`Generations::pin`]). I6: when a space gets a fresh tag (one that is not
+//! the reserved one), no CPU has its tables loaded, and no CPU uses what it cached under the old
 //! tag before it flushes.
 //!
 //! # Orderings
@@ -48,9 +51,9 @@
 //! | V7 *loading* before V2 | by V2 | V1 | a rollover that finds the new id finds that the old tables may still be loaded |
 //! | V8 *loaded*; reading it (rollover) | Release; Acquire | each other | walks through the old tables are over before their space gets a fresh tag |
 //!
-//! The lock is held for one renewal, or one rollover (proportional to the CPUs and to the tags / 64); a CPU
-//! that waits for it has interrupts off and serves nobody meanwhile, and the owner waits for no CPU that
-//! waits for the lock.
+//! The lock is held for one renewal, or one rollover (proportional to the CPUs and to the tags /
+//! 64); a CPU that waits for it has interrupts off and serves nobody meanwhile, and the owner waits
+//! for no CPU that waits for the lock.
 
 mod error;
 mod holders;
@@ -80,8 +83,8 @@ pub struct Activated {
     pub rolled_over: bool,
 }
 
-/// What every switch reads. On a line of its own, which only a rollover writes: who takes the lock does not take
-/// it away from those who switch without.
+/// What every switch reads. On a line of its own, which only a rollover writes: who takes the lock
+/// does not take it away from those who switch without.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Read {
@@ -93,7 +96,8 @@ struct Read {
     shift: u8,
 }
 
-/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS` CPUs.
+/// The allocator: one per kernel and kind of tag. `WORDS` words of 64 numbers each, at most `CPUS`
+/// CPUs.
 #[derive(Debug)]
 pub struct Generations<const WORDS: usize, const CPUS: usize> {
     read: Read,
@@ -116,8 +120,8 @@ enum Number {
 }
 
 impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
-    /// An allocator of tags of `bits` bits for `cpus` CPUs; with `pairs`, each space has two (the even one
-    /// for the kernel's half, the odd one for the user's).
+    /// An allocator of tags of `bits` bits for `cpus` CPUs; with `pairs`, each space has two (the
+    /// even one for the kernel's half, the odd one for the user's).
     ///
     /// # Errors
     /// See [`TagsError`].
@@ -162,8 +166,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
 
     /// The tag that a space has now, of whatever generation: what an invalidation by tag must name.
     ///
-    /// Table stores must have been published before. A space that is renewed at the same moment gets a tag
-    /// without entries, and its walkers find the tables as they are now.
+    /// Table stores must have been published before. A space that is renewed at the same moment
+    /// gets a tag without entries, and its walkers find the tables as they are now.
     #[must_use]
     pub fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
         let id = space.id();
@@ -178,28 +182,40 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     /// The executing CPU switches to a space. `wait` is called while another CPU holds the lock.
     ///
     /// Call it with interrupts off, before the space's tables are loaded under the tag; where
-    /// [`Activated::flush`] says so, invalidate everything on this CPU first. When the tables are in force, say
-    /// so: [`CpuTag::loaded`].
+    /// [`Activated::flush`] says so, invalidate everything on this CPU first. When the tables are
+    /// in force, say so: [`CpuTag::loaded`].
+    ///
+    /// # Safety
+    /// 1. Interrupts are off on the executing CPU, which is `cpu`, from before the call until after
+    ///    [`CpuTag::loaded`], and the caller is no handler that interrupted such a switch.
+    /// 2. `cpus` has the same states in every call for this allocator, those of all CPUs that run
+    ///    under its tags, and they and `space` have to do with no other allocator.
+    /// 3. Where [`Activated::flush`] says so, everything is invalidated on this CPU before tables
+    ///    are loaded under the tag.
     ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
-    pub fn activate<C: CpuTags + ?Sized>(
+    pub unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
     ) -> Activated {
-        self.activate_fresh(cpu, space, cpus, wait, || ())
+        // SAFETY: this function's contract.
+        unsafe { self.activate_fresh(cpu, space, cpus, wait, || ()) }
     }
 
-    /// As [`activate`](Self::activate), and calls `fresh`, under the lock, when the space gets a fresh tag: one
-    /// under which no CPU has entries, at a moment when no CPU has the space's tables loaded. Whoever activates
-    /// the space under that tag sees what `fresh` has stored.
+    /// As [`activate`](Self::activate), and calls `fresh`, under the lock, when the space gets a
+    /// fresh tag: one under which no CPU has entries, at a moment when no CPU has the space's
+    /// tables loaded. Whoever activates the space under that tag sees what `fresh` has stored.
+    ///
+    /// # Safety
+    /// As [`activate`](Self::activate).
     ///
     /// # Panics
     /// When `cpus` has no state for the CPU.
-    pub fn activate_fresh<C: CpuTags + ?Sized>(
+    pub unsafe fn activate_fresh<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
@@ -340,7 +356,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         None
     }
 
-    /// Begins a new generation: every tag is free, except those that CPUs run under and those pinned.
+    /// Begins a new generation: every tag is free, except those that CPUs run under and those
+    /// pinned.
     fn roll_over<C: CpuTags + ?Sized>(&self, cpus: &C, wait: &mut impl FnMut()) {
         let next = self.generation() + 1;
         self.read.generation.store(next, Ordering::Relaxed);
@@ -352,8 +369,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let states = || (0..self.read.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
             let id = match cpu.active.swap(0, Ordering::Acquire) {
-                // Rolled over before, and it has not switched since: it runs under what was reserved
-                // then, which its space may have renewed.
+                // Rolled over before, and it has not switched since: it runs under what was
+                // reserved then, which its space may have renewed.
                 0 => match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
                     Some(at) => self.reserved.get(at),
                     None => 0,
@@ -375,15 +392,18 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         self.next.store(1, Ordering::Relaxed);
     }
 
-    /// Gives the space a tag that no rollover takes away, until it is unpinned as often: for devices that
-    /// share its tables. Returns the tag; pins add up.
+    /// Gives the space a tag that no rollover takes away, until it is unpinned as often: for
+    /// devices that share its tables. Returns the tag; pins add up.
+    ///
+    /// # Safety
+    /// 2 of [`activate`](Self::activate).
     ///
     /// # Errors
     /// [`TagsError::NoPinLeft`]; nothing has changed then.
     ///
     /// # Panics
     /// When a space is pinned 2^32 times.
-    pub fn pin<C: CpuTags + ?Sized>(
+    pub unsafe fn pin<C: CpuTags + ?Sized>(
         &self,
         space: &SpaceTag,
         cpus: &C,
@@ -393,7 +413,8 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
             let pins = space.pins.load(Ordering::Relaxed);
             if pins == 0 {
                 let pinned = self.pins.load(Ordering::Relaxed);
-                // One number is never given out; one must be left when all CPUs and pins have theirs.
+                // One number is never given out; one must be left when all CPUs and pins have
+                // theirs.
                 if self.read.numbers - 1 <= self.read.cpus + pinned + 1 {
                     return Err(TagsError::NoPinLeft);
                 }
@@ -409,7 +430,11 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
     }
 
     /// Takes one pin back. A space that is not pinned stays as it is.
-    pub fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
+    ///
+    /// # Safety
+    /// The device for which the tag was pinned uses it no more, and nothing is cached for it: the
+    /// next rollover may give the tag to another space.
+    pub unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
         self.locked(wait, |_| {
             let pins = space.pins.load(Ordering::Relaxed);
             let Some(left) = pins.checked_sub(1) else { return };

@@ -1,38 +1,43 @@
 //! How a space goes over from per-CPU slots to one tag for all CPUs, while it runs.
 //!
 //! # The problem
-//! A flush of a space with a machine-wide tag is one broadcast. While a CPU still runs the space under a slot of
-//! its own, a broadcast by tag misses it; and a CPU that already runs it under the tag is not interrupted because
-//! of it any more. For a while, both must be told.
+//! A flush of a space with a machine-wide tag is one broadcast. While a CPU still runs the space
+//! under a slot of its own, a broadcast by tag misses it; and a CPU that already runs it under the
+//! tag is not interrupted because of it any more. For a while, both must be told.
 //!
 //! # The protocol
-//! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. It goes only in
-//! this direction, until the space ends.
-//! - **Assign** ([`SharedTag::assign`]): slots → moving. Of two CPUs that try, one succeeds; the other gives its tag
-//!   back.
-//! - **Switch**: publish that the CPU is switching; fence (that of D1, see [`crate::switch`]); read the word
-//!   ([`SharedTag::tag`]). With a tag, load it and keep what is cached: it is current without looking at the
-//!   generation, as every flush reaches it. Without, take a slot, as ever. Then publish which.
-//! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done ([`SharedTag::moved`]). Otherwise ask
-//!   the CPUs that have the space loaded under a slot, or are switching, and wait for them; **then** look again, and
-//!   if there is a tag by now, broadcast as well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag
-//!   has nothing to answer: whoever sees that it does sees the tag.
-//! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about to, moving → moved.
-//!   CPUs that run under a slot are told to load again; that is the caller's matter. Any flush may try.
+//! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. It goes
+//! only in this direction, until the space ends.
+//! - **Assign** ([`SharedTag::assign`]): slots → moving. Of two CPUs that try, one succeeds; the
+//!   other gives its tag back.
+//! - **Switch**: publish that the CPU is switching; fence (that of D1, see [`crate::switch`]); read
+//!   the word ([`SharedTag::tag`]). With a tag, load it and keep what is cached: it is current
+//!   without looking at the generation, as every flush reaches it. Without, take a slot, as ever.
+//!   Then publish which.
+//! - **Flush**: table stores, count, fence (D1). *Moved*: broadcast, and be done
+//!   ([`SharedTag::moved`]). Otherwise ask the CPUs that have the space loaded under a slot, or are
+//!   switching, and wait for them; **then** look again, and if there is a tag by now, broadcast as
+//!   well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag has nothing to
+//!   answer: whoever sees that it does sees the tag.
+//! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about
+//!   to, moving → moved. CPUs that run under a slot are told to load again; that is the caller's
+//!   matter. Any flush may try.
 //!
 //! # Why no flush misses a CPU
-//! Take a CPU that has an old entry it can still use after the flush. *Under a slot:* it is loaded, for a slot
-//! that is loaded later looks at the generation. If the flush saw it (D1) it was asked. If it did not ask because
-//! it saw *moved*, a settling saw the CPU elsewhere or under the tag; by S1 and S2 the CPU's next switch sees the
-//! word. *Under the tag:* if the flush broadcast, the entry is gone. If it did not, it found no tag after it had
-//! looked at all CPUs and they had answered. The entry is older than the table stores, so by D1 the flush saw the
-//! CPU switch to the space, or something that the CPU published later: that it runs it under the tag, an answer, that
-//! it has left. If it saw it switch, it waited for one of these. All of them the CPU stored after it had read
-//! the word, so the flush, which reads the word later still, finds the tag (S3).
+//! Take a CPU that has an old entry it can still use after the flush. *Under a slot:* it is loaded,
+//! for a slot that is loaded later looks at the generation. If the flush saw it (D1) it was asked.
+//! If it did not ask because it saw *moved*, a settling saw the CPU elsewhere or under the tag; by
+//! S1 and S2 the CPU's next switch sees the word. *Under the tag:* if the flush broadcast, the
+//! entry is gone. If it did not, it found no tag after it had looked at all CPUs and they had
+//! answered. The entry is older than the table stores, so by D1 the flush saw the CPU switch to the
+//! space, or something that the CPU published later: that it runs it under the tag, an answer, that
+//! it has left. If it saw it switch, it waited for one of these. All of them the CPU stored after
+//! it had read the word, so the flush, which reads the word later still, finds the tag (S3).
 //!
 //! # Invariants
-//! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs the space
-//! under a slot. I3: entries under the tag agree with the tables once every flush that began has returned.
+//! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs
+//! the space under a slot. I3: entries under the tag agree with the tables once every flush that
+//! began has returned.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -126,7 +131,8 @@ impl SharedTag {
         self.tag()
     }
 
-    /// Gives the space a tag that has no entries on any CPU ([`super::broadcast::BroadcastTags::assign`]).
+    /// Gives the space a tag that has no entries on any CPU
+    /// ([`super::broadcast::BroadcastTags::assign`]).
     ///
     /// # Errors
     /// The tag, when the space has one already.
@@ -139,8 +145,9 @@ impl SharedTag {
         }
     }
 
-    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells, with Acquire,
-    /// what a CPU has loaded; `cpus` reads which may have the space loaded. Answers whether the space has moved.
+    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells,
+    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded. Answers
+    /// whether the space has moved.
     pub fn settle<C: Bits>(
         &self,
         cpus: impl Fn() -> C,
@@ -182,16 +189,18 @@ impl Default for SharedTag {
 
 /// When a space gets a machine-wide tag: a policy value.
 ///
-/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better interrupted.
-/// Counting them costs a look at each, so it is done now and then. And where several CPUs flush the space at the same
-/// time, interrupts are answered together, while broadcasts wait for each other: there many are better interrupted too.
+/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
+/// interrupted. Counting them costs a look at each, so it is done now and then. And where several
+/// CPUs flush the space at the same time, interrupts are answered together, while broadcasts wait
+/// for each other: there many are better interrupted too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
     /// A space that is active on more CPUs than this gets a tag.
     pub above: u32,
     /// It is looked at once in so many flushes; 0 means never.
     pub every: u32,
-    /// So many looks in a row must have found nobody else flushing it; 0 means that others do not matter.
+    /// So many looks in a row must have found nobody else flushing it; 0 means that others do not
+    /// matter.
     pub alone: u32,
 }
 
@@ -199,19 +208,20 @@ impl Threshold {
     /// Active on more than 3 CPUs, looked at in one flush of 32 (Linux 6.15).
     pub const LINUX_6_15: Self = Self { above: 3, every: 32, alone: 0 };
 
-    /// Active on more than two CPUs, and flushed by one at a time: as measured (docs/src/results.md, `threshold`).
-    /// Of flushes that three CPUs begin together, the last finds itself alone; 32 such looks in a row are one chance in
-    /// 10^15.
+    /// Active on more than two CPUs, and flushed by one at a time: as measured
+    /// (docs/src/results.md, `threshold`). Of flushes that three CPUs begin together, the last
+    /// finds itself alone; 32 such looks in a row are one chance in 10^15.
     pub const MEASURED: Self = Self { above: 2, every: 32, alone: 32 };
 
     /// Never.
     pub const NEVER: Self = Self { above: u32::MAX, every: 0, alone: 0 };
 
-    /// Is the space looked at in the `nth` flush? Not in equal steps: of CPUs that flush in turn it would always be the same
-    /// one's turn.
+    /// Is the space looked at in the `nth` flush? Not in equal steps: of CPUs that flush in turn it
+    /// would always be the same one's turn.
     #[must_use]
     pub const fn is_due(self, nth: u64) -> bool {
-        // Steele and others 2014: an odd number near 2^64 divided by the golden ratio scatters a counter.
+        // Steele and others 2014: an odd number near 2^64 divided by the golden ratio scatters a
+        // counter.
         self.every != 0 && (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % self.every as u64 == 0
     }
 

@@ -1,17 +1,19 @@
 //! Per-CPU tag slots: recently used spaces keep their entries over a context switch.
 //!
-//! A tag names a *recently used space on this CPU*, not a process. A CPU has a handful of slots; each
-//! remembers a space and the generation its entries are current to. Switching to a remembered space
-//! keeps its entries when its generation is current; otherwise exactly that tag is flushed.
-//! (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB entries using PCID",
-//! Andy Lutomirski, 2017.)
+//! A tag names a *recently used space on this CPU*, not a process. A CPU has a handful of slots;
+//! each remembers a space and the generation its entries are current to. Switching to a remembered
+//! space keeps its entries when its generation is current; otherwise exactly that tag is flushed.
+//! (Design: "x86/mm: Implement PCID based optimization: try to preserve old TLB entries using
+//! PCID", Andy Lutomirski, 2017.)
 //!
 //! # Invariants
-//! I1: a space is in at most one slot of a CPU. I2: a slot at generation *g* never holds entries older
-//! than *g* (the master invariant). I3: a slot that changes hands is flushed when its tag is loaded.
+//! I1: a space is in at most one slot of a CPU. I2: a slot at generation *g* never holds entries
+//! older than *g* (the master invariant). I3: a slot that changes hands is flushed when its tag is
+//! loaded.
 //!
 //! Everything here belongs to one CPU and is written by it alone, with interrupts off.
 
+use crate::context::sealed::Sealed;
 use crate::ids::{SpaceId, Tag};
 use crate::policy::Victim;
 use crate::sync::{AtomicU64, Ordering};
@@ -19,8 +21,21 @@ use crate::sync::{AtomicU64, Ordering};
 /// The most slots a CPU can have: the recency order is kept in eight nibbles.
 pub const MAX_SLOTS: usize = 8;
 
-/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice.
-pub trait TagSlots: AsRef<[AtomicU64]> + Send + Sync + 'static {
+/// One word per tag slot. Implemented by [`Slots`]; the count is the platform's choice. What a slot
+/// remembers decides which entries are kept, so nobody else implements it:
+///
+/// ```compile_fail
+/// # use shootdown::sync::AtomicU64;
+/// # use shootdown::tags::slots::TagSlots;
+/// struct Liar;
+/// impl AsRef<[AtomicU64]> for Liar {
+///     fn as_ref(&self) -> &[AtomicU64] { &[] }
+/// }
+/// impl TagSlots for Liar {
+///     const EMPTY: Self = Self;
+/// }
+/// ```
+pub trait TagSlots: Sealed + AsRef<[AtomicU64]> + Send + Sync + 'static {
     /// All words 0.
     #[cfg(not(loom))]
     #[allow(clippy::declare_interior_mutable_const)] // an initializer, never read in place
@@ -40,6 +55,8 @@ impl<const N: usize> AsRef<[AtomicU64]> for Slots<N> {
         &self.0
     }
 }
+
+impl<const N: usize> Sealed for Slots<N> {}
 
 impl<const N: usize> TagSlots for Slots<N> {
     #[cfg(not(loom))]
@@ -98,9 +115,9 @@ impl Remembered {
 /// Recency order, current slot, round-robin hand, the private lazy flag, and a count of kept
 /// switches, in one word that a switch rewrites anyway.
 ///
-/// Bits 0..32: slots by recency, most recent in the lowest nibble. Bits 32..36: the round-robin hand.
-/// Bit 36: lazy (only where the policy keeps that flag on the private line). Bits 40..64: kept switches
-/// since the count was last moved to the statistics.
+/// Bits 0..32: slots by recency, most recent in the lowest nibble. Bits 32..36: the round-robin
+/// hand. Bit 36: lazy (only where the policy keeps that flag on the private line). Bits 40..64:
+/// kept switches since the count was last moved to the statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Order(pub u64);
 

@@ -1,19 +1,47 @@
 //! What the library asks of a machine-wide allocator of tags.
 //!
-//! A port whose tags mean the same on every CPU ([`TagScope::System`](crate::facts::TagScope::System))
-//! has one [`Generations`] for its spaces and returns it from [`Platform::tags`](crate::Platform::tags).
-//! How many words and CPUs it has room for is the port's choice, made here a type that the rest of the
-//! library need not know. Other ports name [`NoTags`].
+//! A port whose tags mean the same on every CPU
+//! ([`TagScope::System`](crate::facts::TagScope::System)) has one [`Generations`] for its spaces
+//! and returns it from [`Platform::tags`](crate::Platform::tags). How many words and CPUs it has
+//! room for is the port's choice, made here a type that the rest of the library need not know.
+//! Other ports name [`NoTags`].
 
 use core::convert::Infallible;
 
+use crate::context::sealed::Sealed;
 use crate::ids::{CpuId, Tag};
 use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsError};
 
-/// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`].
-pub trait Versioned: Send + Sync + 'static {
+/// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`]. Two
+/// spaces that get one tag use each other's entries, so nobody but this crate implements it:
+///
+/// ```compile_fail
+/// # use shootdown::tags::generations::{Activated, CpuTags, SpaceTag, TagsError};
+/// # use shootdown::tags::versioned::Versioned;
+/// # use shootdown::{CpuId, Tag};
+/// struct OneForAll;
+/// impl Versioned for OneForAll {
+///     unsafe fn activate<C: CpuTags + ?Sized>(
+///         &self, _: CpuId, _: &SpaceTag, _: &C, _: impl FnMut(), _: impl FnOnce(),
+///     ) -> Activated {
+///         Activated { tag: Tag(1), flush: false, rolled_over: false }
+///     }
+///     fn tag_of(&self, _: &SpaceTag) -> Option<Tag> { Some(Tag(1)) }
+///     unsafe fn pin<C: CpuTags + ?Sized>(
+///         &self, _: &SpaceTag, _: &C, _: impl FnMut(),
+///     ) -> Result<Tag, TagsError> {
+///         Ok(Tag(1))
+///     }
+///     unsafe fn unpin(&self, _: &SpaceTag, _: impl FnMut()) {}
+///     fn serves(&self, _: u8, _: bool, _: CpuId) -> bool { true }
+/// }
+/// ```
+pub trait Versioned: Sealed + Send + Sync + 'static {
     /// See [`Generations::activate_fresh`].
-    fn activate<C: CpuTags + ?Sized>(
+    ///
+    /// # Safety
+    /// As [`Generations::activate_fresh`].
+    unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
@@ -27,9 +55,12 @@ pub trait Versioned: Send + Sync + 'static {
 
     /// See [`Generations::pin`].
     ///
+    /// # Safety
+    /// As [`Generations::pin`].
+    ///
     /// # Errors
     /// [`TagsError::NoPinLeft`].
-    fn pin<C: CpuTags + ?Sized>(
+    unsafe fn pin<C: CpuTags + ?Sized>(
         &self,
         space: &SpaceTag,
         cpus: &C,
@@ -37,14 +68,19 @@ pub trait Versioned: Send + Sync + 'static {
     ) -> Result<Tag, TagsError>;
 
     /// See [`Generations::unpin`].
-    fn unpin(&self, space: &SpaceTag, wait: impl FnMut());
+    ///
+    /// # Safety
+    /// As [`Generations::unpin`].
+    unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut());
 
     /// Was it made for tags of so many bits, in pairs or not, and for this CPU?
     fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool;
 }
 
+impl<const WORDS: usize, const CPUS: usize> Sealed for Generations<WORDS, CPUS> {}
+
 impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPUS> {
-    fn activate<C: CpuTags + ?Sized>(
+    unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
         space: &SpaceTag,
@@ -52,24 +88,27 @@ impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPU
         wait: impl FnMut(),
         fresh: impl FnOnce(),
     ) -> Activated {
-        self.activate_fresh(cpu, space, cpus, wait, fresh)
+        // SAFETY: this function's contract.
+        unsafe { self.activate_fresh(cpu, space, cpus, wait, fresh) }
     }
 
     fn tag_of(&self, space: &SpaceTag) -> Option<Tag> {
         Self::tag_of(self, space)
     }
 
-    fn pin<C: CpuTags + ?Sized>(
+    unsafe fn pin<C: CpuTags + ?Sized>(
         &self,
         space: &SpaceTag,
         cpus: &C,
         wait: impl FnMut(),
     ) -> Result<Tag, TagsError> {
-        Self::pin(self, space, cpus, wait)
+        // SAFETY: this function's contract.
+        unsafe { Self::pin(self, space, cpus, wait) }
     }
 
-    fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
-        Self::unpin(self, space, wait);
+    unsafe fn unpin(&self, space: &SpaceTag, wait: impl FnMut()) {
+        // SAFETY: this function's contract.
+        unsafe { Self::unpin(self, space, wait) };
     }
 
     fn serves(&self, bits: u8, pairs: bool, cpu: CpuId) -> bool {
@@ -81,8 +120,10 @@ impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPU
 #[derive(Clone, Copy, Debug)]
 pub struct NoTags(Infallible);
 
+impl Sealed for NoTags {}
+
 impl Versioned for NoTags {
-    fn activate<C: CpuTags + ?Sized>(
+    unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         _: CpuId,
         _: &SpaceTag,
@@ -97,7 +138,7 @@ impl Versioned for NoTags {
         match self.0 {}
     }
 
-    fn pin<C: CpuTags + ?Sized>(
+    unsafe fn pin<C: CpuTags + ?Sized>(
         &self,
         _: &SpaceTag,
         _: &C,
@@ -106,7 +147,7 @@ impl Versioned for NoTags {
         match self.0 {}
     }
 
-    fn unpin(&self, _: &SpaceTag, _: impl FnMut()) {
+    unsafe fn unpin(&self, _: &SpaceTag, _: impl FnMut()) {
         match self.0 {}
     }
 

@@ -9,8 +9,8 @@ use shootdown::paravirt::{HypercallError, PreemptedWord, RemoteFlush};
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{
-    AddressSpace, CpuId, Facts, Invalidate, KickError, PerCpu, Pinned, Platform, Policy, Reach,
-    Regime, Served, Slots, Stalled, System, Tag,
+    AddressSpace, CpuId, Facts, Invalidate, IrqsOff, KickError, PerCpu, Pinned, Platform, Policy,
+    Reach, Regime, Served, Slots, Stalled, System, Tag,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -360,7 +360,7 @@ fn finish() {
 /// Takes an interrupt: what the hardware had not completed on this CPU is over before the handler runs.
 fn interrupt(cpu: u32) {
     on_cpu(cpu, |_| finish());
-    on_cpu(cpu, |pin| assert_eq!(shootdown::on_kick::<Mock>(pin), Served::Done));
+    on_cpu(cpu, |pin| assert_eq!(shootdown::on_kick(irqs_off(pin)), Served::Done));
 }
 
 fn with_hw<R>(f: impl FnOnce(&mut Hw) -> R) -> R {
@@ -388,10 +388,16 @@ pub fn unmask(cpu: u32) {
     }
 }
 
+/// Interrupts come where the mock says so, and nowhere else.
+pub fn irqs_off(pin: &Pin) -> IrqsOff<'_, Mock> {
+    // SAFETY: one thread plays all CPUs, so nothing interrupts.
+    unsafe { IrqsOff::assume(pin) }
+}
+
 /// Brings this CPU online unless it is.
 pub fn boot_once(pin: &Pin) {
     if !world().system.online().contains(pin.cpu()) {
-        shootdown::online::<Mock>(pin).expect("a CPU that fits");
+        shootdown::online(irqs_off(pin)).expect("a CPU that fits");
     }
 }
 
@@ -457,15 +463,47 @@ pub fn switch(cpu: u32, space: &'static AddressSpace<Mock>) -> shootdown::Switch
     on_cpu(cpu, |pin| unsafe { shootdown::switch_to(pin, space) })
 }
 
+/// This CPU loads the kernel's own tables.
+pub fn leave(pin: &Pin) {
+    // SAFETY: nothing interrupts, and what interrupts in a test calls this nowhere.
+    unsafe { shootdown::leave::<Mock>(pin) };
+}
+
+/// This CPU runs a kernel thread, and reads no page until it switches.
+pub fn enter_lazy(pin: &Pin) {
+    // SAFETY: as in `leave`; what a lazy CPU reads the tests compare with what it may.
+    unsafe { shootdown::enter_lazy::<Mock>(pin) };
+}
+
+/// This CPU goes offline.
+pub fn offline(pin: &Pin) {
+    // SAFETY: as in `leave`; nothing runs on a mock CPU that is offline.
+    unsafe { shootdown::offline::<Mock>(pin) };
+}
+
+/// This CPU goes to user mode for long.
+pub fn to_user(pin: &Pin) {
+    // SAFETY: as in `leave`; a test reads no kernel page there.
+    unsafe { shootdown::quiet::to_user::<Mock>(pin) };
+}
+
+/// How this CPU would load the user half.
+pub fn return_to_user(pin: &Pin) -> shootdown::UserEntry {
+    // SAFETY: as in `leave`; the mock has no user mode.
+    unsafe { shootdown::return_to_user::<Mock>(pin) }
+}
+
 /// The hypervisor deschedules a virtual CPU.
 pub fn deschedule(cpu: u32) {
     mask(cpu);
-    world().words.get().expect("a guest")[cpu as usize].stopped();
+    // SAFETY: a mock CPU runs when a test has it run: not before `resume`.
+    unsafe { world().words.get().expect("a guest")[cpu as usize].stopped() };
 }
 
 /// It lets it run again; says whether the CPU had to forget everything.
 pub fn resume(cpu: u32) -> bool {
-    let forgets = world().words.get().expect("a guest")[cpu as usize].resumes();
+    // SAFETY: it forgets below, before it runs.
+    let forgets = unsafe { world().words.get().expect("a guest")[cpu as usize].resumes() };
     if forgets {
         world().hw.borrow_mut()[cpu as usize].tlb.clear();
     }

@@ -145,7 +145,7 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
 fn unread(stage: &Stage<Smmu>) -> Outcome {
     /// Behind all that `virt` has.
     const NOWHERE: u64 = 1 << 43;
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let registers = stage.iommu.bus();
         // A neighbour that stays: an empty table would be told of as well.
         behind.map()?;
@@ -165,7 +165,7 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
             return Err(Broken::Wrong("the page was let go while the queue stands still"));
         }
         let told = refusals(behind)?;
-        if told != 1 || behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
+        if told != 1 || behind.domain.deferred() != (0, 0) || host::is_held(buffer.frame) {
             return Err(Broken::Wrong("the queue does not go on, or the error was not told once"));
         }
         Ok(u32::from(behind.reaches(buffer)?))
@@ -175,7 +175,7 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
 /// An event can't be written, and a command is refused: two errors of one register. Who mends the command queue leaves the other one to
 /// the host.
 fn two_errors(stage: &Stage<Smmu>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         // The first is a neighbour that stays: an empty table would be told of as well.
         behind.map()?;
         let buffer = behind.map()?;

@@ -29,12 +29,12 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
 fn leave_with<I: Iommu>(stage: &Stage<I>, lost: Muffle) -> Outcome {
     let id = stage.new_id();
     let domain = stage.domain(Config::new(1), &stage.space(), id)?;
-    let seat = stage.join(&domain, id)?;
+    let attachment = stage.join(&domain, id)?;
     let behind = Behind { stage, domain: &domain };
     let buffer = behind.give(behind.given(1), stage.frame()?, Rights::ReadWrite)?;
     let warmed = behind.load().and_then(|()| behind.warm(buffer));
     stage.change(lost);
-    let left = stage.leave(&domain, seat);
+    let left = stage.leave(&domain, attachment);
     let landed = stage.lands(buffer.at, buffer.frame);
     let recorded = if landed || !stage.iommu.records_faults() {
         Ok(())
@@ -79,21 +79,21 @@ fn moved<I: Iommu>(
     muffle_all: bool,
 ) -> Outcome {
     let old_domain = stage.domain(Config::new(1), &stage.space(), first)?;
-    let seat = stage.join(&old_domain, first)?;
+    let attachment = stage.join(&old_domain, first)?;
     let old = Behind { stage, domain: &old_domain };
     let page = old.given(1);
     let buffer = old.give(page, stage.frame()?, Rights::ReadWrite)?;
     old.load()?;
     let warmed = old.warm(buffer);
     stage.change(if muffle_all { Muffle::Everything } else { Muffle::Configurations });
-    let left = stage.leave(&old_domain, seat);
+    let left = stage.leave(&old_domain, attachment);
     let new_domain = stage.domain(Config::new(1), &stage.space(), second)?;
-    let seat = stage.join(&new_domain, second)?;
+    let attachment = stage.join(&new_domain, second)?;
     let new = Behind { stage, domain: &new_domain };
     let other = new.give(page, stage.frame()?, Rights::ReadWrite)?;
     let stale = stage.compare(other.at, buffer.frame, other.frame);
     stage.listen();
-    stage.leave(&new_domain, seat)?;
+    stage.leave(&new_domain, attachment)?;
     stage.end(new_domain, second)?;
     stage.end(old_domain, first)?;
     warmed.and(left)?;

@@ -35,7 +35,7 @@ const AFTER: u64 = BEGIN + 20_000_000;
 fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
     for turn in 0..100 {
         domain.poll(AFTER + turn * (AFTER - BEGIN))?;
-        if domain.owes() == (0, 0) {
+        if domain.deferred() == (0, 0) {
             return Ok(());
         }
         arch::relax();
@@ -46,7 +46,7 @@ fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
 /// Unmapping returns at once, and the device may still reach the page; but nobody else has it before the device can't. Its owner
 /// lets go of it meanwhile.
 fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         behind.domain.poll(BEGIN)?;
         // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
         behind.map()?;
@@ -80,7 +80,7 @@ fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
 /// More than may be owed: then it is strict.
 fn strict_ish_full<I: Iommu>(stage: &Stage<I>) -> Outcome {
     let limits = Limits { entries: 4, flush_at: 4, ..Limits::DEFAULT };
-    stage.with(Config::new(1).policy(Policy::Held).limits(limits), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred).limits(limits), |behind| {
         let buffers = [behind.map()?, behind.map()?, behind.map()?, behind.map()?, behind.map()?];
         for buffer in buffers {
             behind.warm(buffer)?;

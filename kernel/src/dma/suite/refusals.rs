@@ -83,7 +83,7 @@ pub fn refusals<I: Iommu>(behind: &Behind<'_, I>) -> Result<u32, Broken> {
 /// of reach.
 fn goes_on<I: Refuses>(behind: &Behind<'_, I>, buffer: Buffer) -> Outcome {
     let told = refusals(behind)?;
-    if behind.domain.owes() != (0, 0) || host::is_held(buffer.frame) {
+    if behind.domain.deferred() != (0, 0) || host::is_held(buffer.frame) {
         return Err(Broken::Wrong("the queue does not go on"));
     }
     if told != 1 || behind.stage.iommu.stands_still() {
@@ -94,7 +94,7 @@ fn goes_on<I: Refuses>(behind: &Behind<'_, I>, buffer: Buffer) -> Outcome {
 
 /// An invalidation is refused: nothing is forgotten (the control) until somebody looks.
 fn refused_command<I: Refuses>(stage: &Stage<I>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let (buffer, marred) = stop(behind, I::COMMAND, ALL)?;
         drop(marred);
         if !stage.lands(buffer.at, buffer.frame) {
@@ -111,7 +111,7 @@ fn refused_wait<I: Refuses>(stage: &Stage<I>) -> Outcome {
             "a wait that is refused is not known for one: see 'stuck'",
         ));
     }
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let (buffer, marred) = stop(behind, I::WAIT, 1)?;
         drop(marred);
         if stage.reaches(buffer.at, buffer.frame)? {
@@ -125,11 +125,11 @@ fn refused_wait<I: Refuses>(stage: &Stage<I>) -> Outcome {
 /// it is taken out; another domain's work goes on.
 fn refused_device<I: Refuses>(stage: &Stage<I>) -> Outcome {
     let (id, other_id) = (stage.new_id(), stage.new_id());
-    let domain = stage.domain(Config::new(1).policy(Policy::Held), &stage.space(), id)?;
+    let domain = stage.domain(Config::new(1).policy(Policy::Deferred), &stage.space(), id)?;
     let other = stage.domain(Config::new(1), &stage.space(), other_id)?;
     // Nobody asks by it, but the unit is told for its sake.
-    let other_seat = other.attach(0, NOBODY, false)?;
-    let seat = stage.join_with(&domain, id, true)?;
+    let other_attachment = other.attach(0, NOBODY, false)?;
+    let attachment = stage.join_with(&domain, id, true)?;
     let behind = Behind { stage, domain: &domain };
     let stopped = behind.load().and_then(|()| stop(&behind, I::DEVICE, ALL));
     let silent = stopped.and_then(|(buffer, _marred)| {
@@ -150,16 +150,16 @@ fn refused_device<I: Refuses>(stage: &Stage<I>) -> Outcome {
         Ok(buffer)
     });
     stage.iommu.expel(stage.device());
-    let evicted = domain.evict(seat).map_err(|(error, _seat)| Broken::Queue(error));
+    let evicted = domain.evict(attachment).map_err(|(error, _attachment)| Broken::Queue(error));
     let revived = stage.iommu.revive(stage.device());
     let mut polled = Ok(());
     for turn in POLLS..2 * POLLS {
         polled = domain.poll(time(turn));
     }
-    let owes = domain.owes();
+    let owes = domain.deferred();
     let landed =
         silent.map(|buffer| (host::is_held(buffer.frame), stage.lands(buffer.at, buffer.frame)));
-    other.detach(other_seat).map_err(|(error, _seat)| Broken::Queue(error))?;
+    other.detach(other_attachment).map_err(|(error, _attachment)| Broken::Queue(error))?;
     stage.end(other, other_id)?;
     stage.end(domain, id)?;
     evicted?;
@@ -201,7 +201,7 @@ fn device_timeout<I: Refuses>(stage: &Stage<I>) -> Outcome {
 /// The unit refuses every wait: nothing completes any more, and that is said; nothing is given back. Then the host resets the unit,
 /// and everything goes on.
 fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let strictly = behind.map()?;
         behind.warm(strictly)?;
         let (buffer, marred) = stop(behind, I::WAIT, ALL)?;
@@ -227,7 +227,7 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
             behind.domain.poll(time(turn))?;
         }
         let held = [buffer, strictly].map(|buffer| host::is_held(buffer.frame));
-        if held != [false; 2] || behind.domain.owes() != (0, 0) {
+        if held != [false; 2] || behind.domain.deferred() != (0, 0) {
             return Err(Broken::Wrong("nothing goes on after the unit was reset"));
         }
         let mut stale = u32::from(behind.reaches(buffer)?) + u32::from(behind.reaches(strictly)?);
@@ -241,7 +241,7 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
 
 /// A unit is reset between an unmapping and its invalidation: it has forgotten everything, and what is owed is given back.
 fn reset<I: Refuses>(stage: &Stage<I>) -> Outcome {
-    stage.with(Config::new(1).policy(Policy::Held), |behind| {
+    stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let buffer = behind.map()?;
         behind.warm(buffer)?;
         behind.unmap(buffer.at, FRAME)?;

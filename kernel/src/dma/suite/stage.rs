@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering};
 
 use shootdown_dma::domain::{Config, DmaAddr, Domain, Mapping, Policy};
-use shootdown_dma::invalidate::{Command, Seat, Unit};
+use shootdown_dma::invalidate::{Attachment, Command, Unit};
 use shootdown_dma::iova::magazine::{self, Magazines};
 use shootdown_dma::iova::space::{HYPERTRANSPORT, INTERRUPTS, Space};
 use shootdown_dma::iova::tree::Tree;
@@ -183,32 +183,37 @@ impl<I: Iommu> Stage<I> {
     ) -> Outcome {
         let id = self.new_id();
         let domain = self.domain(config, space, id)?;
-        let seat = self.join(&domain, id)?;
+        let attachment = self.join(&domain, id)?;
         let behind = Behind { stage: self, domain: &domain };
         let outcome = behind.load().and_then(|()| case(&behind));
         self.listen();
-        self.leave(&domain, seat)?;
+        self.leave(&domain, attachment)?;
         self.end(domain, id)?;
         outcome
     }
 
     /// Lets the device into a domain.
-    pub fn join(&self, domain: &Dom<I>, id: DomainId) -> Result<Seat, Broken> {
+    pub fn join(&self, domain: &Dom<I>, id: DomainId) -> Result<Attachment, Broken> {
         self.join_with(domain, id, false)
     }
 
     /// The same; does it have a cache of its own?
-    pub fn join_with(&self, domain: &Dom<I>, id: DomainId, caches: bool) -> Result<Seat, Broken> {
-        let seat = domain.attach(0, self.device(), caches)?;
+    pub fn join_with(
+        &self,
+        domain: &Dom<I>,
+        id: DomainId,
+        caches: bool,
+    ) -> Result<Attachment, Broken> {
+        let attachment = domain.attach(0, self.device(), caches)?;
         self.iommu.let_in(self.device(), domain.root(), id);
-        domain.announce(&seat)?;
-        Ok(seat)
+        domain.announce(&attachment)?;
+        Ok(attachment)
     }
 
     /// Takes it out again.
-    pub fn leave(&self, domain: &Dom<I>, seat: Seat) -> Result<(), Broken> {
+    pub fn leave(&self, domain: &Dom<I>, attachment: Attachment) -> Result<(), Broken> {
         self.iommu.expel(self.device());
-        domain.detach(seat).map_err(|(error, _seat)| Broken::Queue(error))
+        domain.detach(attachment).map_err(|(error, _attachment)| Broken::Queue(error))
     }
 
     /// Ends a domain that nobody is in. What the control has not told the unit is told now.

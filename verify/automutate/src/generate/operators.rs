@@ -1,6 +1,7 @@
 //! What is done to a function.
 
 mod atomics;
+mod independent;
 mod statements;
 
 use std::fmt;

@@ -1,6 +1,7 @@
 //! Two CPUs with machine-wide tags and hardware that broadcasts, for the `loom` model checker.
 
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use loom::sync::Mutex;
@@ -94,13 +95,24 @@ pub fn me() -> u32 {
 }
 
 pub struct Model;
-pub struct Pin(CpuId);
+pub struct Pin(CpuId, PhantomData<*mut ()>);
 
 // SAFETY: a CPU is played by one thread at a time.
 unsafe impl Pinned for Pin {
     fn cpu(&self) -> CpuId {
         self.0
     }
+}
+
+/// What interrupts a CPU of the model comes where the model says so.
+pub fn off(pin: &Pin) -> IrqsOff<'_, Model> {
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    unsafe { IrqsOff::assume(pin) }
+}
+
+fn leaves(pin: &Pin) {
+    // SAFETY: this thread is in no other function of the library, and nothing interrupts it.
+    unsafe { leave::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -112,7 +124,7 @@ unsafe impl Platform for Model {
     type Tags = Generations<1, CPUS>;
 
     fn pin() -> Pin {
-        Pin(CpuId(me()))
+        Pin(CpuId(me()), PhantomData)
     }
 
     fn system() -> &'static System<Self> {
@@ -259,7 +271,7 @@ pub fn interrupts() {
     let kicked = &world().kicked[me() as usize];
     if kicked.load(Ordering::Relaxed) && kicked.swap(false, Ordering::Acquire) {
         finish();
-        assert_eq!(on_kick::<Model>(&Model::pin()), Served::Done);
+        assert_eq!(on_kick(off(&Model::pin())), Served::Done);
     }
 }
 
@@ -297,7 +309,7 @@ pub fn begin(policy: &'static Policy, facts: &'static Facts) -> Arc<Spaces> {
     }));
     WORLD.set(world);
     for cpu in 0..CPUS as u32 {
-        on(cpu, || online::<Model>(&Model::pin()).unwrap());
+        on(cpu, || online(off(&Model::pin())).unwrap());
     }
     Arc::new(Spaces {
         spaces: core::array::from_fn(|s| AddressSpace::new(s as u64)),
@@ -335,7 +347,7 @@ impl Spaces {
     pub fn over(&self) {
         for space in &self.spaces {
             for cpu in 0..CPUS as u32 {
-                on(cpu, || leave::<Model>(&Model::pin()));
+                on(cpu, || leaves(&Model::pin()));
             }
             space.retire(&Model::pin()).unwrap();
         }

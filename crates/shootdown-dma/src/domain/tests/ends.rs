@@ -4,7 +4,7 @@ use super::*;
 
 /// Under any policy the caller may use its addresses for something else.
 pub(crate) fn what_is_the_callers_is_waited_for() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let range = IovaRange::new(77, 2).unwrap();
@@ -13,7 +13,10 @@ pub(crate) fn what_is_the_callers_is_waited_for() {
         let unit = world.unit();
         assert!(unit.completed == unit.told.len() as u64 && unit.completed > 0, "{policy}");
         drop(unit);
-        assert!(domain.owes() == (0, 0) && world.refs(buffer(0).0 >> PAGE_SHIFT) == 0, "{policy}");
+        assert!(
+            domain.deferred() == (0, 0) && world.refs(buffer(0).0 >> PAGE_SHIFT) == 0,
+            "{policy}"
+        );
         finish(domain);
     }
 }
@@ -35,11 +38,11 @@ pub(crate) fn who_ends_leaves_nothing_cached() {
 /// What was unmapped and not told of goes back.
 pub(crate) fn who_ends_owes_nothing() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let at = domain.put(buffer(0), 100, Rights::Write).unwrap();
     domain.take(at, 100).unwrap();
     let page = buffer(0).0 >> PAGE_SHIFT;
-    assert_eq!(world.refs(page), 1, "it is owed");
+    assert_eq!(world.refs(page), 1, "it is queue");
     finish(domain);
     assert_eq!((world.refs(page), world.tables.load(Ordering::Relaxed)), (0, 0));
 }
@@ -50,7 +53,7 @@ pub(crate) fn who_ends_holds_nothing() {
     let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
     let format = VtdSecondLevel::new(4, true, true).unwrap();
     let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
-    let config = Config::new(1).policy(Policy::Held).trusted().identity(layout);
+    let config = Config::new(1).policy(Policy::Deferred).trusted().identity(layout);
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     domain.open_window(1 << 12).unwrap();
@@ -81,7 +84,7 @@ pub(crate) fn who_ends_holds_nothing() {
 
 /// Strictly, where nobody may wait: it is known when the device is out, and all comes back.
 pub(crate) fn who_may_not_wait_asks_later() {
-    for (policy, entries) in [(Policy::Strict, 8), (Policy::Held, 8), (Policy::Lazy, 1)] {
+    for (policy, entries) in [(Policy::Strict, 8), (Policy::Deferred, 8), (Policy::Lazy, 1)] {
         let world = World::default();
         let limits = Limits { entries, flush_at: 4, ..Limits::DEFAULT };
         let domain = domain(&world, Config::new(1).policy(policy).limits(limits));
@@ -110,7 +113,11 @@ pub(crate) fn who_may_not_wait_asks_later() {
         assert_eq!(domain.finish(second), Ok(Reach::Ended));
         domain.poll(1 << 40).unwrap();
         domain.flush().unwrap();
-        assert_eq!((domain.owes(), domain.addresses().free_pages()), ((0, 0), free), "{policy}");
+        assert_eq!(
+            (domain.deferred(), domain.addresses().free_pages()),
+            ((0, 0), free),
+            "{policy}"
+        );
         assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0), "{policy}");
         finish(domain);
     }

@@ -8,7 +8,7 @@ use crate::domain::window::OPENING;
 
 /// A trusted domain under a unit that remembers what was not there.
 fn absent(world: &World) -> Domain<&World> {
-    domain(world, Config::new(1).policy(Policy::Held).trusted().caching_absence())
+    domain(world, Config::new(1).policy(Policy::Deferred).trusted().caching_absence())
 }
 
 /// A window that nobody could be told of is unmapped; its addresses are free when that is complete, and no page was held.
@@ -24,7 +24,7 @@ pub(crate) fn a_window_that_fails_is_taken_back() {
     assert_eq!(domain.flush(), Err(QueueError::GaveUp));
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!((free(), domain.owes()), (before, (0, 0)));
+    assert_eq!((free(), domain.deferred()), (before, (0, 0)));
     assert!(world.refs.lock().unwrap().is_empty(), "no page of it was anybody's");
     let at = domain.open_window(1 << 10).unwrap();
     assert_eq!(domain.lookup(DmaAddr(at.0 + 0x5123)).unwrap().0, PhysAddr(0x5123));
@@ -61,7 +61,7 @@ pub(crate) fn a_window_is_opened_once() {
 pub(crate) fn what_failed_is_bounded_too() {
     let world = World::default();
     let limits = Limits { entries: 8, flush_at: 4, held_pages: 1200, window_ns: 1 << 40 };
-    let domain = domain(&world, Config::new(1).policy(Policy::Held).limits(limits));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred).limits(limits));
     let before = domain.addresses().free_pages();
     let mut failed = 0;
     for _ in 0..20 {
@@ -73,48 +73,127 @@ pub(crate) fn what_failed_is_bounded_too() {
                 failed += 1;
             }
         }
-        let (entries, pages) = domain.owes();
+        let (entries, pages) = domain.deferred();
         assert!(entries <= limits.entries && pages <= limits.held_pages, "{entries} {pages}");
     }
     assert!(failed > 4, "{failed}");
     world.left.store(0, Ordering::Relaxed);
     domain.flush().unwrap();
-    assert_eq!((domain.owes(), domain.addresses().free_pages()), ((0, 0), before));
+    assert_eq!((domain.deferred(), domain.addresses().free_pages()), ((0, 0), before));
     assert!(world.refs.lock().unwrap().values().all(|refs| *refs == 0));
     finish(domain);
 }
 
-/// What was mapped for a moment is unmapped, though all cells are taken just now.
+/// Does `f` while somebody is in all cells, who leaves when `f` has waited a turn for them, or is done.
+fn with_all_cells_taken<R>(domain: &Domain<&World>, f: impl FnOnce() -> R) -> R {
+    fn enter(domain: &Domain<&World>, cell: usize, then: &dyn Fn()) {
+        if cell == domain.cells.cpus() {
+            return then();
+        }
+        let entered = domain.cells.enter(cell, |_| enter(domain, cell + 1, then));
+        assert!(entered.is_some(), "nobody else is there");
+    }
+    let (all_taken, done) = (Barrier::new(2), AtomicBool::new(false));
+    let turns = domain.host().turns.load(Ordering::Relaxed);
+    let waits = || domain.host().turns.load(Ordering::Relaxed) != turns;
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            enter(domain, 0, &|| {
+                all_taken.wait();
+                while !waits() && !done.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+        });
+        all_taken.wait();
+        let outcome = f();
+        done.store(true, Ordering::Relaxed);
+        outcome
+    });
+    assert!(waits(), "it found all cells taken");
+    outcome
+}
+
+/// Who unmaps waits for a cell, and need not try again.
+pub(crate) fn who_unmaps_waits_for_a_cell() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
+    let outcome = with_all_cells_taken(&domain, || domain.take(at, PAGE));
+    outcome.unwrap();
+    assert_eq!(domain.lookup(at), None);
+    let mapped = with_all_cells_taken(&domain, || domain.put(buffer(0), PAGE, Rights::Read));
+    domain.take(mapped.unwrap(), PAGE).unwrap();
+    finish(domain);
+}
+
+/// Who must not wait for the hardware waits for a cell all the same, where nobody is preempted in one.
+pub(crate) fn nobody_is_preempted_in_a_cell() {
+    fn barrier(_: usize) -> bool {
+        crate::sync::fence(Ordering::SeqCst);
+        true
+    }
+    let world = World::default();
+    // SAFETY: one thread enters cell 0 as its own, and threads do not move it.
+    let pinned = unsafe { Pinned::new(barrier) };
+    let domain = domain(&world, Config::new(1).pinned(pinned));
+    let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
+    world.hurried.store(true, Ordering::Relaxed);
+    let outcome = with_all_cells_taken(&domain, || domain.take(at, PAGE));
+    outcome.unwrap();
+    world.hurried.store(false, Ordering::Relaxed);
+    finish(domain);
+}
+
+/// Where somebody may be preempted in a cell, who must not wait hears that, and nothing has changed.
+#[test]
+fn who_must_not_wait_is_told_so() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
+    world.hurried.store(true, Ordering::Relaxed);
+    let outcome = with_all_cells_taken(&domain, || domain.take(at, PAGE));
+    assert_eq!(outcome, Err(UnmapError::Busy));
+    assert!(domain.lookup(at).is_some());
+    domain.take(at, PAGE).unwrap();
+    world.hurried.store(false, Ordering::Relaxed);
+    finish(domain);
+}
+
+/// What was mapped for a moment is unmapped, though all cells are taken just now and nobody may wait.
 pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
     let at = domain.put(buffer(0), PAGE, Rights::Read).unwrap();
     let range = IovaRange::new(at.0 >> PAGE_SHIFT, 1).unwrap();
-    let (all_taken, done) = (Barrier::new(2), AtomicBool::new(false));
-    let turns = world.turns.load(Ordering::Relaxed);
-    let waits = || world.turns.load(Ordering::Relaxed) != turns;
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let taken = domain.cells.enter(0, |_| {
-                domain.cells.enter(1, |_| {
-                    domain.cells.enter(2, |_| {
-                        all_taken.wait();
-                        while !waits() && !done.load(Ordering::Relaxed) {
-                            std::thread::yield_now();
-                        }
-                    })
-                })
-            });
-            assert!(taken.flatten().flatten().is_some());
-        });
-        all_taken.wait();
-        let outcome = domain.unmap_ours(range, Some(range));
-        done.store(true, Ordering::Relaxed);
-        outcome.unwrap();
-    });
-    assert!(waits(), "it found all cells taken");
+    world.hurried.store(true, Ordering::Relaxed);
+    with_all_cells_taken(&domain, || domain.unmap_ours(range, Some(range))).unwrap();
     assert_eq!(domain.lookup(at), None);
+    world.hurried.store(false, Ordering::Relaxed);
     finish(domain);
+}
+
+/// Whatever contexts of all CPUs are in cells, below the topmost of each, one of those finds another.
+pub(crate) fn contexts_find_a_cell() {
+    fn nest(domain: &Domain<&World>, inside: &[usize], cpus: usize) {
+        match inside.split_first() {
+            Some((cpu, rest)) => {
+                let entered = domain.cells.enter_near(*cpu, |_, _| nest(domain, rest, cpus));
+                assert!(entered.is_ok(), "CPU {cpu} finds no cell below {rest:?}");
+            }
+            None => {
+                let found = (0..cpus).any(|cpu| domain.cells.enter_near(cpu, |_, _| ()).is_ok());
+                assert!(found, "nobody finds a cell, and all wait for ever");
+            }
+        }
+    }
+    for (cpus, contexts) in [(1, 1), (1, 2), (2, 2), (1, 3), (2, 3), (3, 3), (4, 4)] {
+        let world = World::default();
+        let domain = domain(&world, Config::new(cpus).contexts(contexts));
+        let inside: Vec<usize> = (1..contexts).flat_map(|_| 0..cpus).collect();
+        nest(&domain, &inside, cpus);
+        finish(domain);
+    }
 }
 
 /// What was reported as not complete is complete when a flush says so.
@@ -126,11 +205,11 @@ pub(crate) fn a_flush_waits_for_what_was_stranded() {
     for at in mapped {
         assert_eq!(domain.take(at, PAGE), Err(UnmapError::NotComplete(QueueError::GaveUp)));
     }
-    assert_eq!(domain.owes().0, 2);
+    assert_eq!(domain.deferred().0, 2);
     assert_eq!(domain.flush(), Err(QueueError::GaveUp), "nothing is complete");
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!(domain.owes().0, 0);
+    assert_eq!(domain.deferred().0, 0);
     finish(domain);
 }
 
@@ -145,7 +224,7 @@ fn a_mapping_that_fails_says_if_a_device_may_still_reach_it() {
     assert_eq!(world.refs(buffer(0).0 >> PAGE_SHIFT), 1, "it is held");
     world.unit().dead = false;
     domain.flush().unwrap();
-    assert_eq!((world.refs(buffer(0).0 >> PAGE_SHIFT), domain.owes()), (0, (0, 0)));
+    assert_eq!((world.refs(buffer(0).0 >> PAGE_SHIFT), domain.deferred()), (0, (0, 0)));
     finish(domain);
 }
 
@@ -201,7 +280,7 @@ pub(crate) fn zones_are_not_the_callers() {
 
 /// An address that the allocator hands out though something is mapped there stays with whose it is.
 pub(crate) fn an_address_in_use_is_not_handed_out_again() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let next = || {
@@ -264,7 +343,7 @@ pub(crate) fn what_is_mapped_elsewhere_is_not_unmapped_here() {
 
 /// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the mapping still.
 pub(crate) fn a_weaker_policy_is_refused() {
-    let all = [Policy::Strict, Policy::Held, Policy::Lazy, Policy::Bypass];
+    let all = [Policy::Strict, Policy::Deferred, Policy::Lazy, Policy::Bypass];
     for (n, floor) in all.into_iter().enumerate().take(3) {
         for weaker in &all[n + 1..] {
             let world = World::default();
@@ -295,6 +374,7 @@ mod as_it_is {
     }
     scenes! {
         a_window_that_fails_is_taken_back a_window_is_opened_once what_is_taken_back_waits_for_a_cell
+        who_unmaps_waits_for_a_cell nobody_is_preempted_in_a_cell contexts_find_a_cell
         a_flush_waits_for_what_was_stranded identity_keeps_the_limit the_allocator_keeps_to_its_zone
         a_window_is_for_who_is_trusted zones_are_not_the_callers what_failed_is_bounded_too
         a_weaker_policy_is_refused an_address_in_use_is_not_handed_out_again what_is_mapped_elsewhere_is_not_unmapped_here

@@ -210,7 +210,7 @@ fn space() -> Tree {
 }
 
 fn domain<F: Granular>(machine: &Machine<F>, policy: Policy) -> Domain<&Machine<F>> {
-    let config = Config::new(1).policy(Policy::Held).policy(policy);
+    let config = Config::new(1).policy(Policy::Deferred).policy(policy);
     let domain =
         Domain::new(machine, config, space(), F::new(), machine, [(machine, TAG)]).unwrap();
     let _ = domain.attach(0, DeviceId(3), true).unwrap();
@@ -237,7 +237,7 @@ fn state<F: Granular>(domain: &Domain<&Machine<F>>) -> impl PartialEq + core::fm
     let entries: Vec<_> =
         (0..ADDRESSES).map(|page| domain.lookup(DmaAddr(page << F::GRANULE))).collect();
     let refs: Vec<_> = domain.host().seen().refs.iter().map(|(p, n)| (*p, *n)).collect();
-    (entries, refs, domain.owes(), domain.addresses().free_pages(), domain.host().seen().told)
+    (entries, refs, domain.deferred(), domain.addresses().free_pages(), domain.host().seen().told)
 }
 
 fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
@@ -356,7 +356,7 @@ fn hunt<F: Granular>(policy: Policy, ranges: bool, seed: u64) {
 }
 
 fn hunt_all<F: Granular>() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         for seed in 0..6 {
             hunt::<F>(policy, seed % 2 == 0, seed);
         }

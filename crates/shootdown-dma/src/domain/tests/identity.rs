@@ -29,7 +29,7 @@ pub(crate) fn identity_zones_beyond_the_table_are_refused() {
 #[test]
 fn identity_addresses_are_shared_and_go_with_the_last_user() {
     let world = World::default();
-    let domain = by_identity(&world, Policy::Held);
+    let domain = by_identity(&world, Policy::Deferred);
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     let page = buffer(0).0 >> PAGE_SHIFT;
     let one = domain.put(PhysAddr(buffer(0).0 + 0x10), 0x100, Rights::Read).unwrap();
@@ -39,12 +39,16 @@ fn identity_addresses_are_shared_and_go_with_the_last_user() {
     assert_ne!(other.0 >> PAGE_SHIFT, one.0 >> PAGE_SHIFT, "another right, another address");
     assert_eq!(world.refs(page), 3);
     domain.take(one, 0x100).unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (2, (0, 0)), "others hold it");
+    assert_eq!((world.refs(page), domain.deferred()), (2, (0, 0)), "others hold it");
     domain.take(two, 0x100).unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (2, (1, 1)), "the last one: not forgotten yet");
+    assert_eq!(
+        (world.refs(page), domain.deferred()),
+        (2, (1, 1)),
+        "the last one: not forgotten yet"
+    );
     assert_eq!(domain.take(one, 0x100), Err(UnmapError::NotMapped));
     domain.flush().unwrap();
-    assert_eq!((world.refs(page), domain.owes()), (1, (0, 0)));
+    assert_eq!((world.refs(page), domain.deferred()), (1, (0, 0)));
     domain.take(other, 4096).unwrap();
     assert_eq!((domain.counts().identities, domain.counts().fallbacks), (3, 0));
     assert_eq!(domain.addresses().free_pages(), domain.addresses().pages(), "nothing allocated");
@@ -55,7 +59,7 @@ fn identity_addresses_are_shared_and_go_with_the_last_user() {
 #[test]
 fn a_page_that_is_used_too_often_gets_another_address() {
     let world = World::default();
-    let domain = by_identity(&world, Policy::Held);
+    let domain = by_identity(&world, Policy::Deferred);
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     // Three pages, the middle one of which is full.
     let (first, middle) = (PhysAddr(0x4000_0000), PhysAddr(0x4000_1000));
@@ -107,7 +111,7 @@ pub(crate) fn superpages_are_identity_too() {
     let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
     let format = VtdSecondLevel::new(4, true, true).unwrap();
     let tree = Tight::from(Tree::new(&layout.fallback()).unwrap());
-    let config = Config::new(1).policy(Policy::Held).identity(layout);
+    let config = Config::new(1).policy(Policy::Deferred).identity(layout);
     let domain = Domain::new(&world, config, tree, format, &world, [(&world, ID)]).unwrap();
     let _ = domain.attach(0, DeviceId(1), false).unwrap();
     let memory = PhysAddr(0x4000_0000);

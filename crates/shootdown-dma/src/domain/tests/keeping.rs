@@ -39,7 +39,7 @@ unsafe impl<'w> Host for Pooled<'w> {
 
 /// A pool hands out what follows, and comes back to an address when it has come round.
 pub(crate) fn addresses_come_back_in_the_allocators_order() {
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let world = World::default();
         let space = Space::below(64);
         let pools = Arena::new(&space, &arena::Layout::pools(1).large_above(u64::MAX), Nothing);
@@ -57,7 +57,7 @@ pub(crate) fn addresses_come_back_in_the_allocators_order() {
             domain.poll((2 * n + 1) << 40).unwrap();
             world.complete();
             domain.poll((2 * n + 2) << 40).unwrap();
-            assert_eq!(domain.owes().1, 0);
+            assert_eq!(domain.deferred().1, 0);
         }
         // SAFETY: there is no device.
         let Ok(_) = (unsafe { domain.end() }) else { panic!("the unit answers") };

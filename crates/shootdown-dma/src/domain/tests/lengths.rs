@@ -5,16 +5,16 @@ use super::*;
 /// All that an unmapping changes.
 fn state(world: &World, domain: &Domain<&World>) -> impl PartialEq + core::fmt::Debug {
     let refs: Vec<_> = world.refs.lock().unwrap().iter().map(|(p, n)| (*p, *n)).collect();
-    let mut walker = domain.table.walker(9).expect("a seat");
+    let mut walker = domain.table.walker(9).expect("a slot");
     let entries: Vec<_> = (0xf_ff00..0x10_0000).map(|page| walker.translate(page)).collect();
     let free = domain.addresses().free_pages();
     let told = world.unit().told.clone();
-    (refs, entries, free, told, domain.owes(), domain.counts().unmaps)
+    (refs, entries, free, told, domain.deferred(), domain.counts().unmaps)
 }
 
 fn refused(world: &World, domain: &Domain<&World>, wrong: &[(DmaAddr, u64, UnmapError)]) {
     let floor = domain.config().policy;
-    let allowed = [Policy::Strict, Policy::Held, Policy::Lazy];
+    let allowed = [Policy::Strict, Policy::Deferred, Policy::Lazy];
     for policy in allowed.into_iter().filter(|policy| !policy.is_weaker_than(floor)) {
         for (at, bytes, error) in wrong {
             let before = state(world, domain);
@@ -41,7 +41,7 @@ fn neighbours(domain: &Domain<&World>) -> [DmaAddr; 2] {
 
 #[test]
 fn wrong_lengths_are_refused_and_change_nothing() {
-    for policy in [Policy::Held, Policy::Strict] {
+    for policy in [Policy::Deferred, Policy::Strict] {
         let world = World::default();
         let domain = domain(&world, Config::new(1).policy(policy));
         let [low, high] = neighbours(&domain);
@@ -109,7 +109,7 @@ fn nobody_unmaps_through_another_domain() {
 #[test]
 fn scattered_memory_is_one_mapping() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let segments: Vec<Segment> =
         (0..40).map(|n| Segment { phys: buffer(n), bytes: 4096 }).collect();
     let at = domain.put_sg(&segments, Rights::Write).unwrap();
@@ -128,7 +128,7 @@ fn scattered_memory_is_one_mapping() {
 #[test]
 fn what_is_linked_is_the_reservations() {
     let world = World::default();
-    let domain = domain(&world, Config::new(1).policy(Policy::Held));
+    let domain = domain(&world, Config::new(1).policy(Policy::Deferred));
     let mut reservation = domain.reserve(6).unwrap();
     let beside = domain.put(buffer(30), 2 * PAGE, Rights::Read).unwrap();
     let first = domain.link(&mut reservation, buffer(0), 1, Rights::Read).unwrap();

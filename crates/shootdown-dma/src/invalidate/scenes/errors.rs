@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::{DEVICE, DOMAIN, TURNS, range};
 use crate::invalidate::model::Model;
-use crate::invalidate::{Command, Engine, Ladder, QueueError, Ticket, Token, Unit};
+use crate::invalidate::{Command, Engine, Promotion, QueueError, Ticket, Token, Unit};
 
 /// A unit that has something to complain of: each error once, to whoever asks.
 struct Complaining<'a> {
@@ -31,7 +31,7 @@ pub(crate) fn errors_are_told_once_by_poll() {
     use QueueError::{DeviceTimeout, Refused};
     let model = Model::new(1);
     let unit = Complaining { unit: &model, errors: Mutex::default() };
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let step = &mut || {
         model.step();
         true
@@ -43,8 +43,8 @@ pub(crate) fn errors_are_told_once_by_poll() {
         assert_eq!(told, errors, "found by {who}");
     };
     complain(&[Refused]);
-    let seat = engine.attach(0, DEVICE, true).unwrap();
-    engine.welcome(&seat, step).unwrap();
+    let attachment = engine.attach(0, DEVICE, true).unwrap();
+    engine.welcome(&attachment, step).unwrap();
     heard("who comes", &[Refused]);
 
     complain(&[DeviceTimeout]);
@@ -57,10 +57,10 @@ pub(crate) fn errors_are_told_once_by_poll() {
     heard("who waits", &[Refused, DeviceTimeout]);
 
     complain(&[Refused]);
-    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+    engine.detach(attachment, step).map_err(|(error, _)| error).unwrap();
     heard("who leaves", &[Refused]);
 
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let _ = engine.flush_all();
     complain(&[DeviceTimeout, Refused]);
     assert_eq!([engine.poll(), engine.poll()], [Err(Refused), Err(DeviceTimeout)]);
@@ -88,8 +88,8 @@ unsafe impl Unit for &Ending {
 #[test]
 pub(crate) fn what_is_complete_stays_so_when_the_unit_ends() {
     let unit = Ending(Mutex::new(0));
-    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-    let _seat = engine.attach(0, DEVICE, false).unwrap();
+    let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+    let _attachment = engine.attach(0, DEVICE, false).unwrap();
     let [first, second] = [5, 9].map(|page| engine.invalidate(0, range(page, 1), true));
     let relax = &mut || false;
     assert_eq!(engine.wait(first, relax), Ok(()));
@@ -102,8 +102,8 @@ pub(crate) fn what_is_complete_stays_so_when_the_unit_ends() {
 pub(crate) fn a_unit_that_takes_nothing_is_told_of() {
     let unit = Ending(Mutex::new(2));
     for whole in [false, true] {
-        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
-        let _seat = engine.attach(0, DEVICE, false).unwrap();
+        let engine = Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
+        let _attachment = engine.attach(0, DEVICE, false).unwrap();
         let token =
             if whole { engine.flush_all() } else { engine.invalidate(0, range(5, 1), true) };
         assert!(!engine.is_submitted(token));
@@ -127,18 +127,18 @@ pub(crate) fn who_comes_to_the_same_place_is_another() {
         true
     };
     // Those who come next get the places of those who went.
-    let made = || Engine::new(1, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let made = || Engine::new(1, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let mut stale = Vec::new();
     for _ in 0..64 {
         let engine = made();
-        let seat = engine.attach(0, DEVICE, false).unwrap();
-        for seat in &stale {
-            assert_eq!(engine.announce(seat, step), Err(QueueError::NotListed));
+        let attachment = engine.attach(0, DEVICE, false).unwrap();
+        for attachment in &stale {
+            assert_eq!(engine.announce(attachment, step), Err(QueueError::NotListed));
         }
-        stale.push(seat);
+        stale.push(attachment);
     }
     let engine = made();
-    let seat = engine.attach(0, DEVICE, false).unwrap();
+    let attachment = engine.attach(0, DEVICE, false).unwrap();
     for stale in stale {
         let error = engine.detach(stale, step).map_err(|(error, _)| error);
         assert_eq!(error, Err(QueueError::NotListed));
@@ -151,7 +151,7 @@ pub(crate) fn who_comes_to_the_same_place_is_another() {
     engine.wait(engine.invalidate(0, range(5, 1), true), step).unwrap();
     assert_eq!(unit.access(DEVICE, 5), None);
     unit.detach(DEVICE);
-    engine.detach(seat, step).map_err(|(error, _)| error).unwrap();
+    engine.detach(attachment, step).map_err(|(error, _)| error).unwrap();
 }
 
 /// A token of another domain is never complete here, whatever its numbers are here.
@@ -162,9 +162,9 @@ pub(crate) fn a_token_of_another_domain_is_not_ours() {
         unit.step();
         true
     };
-    let made = |cpus| Engine::new(cpus, [(&unit, DOMAIN[0])], Ladder::DEFAULT).unwrap();
+    let made = |cpus| Engine::new(cpus, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let (theirs, ours) = (made(8), made(1));
-    let _seats = [&theirs, &ours].map(|engine| engine.attach(0, DEVICE, false).unwrap());
+    let _attachments = [&theirs, &ours].map(|engine| engine.attach(0, DEVICE, false).unwrap());
     // A batch of our first lane is complete; and of these one has its number, the others' lanes don't exist here.
     ours.wait(ours.invalidate(0, range(5, 1), true), step).unwrap();
     let note = |cpu| theirs.note(cpu, range(5, 1), true);

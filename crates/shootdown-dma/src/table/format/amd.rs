@@ -73,7 +73,7 @@ impl Format for AmdV1 {
     const COUNT: u64 = 0b1111 << 1;
     const WRITTEN_BACK: u64 = 1 << 8;
     const PENDING: u64 = 1 << 1;
-    const BURYING: u64 = 1 << 2;
+    const RETIRING: u64 = 1 << 2;
     const HARDWARE: u64 = 0b11 << 5;
 
     #[inline]

@@ -40,7 +40,7 @@ const COUNTED: u64 = 1 << 57;
 const COUNT: u64 = 0b11 << 55;
 const WRITTEN_BACK: u64 = 1 << 58;
 const PENDING: u64 = 1 << 55;
-const BURYING: u64 = 1 << 56;
+const RETIRING: u64 = 1 << 56;
 const PHYS_BITS: u32 = 48;
 
 /// Input addresses have this many bits at most.
@@ -132,7 +132,7 @@ impl<const G: u32> Format for ArmStage1<G> {
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;
-    const BURYING: u64 = BURYING;
+    const RETIRING: u64 = RETIRING;
     const HARDWARE: u64 = ACCESSED;
 
     #[inline]
@@ -254,7 +254,7 @@ impl<const G: u32> Format for ArmStage2<G> {
     const COUNT: u64 = COUNT;
     const WRITTEN_BACK: u64 = WRITTEN_BACK;
     const PENDING: u64 = PENDING;
-    const BURYING: u64 = BURYING;
+    const RETIRING: u64 = RETIRING;
     const HARDWARE: u64 = ACCESSED;
 
     #[inline]

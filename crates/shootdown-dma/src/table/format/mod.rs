@@ -39,10 +39,10 @@ pub mod word {
     /// Of tombstones: the table waits to be freed.
     pub const DEAD: u64 = 1 << 54;
 
-    /// The tombstone of the `burial`-th table that was, or was to be, taken out.
+    /// The tombstone of the `retirement`-th table that was, or was to be, taken out.
     #[must_use]
-    pub const fn tombstone(burial: u64) -> u64 {
-        TOMBSTONE | (burial << 12 & ADDRESS)
+    pub const fn tombstone(retirement: u64) -> u64 {
+        TOMBSTONE | (retirement << 12 & ADDRESS)
     }
 
     /// Can nothing be mapped by it, here or below?
@@ -93,11 +93,11 @@ pub trait Format: Copy + Send + Sync + 'static {
     const ENDS: u64 = 2 << Self::COUNT.trailing_zeros();
     /// A bit of leaves and of tables: the entry has been written back to where a non-coherent walker looks.
     const WRITTEN_BACK: u64;
-    /// A bit of tables: an invalidation that was asked for when this table was detached is still owed; it was put back
+    /// A bit of tables: an invalidation that was asked for when this table was detached is still deferred; it was put back
     /// since.
     const PENDING: u64;
     /// A bit of tables: somebody is about to take it out, which whoever maps there calls off by clearing this.
-    const BURYING: u64;
+    const RETIRING: u64;
     /// A leaf's bits that the hardware writes: accessed, dirty.
     const HARDWARE: u64;
 

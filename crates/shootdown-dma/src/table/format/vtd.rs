@@ -80,7 +80,7 @@ impl Format for VtdSecondLevel {
     const COUNT: u64 = 0x1ff << 52;
     const WRITTEN_BACK: u64 = 1 << 63;
     const PENDING: u64 = 1 << 52;
-    const BURYING: u64 = 1 << 53;
+    const RETIRING: u64 = 1 << 53;
     const HARDWARE: u64 = 0b11 << 8;
 
     #[inline]

@@ -37,7 +37,7 @@ fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachment
     for round in 0..40_000u64 {
         // Sixteen tables wide, and twenty times as far by the end.
         let page = 0x1_0000 + round / 4 * 16 + random.below(16 * 512);
-        let mut walker = world.table.walker(0).expect("a seat");
+        let mut walker = world.table.walker(0).expect("a epoch_slot");
         if mapped.insert(page) {
             walker.map(range(page, 1), PhysAddr(page << 12), Rights::Read).expect("free");
             live.push_back(page);

@@ -19,7 +19,7 @@ use crate::sync::{AtomicU64, Ordering};
 const CANARY: PhysAddr = PhysAddr(0xdead_b000);
 
 struct State {
-    /// Sheets, and where the host's record of each is.
+    /// Chunks, and where the host's record of each is.
     live: BTreeMap<u64, u64>,
     all: Vec<(u64, usize)>,
     /// What a walker that is not coherent sees.
@@ -209,9 +209,9 @@ unsafe impl<F: Manual> TableMemory for super::Shared<F> {
         state.all.push((phys, pages));
         let rubbish = self.format.leaf(CANARY, Rights::ReadWrite, 0);
         for n in 0..pages as u64 {
-            let sheet = phys + n * 4096;
-            state.live.insert(sheet, phys + pages as u64 * 4096 + n * 8);
-            state.view.insert(sheet, std::vec![rubbish; ENTRIES]);
+            let chunk = phys + n * 4096;
+            state.live.insert(chunk, phys + pages as u64 * 4096 + n * 8);
+            state.view.insert(chunk, std::vec![rubbish; ENTRIES]);
         }
         Some(PhysAddr(phys))
     }

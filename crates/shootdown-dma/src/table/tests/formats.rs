@@ -109,7 +109,7 @@ fn entries_are_where_the_manual_looks_for_them() {
         pages.push((1 << bits) - (1 << (bits - 1)) / 3 - 1);
         let world = World::new(format, true, &[]);
         let phys = |page: u64| (page << F::GRANULE) & 0xf_ffff_ffff | 1 << 40;
-        let mut walker = world.table.walker(0).expect("a seat");
+        let mut walker = world.table.walker(0).expect("a epoch_slot");
         pages.sort_unstable();
         pages.dedup();
         assert_eq!(walker.table().last_page(), (1 << bits) - 1);
@@ -132,8 +132,8 @@ fn entries_are_where_the_manual_looks_for_them() {
                 // SAFETY: the device was told.
                 unsafe { table.finish(gone) };
             }
-            for seat in 0..2 {
-                table.walker(seat).expect("a seat").let_go();
+            for epoch_slot in 0..2 {
+                table.walker(epoch_slot).expect("a epoch_slot").let_go();
             }
         }
         table.collect();
@@ -220,7 +220,7 @@ fn sizes_are_in_the_address_as_the_manual_has_them() {
 fn ranges_are_mapped_in_the_fewest_leaves() {
     let format = AmdV1::new(3, true).unwrap().sized();
     let world = World::new(format, true, &[]);
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     let base = 1u64 << 40;
     for (first, pages) in (1..64u64).flat_map(|f| (1..64u64).map(move |n| (f, n))) {
         let part = range(first, pages);

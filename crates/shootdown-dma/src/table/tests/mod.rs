@@ -32,7 +32,7 @@ pub(crate) struct World<F: Manual> {
     /// The pages that the device looks at whenever it can.
     pub eyes: Vec<u64>,
     /// Taken out, not yet finished; and whether the device has been told.
-    pub owed: Vec<(Detached, bool)>,
+    pub queue: Vec<(Detached, bool)>,
 }
 
 pub(crate) fn range(first: u64, pages: u64) -> IovaRange {
@@ -44,8 +44,8 @@ impl<F: Manual> World<F> {
         let pages = Arc::new(Pages::new(format, coherent, eyes));
         let table = Arc::new(IoPageTable::new(format, Arc::clone(&pages), 2).expect("memory"));
         pages.attach(table.root());
-        let (shadow, units, owed) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        Self { pages, table, shadow, units, eyes: eyes.to_vec(), owed }
+        let (shadow, units, queue) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { pages, table, shadow, units, eyes: eyes.to_vec(), queue }
     }
 
     /// What the format makes of rights.
@@ -55,8 +55,11 @@ impl<F: Manual> World<F> {
     }
 
     pub fn map(&mut self, first: u64, pages: u64, phys: u64, rights: Rights) -> bool {
-        let result =
-            self.table.walker(0).expect("a seat").map(range(first, pages), PhysAddr(phys), rights);
+        let result = self.table.walker(0).expect("a epoch_slot").map(
+            range(first, pages),
+            PhysAddr(phys),
+            rights,
+        );
         match result {
             Ok(()) => {
                 let rights = self.granted(rights);
@@ -98,7 +101,7 @@ impl<F: Manual> World<F> {
 
     fn take(&mut self, first: u64, pages: u64, one: bool) -> Result<(), UnmapError> {
         let mut detached = Detachments::new();
-        let mut walker = self.table.walker(1).expect("a seat");
+        let mut walker = self.table.walker(1).expect("a epoch_slot");
         let asked = range(first, pages);
         let result = if one {
             walker.unmap(asked, &mut detached)
@@ -122,14 +125,15 @@ impl<F: Manual> World<F> {
             Err(_) => assert!(!whole && detached.is_empty(), "{result:?}"),
         }
         while let Some(gone) = detached.pop() {
-            self.owed.push((gone, true));
+            self.queue.push((gone, true));
         }
         self.check();
         result.map(drop)
     }
 
     pub fn acquire(&mut self, page: u64, phys: u64, rights: Rights) -> Result<Acquired, MapError> {
-        let result = self.table.walker(0).expect("a seat").acquire(page, PhysAddr(phys), rights);
+        let result =
+            self.table.walker(0).expect("a epoch_slot").acquire(page, PhysAddr(phys), rights);
         if let Ok(acquired) = result {
             let granted = self.granted(rights);
             let entry = self.shadow.entry(page).or_insert((phys, granted, 0));
@@ -142,7 +146,7 @@ impl<F: Manual> World<F> {
     }
 
     pub fn release(&mut self, page: u64) -> Result<Released, UnmapError> {
-        let result = self.table.walker(1).expect("a seat").release(page);
+        let result = self.table.walker(1).expect("a epoch_slot").release(page);
         match result {
             Ok(released) => {
                 let entry = self.shadow.get_mut(&page).expect("released what nobody uses");
@@ -164,7 +168,7 @@ impl<F: Manual> World<F> {
         let mut detached = Detachments::new();
         let found = self.table.sweep(usize::MAX, &mut detached).expect("nobody else sweeps");
         while let Some(gone) = detached.pop() {
-            self.owed.push((gone, false));
+            self.queue.push((gone, false));
         }
         self.check();
         found
@@ -172,10 +176,10 @@ impl<F: Manual> World<F> {
 
     /// Tells the device of one table that was taken out, and finishes it.
     pub fn settle(&mut self, n: usize) {
-        if self.owed.is_empty() {
+        if self.queue.is_empty() {
             return;
         }
-        let (gone, told) = self.owed.swap_remove(n % self.owed.len());
+        let (gone, told) = self.queue.swap_remove(n % self.queue.len());
         if !told {
             self.pages.invalidate(gone.range(), false);
         }
@@ -186,7 +190,7 @@ impl<F: Manual> World<F> {
 
     /// The device and the software find what they should.
     pub fn check(&self) {
-        let mut walker = self.table.walker(0).expect("a seat");
+        let mut walker = self.table.walker(0).expect("a epoch_slot");
         for page in self.eyes.iter().copied() {
             let should = self.shadow.get(&page).copied();
             let found = walker.translate(page).map(|t| (t.phys.0, t.rights, t.uses));

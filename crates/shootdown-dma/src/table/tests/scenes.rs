@@ -17,7 +17,7 @@ fn remembered<F: Manual>(format: F, page: u64) {
     let mut world = World::new(format, true, &[0x40_0000]);
     assert!(world.map(page, 1, PHYS & !0xffff, Rights::Read));
     let table = Arc::clone(&world.table);
-    let mut stays = table.walker(0).expect("a seat");
+    let mut stays = table.walker(0).expect("a epoch_slot");
     assert!(stays.translate(page).is_some());
     let mut out = Detachments::new();
     let _ = stays.unmap(range(page, 1), &mut out).expect("mapped");
@@ -61,7 +61,7 @@ pub(crate) fn sweeps_come_everywhere() {
         let found = (0..turns).any(|_| world.table.sweep(BUDGET, &mut out) == Some(1));
         assert!(found, "{tables} tables");
         while let Some(gone) = out.pop() {
-            world.owed.push((gone, true));
+            world.queue.push((gone, true));
         }
     }
 }
@@ -75,7 +75,7 @@ fn sweeps_find_what_is_empty() {
 #[test]
 pub(crate) fn nobody_walks_who_comes_back() {
     let world = World::new(vtd(), true, &[]);
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     let ring = (0..8).map(|n| 0x40_0000 + n * 512).collect::<Vec<_>>();
     let zones = [1u64 << 34, 2 << 34].iter().flat_map(|zone| (0..4).map(move |n| zone + n * 512));
     for pages in [ring, zones.collect()] {
@@ -113,7 +113,7 @@ pub(crate) fn nobody_relies_on_what_is_not_written_back() {
     // A second CPU maps beside the first while that has linked a table, and not yet written it back.
     let (mut world, table, pages) = tables();
     world.pages.on_write_back(move || {
-        let mut other = table.walker(1).expect("a seat");
+        let mut other = table.walker(1).expect("a epoch_slot");
         other.map(range(0x201, 1), PhysAddr(PHYS), Rights::Read).expect("free");
         assert_eq!(pages.access(0x201), Some((PHYS, Rights::Read)), "mapped, and not reached");
     });
@@ -122,10 +122,10 @@ pub(crate) fn nobody_relies_on_what_is_not_written_back() {
     let (mut world, table, pages) = tables();
     assert!(world.map(0x400, 1, PHYS, Rights::Read), "the tables above are there");
     world.pages.on_write_back(move || {
-        let mut other = table.walker(1).expect("a seat");
+        let mut other = table.walker(1).expect("a epoch_slot");
         assert_eq!(other.translate(0x201), None);
         drop(other);
-        let mut other = table.walker(1).expect("a seat");
+        let mut other = table.walker(1).expect("a epoch_slot");
         other.map(range(0x201, 1), PhysAddr(PHYS), Rights::Read).expect("free");
         assert_eq!(pages.access(0x201), Some((PHYS, Rights::Read)), "mapped, and not reached");
     });
@@ -134,7 +134,7 @@ pub(crate) fn nobody_relies_on_what_is_not_written_back() {
     let (mut world, table, pages) = tables();
     assert!(world.map(0x200, 1, PHYS, Rights::Read));
     world.pages.on_write_back(move || {
-        let mut other = table.walker(1).expect("a seat");
+        let mut other = table.walker(1).expect("a epoch_slot");
         let shared = other.acquire(0x201, PhysAddr(PHYS), Rights::Read);
         assert_eq!(shared, Ok(Acquired::Shared));
         assert_eq!(pages.access(0x201), Some((PHYS, Rights::Read)), "mapped, and not reached");
@@ -155,7 +155,7 @@ pub(crate) fn a_failed_map_leaves_nothing() {
     let mut world = World::new(vtd(), false, &ACROSS);
     assert!(world.map(0x203, 1, PHYS, Rights::Read));
     assert!(!world.map(0x1ff, 7, PHYS, Rights::Read));
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     let error = walker.map(range(0x1ff, 7), PhysAddr(PHYS), Rights::Read).unwrap_err();
     assert_eq!((error.page, error.undone), (0x203, Some(range(0x1ff, 4))));
 }
@@ -165,11 +165,11 @@ pub(crate) fn walk_caches_forget_tables_that_go_away() {
     let mut world = World::new(vtd(), true, &ACROSS);
     assert!(world.map(0x200, 512, PHYS, Rights::ReadWrite));
     world.unmap(0x200, 512).expect("mapped");
-    assert_eq!(world.owed.len(), 1, "the table is of no use");
+    assert_eq!(world.queue.len(), 1, "the table is of no use");
     let before = world.pages.live();
     world.settle(0);
-    world.table.walker(0).expect("a seat").let_go();
-    world.table.walker(1).expect("a seat").let_go();
+    world.table.walker(0).expect("a epoch_slot").let_go();
+    world.table.walker(1).expect("a epoch_slot").let_go();
     world.table.collect();
     assert_eq!(world.pages.live(), before - 1);
     assert!(world.map(0x201, 1, PHYS, Rights::Read));
@@ -242,15 +242,15 @@ pub(crate) fn counts_go_on_beside_the_entry() {
         assert_eq!(world.release(page), Ok(Released::Last));
         // Side tables go with their tables.
         world.sweep();
-        while !world.owed.is_empty() {
+        while !world.queue.is_empty() {
             world.settle(0);
         }
-        for seat in 0..2 {
-            world.table.walker(seat).expect("a seat").let_go();
+        for epoch_slot in 0..2 {
+            world.table.walker(epoch_slot).expect("a epoch_slot").let_go();
         }
         world.table.collect();
         world.sweep();
-        while !world.owed.is_empty() {
+        while !world.queue.is_empty() {
             world.settle(0);
         }
         assert!(world.table.pages() <= pages + 1, "{} left", world.table.pages());
@@ -268,11 +268,11 @@ pub(crate) fn counts_go_on_beside_the_entry() {
 pub(crate) fn dead_tables_take_nothing() {
     let world = World::new(vtd(), true, &[]);
     // One CPU remembers the table that the other takes out.
-    let mut remembers = world.table.walker(0).expect("a seat");
+    let mut remembers = world.table.walker(0).expect("a epoch_slot");
     let phys = PhysAddr(PHYS);
     remembers.map(range(0x200, 512), phys, Rights::Read).expect("free");
     let mut out = Detachments::new();
-    let mut other = world.table.walker(1).expect("a seat");
+    let mut other = world.table.walker(1).expect("a epoch_slot");
     let unmapped = other.unmap(range(0x200, 512), &mut out).expect("mapped");
     assert!(!unmapped.leaf_only && out.len() == 1);
     remembers.map(range(0x201, 1), phys, Rights::Read).expect("free");
@@ -289,7 +289,7 @@ pub(crate) fn a_table_put_back_is_not_freed() {
     round(&mut world);
     assert_eq!(world.sweep(), 1);
     round(&mut world); // put back
-    assert_eq!(world.sweep(), 0, "the first invalidation is still owed");
+    assert_eq!(world.sweep(), 0, "the first invalidation is still queue");
     world.settle(0);
     round(&mut world);
     assert_eq!(world.sweep(), 1, "and now it is not");
@@ -324,7 +324,7 @@ pub(crate) fn superpages_are_chosen_where_they_fit() {
     assert!(world.map(0x4_0000, 0x200, 0x4000_0000, Rights::Read));
     assert_eq!(level(0x4_0000), Some(0));
     world.unmap(0x4_0000, 0x200).expect("mapped");
-    while !world.owed.is_empty() {
+    while !world.queue.is_empty() {
         world.settle(0);
     }
     assert!(world.map(0x4_0000, 0x200, 0x4000_0000, Rights::Read));

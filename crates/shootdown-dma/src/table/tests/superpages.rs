@@ -9,7 +9,7 @@ const PAGES: u64 = 512;
 /// A leaf of 2 MiB: shared as a page is, and full where its entry is.
 fn shared<F: Manual>(format: F) {
     let world = World::new(format, true, &[]);
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     let acquire = |walker: &mut Walker<'_, F, _>, page, phys| {
         walker.acquire_leaf(page, PhysAddr(phys), Rights::Read, 1).map_err(|error| error.kind)
     };
@@ -61,7 +61,7 @@ fn superpages_are_counted() {
 fn a_range_of_superpages_is_all_or_nothing() {
     let format = VtdSecondLevel::new(4, true, true).expect("four levels");
     let world = World::new(format, true, &[]);
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     walker.acquire(PAGE + 2 * PAGES, PhysAddr(0x7000), Rights::Read).expect("free");
     walker.acquire_leaf(PAGE, PhysAddr(PHYS), Rights::Read, 1).expect("free");
     let three = range(PAGE, 3 * PAGES);

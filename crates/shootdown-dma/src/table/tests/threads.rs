@@ -23,7 +23,7 @@ fn finish<F: Manual>(pages: &Pages<F>, table: &Table<F>, out: &mut Detachments, 
 
 /// Maps, looks, unmaps, looks again.
 fn use_range<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: IovaRange) {
-    let mut walker = table.walker(cpu).expect("a seat");
+    let mut walker = table.walker(cpu).expect("a epoch_slot");
     let phys = |page: u64| page << 12 | 1 << 40;
     walker.map(owned, PhysAddr(phys(owned.first())), Rights::Read).expect("ours");
     for page in owned.first()..=owned.last() {
@@ -40,7 +40,7 @@ fn use_range<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize, owned: I
 }
 
 fn share<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
-    let mut walker = table.walker(cpu).expect("a seat");
+    let mut walker = table.walker(cpu).expect("a epoch_slot");
     walker.acquire(SHARED, PhysAddr(0x7000), Rights::ReadWrite).expect("not full");
     assert_eq!(pages.access(SHARED), Some((0x7000, Rights::ReadWrite)), "while it is used");
     if walker.release(SHARED) == Ok(Released::Last) {
@@ -50,7 +50,7 @@ fn share<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize) {
 
 /// The same page by several users of one CPU, for whom its entry is too small.
 fn share_many<F: Manual>(pages: &Pages<F>, table: &Table<F>, cpu: usize, users: u64) {
-    let mut walker = table.walker(cpu).expect("a seat");
+    let mut walker = table.walker(cpu).expect("a epoch_slot");
     let seen = Some((0x7000, Rights::ReadWrite));
     for _ in 0..users {
         walker.acquire(SHARED, PhysAddr(0x7000), Rights::ReadWrite).expect("not full");
@@ -106,7 +106,7 @@ fn run<F: Manual>(format: F, coherent: bool) {
         finish(&pages, &table, &mut out, false);
     }
     for cpu in 0..4 {
-        table.walker(cpu).expect("a seat").let_go();
+        table.walker(cpu).expect("a epoch_slot").let_go();
     }
     table.collect();
     assert_eq!((table.pages(), pages.live()), (1, 1), "only the root is left");

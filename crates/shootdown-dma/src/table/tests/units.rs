@@ -5,7 +5,7 @@ use super::*;
 const PHYS: u64 = 0x40_0000_0000;
 
 fn range_of<F: Manual>(world: &World<F>, first: u64, pages: u64) -> Vec<u64> {
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     (first..first + pages).filter(|p| walker.translate(*p).is_some()).collect()
 }
 
@@ -39,7 +39,7 @@ fn small<F: Manual>(format: F) {
         assert_eq!(range_of(&world, 0x1f0, 0x20), before, "nothing has changed");
     }
     // The same for single pages by the short way.
-    let mut walker = world.table.walker(1).expect("a seat");
+    let mut walker = world.table.walker(1).expect("a epoch_slot");
     for page in [0x1fe, 0x200, 0x202] {
         assert_eq!(walker.unmap_page(page), Err(UnmapError::Inside { page }));
     }
@@ -103,7 +103,7 @@ fn superpages_are_mappings_like_others() {
 fn parts_are_put_together() {
     let format = VtdSecondLevel::new(4, true, true).expect("four levels");
     let world = World::new(format, true, &[]);
-    let mut walker = world.table.walker(0).expect("a seat");
+    let mut walker = world.table.walker(0).expect("a epoch_slot");
     let mut map = |first, pages, part| {
         walker.map_part(range(first, pages), PhysAddr(first << 12), Rights::Read, part)
     };
@@ -122,8 +122,8 @@ fn parts_are_put_together() {
     assert_eq!(walker.unmap(range(0x403, 2), out), Err(UnmapError::Inside { page: 0x403 }));
     assert!(walker.unmap(range(0x1ff, 0x204), out).is_ok());
     assert!(walker.unmap_part(range(0x403, 2), out).is_ok());
-    let World { owed, .. } = &world;
-    assert!(owed.is_empty());
+    let World { queue, .. } = &world;
+    assert!(queue.is_empty());
 }
 
 /// AMD-Vi's leaves of any power of two.

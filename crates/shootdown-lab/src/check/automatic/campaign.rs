@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use shootdown_automutate::generate::Mutant;
 use shootdown_automutate::source::Source;
 use shootdown_automutate::tree::{Build, Compiled, Tree, Wanted};
 use shootdown_machine::hunt::Work;
@@ -28,8 +28,8 @@ const EXPECTED: u64 = 10;
 pub struct Settings {
     /// Seed of every hunt.
     pub seed: u64,
-    /// Stages that are tried.
-    pub stages: usize,
+    /// Does any stage of hunts come? Without, no worker is built.
+    pub hunts: bool,
     /// Processes side by side.
     pub threads: usize,
 }
@@ -54,9 +54,6 @@ pub struct Campaign {
 /// The stage before which the work is compared: what breaks a promise has broken it by then as a rule, and what
 /// follows takes long.
 const WORK: usize = 2;
-
-/// Stages that a mutant is tried in which no hunt is expected to kill.
-const A_LOOK: usize = 2;
 
 /// Finds most of what does not compile, in seconds.
 const CHECK: [&str; 5] = ["check", "-p", "shootdown-traced", "-p", "shootdown-dma-traced"];
@@ -106,6 +103,10 @@ impl Campaign {
         progress.at("compiling");
         let checked = tree.compile(sources, wanted, Build::new(&CHECK)).map_err(failed)?;
         let chosen = choose(checked.wanted);
+        if !settings.hunts {
+            let compiled = Compiled { wanted: chosen, ..checked };
+            return Ok(Self::of(compiled, PathBuf::new(), settings));
+        }
         let mut compiled = tree.compile(sources, chosen, Build::new(&BUILD)).map_err(failed)?;
         compiled.dropped.extend(checked.dropped);
         compiled.rounds += checked.rounds;
@@ -114,7 +115,13 @@ impl Campaign {
         let worker = tree.root().with_file_name(format!("hunt-mutants-{}", std::process::id()));
         fs::copy(&built, &worker)
             .map_err(|e| LabError::bad(format!("{}: {e}", built.display())))?;
-        let mut campaign = Self {
+        let mut campaign = Self::of(compiled, worker, settings);
+        campaign.look(progress)?;
+        Ok(campaign)
+    }
+
+    fn of(compiled: Compiled, worker: PathBuf, settings: Settings) -> Self {
+        Self {
             compiled,
             worker,
             settings,
@@ -123,9 +130,7 @@ impl Campaign {
             seen: Vec::new(),
             work: Vec::new(),
             controlled: Mutex::default(),
-        };
-        campaign.look(progress)?;
-        Ok(campaign)
+        }
     }
 
     /// Does a hunt come by this choice or probe?
@@ -242,29 +247,22 @@ impl Campaign {
         Ok(seen)
     }
 
-    /// What comes of each mutant, in their order; `done` is called as each is through. Those that
-    /// no hunt is expected to kill are looked at only (`leave_alone`).
+    /// Tries mutants that have survived so far in some stages; `done` is called as each is through.
     ///
     /// # Errors
     /// A worker can't be started, or a hunt objects to the libraries as they are.
     pub fn hunt(
         &self,
-        mutants: &BTreeMap<u32, &Mutant>,
-        leave_alone: impl Fn(&Mutant) -> bool + Sync,
+        tried: &[(Wanted, Row)],
+        stages: &Range<usize>,
         progress: &Progress,
         done: impl Fn(&Row) + Sync,
     ) -> Result<Vec<Row>, LabError> {
-        let wanted = &self.compiled.wanted;
-        progress.at("hunting");
-        progress.measure(wanted.len() as u64);
-        let rows = side_by_side(self.settings.threads, wanted.len(), |at| {
-            let mutant = mutants[&wanted[at].number];
-            let stages = if leave_alone(mutant) {
-                self.settings.stages.min(A_LOOK)
-            } else {
-                self.settings.stages
-            };
-            let row = self.try_one(&wanted[at], mutant, stages);
+        progress.at(format!("hunting ({})", STAGES[stages.start].name));
+        progress.measure(tried.len() as u64);
+        let rows = side_by_side(self.settings.threads, tried.len(), |at| {
+            let (wanted, row) = &tried[at];
+            let row = self.try_one(wanted, row.clone(), stages.clone());
             progress.step();
             if let Ok(row) = &row {
                 done(row);
@@ -274,21 +272,17 @@ impl Campaign {
         rows.into_iter().collect()
     }
 
-    fn try_one(&self, wanted: &Wanted, mutant: &Mutant, stages: usize) -> Result<Row, LabError> {
-        let mut row = Row {
-            mutant: wanted.name.to_string(),
-            stage: None,
-            by: String::new(),
-            objection: String::new(),
-            runs: 0,
-            hash: mutant.hash,
-            change: mutant.change.clone(),
-        };
+    fn try_one(
+        &self,
+        wanted: &Wanted,
+        mut row: Row,
+        stages: Range<usize>,
+    ) -> Result<Row, LabError> {
         let Some(hunts) = self.reach.get(&wanted.choice) else {
             row.objection = "no hunt comes by".to_owned();
             return Ok(row);
         };
-        for (stage, of) in STAGES.iter().enumerate().take(stages) {
+        for (stage, of) in STAGES.iter().enumerate().take(stages.end).skip(stages.start) {
             if stage == WORK
                 && let Some((hunt, more)) = self.more_work(wanted.number, hunts)?
             {

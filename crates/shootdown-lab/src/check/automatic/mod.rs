@@ -15,17 +15,21 @@
 //! | [`hunts`], [`stages`] | what a mutant is hunted with, in which order and for how long |
 //! | [`worker`], [`process`] | processes that hunt one mutant each |
 //! | [`tests`] | tests of the crates and models for the model checker, on what hunts leave |
-//! | [`campaign`] | compiling many mutants, and trying each |
+//! | [`campaign`] | compiling many mutants, and hunting each |
+//! | [`trial`] | what is tried first, and what of that survives |
 //! | [`coverage`] | what no hunt runs |
 //! | [`results`] | the committed results, and the survivors with their arguments |
+//! | [`report`] | what is said of them |
 
 pub mod campaign;
 pub mod coverage;
 pub mod hunts;
 pub mod process;
+pub mod report;
 pub mod results;
 pub mod stages;
 pub mod tests;
+pub mod trial;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,8 +44,9 @@ use shootdown_automutate::source::{Source, sources};
 use shootdown_automutate::tree::{Tree, Wanted};
 
 use self::campaign::Campaign;
-use self::coverage::Coverage;
-use self::results::{Row, Survivor};
+use self::report::{Report, counts, json, summary, unargued};
+use self::results::Row;
+use self::trial::{Step, Trial, steps};
 use crate::LabError;
 use crate::experiments::chance;
 use crate::output::{Format, emit};
@@ -62,6 +67,8 @@ pub struct Options {
     pub among: Option<String>,
     /// Only mutants that a hunt kills according to the results.
     pub recorded: bool,
+    /// Only mutants that survive according to the results.
+    pub survivors: bool,
     /// Leave out those that the results know already, and write what is found to them.
     pub record: bool,
     /// Try what hunts leave with the tests of the crates and the models for the model checker.
@@ -125,20 +132,31 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     let scope = Scope::new(&text).map_err(|e| LabError::bad(e.to_string()))?;
     let sources =
         sources(&workspace, &scope, options.coverage).map_err(|e| LabError::bad(e.to_string()))?;
-    let argued = results::survivors(&folder.join("survivors.toml"))?;
+    let mut argued = results::survivors(&folder.join("survivors.toml"))?;
     let file = folder.join("shootdown.csv");
-    let known = results::read(&file)?;
+    let mut known = results::read(&file)?;
 
     let all = if options.mutants { mutants(&sources) } else { Vec::new() };
     let generated = all.len();
+    if options.mutants {
+        let made: BTreeMap<String, &Mutant> =
+            all.iter().map(|m| (m.name.to_string(), *m)).collect();
+        argued.retain(|name, s| made.get(name).is_some_and(|m| m.change == s.change));
+        if options.record {
+            // Results of functions that have changed since.
+            known.retain(|name, row| made.get(name).is_some_and(|m| m.hash == row.hash));
+        }
+    }
     let among = options.among.as_deref().unwrap_or_default();
     let by_tests = |row: &Row| tests::LAYERS.iter().any(|l| row.stage.as_deref() == Some(l.name));
     let is_wanted = |m: &Mutant| {
         let name = m.name.to_string();
         let row = known.get(&name).filter(|row| row.hash == m.hash && row.stage.is_some());
         let recorded = row.is_some_and(|row| !by_tests(row));
+        let survives = known.get(&name).is_some_and(|row| row.stage.is_none());
         name.starts_with(among)
             && (recorded || !options.recorded)
+            && (survives || !options.survivors)
             && (row.is_none() || !options.record)
     };
     let chosen: Vec<_> = all.into_iter().filter(|m| is_wanted(m)).collect();
@@ -166,9 +184,10 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     });
     let tree = Tree::copy(&workspace, &workspace.join("target/automatic/tree"))
         .map_err(|e| LabError::bad(e.to_string()))?;
+    let steps = steps(options);
     let settings = campaign::Settings {
         seed: options.seed,
-        stages: options.stages.unwrap_or(usize::MAX),
+        hunts: options.coverage || steps.iter().any(|step| matches!(step, Step::Hunts(_))),
         threads: options.threads,
     };
     let (mut dropped, mut left) = (0, size);
@@ -195,51 +214,21 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         }
         dropped += campaign.compiled.dropped.len();
         left -= campaign.compiled.wanted.len();
-        let elsewhere = |m: &Mutant| {
+        let trial = Trial { tree: &tree, sources: &sources, options, report: &report };
+        let leave_alone = |m: &Mutant| {
             let name = m.name.to_string();
             argued.contains_key(&name) || recorded.get(&name).is_some_and(|row| row.hash == m.hash)
         };
-        let rows = campaign.hunt(&numbered, elsewhere, &progress, |row| {
-            let mut report = report.lock().unwrap_or_else(|e| e.into_inner());
-            if row.stage.is_some() {
-                report.take(row, &progress);
-            } else {
-                report.note(row); // tests may kill it yet
-            }
-            // A campaign that is stopped keeps what it knows; what can't be written is said at its
-            // end.
-            let _ = report.write();
-        })?;
-        let survivors = rows.into_iter().filter(|row| row.stage.is_none());
-        let numbers: BTreeMap<String, u32> =
-            numbered.iter().map(|(number, m)| (m.name.to_string(), *number)).collect();
-        let mut survivors: BTreeMap<u32, Row> =
-            survivors.map(|row| (numbers[&row.mutant], row)).collect();
+        let mut survivors = trial.all(&campaign, &numbered, &steps, leave_alone, &progress)?;
         if !options.tests {
-            for row in survivors.values_mut() {
+            for row in &mut survivors {
                 if let Some(known) = recorded.get(&row.mutant).filter(|r| r.hash == row.hash) {
                     row.clone_from(known);
                 }
             }
         }
-        for layer in tests::LAYERS.iter().filter(|_| options.tests) {
-            let left =
-                |one: &&Wanted| survivors.get(&one.number).is_some_and(|r| r.stage.is_none());
-            let wanted: Vec<Wanted> =
-                campaign.compiled.wanted.iter().filter(left).cloned().collect();
-            if wanted.is_empty() {
-                continue;
-            }
-            let killed = tests::kill(*layer, &tree, &sources, wanted, options.threads, &progress)?;
-            for (number, killed) in killed {
-                if let Some(row) = survivors.get_mut(&number) {
-                    row.stage = Some(layer.name.to_owned());
-                    (row.by, row.objection) = (killed.by, killed.objection);
-                }
-            }
-        }
         let mut report = report.lock().unwrap_or_else(|e| e.into_inner());
-        for row in survivors.values() {
+        for row in &survivors {
             report.take(row, &progress);
         }
         report.write()?;
@@ -247,7 +236,8 @@ pub fn run(options: &Options) -> Result<(), LabError> {
             break;
         }
     }
-    let mut rows = report.into_inner().unwrap_or_else(|e| e.into_inner()).rows;
+    let Report { mut rows, known, file, .. } =
+        report.into_inner().unwrap_or_else(|e| e.into_inner());
     rows.sort_by(|a, b| a.mutant.cmp(&b.mutant));
     let took = super::report::duration(begun.elapsed());
     let mut wrong = Vec::new();
@@ -272,6 +262,10 @@ pub fn run(options: &Options) -> Result<(), LabError> {
         emit(&json(&rows, &argued, covered.as_ref()));
     } else if options.mutants {
         emit(&format!("\n{}, in {took}", summary(generated, dropped, &rows, &argued)));
+        if options.record {
+            let all: Vec<Row> = known.into_values().collect();
+            emit(&format!("{}: {}", file.display(), counts(&all, &argued)));
+        }
     }
     let unknown: BTreeSet<&str> = unargued(&rows, &argued).map(|row| row.mutant.as_str()).collect();
     if !unknown.is_empty() {
@@ -294,97 +288,6 @@ fn sample_of(
     let taken: BTreeSet<_> =
         sample(mutants.collect(), seed, size).into_iter().map(|m| &m.name).collect();
     compiled.into_iter().filter(|wanted| taken.contains(&wanted.name)).collect()
-}
-
-struct Report<'a> {
-    rows: Vec<Row>,
-    known: BTreeMap<String, Row>,
-    file: PathBuf,
-    argued: &'a BTreeMap<String, Survivor>,
-    record: bool,
-    shown: bool,
-}
-
-impl Report<'_> {
-    fn take(&mut self, row: &Row, progress: &Progress) {
-        if self.shown {
-            progress.aside(|| emit(&line(row, self.argued)));
-        }
-        self.rows.push(row.clone());
-        self.note(row);
-    }
-
-    fn note(&mut self, row: &Row) {
-        // What tests have killed, a campaign without them does not bring back.
-        let keeps = |known: &Row| known.hash == row.hash && known.stage.is_some();
-        if row.stage.is_some() || !self.known.get(&row.mutant).is_some_and(keeps) {
-            self.known.insert(row.mutant.clone(), row.clone());
-        }
-    }
-
-    fn write(&self) -> Result<(), LabError> {
-        if self.record { results::write(&self.file, &self.known) } else { Ok(()) }
-    }
-}
-
-fn unargued<'a>(
-    rows: &'a [Row],
-    argued: &'a BTreeMap<String, Survivor>,
-) -> impl Iterator<Item = &'a Row> {
-    rows.iter().filter(|row| row.stage.is_none() && !argued.contains_key(&row.mutant))
-}
-
-/// A mutant in a line.
-fn line(row: &Row, argued: &BTreeMap<String, Survivor>) -> String {
-    let Row { mutant, by, objection, runs, change, .. } = row;
-    match (&row.stage, argued.get(mutant)) {
-        (Some(stage), _) => format!("killed    {mutant}  {stage}: {by}: {objection}, {runs} runs"),
-        (None, Some(survivor)) => format!("argued    {mutant}  {}", survivor.because),
-        (None, None) => format!("SURVIVES  {mutant}  {change}  {objection} {runs} runs"),
-    }
-}
-
-fn summary(
-    generated: usize,
-    dropped: usize,
-    rows: &[Row],
-    argued: &BTreeMap<String, Survivor>,
-) -> String {
-    let killed = rows.iter().filter(|row| row.stage.is_some()).count();
-    let unknown = unargued(rows, argued).count();
-    let known = rows.len() - killed - unknown;
-    format!(
-        "{generated} mutants can be made; {dropped} of those drawn do not compile; \
-         {} hunted: {killed} killed, {known} argued, {unknown} survive",
-        rows.len()
-    )
-}
-
-fn json(rows: &[Row], argued: &BTreeMap<String, Survivor>, covered: Option<&Coverage>) -> String {
-    let rows: Vec<_> = rows
-        .iter()
-        .map(|row| {
-            serde_json::json!({
-                "mutant": row.mutant,
-                "change": row.change,
-                "killed": row.stage.is_some(),
-                "stage": row.stage,
-                "by": row.by,
-                "objection": row.objection,
-                "runs": row.runs,
-                "argued": argued.get(&row.mutant).map(|survivor| &survivor.because),
-            })
-        })
-        .collect();
-    let place = |place: &coverage::Place| {
-        let coverage::Place { file, function, what, line } = place;
-        serde_json::json!({ "file": file, "function": function, "line": line, "what": what })
-    };
-    let covered = covered.map(|covered| {
-        let uncovered: Vec<_> = covered.uncovered.iter().map(place).collect();
-        serde_json::json!({ "places": covered.all, "uncovered": uncovered })
-    });
-    serde_json::json!({ "schema": 1, "mutants": rows, "coverage": covered }).to_string()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shootdown_automutate::generate::Mutant;
 
 use crate::LabError;
 
@@ -25,6 +26,22 @@ pub struct Row {
     pub hash: u64,
     /// The change.
     pub change: String,
+}
+
+impl Row {
+    /// Nothing has killed it yet.
+    #[must_use]
+    pub fn new(mutant: &Mutant) -> Self {
+        Self {
+            mutant: mutant.name.to_string(),
+            stage: None,
+            by: String::new(),
+            objection: String::new(),
+            runs: 0,
+            hash: mutant.hash,
+            change: mutant.change.clone(),
+        }
+    }
 }
 
 /// A line of the file.
@@ -125,6 +142,8 @@ pub enum Class {
 pub struct Survivor {
     /// The mutant's name.
     pub mutant: String,
+    /// Its change in a line: the argument is about no other that comes to have the same name.
+    pub change: String,
     /// Why it survives.
     pub class: Class,
     /// The argument.
@@ -155,6 +174,9 @@ pub fn survivors(path: &Path) -> Result<BTreeMap<String, Survivor>, LabError> {
 
 #[cfg(test)]
 mod tests {
+    use shootdown_automutate::scope::Scope;
+    use shootdown_automutate::source::sources;
+
     use super::*;
 
     #[test]
@@ -191,6 +213,24 @@ mod tests {
         for name in argued.keys() {
             let row = rows.get(name).unwrap_or_else(|| panic!("{name} has no result"));
             assert!(row.stage.is_none(), "{name} is argued, and is killed by {}", row.by);
+        }
+    }
+
+    #[test]
+    fn arguments_are_about_mutants_that_can_be_made() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let folder = workspace.join("verify/automatic");
+        let scope = Scope::new(&fs::read_to_string(folder.join("scope.toml")).unwrap()).unwrap();
+        let sources = sources(&workspace, &scope, false).unwrap();
+        let all = sources.iter().flat_map(|source| &source.functions).flat_map(|f| &f.mutants);
+        let changes: BTreeMap<String, &str> =
+            all.map(|mutant| (mutant.name.to_string(), mutant.change.as_str())).collect();
+        for (name, survivor) in survivors(&folder.join("survivors.toml")).unwrap() {
+            assert_eq!(
+                changes.get(&name),
+                Some(&survivor.change.as_str()),
+                "the argument for {name} is about something else: look again"
+            );
         }
     }
 }

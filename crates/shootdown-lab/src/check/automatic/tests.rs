@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shootdown_automutate::source::Source;
 use shootdown_automutate::tree::{Build, Built, Tree, Wanted};
@@ -41,6 +41,9 @@ pub const LAYERS: [Layer; 2] = [
             "shootdown-dma-woven",
             "--lib",
             "--tests",
+            // Each is run some hundred times.
+            "--config",
+            "profile.dev.opt-level=1",
         ]),
         silence: Duration::from_secs(60),
     },
@@ -79,21 +82,24 @@ struct Whole {
     program: Program,
     name: String,
     reached: BTreeSet<usize>,
+    took: Duration,
     fail: BTreeSet<String>,
 }
 
-/// The survivors that a layer kills, by their numbers.
+/// The survivors that a layer kills, by their numbers, as `take` makes them of it: it is called as
+/// each is killed.
 ///
 /// # Errors
 /// What can't be compiled or started.
-pub fn kill(
+pub fn kill<T: Send>(
     layer: Layer,
     tree: &Tree,
     sources: &[Source],
     survivors: Vec<Wanted>,
     threads: usize,
     progress: &Progress,
-) -> Result<BTreeMap<u32, Killed>, LabError> {
+    take: impl Fn(u32, Killed) -> Option<(u32, T)> + Sync,
+) -> Result<BTreeMap<u32, T>, LabError> {
     progress.at(format!("compiling {}", layer.name));
     let compiled =
         tree.compile(sources, survivors, layer.build).map_err(|e| LabError::bad(e.to_string()))?;
@@ -103,7 +109,8 @@ pub fn kill(
     let whole = side_by_side(threads, built.len(), |at| {
         Whole::new(&built[at], layer, &notes.with_extension(at.to_string()))
     });
-    let whole = whole.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let mut whole = whole.into_iter().collect::<Result<Vec<_>, _>>()?;
+    whole.sort_by_key(|whole| whole.took);
     progress.at(layer.name);
     progress.measure(compiled.wanted.len() as u64);
     let killed = side_by_side(threads, compiled.wanted.len(), |at| {
@@ -112,7 +119,7 @@ pub fn kill(
         let reaching = whole.iter().filter(|w| w.reached.contains(&one.choice));
         let mut killed = reaching.map(|whole| whole.objection(one.number));
         let found = killed.find_map(Result::transpose);
-        found.transpose().map(|killed| killed.map(|killed| (one.number, killed)))
+        found.transpose().map(|killed| killed.and_then(|killed| take(one.number, killed)))
     });
     killed.into_iter().filter_map(Result::transpose).collect()
 }
@@ -127,12 +134,14 @@ impl Whole {
             silence: layer.silence,
         };
         let _ = fs::remove_file(notes);
+        let begun = Instant::now();
         let (fail, _) = failures(&program, 0, Some(notes))?;
+        let took = begun.elapsed();
         let text = fs::read_to_string(notes).unwrap_or_default();
         let _ = fs::remove_file(notes);
         let reached = text.lines().filter_map(|line| line.parse().ok()).collect();
         let package = built.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(Self { program, name: format!("{package}/{}", built.name), reached, fail })
+        Ok(Self { program, name: format!("{package}/{}", built.name), reached, took, fail })
     }
 
     fn objection(&self, mutant: u32) -> Result<Option<Killed>, LabError> {

@@ -124,13 +124,13 @@ pub const ALL: &[DeviceScene] = {
             "dma-given",
             "a page is mapped at an address of the driver's own, and unmapped",
             "policy=lazy; at a, unat a",
-            &[M::GivenUnmappedLazily],
+            &[M::MapAtUnmappedLazily],
         ),
         scene(
             "dma-ended",
             "a page is unmapped whose domain ends then, and another has its number",
             "policy=strict-ish domains=2 ends=on; map b, unmap b, end, map b",
-            &[M::EndOwes],
+            &[M::EndDefers],
         ),
         scene(
             "dma-bounced",

@@ -8,7 +8,7 @@ use shootdown::facts::SplitTables;
 use shootdown::sync::{AtomicU64, Ordering};
 use shootdown::{
     AddressSpace, FlushError, Platform, Regime, Request, RetireError, Stride, VaRange, enter_lazy,
-    flush_kernel, leave, return_to_user, switch_to,
+    flush_kernel, leave, offline, return_to_user, switch_to,
 };
 use shootdown_machine::hostile::{Descriptor, Frame, TableId, Word};
 use shootdown_machine::hunt::hw;
@@ -147,12 +147,27 @@ pub fn enter_now(i: usize) {
 
 /// Runs a kernel thread from now on.
 pub fn lazy() {
-    hw::without_irqs(|| enter_lazy::<Rig>(&Rig::pin()));
+    // SAFETY: interrupts are off, in a task, which runs no user code before it switches.
+    hw::without_irqs(|| unsafe { enter_lazy::<Rig>(&Rig::pin()) });
 }
 
 /// Leaves the loaded space.
 pub fn deep_idle() {
-    hw::without_irqs(|| leave::<Rig>(&Rig::pin()));
+    hw::without_irqs(leave_now);
+}
+
+/// As [`deep_idle`], without turning interrupts off: what comes is a non-maskable one.
+pub fn leave_now() {
+    // SAFETY: in a task. What comes calls nothing but the answer to a kick.
+    unsafe { leave::<Rig>(&Rig::pin()) };
+}
+
+/// Goes offline, for good.
+pub fn go_offline() {
+    hw::set_irqs(false);
+    // SAFETY: interrupts are off, in a task, and stay off; the program does nothing of the library after.
+    unsafe { offline::<Rig>(&Rig::pin()) };
+    kit().gone[hw::this_cpu().index()].set(true);
 }
 
 /// Runs user code of the loaded space.
@@ -168,7 +183,8 @@ pub fn user() {
     }
     hw::without_irqs(|| {
         let Some((root, tag)) = hw::loaded() else { return };
-        let entry = return_to_user::<Rig>(&Rig::pin());
+        // SAFETY: interrupts are off, and the user half is loaded next, as it says.
+        let entry = unsafe { return_to_user::<Rig>(&Rig::pin()) };
         let user = kit().trees.iter().find(|t| t.root == root).map_or(root, |t| t.user);
         hw::load_root(user, entry.tag, entry.keep);
         hw::user_code();
@@ -182,7 +198,8 @@ fn same_tag() {
     if let Some((_, tag)) = hw::loaded()
         && Rig::slot(port::number(hw::this_cpu().index())).is_some()
     {
-        let known = return_to_user::<Rig>(&Rig::pin()).tag;
+        // SAFETY: the tables are not split.
+        let known = unsafe { return_to_user::<Rig>(&Rig::pin()) }.tag;
         if known != tag {
             let what = format!("user code runs under {tag:?}, and is taken to run under {known:?}");
             hw::breach(Invariant::TagReuse, what);

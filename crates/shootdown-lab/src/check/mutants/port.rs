@@ -12,8 +12,8 @@ use shootdown::sync::{AtomicU64, Ordering};
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{
-    CpuId, Facts, Invalidate, KickError, PerCpu, Platform, Policy, Reach, Regime, Slots, Stalled,
-    System, Tag, VaRange, layout, online,
+    CpuId, Facts, Invalidate, IrqsOff, KickError, PerCpu, Platform, Policy, Reach, Regime, Slots,
+    Stalled, System, Tag, VaRange, layout, online,
 };
 use shootdown_machine::hostile::TableId;
 use shootdown_machine::hunt::hw::{self, Architecture, Target};
@@ -183,14 +183,20 @@ thread_local! {
     static POLICY: Cell<&'static Policy> = const { Cell::new(&Policy::SHOOTDOWN) };
 }
 
+/// Interrupts are off, or what comes is not maskable: scenes turn them off, or stay on on purpose.
+pub fn irqs_off(pin: &Pin) -> IrqsOff<'_, Rig> {
+    // SAFETY: a scene that leaves them on has handlers that keep to what non-maskable ones may do.
+    unsafe { IrqsOff::assume(pin) }
+}
+
 /// The executing CPU comes online.
 pub fn come_online() {
-    hw::without_irqs(|| online::<Rig>(&Rig::pin())).expect("the facts fit");
+    hw::without_irqs(|| online(irqs_off(&Rig::pin()))).expect("the facts fit");
 }
 
 /// Answers a kick. From the handler of an interrupt, and wherever one has to be repeated.
 pub fn answer() {
-    let again = shootdown::on_kick::<Rig>(&Rig::pin()) == shootdown::Served::Again;
+    let again = shootdown::on_kick(irqs_off(&Rig::pin())) == shootdown::Served::Again;
     state().again[me()].set(again);
 }
 

@@ -86,7 +86,7 @@ impl Contestant {
     pub fn promise(self) -> Promise {
         match self.policy {
             Policy::Strict => Promise::Now,
-            Policy::Held => Promise::Held,
+            Policy::Deferred => Promise::Held,
             // The bound of the policy, and the time between two polls.
             _ => {
                 Promise::Later { within: Time::from_us(Limits::DEFAULT.window_ns / 1000 + POLL_US) }
@@ -161,7 +161,7 @@ impl<A: Allocate> InDomain<A> {
         let mut domain = Some(domain.expect("memory for a domain"));
         let one = |_| domain.take().expect("one is asked for");
         let placed = Fixed::new(1, one).expect("memory for a domain");
-        let _seat = placed[0].attach(0, io::DEVICE, false).expect("room for a device");
+        let _attachment = placed[0].attach(0, io::DEVICE, false).expect("room for a device");
         if let Some(pages) = window {
             let _ = placed[0].open_window(pages).expect("the device is trusted");
         }

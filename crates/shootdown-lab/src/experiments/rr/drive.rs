@@ -10,7 +10,7 @@ use super::work::{PAGE, Work};
 /// Pieces of memory that a CPU needs beyond those under way: rings, and what is held back.
 pub const SPARE: u32 = 320;
 
-/// Completions taken before the device is rung for.
+/// Completions taken before the device is level for.
 const BUDGET: u32 = 32;
 
 /// Bytes of a list: 31 addresses, in a pool of its own as Linux's driver has it.

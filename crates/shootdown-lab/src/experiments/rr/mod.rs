@@ -127,7 +127,7 @@ fn contestants() -> Vec<Contestant> {
         all.push(Contestant::new(Design::OneLock, policy));
     }
     for design in GOOD {
-        for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+        for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
             all.push(Contestant::new(design, policy));
         }
     }
@@ -143,7 +143,7 @@ const GOOD: [Design; 2] = [Design::Magazines, Design::Identity];
 
 /// A design under strict-ish, with each ring in a page of its own.
 fn apart(design: Design) -> Contestant {
-    Contestant { apart: true, ..Contestant::new(design, Policy::Held) }
+    Contestant { apart: true, ..Contestant::new(design, Policy::Deferred) }
 }
 
 fn run(
@@ -235,7 +235,7 @@ fn turned(
     document: &mut Document,
 ) -> Result<(), LabError> {
     let cpus = 4;
-    for policy in [Policy::Strict, Policy::Held, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         for design in GOOD {
             let contestant = Contestant::new(design, policy);
             let counted = if request.quick { 1_000 } else { 20_000 };
@@ -275,7 +275,7 @@ fn least(document: &Document, name: &str, cpus: &[u32]) -> (f64, u32) {
 fn targets(document: &Document, cpus: &[u32]) -> Vec<Target> {
     let name = |design, policy| Contestant::new(design, policy).name();
     let mut all = Vec::new();
-    for contestant in GOOD.map(|design| Contestant::new(design, Policy::Held)) {
+    for contestant in GOOD.map(|design| Contestant::new(design, Policy::Deferred)) {
         let name = contestant.name();
         let (share, at) = least(document, &name, cpus);
         let what = format!("{name}: at least 95 % of off with any number of CPUs");
@@ -315,10 +315,10 @@ fn targets(document: &Document, cpus: &[u32]) -> Vec<Target> {
         format!("{strict} times"),
         strict == 0.0,
     ));
-    let held = got(Policy::Held, RECYCLED);
+    let held = got(Policy::Deferred, RECYCLED);
     all.push(target(
         "strict-ish: a hostile device gets to nothing that was recycled",
-        format!("{held} times, and {} times to what was held", got(Policy::Held, UNMAPPED)),
+        format!("{held} times, and {} times to what was held", got(Policy::Deferred, UNMAPPED)),
         held == 0.0,
     ));
     all

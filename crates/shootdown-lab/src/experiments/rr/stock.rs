@@ -44,7 +44,7 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// With room for so many mappings, and seats for so many CPUs.
+    /// With room for so many mappings, and attachments for so many CPUs.
     pub fn new(strict: bool, most: u32, cpus: usize) -> Self {
         let format = VtdSecondLevel::new(4, true, true).expect("four levels");
         let table = |_| IoPageTable::new(format, Tables, cpus);
@@ -99,7 +99,7 @@ impl Mapper for Stock {
         let first = self.locked(|| self.tree.alloc(pages.next_power_of_two()));
         let range =
             first.and_then(|first| IovaRange::new(first, pages)).expect("there are addresses");
-        let mut walker = self.table[0].walker(io::this_cpu()).expect("a seat for each CPU");
+        let mut walker = self.table[0].walker(io::this_cpu()).expect("a attachment for each CPU");
         walker.map(range, phys, rights).expect("nothing is mapped there");
         DmaAddr(range.first() << 12)
     }
@@ -109,7 +109,7 @@ impl Mapper for Stock {
         self.locked(|| {
             let mut detached = Detachments::new();
             let walker = self.table[0].walker(io::this_cpu());
-            let mut walker = walker.expect("a seat for each CPU");
+            let mut walker = walker.expect("a attachment for each CPU");
             let unmapped = walker.unmap(range, &mut detached).expect("it was mapped");
             drop(walker);
             if self.strict {

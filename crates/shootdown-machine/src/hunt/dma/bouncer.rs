@@ -3,7 +3,7 @@
 use shootdown_dma::bounce::{MapError, Mapped};
 use shootdown_dma::{DmaAddr, PhysAddr, Policy, Rights};
 
-use super::driver::{Content, Driver, excuse, insist_with};
+use super::driver::{Content, Driver, excuse, insist};
 use crate::hunt::{hw, io};
 use crate::oracle::Invariant;
 
@@ -66,7 +66,7 @@ impl Driver {
         let pools = &self.kernel.pools;
         let times = pools.times_taken(page);
         if let Some(guarded) = self.kernel.guarded(self.number) {
-            insist_with(mapped, |mapped| guarded.unmap(policy, mapped));
+            insist(guarded.unmap(policy, mapped).map_err(|(error, _)| error));
         }
         if policy == Policy::Strict {
             // Another CPU may have it by now, at the same address where that follows from the page.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use shootdown::CpuId;
 use shootdown_dma::domain::{Limits, Policy};
-use shootdown_dma::invalidate::Ladder;
+use shootdown_dma::invalidate::Promotion;
 use shootdown_dma::iova::identity::{Layout, LeafSize};
 use shootdown_dma::pinned::Pinned;
 
@@ -180,6 +180,9 @@ pub(super) const END: u64 = 1 << 12;
 /// Bytes of the window.
 const WINDOW: u64 = 1 << 30;
 
+/// A task, and an interrupt on top of it: there are no more cells than these need.
+const CONTEXTS: usize = 2;
+
 /// Bounds in programs.
 const MOST: usize = 64;
 
@@ -197,7 +200,7 @@ impl Config {
         let number = || value.parse::<usize>().ok().filter(|n| *n != 0).ok_or_else(bad);
         match key {
             "policy" => {
-                let all = [Policy::Strict, Policy::Held, Policy::Lazy];
+                let all = [Policy::Strict, Policy::Deferred, Policy::Lazy];
                 self.policy = all.into_iter().find(|p| p.name() == value).ok_or_else(bad)?;
             }
             "entries" => self.entries = number()?.min(MOST),
@@ -278,7 +281,8 @@ impl Config {
             held_pages: self.held,
             ..Limits::DEFAULT
         };
-        let mut config = shootdown_dma::Config::new(cpus).policy(self.policy).limits(limits);
+        let mut config =
+            shootdown_dma::Config::new(cpus).contexts(CONTEXTS).policy(self.policy).limits(limits);
         if self.from == Source::Identity {
             // An entry of the top table covers what the levels below it resolve.
             let top = self.format.index() * (u32::from(self.format.levels()) - 1);
@@ -289,7 +293,7 @@ impl Config {
             config = config.identity(layout);
         }
         if self.promotes {
-            config = config.ladder(cheap_domains());
+            config = config.promotion(cheap_domains());
         }
         if self.window {
             config = config.trusted();
@@ -305,10 +309,10 @@ impl Config {
 }
 
 /// Costs of units that forget a domain for less than two ranges, and two pages for less than the page between them.
-fn cheap_domains() -> Ladder {
-    let mut ladder = Ladder::DEFAULT.with_command_ns(200).with_live(0);
-    (ladder.domain_ns, ladder.refill_ns) = (300, 1000);
-    ladder
+fn cheap_domains() -> Promotion {
+    let mut promotion = Promotion::DEFAULT.with_command_ns(200).with_live(0);
+    (promotion.domain_ns, promotion.refill_ns) = (300, 1000);
+    promotion
 }
 
 /// Makes a CPU pass a full barrier.

@@ -1,7 +1,7 @@
 //! A device that comes and goes while the others are at work.
 
 use shootdown_dma::DeviceId;
-use shootdown_dma::invalidate::Seat;
+use shootdown_dma::invalidate::Attachment;
 
 use super::mistake::Mistake;
 use super::world::Kernel;
@@ -15,7 +15,7 @@ pub(super) enum Traveller {
     #[default]
     Away,
     /// In this one, and listed there.
-    In(usize, Option<Seat>),
+    In(usize, Option<Attachment>),
 }
 
 pub(super) const ID: DeviceId = DeviceId(5);
@@ -40,8 +40,8 @@ impl Kernel {
             self.enter(domain, unit, ID);
         }
         let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
-        let seat = match self.domain(domain).attach(unit, ID, caches) {
-            Ok(seat) => seat,
+        let attachment = match self.domain(domain).attach(unit, ID, caches) {
+            Ok(attachment) => attachment,
             Err(error) => hw::breach(Invariant::ErrorsTotal, format!("attaching fails: {error}")),
         };
         if !self.config.errs(Mistake::ListedLate) {
@@ -49,7 +49,7 @@ impl Kernel {
         }
         // What the hunted unit does not remember it need not be told: a step less to explore.
         let announced = self.config.absence && !self.config.errs(Mistake::EntryUnannounced);
-        if announced && let Err(error) = self.domain(domain).announce(&seat) {
+        if announced && let Err(error) = self.domain(domain).announce(&attachment) {
             hw::breach(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
         }
         if announced {
@@ -57,24 +57,24 @@ impl Kernel {
         }
         io::is_served(ID);
         hw::witness("device-attached");
-        Traveller::In(domain, Some(seat))
+        Traveller::In(domain, Some(attachment))
     }
 
     /// It leaves its domain.
     pub fn leave(&self, at: Traveller) -> Traveller {
-        let Traveller::In(domain, seat) = at else { return at };
+        let Traveller::In(domain, attachment) = at else { return at };
         io::write_entry(ID, io::Half::Low, 0);
         if self.config.errs(Mistake::EntryClearedAtOnce) {
             io::write_entry(ID, io::Half::High, 0);
         }
-        if let Some(seat) = seat {
+        if let Some(attachment) = attachment {
             if self.config.errs(Mistake::DetachUntold) {
                 return Traveller::Away;
             }
-            match self.domain(domain).detach(seat) {
+            match self.domain(domain).detach(attachment) {
                 Ok(()) => {}
-                Err((error, seat)) if self.config.may_fail(error) => {
-                    return self.pull(Traveller::In(domain, Some(seat)));
+                Err((error, attachment)) if self.config.may_fail(error) => {
+                    return self.pull(Traveller::In(domain, Some(attachment)));
                 }
                 Err((error, _)) => {
                     hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
@@ -88,17 +88,17 @@ impl Kernel {
 
     /// It moves to the next domain.
     pub fn move_on(&self, at: Traveller) -> Traveller {
-        let Traveller::In(domain, seat) = at else { return at };
+        let Traveller::In(domain, attachment) = at else { return at };
         let next = (domain + 1) % self.config.domains;
         if self.config.errs(Mistake::EntryOverwritten) {
             let caches = self.config.atc;
             let listed = self.domain(next).attach(self.its_unit(), ID, caches).ok();
             self.enter(next, self.its_unit(), ID);
             io::is_served(ID);
-            let _forgotten = seat;
+            let _forgotten = attachment;
             return Traveller::In(next, listed);
         }
-        let away = self.leave(Traveller::In(domain, seat));
+        let away = self.leave(Traveller::In(domain, attachment));
         self.come(away, next)
     }
 
@@ -109,11 +109,11 @@ impl Kernel {
 
     /// It is pulled out, whatever it is doing.
     pub fn pull(&self, at: Traveller) -> Traveller {
-        let Traveller::In(domain, seat) = at else { return at };
+        let Traveller::In(domain, attachment) = at else { return at };
         io::unplug(ID);
         io::write_entry(ID, io::Half::Low, 0);
-        if let Some(seat) = seat
-            && let Err((error, _)) = self.domain(domain).evict(seat)
+        if let Some(attachment) = attachment
+            && let Err((error, _)) = self.domain(domain).evict(attachment)
         {
             hw::breach(Invariant::ErrorsTotal, format!("evicting fails: {error}"));
         }

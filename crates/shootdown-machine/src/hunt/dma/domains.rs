@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 
 use shootdown_dma::bounce::{self, Access, Guarded, Mapped, OutOfRange};
 use shootdown_dma::domain::{Domain, Failed, Host, Mapping, Reservation, Segment};
-use shootdown_dma::invalidate::{AttachError, QueueError, Seat};
+use shootdown_dma::invalidate::{AttachError, Attachment, QueueError};
 use shootdown_dma::{DeviceId, DmaAddr, IovaRange, MapError, PhysAddr, Policy, Rights, UnmapError};
 
 /// What the drivers of the model kernel do with a domain; each method is the domain's own.
@@ -29,10 +29,15 @@ pub(super) trait AnyDomain {
     fn release(&self, r: Reservation) -> Result<(), (UnmapError, Option<Reservation>)>;
     fn poll(&self, now: u64) -> Result<(), QueueError>;
     fn flush(&self) -> Result<(), QueueError>;
-    fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError>;
-    fn announce(&self, seat: &Seat) -> Result<(), QueueError>;
-    fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
-    fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)>;
+    fn attach(
+        &self,
+        unit: usize,
+        device: DeviceId,
+        caches: bool,
+    ) -> Result<Attachment, AttachError>;
+    fn announce(&self, attachment: &Attachment) -> Result<(), QueueError>;
+    fn detach(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)>;
+    fn evict(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)>;
     /// Opens the window; where it begins.
     fn open_window(&self, pages: u64) -> Option<DmaAddr>;
     fn map_at(&self, range: IovaRange, at: PhysAddr, rights: Rights) -> Result<(), MapError>;
@@ -41,7 +46,7 @@ pub(super) trait AnyDomain {
     /// How many unmappings have waited because a bound was reached.
     fn forced_waits(&self) -> u64;
     /// How many things are owed, and pages held back.
-    fn owes(&self) -> (usize, u64);
+    fn deferred(&self) -> (usize, u64);
     /// Ends it.
     ///
     /// # Safety
@@ -159,20 +164,25 @@ impl<H: Host> AnyDomain for Domain<H> {
         self.flush()
     }
 
-    fn attach(&self, unit: usize, device: DeviceId, caches: bool) -> Result<Seat, AttachError> {
+    fn attach(
+        &self,
+        unit: usize,
+        device: DeviceId,
+        caches: bool,
+    ) -> Result<Attachment, AttachError> {
         self.attach(unit, device, caches)
     }
 
-    fn announce(&self, seat: &Seat) -> Result<(), QueueError> {
-        self.announce(seat)
+    fn announce(&self, attachment: &Attachment) -> Result<(), QueueError> {
+        self.announce(attachment)
     }
 
-    fn detach(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
-        self.detach(seat)
+    fn detach(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
+        self.detach(attachment)
     }
 
-    fn evict(&self, seat: Seat) -> Result<(), (QueueError, Seat)> {
-        self.evict(seat)
+    fn evict(&self, attachment: Attachment) -> Result<(), (QueueError, Attachment)> {
+        self.evict(attachment)
     }
 
     fn open_window(&self, pages: u64) -> Option<DmaAddr> {
@@ -193,8 +203,8 @@ impl<H: Host> AnyDomain for Domain<H> {
         self.lookup(at)
     }
 
-    fn owes(&self) -> (usize, u64) {
-        self.owes()
+    fn deferred(&self) -> (usize, u64) {
+        self.deferred()
     }
 
     fn forced_waits(&self) -> u64 {

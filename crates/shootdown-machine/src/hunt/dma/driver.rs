@@ -26,7 +26,7 @@ pub(super) enum Content {
     /// Addresses, with some frames behind them.
     Reserved(Reservation, Vec<PhysAddr>),
     /// A frame at an address of the driver's own.
-    Given(IovaRange, PhysAddr),
+    Unmanaged(IovaRange, PhysAddr),
 }
 
 /// Memory that is mapped.
@@ -87,7 +87,7 @@ impl Kernel {
                         driver(b).used_bounced(mapped, *page);
                         driver(b).sync_bounced(mapped);
                     }
-                    Content::Given(range, first) => driver(b).used_at(*range, *first),
+                    Content::Unmanaged(range, first) => driver(b).used_at(*range, *first),
                     Content::Nothing | Content::Reserved(..) => {}
                 }
                 content
@@ -128,7 +128,7 @@ impl Kernel {
     fn settle(&self) {
         for _ in 0..TIMERS {
             self.poll(LATE);
-            if self.all_domains().all(|domain| domain.owes() == (0, 0)) {
+            if self.all_domains().all(|domain| domain.deferred() == (0, 0)) {
                 return hw::witness("settled-by-timers");
             }
         }
@@ -144,7 +144,7 @@ impl Kernel {
         }
         // Each thing that is owed is a page that is held, or more.
         if forced
-            && self.config.policy == Policy::Held
+            && self.config.policy == Policy::Deferred
             && self.config.held < self.config.entries as u64
         {
             hw::witness("held-pages-bounded");
@@ -157,41 +157,20 @@ impl Kernel {
     }
 }
 
-/// Mapping may fail for want of addresses or tables, and when others are at all cells.
+/// Mapping may fail for want of addresses or tables. (Who finds others in all cells waits.)
 pub(super) fn excuse(error: MapError) {
     match error {
         MapError::Addresses(AllocError::Exhausted) => hw::witness("no-address-left"),
-        MapError::Table(_) | MapError::Busy => {}
+        MapError::Table(_) => {}
         other => hw::breach(Invariant::ErrorsTotal, format!("mapping fails: {other}")),
     }
 }
 
-/// Does what unmaps something until others are not in its way.
-pub(super) fn insist<T>(mut f: impl FnMut() -> Result<T, UnmapError>) -> T {
-    loop {
-        match f() {
-            Ok(done) => return done,
-            Err(UnmapError::Busy) => io::relax(),
-            Err(error) => {
-                let details = format!("what is mapped can't be unmapped: {error}");
-                hw::breach(Invariant::ErrorsTotal, details)
-            }
-        }
-    }
-}
-
-/// The same for what comes back when it fails.
-pub(super) fn insist_with<T, R>(
-    thing: T,
-    mut f: impl FnMut(T) -> Result<R, (UnmapError, Option<T>)>,
-) -> R {
-    let mut kept = Some(thing);
-    insist(|| match kept.take() {
-        Some(thing) => f(thing).map_err(|(error, back)| {
-            kept = back;
-            error
-        }),
-        None => Err(UnmapError::NotMapped),
+/// What unmaps something does not fail.
+pub(super) fn insist<T>(unmapped: Result<T, UnmapError>) -> T {
+    unmapped.unwrap_or_else(|error| {
+        let details = format!("what is mapped can't be unmapped: {error}");
+        hw::breach(Invariant::ErrorsTotal, details)
     })
 }
 
@@ -308,7 +287,7 @@ impl Driver {
                     hw::breach(Invariant::ErrorsTotal, details);
                 }
                 self.leads(at, 1, BYPASSED, Rights::ReadWrite);
-                insist(|| self.domain().unmap(Policy::Bypass, at, self.page()));
+                insist(self.domain().unmap(Policy::Bypass, at, self.page()));
                 self.leads(at, 1, BYPASSED, Rights::ReadWrite);
                 hw::witness("bypassed");
             }
@@ -338,7 +317,7 @@ impl Driver {
             give();
         }
         let mut incomplete = false;
-        insist(|| match self.domain().unmap(policy, at, pages * self.page()) {
+        insist(match self.domain().unmap(policy, at, pages * self.page()) {
             Err(error) if self.kernel.is_incomplete(error) => {
                 incomplete = true;
                 Ok(())
@@ -404,7 +383,7 @@ impl Driver {
 
     fn unlink(self, content: Content) -> Content {
         let Content::Reserved(mut reservation, frames) = content else { return content };
-        insist(|| self.domain().unlink(&mut reservation));
+        insist(self.domain().unlink(&mut reservation));
         self.frames_are_gone(reservation.addr(), frames, Policy::Strict);
         Content::Reserved(reservation, Vec::new())
     }
@@ -412,7 +391,7 @@ impl Driver {
     pub(super) fn release(self, content: Content) -> Content {
         let Content::Reserved(reservation, frames) = content else { return content };
         let at = reservation.addr();
-        insist_with(reservation, |reservation| self.domain().release(reservation));
+        insist(self.domain().release(reservation).map_err(|(error, _)| error));
         self.frames_are_gone(at, frames, self.kernel.config.policy);
         Content::Nothing
     }

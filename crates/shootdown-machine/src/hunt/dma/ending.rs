@@ -1,6 +1,6 @@
 //! The second domain ends, and begins again with the same numbers, perhaps in the same pages: `ends=on`.
 
-use shootdown_dma::invalidate::Seat;
+use shootdown_dma::invalidate::Attachment;
 
 use super::devices::Traveller;
 use super::domains::AnyDomain;
@@ -23,9 +23,9 @@ impl Kernel {
     pub fn each_domain(&self, f: impl Fn(&dyn AnyDomain)) {
         f(self.domain(0));
         if self.config.has_end() {
-            self.second.enter(|seat| {
+            self.second.enter(|attachment| {
                 f(self.domain(NUMBER));
-                seat
+                attachment
             });
         } else {
             self.all_domains().skip(1).for_each(f);
@@ -44,10 +44,10 @@ impl Kernel {
                 let mut left_d = in_d;
                 self.traveller.enter(|at| {
                     if !matches!(at, Traveller::In(NUMBER, _)) {
-                        self.second.enter(|seat| {
+                        self.second.enter(|attachment| {
                             left = self.clear(std::mem::take(&mut left), OURS[0]);
                             left_d = self.clear(std::mem::take(&mut left_d), OURS[1]);
-                            self.begin_again(seat)
+                            self.begin_again(attachment)
                         });
                     }
                     at
@@ -64,17 +64,17 @@ impl Kernel {
         match content {
             Content::Nothing => Content::Nothing,
             Content::Reserved(..) => driver.release(content),
-            Content::Given(..) => driver.unmap_at(content, buffer),
+            Content::Unmanaged(..) => driver.unmap_at(content, buffer),
             Content::Mapped(_) | Content::Bounced(..) => driver.unmap(content, self.config.policy),
         }
     }
 
     /// The device leaves, the domain ends, and another is made for it.
-    fn begin_again(&self, seat: Option<Seat>) -> Option<Seat> {
+    fn begin_again(&self, attachment: Option<Attachment>) -> Option<Attachment> {
         self.ended.set(self.ended.get() + 1);
         io::write_entry(SECOND, io::Half::Low, 0);
-        if let Some(seat) = seat
-            && let Err((error, _)) = self.domain(NUMBER).detach(seat)
+        if let Some(attachment) = attachment
+            && let Err((error, _)) = self.domain(NUMBER).detach(attachment)
         {
             hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
         }

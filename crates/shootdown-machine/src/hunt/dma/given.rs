@@ -15,9 +15,9 @@ const PAGES: u64 = 64;
 
 /// Which of its pages each buffer maps at: those before may be in reach, as their unmapping was not complete.
 #[derive(Debug, Default)]
-pub(super) struct Given([Cell<u64>; BUFFERS as usize]);
+pub(super) struct Unmanaged([Cell<u64>; BUFFERS as usize]);
 
-impl Given {
+impl Unmanaged {
     fn range(&self, Buffer(b): Buffer) -> IovaRange {
         let page = self.0[usize::from(b)].get();
         IovaRange::new(END + u64::from(b) * PAGES + page, 1).expect("a page")
@@ -62,15 +62,15 @@ impl Driver {
             hw::breach(Invariant::ErrorsTotal, details);
         }
         hw::witness("mapped-at");
-        Content::Given(range, first)
+        Content::Unmanaged(range, first)
     }
 
     /// Takes it away: under any policy nothing is in reach when that has returned.
     pub(super) fn unmap_at(self, content: Content, buffer: Buffer) -> Content {
-        let Content::Given(range, first) = content else { return content };
+        let Content::Unmanaged(range, first) = content else { return content };
         self.used_at(range, first);
         let mut incomplete = false;
-        insist(|| match self.domain().unmap_at(range) {
+        insist(match self.domain().unmap_at(range) {
             Err(error) if self.kernel.is_incomplete(error) => {
                 incomplete = true;
                 Ok(())

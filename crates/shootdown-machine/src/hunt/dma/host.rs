@@ -88,7 +88,7 @@ unsafe impl<F: Format> Host for Devices<F> {
 pub(super) struct Pages;
 
 /// The pages of a table.
-fn sheets(table: PhysAddr, pages: usize) -> impl Iterator<Item = PhysAddr> {
+fn chunks(table: PhysAddr, pages: usize) -> impl Iterator<Item = PhysAddr> {
     (0..pages as u64).map(move |n| PhysAddr(table.0 + n * 4096))
 }
 
@@ -118,7 +118,7 @@ unsafe impl TableMemory for Pages {
         let table = kernel.tables[left].get();
         hw::saw(table.0);
         let before = decode::leaf_by_chance(kernel.config.format, SOMEBODYS);
-        sheets(table, pages).for_each(|page| io::table_is_taken(page, before));
+        chunks(table, pages).for_each(|page| io::table_is_taken(page, before));
         Some(table)
     }
 
@@ -128,7 +128,7 @@ unsafe impl TableMemory for Pages {
     }
 
     unsafe fn free_many(&self, first: PhysAddr, pages: usize) {
-        sheets(first, pages).for_each(io::table_is_free);
+        chunks(first, pages).for_each(io::table_is_free);
         hw::thing(FREE_TABLES);
         hw::witness("io-table-freed");
         let kernel = Kernel::here();

@@ -3,7 +3,7 @@
 //! # What is hunted
 //! CPUs map, use and unmap buffers in one or two domains, with any of the formats and allocators of the library, behind one or two
 //! hostile IOMMUs ([`io`](super::io)), which cache every translation and every path that is reachable at any time, until a
-//! command that covers it takes effect; a device comes and goes. All atomics of the domains (page tables, seats, cells,
+//! command that covers it takes effect; a device comes and goes. All atomics of the domains (page tables, attachments, cells,
 //! lanes, allocators' locks) are steps.
 //!
 //! # What is promised
@@ -31,7 +31,7 @@
 //! | `driver.rs` | operations, as a driver does them |
 //! | `bouncer.rs` | buffers of bytes, with pages of the pool |
 //! | `large.rs` | large pages |
-//! | `given.rs` | addresses that a driver brings |
+//! | `map_at.rs` | addresses that a driver brings |
 //! | `ending.rs` | a domain that ends, and begins again |
 //! | `devices.rs` | a device that comes and goes |
 //! | `failures.rs` | what they do when hardware fails |

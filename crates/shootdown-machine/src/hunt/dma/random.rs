@@ -25,7 +25,7 @@ fn chance(n: &mut Rng, percent: usize) -> bool {
 }
 
 fn config(n: &mut Rng) -> Config {
-    let policies = [Policy::Strict, Policy::Held, Policy::Held, Policy::Lazy];
+    let policies = [Policy::Strict, Policy::Deferred, Policy::Deferred, Policy::Lazy];
     let from = [
         Source::Tree,
         Source::Tree,

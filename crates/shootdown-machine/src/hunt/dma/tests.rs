@@ -102,10 +102,10 @@ const FOUND: &[(&str, Mutant, Invariant)] = &[
         Mutant::IdentitySizesShared,
         Invariant::ErrorsTotal,
     ),
-    ("policy=lazy; at a, unat a", Mutant::GivenUnmappedLazily, Invariant::Revocation),
+    ("policy=lazy; at a, unat a", Mutant::MapAtUnmappedLazily, Invariant::Revocation),
     (
         "policy=strict-ish domains=2 ends=on; map b, unmap b, end",
-        Mutant::EndOwes,
+        Mutant::EndDefers,
         Invariant::LazyBound,
     ),
     ("policy=lazy pages=2048 tables=2; big", Mutant::UndoneNotNoted, Invariant::LazyBound),

@@ -6,7 +6,7 @@ use std::ptr;
 use shootdown::CpuId;
 use shootdown_dma::bounce::Guarded;
 use shootdown_dma::domain::Domain;
-use shootdown_dma::invalidate::Seat;
+use shootdown_dma::invalidate::Attachment;
 use shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering};
 use shootdown_dma::table::{AmdV1, ArmStage1, ArmStage2, Format, VtdSecondLevel};
 use shootdown_dma::{DeviceId, DmaAddr, DomainId, IovaRange, PhysAddr};
@@ -18,7 +18,7 @@ use super::domains::{AnyDomain, AnyGuarded, Placed};
 use super::driver::Content;
 use super::failures::Limbo;
 use super::frames::Frames;
-use super::given::Given;
+use super::given::Unmanaged;
 use super::host::{self, Devices, Pages, Sides, TABLES, Wire};
 use super::mistake::Mistake;
 use super::op::{BUFFERS, Op};
@@ -59,13 +59,13 @@ pub(super) struct Kernel {
     /// The tags of each domain, by the unit's number.
     tags: [[DomainId; TWO]; TWO],
     pub slots: [Slot<Content>; BUFFERS as usize],
-    /// The seat of the second domain's own device.
-    pub second: Slot<Option<Seat>>,
+    /// The attachment of the second domain's own device.
+    pub second: Slot<Option<Attachment>>,
     /// How often that domain has ended.
     pub ended: Cell<u8>,
     /// The CPU that is about to make it again, for which a table is kept.
     pub maker: Cell<Option<CpuId>>,
-    pub given: Given,
+    pub given: Unmanaged,
     /// A device that comes and goes.
     pub traveller: Slot<Traveller>,
     pub frames: Frames,
@@ -128,7 +128,7 @@ impl Kernel {
             second: Slot::new(),
             ended: Cell::new(0),
             maker: Cell::new(None),
-            given: Given::default(),
+            given: Unmanaged::default(),
             traveller: Slot::new(),
             frames: Frames::new(promised, config.format.granule()),
             free: Cell::new(config.tables.min(tables.len())),
@@ -152,11 +152,11 @@ impl Kernel {
         }
         io::tables_are_ready();
         for unit in 0..config.units {
-            kernel.seat(0, unit, DeviceId(1 + unit as u32));
+            kernel.attachment(0, unit, DeviceId(1 + unit as u32));
         }
         if config.domains > 1 {
-            let seat = kernel.seat(1, 0, SECOND);
-            kernel.second.enter(|_| seat);
+            let attachment = kernel.attachment(1, 0, SECOND);
+            kernel.second.enter(|_| attachment);
         }
         for (cpu, ops) in (0..).zip(before) {
             hw::boot_as(CpuId(cpu), || ops.iter().for_each(|op| kernel.run(*op)));
@@ -181,24 +181,24 @@ impl Kernel {
     }
 
     /// A device that is there from the beginning, and stays.
-    fn seat(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Seat> {
+    fn attachment(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Attachment> {
         io::plug(device, unit, self.config.atc);
         self.sit(domain, unit, device)
     }
 
     /// Such a device is put into a domain. `None`: the library does not know its unit.
-    pub fn sit(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Seat> {
+    pub fn sit(&self, domain: usize, unit: usize, device: DeviceId) -> Option<Attachment> {
         let named = unit == 0 || !self.config.errs(Mistake::OneUnitNamed);
-        let seat = named.then(|| {
+        let attachment = named.then(|| {
             let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
             self.domain(domain).attach(unit, device, caches).expect("room")
         });
         self.enter(domain, unit, device);
-        if let Some(seat) = &seat {
-            self.domain(domain).announce(seat).expect("units answer");
+        if let Some(attachment) = &attachment {
+            self.domain(domain).announce(attachment).expect("units answer");
         }
         io::is_served(device);
-        seat
+        attachment
     }
 
     /// A domain that has ended is made again, with the table that was kept.

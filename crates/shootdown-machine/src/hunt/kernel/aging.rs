@@ -32,7 +32,7 @@ impl<P: Port> Cpu<P> {
     pub(super) fn tick(&self) {
         let before = hw::set_irqs(false);
         self.begin_aging();
-        accessed::tick::<P>(&self.pin);
+        accessed::tick(self.irqs_off());
         if self.mine.current.get().is_some() {
             self.check_aging();
         }

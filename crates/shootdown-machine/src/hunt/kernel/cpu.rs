@@ -4,7 +4,7 @@ use shootdown::cpu_set::Bits;
 use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
-use shootdown::{AddressSpace, CpuId, Pinned, Request, Served, call_on, quiet};
+use shootdown::{AddressSpace, CpuId, IrqsOff, Pinned, Request, Served, call_on, quiet};
 
 use super::state::{Kernel, Mine, Room};
 use super::tables::{Tables, range};
@@ -307,16 +307,24 @@ impl<P: Port> Cpu<P> {
 
     fn lazy(&self) {
         let before = hw::set_irqs(false);
-        shootdown::enter_lazy::<P>(&self.pin);
+        // SAFETY: interrupts are off, in a task, and the program ends here.
+        unsafe { shootdown::enter_lazy::<P>(&self.pin) };
         hw::set_irqs(before);
         self.stop_program();
     }
 
     fn leave(&self) {
         let before = hw::set_irqs(false);
-        shootdown::leave::<P>(&self.pin);
+        // SAFETY: interrupts are off, in a task.
+        unsafe { shootdown::leave::<P>(&self.pin) };
         hw::set_irqs(before);
         self.stop_program();
+    }
+
+    /// Interrupts are off: where they are not, a switch breaks with [`KernelMutant::SwitchWithInterrupts`] on purpose.
+    pub(super) fn irqs_off(&self) -> IrqsOff<'_, P> {
+        // SAFETY: called in handlers, and where interrupts were turned off.
+        unsafe { IrqsOff::assume(&self.pin) }
     }
 
     fn is_split(&self) -> bool {
@@ -328,7 +336,8 @@ impl<P: Port> Cpu<P> {
             return;
         }
         if !self.is_split() {
-            let _ = shootdown::return_to_user::<P>(&self.pin);
+            // SAFETY: the tables are not split.
+            let _ = unsafe { shootdown::return_to_user::<P>(&self.pin) };
             if self.k.config.quiet {
                 self.user_quietly();
             } else {
@@ -348,7 +357,8 @@ impl<P: Port> Cpu<P> {
     /// User code runs, which is interrupted for its own space only.
     fn user_quietly(&self) {
         let before = hw::set_irqs(false);
-        quiet::to_user::<P>(&self.pin);
+        // SAFETY: interrupts are off until user code runs, and every way in calls `from_user` first.
+        unsafe { quiet::to_user::<P>(&self.pin) };
         self.mine.quiet.set(true);
         hw::set_irqs(before);
         hw::user_code();
@@ -361,7 +371,7 @@ impl<P: Port> Cpu<P> {
     /// The way in. Interrupts are off.
     fn back_from_quiet(&self) {
         self.begin_aging();
-        if quiet::from_user::<P>(&self.pin) {
+        if quiet::from_user(self.irqs_off()) {
             hw::witness("quiet-caught-up");
         }
         self.check_way_in();
@@ -371,7 +381,8 @@ impl<P: Port> Cpu<P> {
     /// Loads the user half. Interrupts are off.
     fn enter_user(&self) {
         let kernel_half = hw::loaded();
-        let entry = shootdown::return_to_user::<P>(&self.pin);
+        // SAFETY: interrupts are off, and the user half is loaded next, as it says.
+        let entry = unsafe { shootdown::return_to_user::<P>(&self.pin) };
         if let Some((root, _)) = kernel_half {
             hw::load_root(root, entry.tag, entry.keep);
             if !entry.keep {
@@ -421,7 +432,8 @@ impl<P: Port> Cpu<P> {
         // Until it is off, its walker reads the kernel's tables, and no flush reaches it any more.
         self.k.kernel_lock.lock(self.k, &self.pin);
         hw::set_irqs(false);
-        shootdown::offline::<P>(&self.pin);
+        // SAFETY: interrupts are off, in a task. This CPU stops, and does nothing until it comes online.
+        unsafe { shootdown::offline::<P>(&self.pin) };
         hw::halt();
         self.k.kernel_lock.unlock();
         self.stop_program();
@@ -431,7 +443,7 @@ impl<P: Port> Cpu<P> {
 
     pub fn come_online(&self) {
         let before = hw::set_irqs(false);
-        match shootdown::online::<P>(&self.pin) {
+        match shootdown::online(self.irqs_off()) {
             Ok(()) if self.mine.offline.replace(false) => {
                 hw::witness("came-back-online");
                 hw::set_irqs(true);
@@ -495,7 +507,7 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
     if was_quiet {
         cpu.back_from_quiet();
     }
-    match P::interrupt(&cpu.pin) {
+    match P::interrupt(cpu.irqs_off()) {
         Served::Done => {}
         Served::Again if cpu.breaks(KernelMutant::SwitchWithInterrupts) => {}
         Served::Again => {
@@ -508,7 +520,8 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
         cpu.enter_user();
     }
     if was_quiet {
-        quiet::to_user::<P>(&cpu.pin);
+        // SAFETY: interrupts are off until the interrupted user code goes on.
+        unsafe { quiet::to_user::<P>(&cpu.pin) };
     }
 }
 

@@ -38,7 +38,8 @@ impl<P: Port> Cpu<P> {
         if used.room.pins.get() != 0 {
             let before = hw::set_irqs(false);
             self.keeps_its_tag(used);
-            if let Err(error) = used.space.unpin_tag(&self.pin) {
+            // SAFETY: what stands for the device has done its walks, and is gone with its pin.
+            if let Err(error) = unsafe { used.space.unpin_tag(&self.pin) } {
                 hw::breach(
                     Invariant::ErrorsTotal,
                     format!("what is pinned can't be unpinned: {error}"),

@@ -13,7 +13,8 @@ use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::tags::broadcast::SharedTags;
 use shootdown::tags::generations::Generations;
 use shootdown::{
-    AddressSpace, CpuId, PerCpu, Served, Slots, Stride, System, Tag, VaRange, user_access_ok,
+    AddressSpace, CpuId, IrqsOff, PerCpu, Served, Slots, Stride, System, Tag, VaRange,
+    user_access_ok,
 };
 
 use super::{Config, Guest, KernelMutant, Library, Split};
@@ -28,9 +29,9 @@ pub trait Port: Platform<Regime: Regime<Root = TableId>> {
     /// Called once for every run, before anything else; `kernel` is a root without a user half.
     fn boot(cpus: u8, config: &Config, kernel: TableId);
 
-    /// What the handler of the interrupt does that [`Platform::kick`] raises. Interrupts are off.
-    fn interrupt(pin: &Self::Pin) -> Served {
-        shootdown::on_kick::<Self>(pin)
+    /// What the handler of the interrupt does that [`Platform::kick`] raises.
+    fn interrupt(irqs: IrqsOff<'_, Self>) -> Served {
+        shootdown::on_kick(irqs)
     }
 
     /// The program of the executing CPU belongs to this space from now on; `None`: to none.
@@ -137,19 +138,17 @@ impl<const W: usize> Port for HuntPort<W> {
         numbers.iter().position(|n| u32::from(*n) == cpu.0).unwrap_or(MAX_CPUS)
     }
 
-    fn interrupt(pin: &HuntPin) -> Served {
-        if breaks(KernelMutant::DeafHandler) {
-            Served::Done
-        } else {
-            shootdown::on_kick::<Self>(pin)
-        }
+    fn interrupt(irqs: IrqsOff<'_, Self>) -> Served {
+        if breaks(KernelMutant::DeafHandler) { Served::Done } else { shootdown::on_kick(irqs) }
     }
 
     fn absent() {
         let word = &shared().words[hw::this_cpu().index()];
         let loaded = hw::leave_guest();
-        word.stopped();
-        hw::enter_guest(loaded, word.resumes());
+        // SAFETY: this CPU does nothing between the two.
+        unsafe { word.stopped() };
+        // SAFETY: what it is to forget it forgets on its way in, before its next step.
+        hw::enter_guest(loaded, unsafe { word.resumes() });
     }
 
     fn task(space: Option<&'static AddressSpace<Self>>) {

@@ -1,5 +1,5 @@
-//! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings V1 to V8: the table of
-//! `generations.rs`.)
+//! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings
+//! V1 to V8: the table of `generations.rs`.)
 
 use crate::ids::{CpuId, Tag};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -7,8 +7,8 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Bits of an id below its generation.
 pub(super) const NUMBER_BITS: u32 = 16;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away; and no
-/// id, because generations start at 1.
+/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away;
+/// and no id, because generations start at 1.
 pub(super) const INACTIVE: u64 = NUMBER;
 pub(super) fn number_of(id: u64) -> usize {
     (id & NUMBER) as usize
@@ -43,12 +43,18 @@ pub struct CpuTag {
 }
 
 /// Where a [`Generations`](super::Generations) finds the CPUs.
-pub trait CpuTags {
+///
+/// # Safety
+/// `of` returns the same state for a CPU always, distinct ones for distinct CPUs, and some for
+/// every CPU that runs under a tag of the allocator: a rollover takes tags back from those that it
+/// finds.
+pub unsafe trait CpuTags {
     /// The state of a CPU; `None` when there is no such CPU.
     fn of(&self, cpu: CpuId) -> Option<&CpuTag>;
 }
 
-impl CpuTags for [CpuTag] {
+// SAFETY: an element each, always the same, and a slice has those that its owner says there are.
+unsafe impl CpuTags for [CpuTag] {
     fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
         self.get(cpu.index())
     }
@@ -113,7 +119,8 @@ impl CpuTag {
         }
     }
 
-    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2, V7]
+    /// Publishes the id this CPU switches to, unless a rollover has taken the old one away. [V2,
+    /// V7]
     pub(super) fn replace_active(&self, from: u64, to: u64) -> bool {
         self.loading.store(true, Ordering::Relaxed);
         let done =
@@ -136,16 +143,25 @@ impl CpuTag {
         self.tag.store(u32::from(tag.0), Ordering::Relaxed);
     }
 
-    /// The tables of the space that was activated are in force: walks through those before are over. To be
-    /// called after each [`Generations::activate`](super::Generations::activate), with interrupts still off: a
-    /// rollover waits for it.
-    pub fn loaded(&self) {
+    /// The tables of the space that was activated are in force: walks through those before are
+    /// over. To be called after each [`Generations::activate`](super::Generations::activate), with
+    /// interrupts still off: a rollover waits for it.
+    ///
+    /// # Safety
+    /// The executing CPU is the state's, and what is said of its walks is true: the tags of the
+    /// spaces that it left may be given to others from now on.
+    pub unsafe fn loaded(&self) {
         self.loading.store(false, Ordering::Release); // [V8]
     }
 
     /// The CPU runs under no tag from now on (a descheduled guest, an idle CPU that has loaded the
-    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded any
-    /// more.
+    /// kernel's tables): the next rollover need not reserve one for it. The tag must not be loaded
+    /// any more.
+    ///
+    /// # Safety
+    /// The executing CPU is the state's, interrupts are off, and neither CPU nor walker uses a
+    /// translation under the tag until the next
+    /// [`Generations::activate`](super::Generations::activate): another space may get it.
     ///
     /// A hypervisor calls it when it deschedules a guest, whose VMID others may then have:
     ///
@@ -156,24 +172,27 @@ impl CpuTag {
     /// let cpus = [CpuTag::new(), CpuTag::new()];
     /// let guests = [const { SpaceTag::new() }; 4];
     /// let run = |cpu: usize, guest: &SpaceTag| {
-    ///     let done = vmids.activate(CpuId(cpu as u32), guest, &cpus[..], || ());
+    ///     // SAFETY: nothing interrupts here, and these are all the CPUs there are.
+    ///     let done = unsafe { vmids.activate(CpuId(cpu as u32), guest, &cpus[..], || ()) };
     ///     // (here: flush if `done.flush` says so, and load the guest's tables under `done.tag`)
-    ///     cpus[cpu].loaded();
+    ///     // SAFETY: they are loaded.
+    ///     unsafe { cpus[cpu].loaded() };
     ///     done
     /// };
     /// let first = run(0, &guests[0]);
-    /// cpus[0].deactivate(); // descheduled
+    /// // SAFETY: descheduled, and the host's own tables are loaded.
+    /// unsafe { cpus[0].deactivate() };
     /// run(1, &guests[1]);
     /// run(1, &guests[2]);
     /// let last = run(1, &guests[3]); // one more guest than there are VMIDs
     /// assert!(last.rolled_over && last.flush);
     /// assert_eq!(last.tag, first.tag);
-    /// assert!(run(0, &guests[0]).flush); // the first gets another VMID, and starts with nothing cached
+    /// assert!(run(0, &guests[0]).flush); // another VMID, and nothing cached
     /// # Ok::<(), TagsError>(())
     /// ```
-    pub fn deactivate(&self) {
-        // A rollover that has taken the id away must not be overlooked: it does not come again, and the
-        // generation may be read before it is seen. [V2]
+    pub unsafe fn deactivate(&self) {
+        // A rollover that has taken the id away must not be overlooked: it does not come again, and
+        // the generation may be read before it is seen. [V2]
         let before = self.active.swap(INACTIVE, Ordering::Release);
         if before == 0 {
             self.flushed.store(0, Ordering::Relaxed);

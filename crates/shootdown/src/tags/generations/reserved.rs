@@ -52,8 +52,8 @@ impl<const CPUS: usize> Reserved<CPUS> {
     }
 }
 
-/// Sorts ids by number, without allocation, and drops repetitions; returns how many are left. (Heap sort:
-/// the same cost whatever the order.)
+/// Sorts ids by number, without allocation, and drops repetitions; returns how many are left. (Heap
+/// sort: the same cost whatever the order.)
 fn sort_by_number(ids: &[AtomicU64]) -> usize {
     let get = |i: usize| ids[i].load(Ordering::Relaxed);
     let set = |i: usize, id: u64| ids[i].store(id, Ordering::Relaxed);

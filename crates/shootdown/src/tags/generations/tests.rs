@@ -11,9 +11,27 @@ fn spaces(n: usize) -> Vec<SpaceTag> {
 }
 
 fn activate(g: &Generations<1, 4>, cpu: u32, space: &SpaceTag, cpus: &[CpuTag]) -> Activated {
-    let done = g.activate(CpuId(cpu), space, cpus, || unreachable!("nobody is to be waited for"));
-    cpus[cpu as usize].loaded();
+    let wait = || unreachable!("nobody is to be waited for");
+    // SAFETY: the tests' CPUs are values, and each test has one set of them.
+    let done = unsafe { g.activate(CpuId(cpu), space, cpus, wait) };
+    // SAFETY: as above.
+    unsafe { cpus[cpu as usize].loaded() };
     done
+}
+
+fn deactivate(cpu: &CpuTag) {
+    // SAFETY: as in `activate`.
+    unsafe { cpu.deactivate() };
+}
+
+fn pin(g: &Generations<1, 4>, space: &SpaceTag, cpus: &[CpuTag]) -> Result<Tag, TagsError> {
+    // SAFETY: as in `activate`.
+    unsafe { g.pin(space, cpus, || ()) }
+}
+
+fn unpin(g: &Generations<1, 4>, space: &SpaceTag) {
+    // SAFETY: there is no device.
+    unsafe { g.unpin(space, || ()) };
 }
 
 #[test]
@@ -64,10 +82,11 @@ fn an_inactive_guest_holds_no_tag() {
     let g = Generations::<1, 4>::new(2, false, 2).unwrap();
     let (cpus, spaces) = (cpus(2), spaces(6));
     let held = activate(&g, 1, &spaces[0], &cpus).tag;
-    cpus[1].deactivate();
+    deactivate(&cpus[1]);
     let reused = spaces[1..].iter().any(|s| activate(&g, 0, s, &cpus).tag == held);
     assert!(reused);
-    // It is not trusted when it comes back: its space gets another number if need be, and it flushes.
+    // It is not trusted when it comes back: its space gets another number if need be, and it
+    // flushes.
     let back = activate(&g, 1, &spaces[0], &cpus);
     assert!(back.flush);
     assert_ne!(Some(back.tag), g.tag_of(&spaces[5]));
@@ -77,9 +96,8 @@ fn an_inactive_guest_holds_no_tag() {
 fn a_pinned_tag_stays_and_pins_run_out_in_time() {
     let g = Generations::<1, 4>::new(3, false, 2).unwrap();
     let (cpus, spaces) = (cpus(2), spaces(12));
-    let pinned: Vec<Tag> =
-        spaces[..4].iter().map(|s| g.pin(s, &cpus[..], || ()).unwrap()).collect();
-    assert_eq!(g.pin(&spaces[4], &cpus[..], || ()), Err(TagsError::NoPinLeft));
+    let pinned: Vec<Tag> = spaces[..4].iter().map(|s| pin(&g, s, &cpus).unwrap()).collect();
+    assert_eq!(pin(&g, &spaces[4], &cpus), Err(TagsError::NoPinLeft));
     for space in &spaces[5..] {
         let tag = activate(&g, 0, space, &cpus).tag;
         assert!(!pinned.contains(&tag));
@@ -87,8 +105,8 @@ fn a_pinned_tag_stays_and_pins_run_out_in_time() {
     for (space, tag) in spaces.iter().zip(&pinned) {
         assert_eq!(activate(&g, 1, space, &cpus).tag, *tag);
     }
-    g.unpin(&spaces[0], || ());
-    assert!(g.pin(&spaces[4], &cpus[..], || ()).is_ok());
+    unpin(&g, &spaces[0]);
+    assert!(pin(&g, &spaces[4], &cpus).is_ok());
 }
 
 #[test]
@@ -111,8 +129,8 @@ fn impossible_sizes_are_refused() {
     assert_eq!(refused(2, 3), TagsError::TooFew { tags: 3, cpus: 3 });
 }
 
-/// Everything a wrong allocator could do to a TLB, at random, at tiny widths: on each CPU every tag has
-/// entries of one space only, and a space that is active anywhere has one tag.
+/// Everything a wrong allocator could do to a TLB, at random, at tiny widths: on each CPU every tag
+/// has entries of one space only, and a space that is active anywhere has one tag.
 #[test]
 fn no_tag_ever_serves_two_spaces() {
     const CPUS: u32 = 3;
@@ -137,13 +155,13 @@ fn no_tag_ever_serves_two_spaces() {
             let (cpu, space) = (next(CPUS as usize), next(SPACES));
             match next(20) {
                 0 => {
-                    cpus[cpu].deactivate();
+                    deactivate(&cpus[cpu]);
                     runs[cpu] = None;
                 }
                 1 => match pinned.take() {
-                    Some((space, _)) => g.unpin(&spaces[space], || ()),
+                    Some((space, _)) => unpin(&g, &spaces[space]),
                     None => {
-                        if let Ok(tag) = g.pin(&spaces[space], &cpus[..], || ()) {
+                        if let Ok(tag) = pin(&g, &spaces[space], &cpus) {
                             pinned = Some((space, tag));
                         }
                     }

@@ -2,6 +2,7 @@
 
 use syn::{Block, Expr, Stmt};
 
+use super::independent::independent;
 use super::{Changes, Edit, Operator, is_hook, range};
 
 /// The statement as an expression, if it is one that stands by itself.
@@ -108,6 +109,7 @@ impl Changes<'_> {
             if value
                 || !pair.iter().all(movable)
                 || pair.iter().all(|s| matches!(s, Stmt::Local(_)))
+                || independent(&pair[0], &pair[1])
             {
                 continue;
             }

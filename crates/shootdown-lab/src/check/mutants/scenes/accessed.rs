@@ -44,7 +44,7 @@ fn another(cpu: u8) {
 }
 
 fn ticks(cpu: u8) {
-    aged_while(cpu, || tick::<Rig>(&Rig::pin()));
+    aged_while(cpu, || tick(port::irqs_off(&Rig::pin())));
 }
 
 /// As [`same`], by a CPU that was out of the set when the bit was cleared, or came into it just then.

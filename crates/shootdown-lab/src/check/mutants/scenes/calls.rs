@@ -3,12 +3,12 @@
 use shootdown::cpu_set::Bits;
 use shootdown::mutant::Mutant::*;
 use shootdown::platform::CpuSetOf;
-use shootdown::{Platform, call_on, offline};
+use shootdown::{Platform, call_on};
 use shootdown_machine::hunt::hw;
 use shootdown_machine::oracle::Invariant;
 
 use super::{all_ran, ran_here};
-use crate::check::mutants::kit::{enter, kit, meet, table, tree, user};
+use crate::check::mutants::kit::{enter, go_offline, meet, table, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -56,9 +56,7 @@ fn going(cpu: u8) {
         call_on::<Rig, _>(&Rig::pin(), &online, &|_| ran_here()).expect("a task may call");
         return;
     }
-    hw::set_irqs(false);
-    offline::<Rig>(&Rig::pin());
-    kit().gone[1].set(true);
+    go_offline();
 }
 
 /// CPU 1 goes offline out of a space of which a table is freed.
@@ -69,8 +67,7 @@ fn going_freed(cpu: u8) {
         user();
         hw::set_irqs(false);
         meet(2);
-        offline::<Rig>(&Rig::pin());
-        kit().gone[1].set(true);
+        go_offline();
         return;
     }
     meet(2);

@@ -81,7 +81,8 @@ fn begin(space: usize) -> Option<Tag> {
         hw::broadcast(Target::Everything);
         hw::sync_broadcast();
     };
-    let tag = w.tags.assign(hw::relax, reset)?;
+    // SAFETY: `reset` makes every CPU forget everything.
+    let tag = unsafe { w.tags.assign(hw::relax, reset) }?;
     let n = number(tag);
     if n.owned.replace(true) {
         broken(format!("{tag:?} has two owners"));
@@ -107,7 +108,8 @@ fn go_on(space: usize, tag: Tag) {
 fn end(tag: Option<Tag>) {
     if let Some(tag) = tag {
         number(tag).owned.set(false);
-        world().tags.release(tag);
+        // SAFETY: it was the space's, which has ended.
+        unsafe { world().tags.release(tag) };
     }
 }
 

@@ -1,16 +1,20 @@
 //! Handlers that come at bad moments, and waits with interrupts off.
 
+use shootdown::facts::SplitTables;
 use shootdown::mutant::Mutant::*;
-use shootdown::{CallError, Platform, Served, call_on, user_access_ok};
+use shootdown::{CallError, Facts, Platform, Served, call_on, user_access_ok};
 use shootdown_machine::hunt::hw;
 
 use super::calls::set;
 use super::ran_here;
 use crate::check::mutants::kit::{
-    enter, enter_now, kit, lazy, meet, page, retire, table, tree, user,
+    enter, enter_now, kit, lazy, meet, page, retire, table, tree, unmap_kernel, user,
 };
-use crate::check::mutants::port::{self, Rig, Rules, Waits};
+use crate::check::mutants::port::{self, Rig, Rules, TAGGED, Waits};
 use crate::check::mutants::scene::Scene;
+
+static SPLIT: Facts =
+    Facts { split_tables: SplitTables::Yes { invalidate_other_tag: true }, ..TAGGED };
 
 const ANYWHERE: Rules = Rules { waits: Waits::Anywhere, ..Rules::USUAL };
 
@@ -64,7 +68,7 @@ fn retires_while_called(cpu: u8) {
 
 /// The handler is maskable, and switches have interrupts off: nobody may ask it to come back.
 fn answers_once(_: u8) {
-    let served = shootdown::on_kick::<Rig>(&Rig::pin());
+    let served = shootdown::on_kick(port::irqs_off(&Rig::pin()));
     assert!(served == Served::Done, "progress: to be repeated, and nothing is under way");
 }
 
@@ -187,6 +191,41 @@ fn unmasked(cpu: u8) {
     user();
 }
 
+/// A handler that is not maskable comes while CPU 1 goes back to a space that it remembers. CPU 0 raises it, and is not
+/// online.
+fn comes_back(cpu: u8) {
+    if cpu == 0 {
+        meet(2);
+        assert!(hw::kick(shootdown::CpuId(1)));
+        return;
+    }
+    port::come_online();
+    enter(1);
+    user();
+    enter(0);
+    user();
+    meet(2);
+    enter_now(1);
+    user();
+}
+
+/// The non-maskable handler takes a page and a table of the other space away.
+fn takes_from_the_other(cpu: u8) {
+    if cpu == 1 && kit().cells[0].replace(1) == 0 {
+        tree(1).unmap(0).expect("nobody else has it");
+        tree(1).free_table(1).expect("nobody else has it");
+    }
+    port::answer();
+}
+
+/// The non-maskable handler takes a page of the kernel away.
+fn takes_from_the_kernel(cpu: u8) {
+    if cpu == 1 && kit().cells[0].replace(1) == 0 {
+        unmap_kernel().expect("nobody else is online");
+    }
+    port::answer();
+}
+
 /// The non-maskable handler reads user memory of space 0, if it may, after it has answered and before.
 fn reads_if_it_may(cpu: u8) {
     let read = || {
@@ -274,6 +313,23 @@ pub static SCENES: &[Scene] = &[
         .kills(&[TurnNeverPolls]),
     Scene::new("unmasked", "kicks come in the middle of switches", 2, unmasked)
         .kills(&[ServesWhileSwitching]),
+    Scene::new(
+        "flushed-inside-a-switch",
+        "non-maskable handlers flush the space that their CPU is on its way to",
+        2,
+        comes_back,
+    )
+    .interrupt(takes_from_the_other)
+    .kills(&[SwitchingWorkBySlot]),
+    Scene::new(
+        "kernel-flushed-inside-a-switch",
+        "split tables, and non-maskable handlers flush a kernel page while their CPU switches",
+        2,
+        comes_back,
+    )
+    .rules(Rules { facts: &SPLIT, ..Rules::USUAL })
+    .interrupt(takes_from_the_kernel)
+    .kills(&[SwitchingKernelFlush]),
     Scene::new("read-by-handlers", "non-maskable handlers read user memory", 2, read_by_handlers)
         .interrupt(reads_if_it_may)
         .kills(&[UserAccessWhileServing, UserAccessElsewhere, UserAccessLazy]),

@@ -115,7 +115,8 @@ const QUIET: usize = 0;
 
 fn to_user() {
     hw::without_irqs(|| {
-        quiet::to_user::<Rig>(&Rig::pin());
+        // SAFETY: interrupts are off; the scenes' handlers and programs come back by `from_user`.
+        unsafe { quiet::to_user::<Rig>(&Rig::pin()) };
         kit().cells[QUIET].set(1);
     });
 }
@@ -123,7 +124,7 @@ fn to_user() {
 fn from_user() {
     honours(|| {
         kit().cells[QUIET].set(0);
-        quiet::from_user::<Rig>(&Rig::pin());
+        quiet::from_user(port::irqs_off(&Rig::pin()));
     });
 }
 
@@ -177,7 +178,7 @@ fn comes_by(cpu: u8, way: fn()) {
 }
 
 fn ticks(cpu: u8) {
-    comes_by(cpu, || tick::<Rig>(&Rig::pin()));
+    comes_by(cpu, || tick(port::irqs_off(&Rig::pin())));
 }
 
 fn stays(cpu: u8) {
@@ -216,7 +217,7 @@ fn polls(cpu: u8) {
 
 fn timer(cpu: u8) {
     if cpu == 1 {
-        honours(|| tick::<Rig>(&Rig::pin()));
+        honours(|| tick(port::irqs_off(&Rig::pin())));
     }
     port::answer();
 }
@@ -345,7 +346,7 @@ fn broadcasts(cpu: u8) {
     if cpu == 1 {
         enter(0);
         user();
-        honours(|| tick::<Rig>(&Rig::pin()));
+        honours(|| tick(port::irqs_off(&Rig::pin())));
         return user();
     }
     let mut later = owed();

@@ -4,10 +4,10 @@ use std::ptr::NonNull;
 
 use shootdown::mutant::Mutant::*;
 use shootdown::policy::Leave;
-use shootdown::{CpuId, Platform, Policy, RetireError, leave};
+use shootdown::{CpuId, Platform, Policy, RetireError};
 use shootdown_machine::hunt::hw;
 
-use crate::check::mutants::kit::{enter, enter_now, meet, tree, user};
+use crate::check::mutants::kit::{enter, enter_now, leave_now, meet, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -20,7 +20,7 @@ fn ended(cpu: u8) {
         enter(0);
         user();
         meet(2);
-        leave::<Rig>(&Rig::pin());
+        leave_now();
         return;
     }
     meet(2);

@@ -78,7 +78,9 @@ fn run(space: usize) {
             broken(format!("space {space} gets a fresh tag, and its tables are loaded"));
         }
     };
-    let done = w.tags.activate_fresh(cpu, &w.spaces[space], &w.cpus[..], hw::relax, fresh);
+    // SAFETY: nothing interrupts here, there is one set of CPUs, and what is to be forgotten is, below.
+    let done =
+        unsafe { w.tags.activate_fresh(cpu, &w.spaces[space], &w.cpus[..], hw::relax, fresh) };
     w.runs[cpu.index()].set(Some((space, done.tag)));
     if let Some((theirs, tag)) = w.runs[1 - cpu.index()].get()
         && (theirs == space) != (tag == done.tag)
@@ -98,7 +100,8 @@ fn run(space: usize) {
     }
     hw::load_root(w.roots[space], done.tag, true);
     w.loaded[cpu.index()].set(Some(space));
-    w.cpus[cpu.index()].loaded();
+    // SAFETY: the root was loaded just now.
+    unsafe { w.cpus[cpu.index()].loaded() };
     hw::user_code();
 }
 
@@ -168,20 +171,23 @@ fn idle() {
     hw::load_kernel(w.roots[0], false);
     w.runs[1].set(None);
     w.loaded[1].set(None);
-    w.cpus[1].deactivate();
+    // SAFETY: other tables were loaded above.
+    unsafe { w.cpus[1].deactivate() };
 }
 
 /// Space 0 is pinned while generations begin, and no other may be: three tags are too few.
 fn pinned(_: u8) {
     let w = world();
-    let pin = |space: usize| w.tags.pin(&w.spaces[space], &w.cpus[..1], hw::relax);
+    // SAFETY: one CPU runs here.
+    let pin = |space: usize| unsafe { w.tags.pin(&w.spaces[space], &w.cpus[..1], hw::relax) };
     run_all(&[3, 1]);
     w.pinned.set(Some(pin(0).expect("one can be spared")));
     let refused = pin(1) == Err(TagsError::NoPinLeft);
     assert!(refused, "errors: the CPU may be left without a tag");
     run_all(&[1, 2, 3, 4, 0, 1, 2, 3, 4]);
     w.pinned.set(None);
-    w.tags.unpin(&w.spaces[0], hw::relax);
+    // SAFETY: there is no device.
+    unsafe { w.tags.unpin(&w.spaces[0], hw::relax) };
     run_all(&[1, 2, 0, 3]);
 }
 

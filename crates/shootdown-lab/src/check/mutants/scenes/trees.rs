@@ -1,12 +1,12 @@
 //! Large calls.
 
 use shootdown::mutant::Mutant::*;
-use shootdown::{Platform, Policy, call_on, offline};
+use shootdown::{Platform, Policy, call_on};
 use shootdown_machine::hunt::hw;
 
 use super::calls::set;
 use super::{all_ran, all_ran_times, ran_here};
-use crate::check::mutants::kit::{enter, hear, kit, meet, tell, tree, user};
+use crate::check::mutants::kit::{enter, go_offline, hear, kit, meet, tell, tree, user};
 use crate::check::mutants::port::{self, Rig, Rules};
 use crate::check::mutants::scene::Scene;
 
@@ -136,9 +136,7 @@ fn going(cpu: u8) {
         let online = Rig::system().online();
         call_on::<Rig, _>(&Rig::pin(), &online, &|_| ran_here()).expect("a task may call");
     } else if cpu == 1 {
-        hw::set_irqs(false);
-        offline::<Rig>(&Rig::pin());
-        kit().gone[1].set(true);
+        go_offline();
     }
 }
 

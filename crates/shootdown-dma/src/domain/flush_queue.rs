@@ -12,7 +12,7 @@
 //! front until a batch is not complete. What is taken is given back after the queue was left: giving back takes
 //! other locks.
 //!
-//! Most of what is owed is a page: two words. Anything else has its own queue, in the same order, and a word here in its
+//! Most of what is deferred is a page: two words. Anything else has its own queue, in the same order, and a word here in its
 //! place. Where an address has to be forgotten and nothing is given back, it is kept until it is sealed, and counted from
 //! then on.
 //!
@@ -41,7 +41,7 @@ pub struct Frames {
 
 /// Something to be given back.
 #[derive(PartialEq, Eq, Debug)]
-pub enum Thing {
+pub enum DeferredFree {
     /// A mapping, or a part of one.
     Mapping {
         /// The addresses whose entries were cleared: these have to be forgotten.
@@ -55,7 +55,7 @@ pub enum Thing {
     Table(Detached),
 }
 
-impl Thing {
+impl DeferredFree {
     /// Pages that it holds back.
     pub const fn pages(&self) -> u64 {
         match self {
@@ -105,8 +105,8 @@ impl Page {
     }
 
     /// The same thing in two words, if it has room there.
-    fn of(thing: &Thing) -> Option<Self> {
-        let Thing::Mapping { cleared, gives, frames } = thing else { return None };
+    fn of(free: &DeferredFree) -> Option<Self> {
+        let DeferredFree::Mapping { cleared, gives, frames } = free else { return None };
         let whole = gives.is_none_or(|gives| gives == *cleared);
         let one = frames.is_none_or(|frames| frames.pages == 1 && frames.first.0 & 1 == 0);
         let fits = cleared.pages() == 1 && cleared.first() < u64::MAX >> 1;
@@ -156,7 +156,7 @@ pub struct Taken {
     pages: [Page; BATCH],
     len: usize,
     /// What is more than a page.
-    pub things: [Option<Thing>; FEW],
+    pub frees: [Option<DeferredFree>; FEW],
     few: usize,
     /// There is more.
     pub more: bool,
@@ -167,7 +167,7 @@ impl Taken {
     pub const NOTHING: Self = Self {
         pages: [Page::NOTHING; BATCH],
         len: 0,
-        things: [const { None }; FEW],
+        frees: [const { None }; FEW],
         few: 0,
         more: false,
     };
@@ -192,7 +192,7 @@ struct Batch {
 pub struct Queue {
     items: VecDeque<Page>,
     /// What is elsewhere.
-    things: VecDeque<Thing>,
+    frees: VecDeque<DeferredFree>,
     /// Addresses with which nothing is given back, that are not sealed.
     bare: Vec<u64>,
     /// From the front on.
@@ -206,34 +206,34 @@ pub struct Queue {
 impl Queue {
     /// An empty one.
     pub fn new(limits: Limits) -> Result<Self, NoMemory> {
-        let (mut items, mut things) = (VecDeque::new(), VecDeque::new());
+        let (mut items, mut frees) = (VecDeque::new(), VecDeque::new());
         let (mut bare, mut batches) = (Vec::new(), VecDeque::new());
         items.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
-        things.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
+        frees.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         bare.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
         batches.try_reserve_exact(limits.entries).map_err(|_| NoMemory)?;
-        Ok(Self { items, things, bare, batches, sealed: (0, 0), pages: 0, limits })
+        Ok(Self { items, frees, bare, batches, sealed: (0, 0), pages: 0, limits })
     }
 
     /// Is there room for so many more, with so many pages?
     #[inline]
-    pub fn has_room(&self, things: usize, pages: u64) -> bool {
-        self.len() + things <= self.limits.entries && self.pages + pages <= self.limits.held_pages
+    pub fn has_room(&self, frees: usize, pages: u64) -> bool {
+        self.len() + frees <= self.limits.entries && self.pages + pages <= self.limits.held_pages
     }
 
     /// Puts something at the end.
     ///
     /// # Errors
     /// It, if there is no room.
-    pub fn push(&mut self, thing: Thing) -> Result<(), Thing> {
-        if let Some(page) = Page::of(&thing) {
-            return if self.push_page(page) { Ok(()) } else { Err(thing) };
+    pub fn push(&mut self, free: DeferredFree) -> Result<(), DeferredFree> {
+        if let Some(page) = Page::of(&free) {
+            return if self.push_page(page) { Ok(()) } else { Err(free) };
         }
-        if !self.has_room(1, thing.pages()) {
-            return Err(thing);
+        if !self.has_room(1, free.pages()) {
+            return Err(free);
         }
-        self.pages += thing.pages();
-        self.things.push_back(thing);
+        self.pages += free.pages();
+        self.frees.push_back(free);
         self.items.push_back(Page::ELSEWHERE);
         Ok(())
     }
@@ -271,6 +271,12 @@ impl Queue {
         self.items.len() - self.sealed.0 + self.bare.len()
     }
 
+    /// Are there enough that units are to be told?
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.unsealed() >= self.limits.flush_at
+    }
+
     /// How many pages may be [put](Self::put_page) before something else is to be looked at: whether there is room,
     /// whether enough has come together to be sealed; and after `most` at the latest.
     pub fn quick(&self, most: usize) -> usize {
@@ -287,13 +293,13 @@ impl Queue {
         }
         let (items, bare) = (self.items.len() - self.sealed.0, self.bare.len());
         // Those that are sealed have their things in front.
-        let elsewhere = match self.things.len() {
+        let elsewhere = match self.frees.len() {
             0 => 0,
             _ => self.items.range(self.sealed.0..).filter(|item| **item == Page::ELSEWHERE).count(),
         };
-        let from = (self.sealed.0, self.things.len() - elsewhere);
-        let Self { things, bare: addresses, .. } = self;
-        let token = note(Covered { items: &self.items, things, bare: addresses, from });
+        let from = (self.sealed.0, self.frees.len() - elsewhere);
+        let Self { frees, bare: addresses, .. } = self;
+        let token = note(Covered { items: &self.items, frees, bare: addresses, from });
         self.batches.push_back(Batch { token, items, bare });
         self.bare.clear();
         self.sealed = (self.sealed.0 + items, self.sealed.1 + bare);
@@ -332,9 +338,9 @@ impl Queue {
                     self.pages -= item.pages();
                     taken.pages[taken.len] = item;
                     taken.len += 1;
-                } else if let Some(thing) = self.things.pop_front() {
-                    self.pages -= thing.pages();
-                    taken.things[taken.few] = Some(thing);
+                } else if let Some(free) = self.frees.pop_front() {
+                    self.pages -= free.pages();
+                    taken.frees[taken.few] = Some(free);
                     taken.few += 1;
                 }
                 self.items.pop_front();
@@ -350,7 +356,7 @@ impl Queue {
 #[derive(Clone, Copy)]
 pub struct Covered<'a> {
     items: &'a VecDeque<Page>,
-    things: &'a VecDeque<Thing>,
+    frees: &'a VecDeque<DeferredFree>,
     bare: &'a [u64],
     /// The first of items and things.
     from: (usize, usize),
@@ -361,12 +367,12 @@ impl<'a> Covered<'a> {
     pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + use<'a> {
         let bare = self.bare.iter().map(|page| Page::new(*page, false, None));
         let mut items = self.items.range(self.from.0..).copied().chain(bare).peekable();
-        let mut things = self.things.range(self.from.1..);
+        let mut frees = self.frees.range(self.from.1..);
         core::iter::from_fn(move || {
             loop {
                 let item = items.next()?;
                 if item == Page::ELSEWHERE {
-                    return things.next().map(Thing::covered);
+                    return frees.next().map(DeferredFree::covered);
                 }
                 let (mut first, mut last) = (item.cleared(), item.cleared());
                 if first == 0 {
@@ -393,10 +399,10 @@ impl<'a> Covered<'a> {
 mod tests {
     use super::*;
 
-    fn mapping(first: u64, pages: u64, frames: Option<(u64, u64)>) -> Thing {
+    fn mapping(first: u64, pages: u64, frames: Option<(u64, u64)>) -> DeferredFree {
         let cleared = IovaRange::new(first, pages).unwrap();
         let frames = frames.map(|(first, pages)| Frames { first: PhysAddr(first << 12), pages });
-        Thing::Mapping { cleared, gives: Some(cleared), frames }
+        DeferredFree::Mapping { cleared, gives: Some(cleared), frames }
     }
 
     /// What is more than a page keeps its place among the pages, is covered, and holds back what it holds.
@@ -406,20 +412,20 @@ mod tests {
         let mut expected = Vec::new();
         for round in 0..3u64 {
             let at = 1 + 100 * round;
-            for thing in [
+            for free in [
                 mapping(at, 1, Some((at, 1))),
                 mapping(at + 1, 1, None),
                 mapping(at + 10, 3, Some((at + 10, 3))),
                 mapping(at + 3, 1, None),
                 mapping(at + 2, 1, None),
             ] {
-                queue.push(thing).unwrap();
+                queue.push(free).unwrap();
             }
             assert!(queue.push_page(Page::memory(PhysAddr(0x7000))));
             assert!(queue.push_page(Page::new(at + 20, false, None)));
             let mut covered = Vec::new();
-            queue.seal(|things| {
-                covered.extend(things.iter().map(|(range, _)| (range.first(), range.pages())));
+            queue.seal(|frees| {
+                covered.extend(frees.iter().map(|(range, _)| (range.first(), range.pages())));
                 Token::DONE
             });
             assert_eq!(covered, [(at, 2), (at + 10, 3), (at + 2, 2), (at + 20, 1)]);
@@ -432,7 +438,7 @@ mod tests {
         let gives: Vec<u64> = taken.pages().iter().filter_map(|page| page.gives()).collect();
         assert_eq!(gives, expected);
         assert_eq!(taken.pages().iter().filter_map(|page| page.frame()).count(), 6);
-        assert_eq!(taken.things.iter().flatten().map(Thing::pages).sum::<u64>(), 9);
+        assert_eq!(taken.frees.iter().flatten().map(DeferredFree::pages).sum::<u64>(), 9);
         assert_eq!((queue.len(), queue.pages(), taken.more), (0, 0, false));
     }
 

@@ -9,15 +9,15 @@ use crate::addr::IovaRange;
 /// No address is handed out here, and none taken back.
 ///
 /// ```
-/// use shootdown_dma::iova::{AllocError, Allocate, Given, Want};
+/// use shootdown_dma::iova::{AllocError, Allocate, Unmanaged, Want};
 /// let page = Want::pages(1).expect("not zero");
-/// assert_eq!(Given.alloc(0, &page), Err(AllocError::Exhausted));
+/// assert_eq!(Unmanaged.alloc(0, &page), Err(AllocError::Exhausted));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Given;
+pub struct Unmanaged;
 
 // SAFETY: what is never handed out is disjoint from everything.
-unsafe impl Allocate for Given {
+unsafe impl Allocate for Unmanaged {
     fn alloc(&self, _: usize, _: &Want) -> Result<IovaRange, AllocError> {
         Err(AllocError::Exhausted)
     }

@@ -1,7 +1,7 @@
 //! What to tell: pages, covering blocks, the whole domain, or everything.
 //!
 //! A command costs the unit time, and each unit does them one after the other. An entry that is forgotten for nothing
-//! costs a walk when the device comes back to it. So there are rungs, and a batch takes the cheapest that covers it (I7):
+//! costs a walk when the device comes back to it. So there are levels, and a batch takes the cheapest that covers it (I7):
 //! 1. spans that touch are one (always);
 //! 2. neighbours become one if what lies between them costs less than a command, and the whole is at most twice as
 //!    large as what was asked for;
@@ -10,7 +10,7 @@
 //!    tags, and a unit with one domain has nothing else to lose), the unit forgets everything.
 //!
 //! The upper two are for buffers that were mapped once and for all, and never return one by one: many that go
-//! away together come to rung 3 by their number, and who takes away all at once says so
+//! away together come to level 3 by their number, and who takes away all at once says so
 //! ([`Engine::note_everything`](super::Engine::note_everything), [`Engine::flush_all`](super::Engine::flush_all)). The devices' own
 //! caches are then emptied as a whole by the same batch, behind the IOMMU's (I6).
 //!
@@ -32,7 +32,7 @@ pub(super) enum Plan {
 /// The costs that decide. They change speed, never safety.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Ladder {
+pub struct Promotion {
     /// A command for one range, in nanoseconds of the unit. *Assumed*: 150.
     pub command_ns: u32,
     /// A command for a domain. *Assumed*: 300.
@@ -50,7 +50,7 @@ pub struct Ladder {
     pub device_ranges: u32,
 }
 
-impl Ladder {
+impl Promotion {
     /// See the fields.
     pub const DEFAULT: Self = Self {
         command_ns: 150,
@@ -143,7 +143,7 @@ impl Ladder {
     }
 }
 
-impl Default for Ladder {
+impl Default for Promotion {
     fn default() -> Self {
         Self::DEFAULT
     }
@@ -162,7 +162,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// I7 for the upper rungs.
+        /// I7 for the upper levels.
         #[test]
         fn a_plan_covers_what_was_asked(
             spans in prop::collection::vec((1..400u64, 1..6u64, any::<bool>()), 1..16),
@@ -173,8 +173,8 @@ pub(crate) mod tests {
                 .map(|(f, n, leaf_only)| Span { first: f, last: f + n - 1, leaf_only })
                 .collect();
             let mut planned = asked.clone();
-            let ladder = Ladder::DEFAULT.with_command_ns(command_ns);
-            if let Plan::Spans(count) = ladder.plan(&mut planned, crowded, all) {
+            let promotion = Promotion::DEFAULT.with_command_ns(command_ns);
+            if let Plan::Spans(count) = promotion.plan(&mut planned, crowded, all) {
                 let planned = &planned[..count];
                 for a in &asked {
                     prop_assert!(planned.iter().any(|p| covers(*p, *a)), "{:?} in {:?}", a, planned);
@@ -193,7 +193,7 @@ pub(crate) mod tests {
         told.first <= asked.first && asked.last <= told.last && leaf_only
     }
 
-    /// Every set of up to three spans within eight pages, under costs that lead to each rung: what is told covers what was
+    /// Every set of up to three spans within eight pages, under costs that lead to each level: what is told covers what was
     /// asked, and is the cheapest that does.
     #[test]
     pub(crate) fn promotion_exhaustively() {
@@ -202,24 +202,24 @@ pub(crate) mod tests {
                 .flat_map(|f| (f..=8).flat_map(move |l| [true, false].map(|leaf| (f, l, leaf))))
                 .map(|(first, last, leaf_only)| Span { first, last, leaf_only })
         };
-        let mut rungs = [0; 3];
-        let base = Ladder { live: 2, refill_ns: 10, ..Ladder::DEFAULT };
+        let mut levels = [0; 3];
+        let base = Promotion { live: 2, refill_ns: 10, ..Promotion::DEFAULT };
         let costs = [1u32, 15, 60].into_iter().flat_map(|command_ns| {
-            [(5u32, 0u32), (40, 0), (5, 1), (5, 9)].map(|(everything_ns, others)| Ladder {
+            [(5u32, 0u32), (40, 0), (5, 1), (5, 9)].map(|(everything_ns, others)| Promotion {
                 command_ns,
                 domain_ns: 20,
                 ..base.with_everything(everything_ns, others)
             })
         });
-        for ladder in costs {
+        for promotion in costs {
             let [domain, everything] = [
-                (ladder.domain_ns, ladder.live),
-                (ladder.everything_ns, ladder.live + ladder.others),
+                (promotion.domain_ns, promotion.live),
+                (promotion.everything_ns, promotion.live + promotion.others),
             ]
-            .map(|(own, lost)| u64::from(own + lost * ladder.refill_ns));
+            .map(|(own, lost)| u64::from(own + lost * promotion.refill_ns));
             for all in [true, false] {
                 let floor = if all { domain.min(everything) } else { domain };
-                let whole = ladder.whole(all);
+                let whole = promotion.whole(all);
                 assert_eq!(whole == Plan::Everything, all && everything < domain);
                 assert!(!matches!(whole, Plan::Spans(_)));
                 let pairs = spans().flat_map(|a| spans().map(move |b| (a, b)));
@@ -228,43 +228,43 @@ pub(crate) mod tests {
                     let third = spans().nth(n / 7 % 72).filter(|_| n % 7 == 0);
                     let asked: Vec<Span> = [a, b].into_iter().chain(third).collect();
                     let mut planned = asked.clone();
-                    match ladder.plan(&mut planned, false, all) {
+                    match promotion.plan(&mut planned, false, all) {
                         Plan::Spans(count) => {
-                            rungs[0] += 1;
+                            levels[0] += 1;
                             let planned = &planned[..count];
                             assert!(asked.iter().all(|a| planned.iter().any(|p| covers(*p, *a))));
-                            let cost = count as u64 * u64::from(ladder.command_ns);
+                            let cost = count as u64 * u64::from(promotion.command_ns);
                             assert!(count == 1 || cost <= floor, "{asked:?}: dearer than coarser");
                         }
                         coarse => {
-                            rungs[if coarse == Plan::Domain { 1 } else { 2 }] += 1;
+                            levels[if coarse == Plan::Domain { 1 } else { 2 }] += 1;
                             assert_eq!(coarse, whole);
                             let mut merged = asked.clone();
                             let count = merge(&mut merged);
                             assert!(count > 1, "one range is told as one");
-                            let cost = count as u64 * u64::from(ladder.command_ns);
+                            let cost = count as u64 * u64::from(promotion.command_ns);
                             assert!(cost > floor, "{asked:?}: spans would have been cheaper");
                         }
                     }
                 }
             }
         }
-        assert!(rungs.iter().all(|seen| *seen > 1000), "{rungs:?}");
+        assert!(levels.iter().all(|seen| *seen > 1000), "{levels:?}");
     }
 
     #[test]
-    pub(crate) fn rungs() {
-        let ladder = Ladder::DEFAULT;
+    pub(crate) fn levels() {
+        let promotion = Promotion::DEFAULT;
         let mut near = [span(1, 4), span(6, 9)];
-        assert_eq!(ladder.plan(&mut near, false, true), Plan::Spans(1));
+        assert_eq!(promotion.plan(&mut near, false, true), Plan::Spans(1));
         assert_eq!(near[0], span(1, 9), "one page between costs less than a command");
         let mut far = [span(1, 4), span(60, 64)];
-        assert_eq!(ladder.plan(&mut far, false, true), Plan::Spans(2));
+        assert_eq!(promotion.plan(&mut far, false, true), Plan::Spans(2));
         let mut many: Vec<Span> = (0..16).map(|n| span(1 + n * 100, 1 + n * 100)).collect();
-        assert_eq!(ladder.plan(&mut many.clone(), false, true), Plan::Spans(16));
-        let crowded = ladder.plan(&mut many, true, true);
+        assert_eq!(promotion.plan(&mut many.clone(), false, true), Plan::Spans(16));
+        let crowded = promotion.plan(&mut many, true, true);
         assert_eq!(crowded, Plan::Domain, "a crowded queue prefers one command");
-        let free = ladder.with_live(0);
+        let free = promotion.with_live(0);
         let nothing = free.plan(&mut many, false, true);
         assert_eq!(nothing, Plan::Domain, "nothing in use: nothing to lose");
         assert_eq!(free.plan(&mut many[..1], false, true), Plan::Spans(1));

@@ -12,7 +12,7 @@
 //! ([`Config::tables`](super::Config::tables)), and what is mapped is mapped in steps of a few
 //! tables, between which the cell is left.
 
-use super::owed::Frames;
+use super::flush_queue::Frames;
 use super::{DmaAddr, Domain, Host, MapError, Policy, UnmapError};
 use crate::addr::{IovaRange, PhysAddr, Rights};
 use crate::table::{Format, MapErrorKind, Part};
@@ -25,7 +25,7 @@ impl<H: Host> Domain<H> {
     ///
     /// # Safety
     /// Nobody else maps or unmaps in the range at the same time, and the domain's allocator does
-    /// not hand it out ([`Given`](crate::iova::Given) hands out nothing).
+    /// not hand it out ([`Unmanaged`](crate::iova::Unmanaged) hands out nothing).
     ///
     /// # Errors
     /// See [`MapError`]. [`MapError::Table`] if something is mapped there, or if it is beyond the
@@ -110,7 +110,7 @@ impl<H: Host> Domain<H> {
     /// page that maps it.
     pub fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
         let found = loop {
-            // All seats are taken for the time of a walk at most.
+            // All epoch slots are taken for the time of a walk at most.
             match self.table.walker(self.near_cpu()) {
                 Some(mut walker) => break walker.translate(at.0 >> Self::SHIFT)?,
                 None => crate::sync::spin_loop(),

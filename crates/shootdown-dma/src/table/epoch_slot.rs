@@ -5,7 +5,7 @@
 //! else. Counting references in tables would put a line that all CPUs write on the path of each mapping.
 //!
 //! # The protocol
-//! Each CPU has a seat, and posts there what it may touch: the few tables that it holds, and, while it is *walking*, anything that
+//! Each CPU has an epoch slot, and posts there what it may touch: the few tables that it holds, and, while it is *walking*, anything that
 //! can be reached from the root. Only a walk from the root announces itself; whoever finds a page in a table that it holds
 //! posts nothing at all. That is the hot path, and it costs no atomic operation.
 //!
@@ -13,13 +13,13 @@
 //! the memory's has its oldest and its newest buffer in different ones; and the same memory has a table for each right, far apart
 //! and the same number of times so many), and one for a table above.
 //!
-//! Whoever frees pages takes them out of the tree first (I1), then looks at all seats: it waits until each that was walking
+//! Whoever frees pages takes them out of the tree first (I1), then looks at all epoch slots: it waits until each that was walking
 //! has walked to its end, and frees what nobody holds. A page that is out of the tree can't come to be held by anyone who was not
 //! walking then (I2).
 //!
 //! # Invariants
-//! - **I1** A page is out of the tree before seats are looked at on its behalf.
-//! - **I2** A page is held only by a seat that found it while it was posted as walking.
+//! - **I1** A page is out of the tree before epoch slots are looked at on its behalf.
+//! - **I2** A page is held only by an epoch slot that found it while it was posted as walking.
 //! - **I3** Each walk is posted with a number of its own: one that has ended is not taken for the next.
 //!
 //! # Orderings
@@ -29,12 +29,12 @@
 //! | S2 | swap of the post to *not walking*, after what is held was stored | AcqRel | S3 | accesses of the walk are over, and what it holds is seen; and as a read-modify-write it carries S3's release on to the next S1 |
 //! | S3 | read-modify-write of the post by whoever frees | AcqRel | S1, S2 | as above |
 //! | S5 | store of what is held, load by whoever frees | Release, Acquire | each other | accesses to what was held in that place before are over |
-//! | S4 | swap, store of `busy` | Acquire, Release | each other | the seat's memory goes from one to the next |
+//! | S4 | swap, store of `busy` | Acquire, Release | each other | the epoch slot's memory goes from one to the next |
 
 use crate::addr::PhysAddr;
 use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 
-/// In a post: this seat walks. The other bits number the walk. 0: it does not.
+/// In a post: this epoch slot walks. The other bits number the walk. 0: it does not.
 const WALKING: u64 = 1;
 
 /// Places for leaf tables. Eight are 16 MiB of addresses; what is kept from being freed are so many pages for each CPU.
@@ -90,7 +90,7 @@ impl Memo {
 
 /// One CPU's.
 #[repr(align(128))]
-pub(super) struct Seat {
+pub(super) struct EpochSlot {
     busy: AtomicBool,
     post: AtomicU64,
     memo: UnsafeCell<Memo>,
@@ -101,9 +101,9 @@ pub(super) struct Seat {
 }
 
 // SAFETY: the memo belongs to whoever sits here (`busy`).
-unsafe impl Sync for Seat {}
+unsafe impl Sync for EpochSlot {}
 
-impl Seat {
+impl EpochSlot {
     pub fn new() -> Self {
         let (leaves, turns) = ([NOWHERE; LEAVES], [0; SETS]);
         let memo = Memo { leaves, turns, above: (NOWHERE, 0), walks: 0 };
@@ -116,7 +116,7 @@ impl Seat {
         }
     }
 
-    /// Takes the seat, if nobody has it.
+    /// Takes the epoch slot, if nobody has it.
     #[inline]
     pub fn take(&self) -> bool {
         // ORDERING [S4]: Acquire, with the Release of `leave`.
@@ -133,22 +133,22 @@ impl Seat {
     /// The leaf table that covers `page`, if it is held. `bits`: of the page's number, those within such a table.
     ///
     /// # Safety
-    /// The caller has the seat.
+    /// The caller has the epoch slot.
     #[inline]
     pub unsafe fn leaf(&self, page: u64, bits: u32) -> Option<PhysAddr> {
-        // SAFETY: nobody else enters a seat that is taken.
+        // SAFETY: nobody else enters an epoch slot that is taken.
         let place = self.memo.with(|memo| unsafe { (*memo).place(page >> bits) })?;
-        // Only who has the seat writes it.
+        // Only who has the epoch slot writes it.
         Some(PhysAddr(self.held[place].load(Ordering::Relaxed)))
     }
 
     /// The first page that the other table covers that is held, its level, and where it is. No page's number: there is none.
     ///
     /// # Safety
-    /// The caller has the seat.
+    /// The caller has the epoch slot.
     #[inline]
     pub unsafe fn above(&self) -> (u64, u32, PhysAddr) {
-        // SAFETY: nobody else enters a seat that is taken.
+        // SAFETY: nobody else enters an epoch slot that is taken.
         let (first, level) = self.memo.with(|memo| unsafe { (*memo).above });
         (first, level, PhysAddr(self.held[ABOVE].load(Ordering::Relaxed)))
     }
@@ -156,10 +156,10 @@ impl Seat {
     /// Forgets what covers `page` at this level. (It is held until something else is.)
     ///
     /// # Safety
-    /// The caller has the seat.
+    /// The caller has the epoch slot.
     pub unsafe fn forget(&self, page: u64, level: u32, bits: u32) {
         self.memo.with_mut(|memo| {
-            // SAFETY: nobody else enters a seat that is taken.
+            // SAFETY: nobody else enters an epoch slot that is taken.
             let memo = unsafe { &mut *memo };
             if level == 0 {
                 if let Some(place) = memo.place(page >> bits) {
@@ -174,19 +174,19 @@ impl Seat {
     /// Walks so far.
     ///
     /// # Safety
-    /// The caller has the seat.
+    /// The caller has the epoch slot.
     pub unsafe fn walks(&self) -> u64 {
-        // SAFETY: nobody else enters a seat that is taken.
+        // SAFETY: nobody else enters an epoch slot that is taken.
         self.memo.with(|memo| unsafe { (*memo).walks })
     }
 
     /// Posts that a walk begins.
     ///
     /// # Safety
-    /// The caller has the seat.
+    /// The caller has the epoch slot.
     pub unsafe fn begin(&self) {
         let walk = self.memo.with_mut(|memo| {
-            // SAFETY: nobody else enters a seat that is taken.
+            // SAFETY: nobody else enters an epoch slot that is taken.
             let walks = unsafe { &mut (*memo).walks };
             *walks += 1;
             *walks
@@ -199,11 +199,11 @@ impl Seat {
     /// was in its place. `bits`: of a page's number, those within a leaf table, and within a table at this level.
     ///
     /// # Safety
-    /// The caller has the seat, and no use of what was in that place, nor of a leaf table that covers the page.
+    /// The caller has the epoch slot, and no use of what was in that place, nor of a leaf table that covers the page.
     pub unsafe fn end_at(&self, page: u64, bits: u32, (table, level, at): (PhysAddr, u32, u32)) {
         let part = page >> bits;
         let place = self.memo.with_mut(|memo| {
-            // SAFETY: nobody else enters a seat that is taken.
+            // SAFETY: nobody else enters an epoch slot that is taken.
             let memo = unsafe { &mut *memo };
             if level == 0 {
                 let place = memo.place_for(part);
@@ -230,10 +230,10 @@ impl Seat {
     /// Forgets everything, and holds nothing.
     ///
     /// # Safety
-    /// The caller has the seat, and no use of what is held.
+    /// The caller has the epoch slot, and no use of what is held.
     pub unsafe fn let_go(&self) {
         self.memo.with_mut(|memo| {
-            // SAFETY: nobody else enters a seat that is taken.
+            // SAFETY: nobody else enters an epoch slot that is taken.
             let memo = unsafe { &mut *memo };
             (memo.leaves, memo.above.0) = ([NOWHERE; LEAVES], NOWHERE);
         });
