@@ -1,4 +1,5 @@
-//! Weaves the mutants into a copy of the source of `shootdown-dma`, and turns the traced atomics on.
+//! Weaves the mutants into a copy of the source of `shootdown-dma`, and turns the traced atomics
+//! on.
 
 use std::path::Path;
 

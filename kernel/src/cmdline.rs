@@ -38,7 +38,8 @@ pub enum Suite {
 pub enum Sabotage {
     /// On every CPU, and in the queue of an IOMMU.
     Everywhere,
-    /// On the last CPU: what it should do itself is not done. What another has the hardware broadcast is.
+    /// On the last CPU: what it should do itself is not done. What another has the hardware
+    /// broadcast is.
     LastCpu,
     /// Nowhere; a guest runs with what it wrote to CR4.
     HostBits,

@@ -1,7 +1,7 @@
 //! Lines of text, from any CPU.
 //!
-//! One lock keeps lines whole. It is taken with interrupts off, so a handler that prints never waits for the code
-//! that it interrupted; a panic takes no lock, as its own CPU may hold it.
+//! One lock keeps lines whole. It is taken with interrupts off, so a handler that prints never
+//! waits for the code that it interrupted; a panic takes no lock, as its own CPU may hold it.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,7 @@
 //! Bad ends on demand (`crash=WAY`), to see that each is told from the others and from a verdict.
 //!
-//! They happen on the last CPU: that its stacks and handlers are in place is as much in question as the boot CPU's.
+//! They happen on the last CPU: that its stacks and handlers are in place is as much in question as
+//! the boot CPU's.
 //!
 //! | way | what | how the machine ends |
 //! |---|---|---|

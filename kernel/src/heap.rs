@@ -1,7 +1,8 @@
-//! A heap, for what needs one: the DMA library keeps its queues and its allocator of addresses there.
+//! A heap, for what needs one: the DMA library keeps its queues and its allocator of addresses
+//! there.
 //!
-//! It is a large frame, taken when a suite that needs it begins; an allocation before that fails, and so does one for
-//! which there is no room.
+//! It is a large frame, taken when a suite that needs it begins; an allocation before that fails,
+//! and so does one for which there is no room.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::{self, NonNull};
@@ -11,7 +12,8 @@ use spin::Mutex;
 
 use crate::memory;
 
-/// The heap behind Rust's `alloc`. Handlers of interrupts don't allocate, so a spinning lock is enough.
+/// The heap behind Rust's `alloc`. Handlers of interrupts don't allocate, so a spinning lock is
+/// enough.
 struct Locked(Mutex<Heap>);
 
 #[global_allocator]

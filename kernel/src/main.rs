@@ -1,9 +1,9 @@
 //! A bare-metal image that holds the library against real instructions.
 //!
-//! The kernel has no processes and no devices: it brings up CPUs, builds page tables, implements the library's seam
-//! (`port`), and runs cases in which a translation changes while CPUs hold it. Each case runs twice: once without the
-//! invalidation, where the stale entry must show (or the machine can't tell), and once through the library, where it
-//! must not.
+//! The kernel has no processes and no devices: it brings up CPUs, builds page tables, implements
+//! the library's seam (`port`), and runs cases in which a translation changes while CPUs hold it.
+//! Each case runs twice: once without the invalidation, where the stale entry must show (or the
+//! machine can't tell), and once through the library, where it must not.
 //!
 //! | where | what |
 //! |---|---|

@@ -1,11 +1,12 @@
 //! Page frames.
 //!
-//! A frame that is freed goes to the top of a list and is the next to be handed out, so that whatever still reaches
-//! it meets its next user as soon as possible. It is filled with [`POISON`] when it is freed, which no case ever
-//! writes: a load that finds it went through a translation that should be gone.
+//! A frame that is freed goes to the top of a list and is the next to be handed out, so that
+//! whatever still reaches it meets its next user as soon as possible. It is filled with [`POISON`]
+//! when it is freed, which no case ever writes: a load that finds it went through a translation
+//! that should be gone.
 //!
-//! The link to the next free frame is kept outside the frames (a table of indices), so that a frame is poison through
-//! and through.
+//! The link to the next free frame is kept outside the frames (a table of indices), so that a frame
+//! is poison through and through.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -34,13 +35,15 @@ const LARGE: usize = 7;
 /// The size of a large frame.
 pub const LARGE_FRAME: u64 = 2 << 20;
 
-/// Frame numbers that those of the managed frames lie within: architectures leave some out, but not most.
+/// Frame numbers that those of the managed frames lie within: architectures leave some out, but not
+/// most.
 const SPAN: usize = 4 * FRAMES;
 
 /// The number of the first of them.
 static FIRST: AtomicU64 = AtomicU64::new(0);
 
-/// What the kernel keeps of each frame beside it; others call it a page structure. One word will do here.
+/// What the kernel keeps of each frame beside it; others call it a page structure. One word will do
+/// here.
 static RECORDS: [AtomicU64; SPAN] = [const { AtomicU64::new(0) }; SPAN];
 
 struct Pool {
@@ -100,8 +103,8 @@ pub fn at(physical: u64) -> *mut u8 {
     (arch::PHYSICAL_BASE + physical) as *mut u8
 }
 
-/// A frame; its contents are the poison, or what its last user left in a frame that was never freed. `None` when
-/// there is none left.
+/// A frame; its contents are the poison, or what its last user left in a frame that was never
+/// freed. `None` when there is none left.
 #[must_use]
 pub fn allocate() -> Option<u64> {
     let mut pool = POOL.lock();
@@ -119,7 +122,8 @@ pub fn free(frame: u64) {
     pool.count += 1;
 }
 
-/// Is a frame that was just handed out still poison through and through? Not if somebody stored to it while it was free.
+/// Is a frame that was just handed out still poison through and through? Not if somebody stored to
+/// it while it was free.
 #[must_use]
 pub fn is_poison(frame: u64) -> bool {
     let words = at(frame).cast::<u64>();
@@ -178,7 +182,8 @@ pub fn fill(frame: u64, word: u64) {
     assert!(frame.is_multiple_of(FRAME) && frame != 0, "{frame:#x} is no frame");
     let words = at(frame).cast::<u64>();
     for index in 0..FRAME as usize / 8 {
-        // SAFETY: the frame is memory that the allocator manages and the caller owns, and this is inside it.
+        // SAFETY: the frame is memory that the allocator manages and the caller owns, and this is
+        // inside it.
         unsafe { words.add(index).write_volatile(word) };
     }
 }

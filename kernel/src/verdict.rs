@@ -1,8 +1,9 @@
 //! What a run, and each case of it, came to.
 //!
-//! The last line that the image prints is `verdict: WORD`, and the machine ends with the code of that word. The codes
-//! are none that an emulator ends with by itself: `isa-debug-exit` makes 2c+1 of a code c, so QEMU's own 0 (the
-//! machine was reset) and 1 (bad command line) are never a verdict.
+//! The last line that the image prints is `verdict: WORD`, and the machine ends with the code of
+//! that word. The codes are none that an emulator ends with by itself: `isa-debug-exit` makes 2c+1
+//! of a code c, so QEMU's own 0 (the machine was reset) and 1 (bad command line) are never a
+//! verdict.
 //!
 //! | word | code | meaning |
 //! |---|---|---|

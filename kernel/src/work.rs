@@ -1,4 +1,5 @@
-//! Work for other CPUs: each sleeps until it is handed a function, runs it with interrupts on, and says so.
+//! Work for other CPUs: each sleeps until it is handed a function, runs it with interrupts on, and
+//! says so.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -41,13 +42,15 @@ pub fn serve() -> ! {
             continue;
         }
         arch::interrupts::on();
-        // SAFETY: whoever stored it waits until the slot is empty again, and keeps the closure until then (W1, W3).
+        // SAFETY: whoever stored it waits until the slot is empty again, and keeps the closure
+        // until then (W1, W3).
         unsafe { (*work)() };
         slot.store(ptr::null_mut(), Ordering::Release); // [W3]
     }
 }
 
-/// From within work: this CPU turns off, and takes work again when it is back. For whoever waits the work is done.
+/// From within work: this CPU turns off, and takes work again when it is back. For whoever waits
+/// the work is done.
 #[cfg(target_arch = "aarch64")]
 pub fn power_off() -> ! {
     arch::interrupts::off();
@@ -75,8 +78,8 @@ pub fn first(count: u32) -> CpuSet<1> {
     set
 }
 
-/// Runs `work` on each CPU of the set, at the same time; returns when all have. This CPU, if it is one of them, runs it
-/// too. Interrupts are on.
+/// Runs `work` on each CPU of the set, at the same time; returns when all have. This CPU, if it is
+/// one of them, runs it too. Interrupts are on.
 ///
 /// # Panics
 /// When a CPU does not end in time: nothing can be said about such a machine any more.
@@ -85,7 +88,8 @@ pub fn on(cpus: &CpuSet<1>, work: &(dyn Fn() + Sync)) {
     let mut others = *cpus;
     others.remove(me);
     let handed: Work<'_> = work;
-    // Only the lifetime changes: this function returns, or unwinds (it can't: panics abort), after the last use.
+    // Only the lifetime changes: this function returns, or unwinds (it can't: panics abort), after
+    // the last use.
     let handed = (&raw const handed).cast::<Work<'static>>().cast_mut();
     for cpu in others.iter() {
         SLOTS[cpu.index()].store(handed, Ordering::Release); // [W1]

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: the image's costs, side by side for several policies, and against what was recorded.
+//! `cargo xtask bench`: the image's costs, side by side for several policies, and against what was
+//! recorded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

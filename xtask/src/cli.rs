@@ -65,7 +65,8 @@ pub struct TestArgs {
 pub struct BenchArgs {
     #[command(flatten)]
     pub machine: MachineArgs,
-    /// Compares with the budgets in kernel/budgets/ (on QEMU, whose counts are the same on every host).
+    /// Compares with the budgets in kernel/budgets/ (on QEMU, whose counts are the same on every
+    /// host).
     #[arg(long, conflicts_with = "kvm")]
     pub check: bool,
     /// Makes what was measured the budgets.
@@ -102,8 +103,8 @@ pub struct MachineArgs {
     /// On the CPUs of this computer (/dev/kvm) instead of emulated ones.
     #[arg(long)]
     pub kvm: bool,
-    /// How the image gets into the machine (x86-64 on QEMU): handed over, or from an ISO by GRUB and the machine's firmware,
-    /// as on a computer of your own.
+    /// How the image gets into the machine (x86-64 on QEMU): handed over, or from an ISO by GRUB
+    /// and the machine's firmware, as on a computer of your own.
     #[arg(long, value_enum, default_value_t)]
     pub loader: Loader,
     /// Which cases.
@@ -112,15 +113,15 @@ pub struct MachineArgs {
     /// Which CPU Bochs emulates: Haswell and Sandy Bridge have VMX, the Ryzen has SVM.
     #[arg(long, value_enum, default_value_t)]
     pub bochs_cpu: BochsCpu,
-    /// Of the DMA cases: the IOMMU that the device is behind (QEMU). Left out, `test` takes all that the architecture has,
-    /// one after the other, and `boot` the first.
+    /// Of the DMA cases: the IOMMU that the device is behind (QEMU). Left out, `test` takes all
+    /// that the architecture has, one after the other, and `boot` the first.
     #[arg(long, value_enum)]
     pub iommu: Option<Iommu>,
     /// Words for the image's command line (kernel/README.md lists them).
     #[arg(long, default_value = "")]
     pub append: String,
-    /// Seconds of a CPU's time after which a machine that has not ended is stopped; one that only waits is given ten
-    /// times as long.
+    /// Seconds of a CPU's time after which a machine that has not ended is stopped; one that only
+    /// waits is given ten times as long.
     #[arg(long, default_value_t = 120)]
     pub timeout: u64,
 }
@@ -133,7 +134,8 @@ pub enum Loader {
     Direct,
     /// From the ISO, by a BIOS.
     Bios,
-    /// From the ISO, by UEFI firmware; the run is not the same every time then, as the clock is the host's.
+    /// From the ISO, by UEFI firmware; the run is not the same every time then, as the clock is the
+    /// host's.
     Uefi,
 }
 
@@ -220,7 +222,8 @@ impl Iommu {
         }
     }
 
-    /// What it adds to QEMU's command line: an option and its value. Interrupts are not remapped: no case is about them.
+    /// What it adds to QEMU's command line: an option and its value. Interrupts are not remapped:
+    /// no case is about them.
     pub const fn option(self) -> Option<[&'static str; 2]> {
         match self {
             Self::None => None,

@@ -208,8 +208,8 @@ fn qemu(machine: &MachineArgs, profile: Profile, show: Show) -> Result<Ran, Erro
     let ran = process::run(&mut command, machine.timeout, show, heed)?;
     let ended = match ran.status.map(|status| status.code()) {
         None => Ended::Stopped(machine.timeout),
-        // `-no-reboot`: the emulator ends instead. So it does where Arm's image could only turn the machine off, since KVM has no
-        // semihosting; then its last line is all there is.
+        // `-no-reboot`: the emulator ends instead. So it does where Arm's image could only turn the
+        // machine off, since KVM has no semihosting; then its last line is all there is.
         Some(Some(0)) => match last_verdict(&ran.output) {
             Some(verdict) if machine.arch == Arch::Aarch64 => Ended::Verdict(verdict),
             _ => Ended::Reset,

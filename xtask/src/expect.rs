@@ -1,4 +1,5 @@
-//! What each machine is known not to show: files in `kernel/expect/`, a case and a reason on each line.
+//! What each machine is known not to show: files in `kernel/expect/`, a case and a reason on each
+//! line.
 
 use crate::Error;
 use crate::cli::MachineArgs;

@@ -111,8 +111,8 @@ impl Iso {
     }
 }
 
-/// Makes an ISO that boots the image by GRUB, from a CD or a USB stick, on a PC with a BIOS or UEFI firmware: on whichever of them
-/// GRUB's files are installed for.
+/// Makes an ISO that boots the image by GRUB, from a CD or a USB stick, on a PC with a BIOS or UEFI
+/// firmware: on whichever of them GRUB's files are installed for.
 pub fn iso(image: &Path, command_line: &str) -> Result<Iso, Error> {
     const PACKAGES: &str = "apt-get install grub-common grub-pc-bin grub-efi-amd64-bin xorriso mtools, or scripts/install-deps.sh metal-bochs";
     for program in ["grub-mkrescue", "xorriso", "mformat"] {

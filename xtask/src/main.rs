@@ -1,5 +1,5 @@
-//! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what came of it; and looks at
-//! the machine code of wrappers.
+//! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what
+//! came of it; and looks at the machine code of wrappers.
 //!
 //! | code | meaning |
 //! |---|---|

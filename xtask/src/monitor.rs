@@ -11,7 +11,8 @@ use crate::Error;
 /// What the image prints when somebody is to raise a machine check.
 const ASKED: &str = "inject: a machine check on CPU 0";
 
-/// CPU 0, bank 1: an uncorrected error that software can recover from (SDM vol. 3B, 17.6: SRAR, data load), with its address.
+/// CPU 0, bank 1: an uncorrected error that software can recover from (SDM vol. 3B, 17.6: SRAR,
+/// data load), with its address.
 const MACHINE_CHECK: &str = "mce 0 1 0xbd80000000000134 0x5 0x123000 0x8c\n";
 
 /// The image prints its line on the way into the guest: it is there after this.
@@ -42,7 +43,8 @@ impl Monitor {
         ["-monitor".into(), format!("unix:{path},server=on,wait=off")]
     }
 
-    /// Raises a machine check if the line asks for one. One that can't be raised is missed by the image, which says so.
+    /// Raises a machine check if the line asks for one. One that can't be raised is missed by the
+    /// image, which says so.
     pub fn heed(&self, line: &str) {
         if !line.starts_with(ASKED) {
             return;
@@ -51,7 +53,8 @@ impl Monitor {
         let sent = UnixStream::connect(&self.socket)
             .and_then(|mut stream| stream.write_all(MACHINE_CHECK.as_bytes()).map(|()| stream));
         match sent {
-            // QEMU drops what it has not read when the other end is closed: the stream stays open as long as this does.
+            // QEMU drops what it has not read when the other end is closed: the stream stays open
+            // as long as this does.
             Ok(stream) => drop(self.open.set(stream)),
             Err(error) => {
                 complain!("{}: {error}; no machine check is raised", self.socket.display())

@@ -1,7 +1,7 @@
 //! What is printed, to whoever still reads it.
 //!
-//! `cargo xtask test | head -1` closes the pipe while there is more to say. `println!` panics then; here the rest goes
-//! nowhere, the work goes on, and the exit code is what it would have been.
+//! `cargo xtask test | head -1` closes the pipe while there is more to say. `println!` panics then;
+//! here the rest goes nowhere, the work goes on, and the exit code is what it would have been.
 
 use std::fmt;
 use std::io::{self, Write};

@@ -1,6 +1,7 @@
 //! The way of a function that succeeds: from its entry to RET without a call.
 //!
-//! What fails in a wrapper calls a function elsewhere, so the way without a call is the one that succeeds.
+//! What fails in a wrapper calls a function elsewhere, so the way without a call is the one that
+//! succeeds.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,8 +18,8 @@ pub struct Function {
     leaves: BTreeSet<u64>,
 }
 
-/// What a function costs when it succeeds, without what it has as a function: RET, and the stack pointer's
-/// way down at its beginning and up at its end.
+/// What a function costs when it succeeds, without what it has as a function: RET, and the stack
+/// pointer's way down at its beginning and up at its end.
 pub struct Success {
     pub instructions: Vec<Instruction>,
     /// Conditional jumps that are not taken.

@@ -32,7 +32,8 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// How many jumps the way that succeeds may have: one after each instruction that fails by flags.
+    /// How many jumps the way that succeeds may have: one after each instruction that fails by
+    /// flags.
     pub fn jumps(&self) -> usize {
         self.success.instructions.iter().filter(|instruction| sets_flags(instruction)).count()
     }
@@ -112,7 +113,8 @@ pub fn all() -> Result<Vec<Probe>, Error> {
     Ok(probes)
 }
 
-/// An entry of the exception table: the offset of the instruction in its section, and how long its fix-up is.
+/// An entry of the exception table: the offset of the instruction in its section, and how long its
+/// fix-up is.
 struct Entry {
     fault: u64,
     fixup_bytes: u64,

@@ -52,7 +52,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A program that computes is given so many times its limit on a host that does other things too.
 const PATIENCE: u32 = 10;
 
-/// Runs a program until it has used `seconds` of a CPU, or waited for ten times as long; `heed` hears of each line that it prints, as it comes.
+/// Runs a program until it has used `seconds` of a CPU, or waited for ten times as long; `heed`
+/// hears of each line that it prints, as it comes.
 pub fn run(
     command: &mut Command,
     seconds: u64,
@@ -74,8 +75,8 @@ pub fn run(
         }
     };
     if status.is_none() {
-        // It may end by itself at this very moment, and then there is nothing to stop. What it has started holds its
-        // output open, and goes with it.
+        // It may end by itself at this very moment, and then there is nothing to stop. What it has
+        // started holds its output open, and goes with it.
         let family: Vec<String> = family(child.id()).keys().map(u32::to_string).collect();
         let _ = Command::new("kill").arg("-KILL").args(family).stderr(Stdio::null()).status();
         let _ = child.kill();
@@ -85,8 +86,8 @@ pub fn run(
     Ok(Ran { output: text(output), errors: text(errors), status })
 }
 
-/// Has a program had its time? On a busy host an emulator gets little of each second: what counts is what it and
-/// its children have used of CPUs, where the host tells.
+/// Has a program had its time? On a busy host an emulator gets little of each second: what counts
+/// is what it and its children have used of CPUs, where the host tells.
 fn is_over(process: u32, begun: Instant, limit: Duration) -> bool {
     let family = family(process);
     let ticks: u64 = family.values().sum();
@@ -100,8 +101,8 @@ fn is_over(process: u32, begun: Instant, limit: Duration) -> bool {
 /// Ticks of a CPU's time in a second, as Linux counts them for processes (`USER_HZ`).
 const TICKS: u64 = 100;
 
-/// A process and its living descendants, with the ticks that each has used of CPUs (`proc_pid_stat(5)`, fields 4, 14
-/// and 15); nobody where the host does not tell.
+/// A process and its living descendants, with the ticks that each has used of CPUs
+/// (`proc_pid_stat(5)`, fields 4, 14 and 15); nobody where the host does not tell.
 fn family(process: u32) -> BTreeMap<u32, u64> {
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {

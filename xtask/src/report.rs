@@ -22,7 +22,8 @@ impl<'a> Case<'a> {
     }
 }
 
-/// Prints the table and the sum; returns the exit code, or `None` when the image ended well and no case was run.
+/// Prints the table and the sum; returns the exit code, or `None` when the image ended well and no
+/// case was run.
 pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option<u8> {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED.with_rounded_corners());

@@ -1,4 +1,5 @@
-//! `cargo xtask wrappers`: what an instruction of VMX or SVM costs beside itself, as the compiler makes it.
+//! `cargo xtask wrappers`: what an instruction of VMX or SVM costs beside itself, as the compiler
+//! makes it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -140,8 +141,9 @@ fn budgets(text: &str) -> Result<BTreeMap<&str, Budget>, usize> {
     Ok(budgets)
 }
 
-/// Compares with the record, and with two rules: there is one jump that is not taken after each instruction that
-/// fails by flags, and no other; the exception table names each instruction that may fault, and no other.
+/// Compares with the record, and with two rules: there is one jump that is not taken after each
+/// instruction that fails by flags, and no other; the exception table names each instruction that
+/// may fault, and no other.
 fn check(ours: &[Probe]) -> Result<u8, Error> {
     let path = path();
     let text = std::fs::read_to_string(&path)

@@ -1,4 +1,5 @@
-//! Address space identifiers, on the architectures that call them so: a number that fits the width in force.
+//! Address space identifiers, on the architectures that call them so: a number that fits the width
+//! in force.
 
 use core::fmt;
 
@@ -41,7 +42,8 @@ impl AsidWidth {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Asid(pub(super) u16);
 
-/// The number does not fit the width in force. (Hardware would silently cut it, and two spaces would share it.)
+/// The number does not fit the width in force. (Hardware would silently cut it, and two spaces
+/// would share it.)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsidError {
     /// The number.

@@ -1,8 +1,9 @@
 //! What a change of a raw page-table entry demands: the part that the architectures share.
 //!
-//! Each architecture has a table with one row per group of bits: what setting one of them demands, and what
-//! clearing one does. A change demands the greatest of what its bits demand; a bit without a row is reserved or
-//! unknown, and demands a flush. Combinations that mean more than their bits are in the architecture's `change`.
+//! Each architecture has a table with one row per group of bits: what setting one of them demands,
+//! and what clearing one does. A change demands the greatest of what its bits demand; a bit without
+//! a row is reserved or unknown, and demands a flush. Combinations that mean more than their bits
+//! are in the architecture's `change`.
 
 use shootdown::Change;
 

@@ -6,15 +6,15 @@
 //! questions apart:
 //!
 //! - *Which operands?* Pure values and functions, built and tested on any host: [`x86_64::Pcid`],
-//!   [`x86_64::Cr3`], [`x86_64::Invpcid`], [`x86_64::InvlpgbOperands`]. A value that exists is one the
-//!   instruction accepts; everything else is a typed error.
+//!   [`x86_64::Cr3`], [`x86_64::Invpcid`], [`x86_64::InvlpgbOperands`]. A value that exists is one
+//!   the instruction accepts; everything else is a typed error.
 //! - *Run it.* `unsafe` functions of a single instruction, compiled only for the architecture they
 //!   belong to.
 //!
 //! Between them sits [`x86_64::Port`]: given what the CPU can do, it turns a request of the core
-//! ([`shootdown::regime::Invalidate`]) into a sequence of [`x86_64::Step`]s, again as values, so that
-//! "does this sequence remove everything it must?" is a question a host test answers. Together with
-//! `x86_64::X86Regime` that is a complete [`shootdown::regime::Regime`] for a kernel.
+//! ([`shootdown::regime::Invalidate`]) into a sequence of [`x86_64::Step`]s, again as values, so
+//! that "does this sequence remove everything it must?" is a question a host test answers. Together
+//! with `x86_64::X86Regime` that is a complete [`shootdown::regime::Regime`] for a kernel.
 //!
 //! # Invariants
 //! - I1: an operand type never holds a value that makes its instruction fault on a CPU whose limits
@@ -25,8 +25,8 @@
 //!   instruction that would fault on it: a flush that faults is a flush not done.
 //!
 //! Sections are cited from the Intel Software Developer's Manual ("SDM", volume 3A section 4.10
-//! unless another is given), the AMD64 Architecture Programmer's Manual ("APM"), the Arm Architecture
-//! Reference Manual ("Arm ARM") and the RISC-V Privileged Architecture ("Privileged").
+//! unless another is given), the AMD64 Architecture Programmer's Manual ("APM"), the Arm
+//! Architecture Reference Manual ("Arm ARM") and the RISC-V Privileged Architecture ("Privileged").
 #![no_std]
 
 #[cfg(test)]

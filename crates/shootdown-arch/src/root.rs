@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-/// The frame of a root table: 4 KiB aligned, below 2 to the power of `BITS`, which is what the register that
-/// names it has room for.
+/// The frame of a root table: 4 KiB aligned, below 2 to the power of `BITS`, which is what the
+/// register that names it has room for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RootFrame<const BITS: u8>(u64);
 
@@ -41,8 +41,8 @@ impl<const BITS: u8> RootFrame<BITS> {
     /// The widest physical address the format holds.
     pub const MAX_PHYSICAL_BITS: u8 = BITS;
 
-    /// The frame at a physical address, on a CPU with this many physical address bits. A CPU that claims more
-    /// than the format holds gets what the format holds.
+    /// The frame at a physical address, on a CPU with this many physical address bits. A CPU that
+    /// claims more than the format holds gets what the format holds.
     ///
     /// # Errors
     /// [`RootError`] when the address is not page aligned or too high.
@@ -57,7 +57,8 @@ impl<const BITS: u8> RootFrame<BITS> {
         Ok(Self(address))
     }
 
-    /// The frame whose number is in the low bits of a register; bits beyond the format are others' fields.
+    /// The frame whose number is in the low bits of a register; bits beyond the format are others'
+    /// fields.
     pub(crate) const fn of_number(bits: u64) -> Self {
         Self((bits << 12) & ((1 << BITS) - 1))
     }

@@ -1,4 +1,5 @@
-//! The code that the README and the porting guide show is the code of `examples/port`, which is compiled.
+//! The code that the README and the porting guide show is the code of `examples/port`, which is
+//! compiled.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A driver in user space: buffers that are mapped for a device and unmapped again, under each policy, and what the kernel
-//! is asked for that.
+//! A driver in user space: buffers that are mapped for a device and unmapped again, under each
+//! policy, and what the kernel is asked for that.
 //!
 //! ```text
 //! cargo run -p shootdown-dma --features vfio --example vfio            # without hardware
@@ -7,8 +7,8 @@
 //! cargo run -p shootdown-dma --features vfio --example vfio -- iommufd # iommufd, no device attached
 //! ```
 //!
-//! Without an IOMMU, or without an argument, it says so and goes on with the dry backend, which maps nothing and refuses what
-//! kernels refuse.
+//! Without an IOMMU, or without an argument, it says so and goes on with the dry backend, which
+//! maps nothing and refuses what kernels refuse.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::error::Error;
@@ -51,7 +51,8 @@ impl Drop for Pages {
     }
 }
 
-/// Receives packets: maps a ring of buffers, and for each that the device has filled unmaps it and maps the next.
+/// Receives packets: maps a ring of buffers, and for each that the device has filled unmaps it and
+/// maps the next.
 fn receive<B: Backend>(backend: B, policy: Policy, pages: &Pages) -> Result<(), Box<dyn Error>> {
     let config = Config::new(1).policy(policy);
     let space = Space::new(backend, (), config, |space| {

@@ -1,13 +1,13 @@
-//! A hypervisor in small: a guest that maps memory for its disk by virtio-iommu requests, and an emulated disk that
-//! translates through what it has mapped.
+//! A hypervisor in small: a guest that maps memory for its disk by virtio-iommu requests, and an
+//! emulated disk that translates through what it has mapped.
 //!
 //! ```text
 //! cargo run -p shootdown-dma --features vm-memory --example vm_memory
 //! ```
 //!
-//! The guest lends the disk a page, takes it back, and keeps a secret in it; then the disk tries again. It is played
-//! three times: with the cache of the emulated IOMMU as a unit of the domain, with a hypervisor that forgets to tell its cache,
-//! and with a guest that asks for nonsense.
+//! The guest lends the disk a page, takes it back, and keeps a secret in it; then the disk tries
+//! again. It is played three times: with the cache of the emulated IOMMU as a unit of the domain,
+//! with a hypervisor that forgets to tell its cache, and with a guest that asks for nonsense.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::error::Error;
@@ -127,7 +127,8 @@ where
     Domain<Vmm<U>>: Send + Sync,
 {
     let format = VtdSecondLevel::new(3, true, true).expect("39 bits");
-    // So that the host is asked whose memory it is; and the guest's mappings take 16 MiB of tables at most.
+    // So that the host is asked whose memory it is; and the guest's mappings take 16 MiB of tables
+    // at most.
     let config = Config::new(2).policy(Policy::Deferred).tables(4096);
     let host = Vmm(std::marker::PhantomData);
     let domain = Domain::new(host, config, Unmanaged, format, Pages, [(unit, DomainId(1))])?;

@@ -1,12 +1,14 @@
 //! Names for things: addresses that devices emit, ranges of them, rights, domains, devices.
 //!
-//! Addresses are counted in pages here: a page number is an address shifted by the granule of the domain's tables (12 bits for
-//! 4 KiB, 14 for 16 KiB, 16 for 64 KiB). What is a byte address says so.
+//! Addresses are counted in pages here: a page number is an address shifted by the granule of the
+//! domain's tables (12 bits for 4 KiB, 14 for 16 KiB, 16 for 64 KiB). What is a byte address says
+//! so.
 
 use core::fmt;
 use core::num::NonZeroU64;
 
-/// A range of pages of I/O virtual address space: never empty, never page 0, never past the end of `u64`.
+/// A range of pages of I/O virtual address space: never empty, never page 0, never past the end of
+/// `u64`.
 ///
 /// Page 0 is handed to no device: drivers take address 0 for "not mapped".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,8 +30,9 @@ impl IovaRange {
         }
     }
 
-    /// The pages of 2^`granule` bytes that these bytes lie in, the last of which belongs to them; `None` if page 0 is one of them, if they
-    /// end before they begin, or if an address has no bits beyond the granule's.
+    /// The pages of 2^`granule` bytes that these bytes lie in, the last of which belongs to them;
+    /// `None` if page 0 is one of them, if they end before they begin, or if an address has no
+    /// bits beyond the granule's.
     ///
     /// What firmware reserves is told in bytes, and may end within a page:
     ///
@@ -103,7 +106,8 @@ impl fmt::Debug for PhysAddr {
 pub enum Rights {
     /// Read only: data on its way to the device.
     Read,
-    /// Write only: data from the device. Arm's first stage has no such right; there it is read and write.
+    /// Write only: data from the device. Arm's first stage has no such right; there it is read and
+    /// write.
     Write,
     /// Read and write.
     ReadWrite,
@@ -127,7 +131,8 @@ impl Rights {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DomainId(pub u16);
 
-/// A requester as the IOMMU sees it: source id (bus, device, function) on VT-d and AMD-Vi, stream id on SMMUv3.
+/// A requester as the IOMMU sees it: source id (bus, device, function) on VT-d and AMD-Vi, stream
+/// id on SMMUv3.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u32);
 
@@ -144,7 +149,8 @@ mod tests {
         assert_eq!((last.last(), last.pages()), (u64::MAX, 1));
     }
 
-    /// All bytes of six bits, by pages of one to eight of them: exactly those pages that have one of the bytes.
+    /// All bytes of six bits, by pages of one to eight of them: exactly those pages that have one
+    /// of the bytes.
     #[test]
     fn bytes_lie_in_the_pages_that_have_them() {
         for (granule, first, last) in

@@ -1,7 +1,7 @@
 //! Arrays of a length that is known when they are made, and that CPUs share.
 //!
-//! All that this crate shares between CPUs outside of page tables lies in such arrays: so the software machine, which has
-//! to know what is shared, can place them where it watches.
+//! All that this crate shares between CPUs outside of page tables lies in such arrays: so the
+//! software machine, which has to know what is shared, can place them where it watches.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -82,9 +82,11 @@ mod imp {
 
     use super::Box;
 
-    // SAFETY: the machine that is linked in defines it with this signature, and any layout may be asked for.
+    // SAFETY: the machine that is linked in defines it with this signature, and any layout may be
+    // asked for.
     unsafe extern "Rust" {
-        /// Room in the memory that the machine watches, for as long as the run lasts; `None`: there is no run.
+        /// Room in the memory that the machine watches, for as long as the run lasts; `None`: there
+        /// is no run.
         safe fn __shootdown_place(layout: Layout) -> Option<NonNull<u8>>;
     }
 

@@ -1,4 +1,5 @@
-//! How many locks and cells a thread has: in tests, which see that nobody waits with one. In other builds nothing.
+//! How many locks and cells a thread has: in tests, which see that nobody waits with one. In other
+//! builds nothing.
 
 #[cfg(all(test, not(loom)))]
 mod imp {

@@ -1,9 +1,9 @@
 //! Memory for devices: mapped and unmapped at line rate, with real protection.
 //!
-//! A device reaches memory through an IOMMU, by addresses of its own (IOVA). For every transfer a kernel takes an
-//! address, writes an entry, and afterwards takes both away again; and before the page is used for something else, the
-//! IOMMU must have forgotten the translation. This crate is that layer, in three parts that know nothing of each
-//! other, and one that joins them.
+//! A device reaches memory through an IOMMU, by addresses of its own (IOVA). For every transfer a
+//! kernel takes an address, writes an entry, and afterwards takes both away again; and before the
+//! page is used for something else, the IOMMU must have forgotten the translation. This crate is
+//! that layer, in three parts that know nothing of each other, and one that joins them.
 //!
 //! | part | question | module |
 //! |---|---|---|
@@ -12,18 +12,21 @@
 //! | invalidation | When has everyone forgotten it? | [`invalidate`] |
 //! | domain | What does a driver call? | [`domain`] |
 //!
-//! For devices that are not trusted, [`bounce`] puts pages of its own where a buffer shares a page with something else.
+//! For devices that are not trusted, [`bounce`] puts pages of its own where a buffer shares a page
+//! with something else.
 //!
 //! # The promise
-//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is still deferred to it.
-//! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the invalidation that
-//!    covers them is complete.
+//! 1. **Rights.** A device reaches no more than the union of what is mapped for it, and what is
+//!    still deferred to it.
+//! 2. **Reuse.** Address range, page-table page and domain id are handed to nobody else before the
+//!    invalidation that covers them is complete.
 //! 3. **No lock is held across an invalidation wait.**
 //! 4. **Errors are total.** Bad input gets a typed error; nothing has changed, nothing is lost.
 //!
-//! `no_std` with `alloc`; no global state but the count of domains and pools that were made; no feature that changes a type. `cfg(loom)` compiles it for the `loom` model
-//! checker; the package `shootdown-dma-traced` compiles this source for the software machine. The features
-//! `vm-memory` and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`.
+//! `no_std` with `alloc`; no global state but the count of domains and pools that were made; no
+//! feature that changes a type. `cfg(loom)` compiles it for the `loom` model checker; the package
+//! `shootdown-dma-traced` compiles this source for the software machine. The features `vm-memory`
+//! and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`.
 
 #![no_std]
 

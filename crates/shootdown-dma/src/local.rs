@@ -1,30 +1,35 @@
 //! One of something for each CPU, entered by whoever comes first.
 //!
 //! # The problem
-//! What is kept for each CPU is fast because nobody else uses it. But a kernel may be interrupted or moved between asking
-//! where it runs and acting on it, and user space is all the time: so a CPU's number is a hint, and being alone has to be
-//! made sure of. A compare-and-swap does that, and costs more than what is done inside.
+//! What is kept for each CPU is fast because nobody else uses it. But a kernel may be interrupted
+//! or moved between asking where it runs and acting on it, and user space is all the time: so a
+//! CPU's number is a hint, and being alone has to be made sure of. A compare-and-swap does that,
+//! and costs more than what is done inside.
 //!
 //! # The protocol
-//! **A hint.** A flag for each cell, on the line of what it protects: one compare-and-swap to enter, one store to leave. Nobody
-//! waits: who finds the flag set (another CPU, or what this CPU was doing when it was interrupted) goes elsewhere.
+//! **A hint.** A flag for each cell, on the line of what it protects: one compare-and-swap to
+//! enter, one store to leave. Nobody waits: who finds the flag set (another CPU, or what this CPU
+//! was doing when it was interrupted) goes elsewhere.
 //!
-//! **A promise.** A host that is [`Pinned`] promises more, and its CPUs enter their own cells by plain accesses:
+//! **A promise.** A host that is [`Pinned`] promises more, and its CPUs enter their own cells by
+//! plain accesses:
 //!
 //! ```text
 //! owner:    busy = 1 --> (light fence) --> claimed? then out again --> inside --> busy = 0
 //! claimer:  claimed from 0 to 1 --> heavy barrier of the owner --> busy? then wait a little --> inside --> claimed = 0
 //! ```
 //!
-//! At the barrier the owner passes a full fence, wherever it is. If it had set `busy` before, the claimer sees it. If not, it
-//! reads `claimed` after the fence, sees the claim, and goes elsewhere. An interrupt on the owner's CPU is over before the
-//! owner goes on, so that `busy` needs no atomic exchange: whoever reads 0 is alone until somebody on top of it
-//! comes and goes. Cells beyond the CPUs' own are entered by compare-and-swap always: they are for interrupts that find their CPU's
+//! At the barrier the owner passes a full fence, wherever it is. If it had set `busy` before, the
+//! claimer sees it. If not, it reads `claimed` after the fence, sees the claim, and goes elsewhere.
+//! An interrupt on the owner's CPU is over before the owner goes on, so that `busy` needs no atomic
+//! exchange: whoever reads 0 is alone until somebody on top of it comes and goes. Cells beyond the
+//! CPUs' own are entered by compare-and-swap always: they are for interrupts that find their CPU's
 //! cell taken.
 //!
 //! # Invariants
 //! - **I1** One at a time is in a cell.
-//! - **I2** Who waits waits for an owner only, a bounded number of turns; an owner waits for nobody.
+//! - **I2** Who waits waits for an owner only, a bounded number of turns; an owner waits for
+//!   nobody.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
@@ -36,9 +41,10 @@
 //! | C2 | claimer: load of `busy` | Acquire | O2 | sees what the owner did |
 //! | C3 | claimer: store of `claimed` to leave | Release | P1, C1 | shows what was done |
 //!
-//! On weakly ordered machines too: the owner's store of `busy` may linger, and its load of `claimed` be early, but not across
-//! the barrier. If both lie before it the store is seen (C2), if both lie after it the claim is; and a store
-//! before and a load after it see each other. That the load is an Acquire keeps the inside behind it.
+//! On weakly ordered machines too: the owner's store of `busy` may linger, and its load of
+//! `claimed` be early, but not across the barrier. If both lie before it the store is seen (C2), if
+//! both lie after it the claim is; and a store before and a load after it see each other. That the
+//! load is an Acquire keeps the inside behind it.
 
 use core::fmt;
 
@@ -103,7 +109,8 @@ impl<T> Local<T> {
         Ok(Self { cells, owned: 0, pinned: None })
     }
 
-    /// The same; if the host promises it, each of the first `cpus` belongs to the CPU of its number.
+    /// The same; if the host promises it, each of the first `cpus` belongs to the CPU of its
+    /// number.
     #[must_use]
     pub fn pinned(self, pinned: Option<Pinned>, cpus: usize) -> Self {
         let owned = if pinned.is_some() { cpus.min(self.cells.len()) } else { 0 };
@@ -117,8 +124,8 @@ impl<T> Local<T> {
         self.cells.len()
     }
 
-    /// Does `f` with what `cpu` has; `None` if somebody else is at it. `f` is not to wait for anything. Whoever is on that
-    /// CPU better [enters it as its own](Self::enter_own).
+    /// Does `f` with what `cpu` has; `None` if somebody else is at it. `f` is not to wait for
+    /// anything. Whoever is on that CPU better [enters it as its own](Self::enter_own).
     #[inline]
     pub fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.enter_within(cpu, 1, f)
@@ -150,7 +157,8 @@ impl<T> Local<T> {
         inside.map(|inside| inside.run(f))
     }
 
-    /// Does `f` with what `cpu` has, which is where the caller runs (by the host's promise, if it is [`Pinned`]).
+    /// Does `f` with what `cpu` has, which is where the caller runs (by the host's promise, if it
+    /// is [`Pinned`]).
     #[inline]
     pub fn enter_own<R>(&self, cpu: usize, f: impl FnOnce(&mut T) -> R) -> Option<R> {
         let inside = match self.cells.get(cpu) {
@@ -160,8 +168,8 @@ impl<T> Local<T> {
         inside.map(|inside| inside.run(f))
     }
 
-    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is told. Cells of other CPUs are
-    /// left to these if they own them.
+    /// The same with what `cpu` has, or else with the next that nobody is at, whose number `f` is
+    /// told. Cells of other CPUs are left to these if they own them.
     ///
     /// # Errors
     /// `f`, not called: somebody is at each.
@@ -177,8 +185,8 @@ impl<T> Local<T> {
         }
     }
 
-    /// Has somebody been in this cell since it was [calmed](Self::calm)? A guess, which may be late by a moment. Yes, where
-    /// asking costs no more than looking.
+    /// Has somebody been in this cell since it was [calmed](Self::calm)? A guess, which may be late
+    /// by a moment. Yes, where asking costs no more than looking.
     pub fn is_stirred(&self, cpu: usize) -> bool {
         let index = self.index(cpu);
         index >= self.owned || self.cells[index].stirred.load(Ordering::Relaxed)
@@ -253,7 +261,8 @@ impl<T> Cell<T> {
     /// As the owner.
     #[inline]
     fn own(&self) -> Option<Inside<'_, T>> {
-        // Only the owner's CPU writes it: this is what an interrupt finds that came while its CPU was inside.
+        // Only the owner's CPU writes it: this is what an interrupt finds that came while its CPU
+        // was inside.
         if self.busy.load(Ordering::Relaxed) {
             return None;
         }

@@ -1,7 +1,8 @@
-//! The atomics facade: `core`, `loom` under the model checker, or the software machine's traced atomics.
+//! The atomics facade: `core`, `loom` under the model checker, or the software machine's traced
+//! atomics.
 //!
-//! The rest of the crate names atomics only through this module. [`UnsafeCell`] is the checker's too, so that it sees who
-//! enters what a flag protects.
+//! The rest of the crate names atomics only through this module. [`UnsafeCell`] is the checker's
+//! too, so that it sees who enters what a flag protects.
 
 #[cfg(all(not(loom), not(shootdown_traced)))]
 pub use core::sync::atomic::{
@@ -50,11 +51,12 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// Tells the machine that what is in a cell is used: all of it, up to 1 KiB. Where it leads to a heap, that is not
-/// told.
+/// Tells the machine that what is in a cell is used: all of it, up to 1 KiB. Where it leads to a
+/// heap, that is not told.
 #[cfg(all(shootdown_traced, not(loom)))]
 fn touch<T>(cell: &UnsafeCell<T>, write: bool) {
-    // SAFETY: the machine that is linked in defines it with this signature, and it may be called anywhere.
+    // SAFETY: the machine that is linked in defines it with this signature, and it may be called
+    // anywhere.
     unsafe extern "Rust" {
         safe fn __shootdown_touch(addr: usize, bytes: usize, write: bool);
     }
@@ -72,7 +74,8 @@ pub use loom::hint::spin_loop;
 /// One turn of a loop that waits for another CPU.
 #[cfg(all(shootdown_traced, not(loom)))]
 pub fn spin_loop() {
-    // SAFETY: the machine that is linked in defines it with this signature, and it may be called anywhere.
+    // SAFETY: the machine that is linked in defines it with this signature, and it may be called
+    // anywhere.
     unsafe extern "Rust" {
         safe fn __shootdown_spin();
     }

@@ -150,7 +150,8 @@ impl<'a> World<'a> {
         let stale = self.units.map(|unit| unit.stale(DOMAIN, 0..PAGES + 8)).concat();
         for (token, frames) in &self.queue {
             let reached = stale.iter().find(|(_, frame)| frames.contains(frame));
-            // The oracle looked first: what it saw was reached before the engine says that it is not.
+            // The oracle looked first: what it saw was reached before the engine says that it is
+            // not.
             if let Some(at) = reached.filter(|_| self.engine.is_complete(*token)) {
                 return Err(format!("{at:?} is reached after {token:?}"));
             }
@@ -261,7 +262,8 @@ fn who_gives_up_can_ask_again() {
     assert_eq!(wait(&engine, token, &[&unit]), Ok(()));
 }
 
-/// A unit on top of which an interrupt unmaps something, for the same CPU, while the lane is locked.
+/// A unit on top of which an interrupt unmaps something, for the same CPU, while the lane is
+/// locked.
 struct Interrupting<'a> {
     unit: &'a Model,
     engine: std::sync::OnceLock<&'a Engine<&'a Interrupting<'a>>>,
@@ -286,7 +288,8 @@ unsafe impl Unit for Interrupting<'_> {
     }
 }
 
-/// An unmapping for the last of so many CPUs that there could be, or for one of those that there are.
+/// An unmapping for the last of so many CPUs that there could be, or for one of those that there
+/// are.
 fn interrupted(cpus: usize, cpu: usize) {
     let unit = Model::new(1);
     let unit: &Model = Box::leak(Box::new(unit));

@@ -1,23 +1,26 @@
-//! A ledger of what a unit still has, kept by somebody who knows nothing of lanes, cells, batches and tokens.
+//! A ledger of what a unit still has, kept by somebody who knows nothing of lanes, cells, batches
+//! and tokens.
 //!
 //! # The problem
-//! The hunts and the model checker look at small worlds: a few pages, tables of four entries, two or three CPUs. What goes
-//! wrong only where there is much of something (more pieces of memory than fit a step, tables that go as a whole beside ones
-//! that stay, more ranges than are told one by one, a call that comes from another CPU half way) needs a world that is
-//! large and simple.
+//! The hunts and the model checker look at small worlds: a few pages, tables of four entries, two
+//! or three CPUs. What goes wrong only where there is much of something (more pieces of memory than
+//! fit a step, tables that go as a whole beside ones that stay, more ranges than are told one by
+//! one, a call that comes from another CPU half way) needs a world that is large and simple.
 //!
 //! # The ledger
-//! The unit remembers every translation that there ever was, of every page, until a command that covers it is complete. What the
-//! command forgets is what the tables no longer say when it is submitted: that is the latest that it may count for. Nothing else
-//! is needed to say what must not happen:
+//! The unit remembers every translation that there ever was, of every page, until a command that
+//! covers it is complete. What the command forgets is what the tables no longer say when it is
+//! submitted: that is the latest that it may count for. Nothing else is needed to say what must not
+//! happen:
 //! - **L1** an address goes back to its allocator while the unit has an entry for it;
 //! - **L2** memory is released while the unit has an entry that leads to it;
-//! - **L3** a page of tables is freed while a walk may be remembered that goes through it: a command for leaves alone forgets none;
+//! - **L3** a page of tables is freed while a walk may be remembered that goes through it: a
+//!   command for leaves alone forgets none;
 //! - **L4** a strict unmapping returns while the unit has an entry for the address;
 //! - **L5** something is deferred still after timers have ticked for long enough.
 //!
-//! The CPU changes whenever the domain asks for its number, as where tasks are preempted at any instruction; from one call to the next
-//! where the host promises that they are not.
+//! The CPU changes whenever the domain asks for its number, as where tasks are preempted at any
+//! instruction; from one call to the next where the host promises that they are not.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::RefCell;
@@ -38,7 +41,8 @@ use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr, Policy, Rights};
 const ID: DomainId = DomainId(6);
 const CPUS: usize = 3;
 const LEVELS: u32 = 3;
-/// For each level: a table is taken out, units are told, it is given back; and some that find another CPU's part entered.
+/// For each level: a table is taken out, units are told, it is given back; and some that find
+/// another CPU's part entered.
 const TIMERS: usize = 12;
 
 /// Pages and where they lead; first pages and tables.
@@ -93,7 +97,8 @@ impl Book {
     }
 
     fn complete(&mut self, upto: usize) {
-        // A command that is complete has forgotten what was gone when it came, unless that was mapped again since.
+        // A command that is complete has forgotten what was gone when it came, unless that was
+        // mapped again since.
         let (mapped, linked) = self.walk();
         while self.completed < upto.min(self.submitted.len()) {
             let Submitted { entries, walks } = std::mem::take(&mut self.submitted[self.completed]);
@@ -458,8 +463,8 @@ fn held(limits: Limits) -> Kind {
     Kind { policy, pinned, promotes, limits, seed: 1 }
 }
 
-/// More pieces than one step of unmapping takes, and the CPU changes between steps: what goes back to the allocator goes
-/// with the last.
+/// More pieces than one step of unmapping takes, and the CPU changes between steps: what goes back
+/// to the allocator goes with the last.
 #[test]
 fn pieces_that_are_unmapped_on_several_cpus_go_back_together() {
     for seed in 0..64 {

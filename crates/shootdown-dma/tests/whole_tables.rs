@@ -1,4 +1,5 @@
-//! What an unmapping tells of the tables that it took out: never that leaves are all that there is to forget.
+//! What an unmapping tells of the tables that it took out: never that leaves are all that there is
+//! to forget.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 
@@ -34,7 +35,8 @@ fn range(first: u64, pages: u64) -> IovaRange {
     IovaRange::new(first, pages).expect("a range")
 }
 
-/// Maps so many pages from `first` on, in the smallest leaves, and unmaps them in pieces of these sizes; the last takes the rest.
+/// Maps so many pages from `first` on, in the smallest leaves, and unmaps them in pieces of these
+/// sizes; the last takes the rest.
 fn unmaps(first: u64, pages: u64, pieces: &[u64]) -> Result<(), TestCaseError> {
     let format = VtdSecondLevel::new(3, true, true).expect("three levels");
     let table = IoPageTable::new(format, Heap, 1).expect("memory");

@@ -1,4 +1,5 @@
-//! The command line: any arguments are understood or refused, and every refusal is for the user's eyes.
+//! The command line: any arguments are understood or refused, and every refusal is for the user's
+//! eyes.
 
 use std::ffi::OsString;
 

@@ -1,4 +1,5 @@
-//! What a hunt reads: programs of the model kernel, schedules, and the lines that show a failure again.
+//! What a hunt reads: programs of the model kernel, schedules, and the lines that show a failure
+//! again.
 
 use shootdown_lab::check::code::ReplayCode;
 use shootdown_machine::harness::Code;
@@ -33,8 +34,8 @@ pub fn schedule(data: &[u8]) {
 /// What ends a program and begins a schedule of it.
 const BETWEEN: char = '#';
 
-/// The bytes are a program and a schedule: it reads back as it is written, and where it is a program that a
-/// correct kernel may run, no promise is broken.
+/// The bytes are a program and a schedule: it reads back as it is written, and where it is a
+/// program that a correct kernel may run, no promise is broken.
 pub fn program(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (text, schedule) = text.split_once(BETWEEN).unwrap_or((&text, ""));
@@ -61,9 +62,9 @@ pub fn program(data: &[u8]) {
     assert!(!outcome.end.is_failure(), "{program}: {:?}", outcome.end);
 }
 
-/// Does it keep what programs owe: few operations, so that there are frames and tables for all; nothing before
-/// the start that asks other CPUs; no step left out; a driver that gives its page back once, and an area that is
-/// that page?
+/// Does it keep what programs owe: few operations, so that there are frames and tables for all;
+/// nothing before the start that asks other CPUs; no step left out; a driver that gives its page
+/// back once, and an area that is that page?
 fn is_fair(program: &Program) -> bool {
     let early = |op: &Op| matches!(op, Op::Switch(_) | Op::Lazy | Op::Leave);
     let short =

@@ -1,4 +1,5 @@
-//! Texts of perf and strace: any text is imported or refused, and what is imported is a sound recording.
+//! Texts of perf and strace: any text is imported or refused, and what is imported is a sound
+//! recording.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,16 +1,17 @@
 //! What the fuzz targets do.
 //!
-//! **Problem.** A coverage-guided fuzzer needs a nightly compiler and hours; the promise "no input makes
-//! this panic" should be checked by every run of the tests.
+//! **Problem.** A coverage-guided fuzzer needs a nightly compiler and hours; the promise "no input
+//! makes this panic" should be checked by every run of the tests.
 //!
-//! **Protocol.** Each target is a function of bytes that panics when a promise is broken. `fuzz_targets/`
-//! hands it to libFuzzer; `tests/replay.rs` hands it the corpus, every input that once broke something,
-//! and random bytes from fixed seeds.
+//! **Protocol.** Each target is a function of bytes that panics when a promise is broken.
+//! `fuzz_targets/` hands it to libFuzzer; `tests/replay.rs` hands it the corpus, every input that
+//! once broke something, and random bytes from fixed seeds.
 //!
 //! **Invariants.**
 //! - T1: a target never panics for any input, unless the code under test is wrong.
 //! - T2: a target is a pure function of its input: no clock, no randomness, no files.
-//! - T3: what a target compares with is written from manuals and formats, not from the code under test.
+//! - T3: what a target compares with is written from manuals and formats, not from the code under
+//!   test.
 
 mod arguments;
 mod bytes;

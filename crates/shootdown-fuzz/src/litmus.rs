@@ -1,5 +1,5 @@
-//! Litmus tests, ours and herd's: any text is a test or an error in one sentence, and a test that was read
-//! can be run.
+//! Litmus tests, ours and herd's: any text is a test or an error in one sentence, and a test that
+//! was read can be run.
 
 use shootdown_machine::litmus::{Arch, Options, Outcome, Test, Verdict, check_herd, run};
 

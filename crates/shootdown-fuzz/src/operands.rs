@@ -1,7 +1,7 @@
 //! Operand encoders of x86-64 against their bit tables.
 //!
-//! The expectations are written bit by bit from the manuals (SDM 3A 4.5 and 4.10.1, vol. 2A INVPCID and
-//! CPUID; APM vol. 3 INVLPGB), without the shifts and masks of the code under test.
+//! The expectations are written bit by bit from the manuals (SDM 3A 4.5 and 4.10.1, vol. 2A INVPCID
+//! and CPUID; APM vol. 3 INVLPGB), without the shifts and masks of the code under test.
 
 use shootdown::VaRange;
 use shootdown_arch::x86_64::{

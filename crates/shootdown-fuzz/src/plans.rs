@@ -1,8 +1,9 @@
-//! Plans of x86-64: whatever the CPU has, every instruction of a plan exists on it and is permitted, and
-//! together they remove what was asked for.
+//! Plans of x86-64: whatever the CPU has, every instruction of a plan exists on it and is
+//! permitted, and together they remove what was asked for.
 //!
-//! The cache that is swept holds entries of the fuzzer's choice in and around the range. A step removes
-//! what the manuals guarantee and no more; its operands are read from its encoding, as hardware would.
+//! The cache that is swept holds entries of the fuzzer's choice in and around the range. A step
+//! removes what the manuals guarantee and no more; its operands are read from its encoding, as
+//! hardware would.
 
 use shootdown::regime::Invalidate;
 use shootdown::{Tag, VaRange};

@@ -39,8 +39,8 @@ const VALUES: [&str; 24] = [
     "inf",
 ];
 
-/// The bytes are changes to the figures of a profile of the tree, as no fuzzer would get past the sixty
-/// figures that a profile must have.
+/// The bytes are changes to the figures of a profile of the tree, as no fuzzer would get past the
+/// sixty figures that a profile must have.
 pub fn figures(data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let text = match bytes.below(3) {

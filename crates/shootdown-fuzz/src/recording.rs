@@ -17,8 +17,8 @@ pub fn file(data: &[u8]) {
     read(data);
 }
 
-/// The bytes are the contents of frames whose checksums hold, which a fuzzer would not find by itself:
-/// a kind and a chunk, again and again.
+/// The bytes are the contents of frames whose checksums hold, which a fuzzer would not find by
+/// itself: a kind and a chunk, again and again.
 pub fn frames(data: &[u8]) {
     let mut bytes = Bytes::new(data);
     let mut made = Vec::new();

@@ -1,14 +1,14 @@
 //! What no policy of interrupts can beat: the `omniscient` bound.
 //!
-//! It knows which CPUs hold entries, sends one multicast, and nothing it does is serialized: not the
-//! sending, not the answering, not the lines they travel on. Computed from the profile alone:
+//! It knows which CPUs hold entries, sends one multicast, and nothing it does is serialized: not
+//! the sending, not the answering, not the lines they travel on. Computed from the profile alone:
 //!
-//! latency = max(local invalidation, send + longest delivery + interrupt entry + invalidation + longest
-//! acknowledgement), stolen = targets x (interrupt entry + invalidation + interrupt exit).
+//! latency = max(local invalidation, send + longest delivery + interrupt entry + invalidation +
+//! longest acknowledgement), stolen = targets x (interrupt entry + invalidation + interrupt exit).
 //!
-//! One thing can come below it: acknowledging a leaf change *before* invalidating (the handler makes no
-//! user access in between), which takes the remote invalidation out of the wait. The bound includes it,
-//! because the word "invalidated" in its definition is meant literally.
+//! One thing can come below it: acknowledging a leaf change *before* invalidating (the handler
+//! makes no user access in between), which takes the remote invalidation out of the wait. The bound
+//! includes it, because the word "invalidated" in its definition is meant literally.
 
 use shootdown_machine::Time;
 use shootdown_machine::profile::{Costs, Topology};

@@ -15,7 +15,8 @@
 //! | [`check`] | what `shootdown check` runs |
 //!
 //! The laboratory drives the software machine through its public interface and knows nothing of its
-//! insides: an experiment is a workload, a set of policies and the published figures it is held against.
+//! insides: an experiment is a workload, a set of policies and the published figures it is held
+//! against.
 
 pub mod bound;
 pub mod check;

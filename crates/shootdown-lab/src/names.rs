@@ -150,7 +150,8 @@ pub fn unknown<'a>(kind: &str, name: &str, known: impl IntoIterator<Item = &'a s
     }
 }
 
-/// A character of what the user typed, or its escape where it would disturb the terminal or the line.
+/// A character of what the user typed, or its escape where it would disturb the terminal or the
+/// line.
 fn printable(c: char) -> impl Iterator<Item = char> {
     let (kept, escaped) =
         if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };

@@ -1,14 +1,17 @@
-//! What the native benches promise the library of their threads, so that a CPU's own is entered without a locked operation.
+//! What the native benches promise the library of their threads, so that a CPU's own is entered
+//! without a locked operation.
 //!
-//! Alone: a bench gives each of its threads a number that no other thread has at the same time. Barrier: Linux makes every
-//! running thread of the process pass one (`membarrier`), and one that does not run has passed one when it was switched out.
+//! Alone: a bench gives each of its threads a number that no other thread has at the same time.
+//! Barrier: Linux makes every running thread of the process pass one (`membarrier`), and one that
+//! does not run has passed one when it was switched out.
 
 use shootdown_dma::pinned::Pinned;
 
 /// The promise, where the system makes it good: on Linux with `membarrier`.
 #[must_use]
 pub fn pinned() -> Option<Pinned> {
-    // SAFETY: threads have numbers of their own, as above; the barrier is one, as this process is registered.
+    // SAFETY: threads have numbers of their own, as above; the barrier is one, as this process is
+    // registered.
     linux::register().then(|| unsafe { Pinned::new(linux::barrier) })
 }
 
@@ -30,7 +33,8 @@ mod linux {
     const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
 
     fn membarrier(command: c_int) -> bool {
-        // SAFETY: it takes a command, flags and a CPU that flags may ask for, and touches no memory.
+        // SAFETY: it takes a command, flags and a CPU that flags may ask for, and touches no
+        // memory.
         unsafe { syscall(MEMBARRIER, command, 0 as c_uint, 0 as c_int) == 0 }
     }
 

@@ -1,5 +1,5 @@
-//! Every experiment holds what it promises, in its quick form. Virtual time does not depend on the host,
-//! so that these figures are the same everywhere, in debug and in release builds.
+//! Every experiment holds what it promises, in its quick form. Virtual time does not depend on the
+//! host, so that these figures are the same everywhere, in debug and in release builds.
 
 use shootdown_lab::experiments::{Findings, Request, find};
 
@@ -36,15 +36,15 @@ fn pcid_reproduces_the_published_ping_pong() {
     holds("pcid");
 }
 
-/// The targets hold but one: each flush writes a shared word when it is done, which kernels of that time did not, and the gain of
-/// eight threads is 0.2 points lower than it may be for that.
+/// The targets hold but one: each flush writes a shared word when it is done, which kernels of that
+/// time did not, and the gain of eight threads is 0.2 points lower than it may be for that.
 #[test]
 fn overlap_reproduces_the_published_sysbench_table() {
     holds_but("overlap", &[("8 threads: gain positive", "2.7 %")]);
 }
 
-/// The targets hold but one: with one page and more than one interrupt cluster, latency is a little above
-/// 1.3 times the bound, which counts a single interrupt command. It must not grow.
+/// The targets hold but one: with one page and more than one interrupt cluster, latency is a little
+/// above 1.3 times the bound, which counts a single interrupt command. It must not grow.
 #[test]
 fn scale_stays_near_the_bound() {
     let findings = run("scale");
@@ -85,8 +85,8 @@ fn bystanders_notice_only_what_is_broadcast() {
     assert!(always.is_some_and(|row| row.value > 1.2), "{always:?}");
 }
 
-/// A space on many CPUs gets a tag for all of them, and then interrupts nobody; one on a single CPU does not, and, under the
-/// default policy, neither does one that many flush at a time.
+/// A space on many CPUs gets a tag for all of them, and then interrupts nobody; one on a single CPU
+/// does not, and, under the default policy, neither does one that many flush at a time.
 #[test]
 fn a_space_on_many_cpus_is_flushed_by_broadcast() {
     let findings = run("invlpgb");
@@ -141,7 +141,8 @@ fn a_permission_given_back_costs_no_other_thread() {
     }
 }
 
-/// Flushing every cleared accessed bit costs what was published, and batches and deferral gain each on its own.
+/// Flushing every cleared accessed bit costs what was published, and batches and deferral gain each
+/// on its own.
 #[test]
 fn swapout_loses_what_was_published_to_accessed_bits() {
     holds("swapout");

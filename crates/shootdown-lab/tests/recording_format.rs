@@ -1,4 +1,5 @@
-//! The file format keeps its promises: what was written is read, and anything else is refused with a place.
+//! The file format keeps its promises: what was written is read, and anything else is refused with
+//! a place.
 
 use std::path::Path;
 

@@ -34,9 +34,9 @@ fn there_are_five_small_sound_ones() {
     }
 }
 
-/// The schedule alone, without a machine, explains the recorded remote flushes where a program's own
-/// threads cause them. (Short processes that are born on one CPU and end on another are asked for by
-/// kernels that clear their CPU sets lazily, and have no running target.)
+/// The schedule alone, without a machine, explains the recorded remote flushes where a program's
+/// own threads cause them. (Short processes that are born on one CPU and end on another are asked
+/// for by kernels that clear their CPU sets lazily, and have no running target.)
 #[test]
 fn the_rebuilt_schedule_explains_the_remote_flushes() {
     for path in recordings() {

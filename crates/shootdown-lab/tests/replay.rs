@@ -1,5 +1,5 @@
-//! Replays of this repository's recordings: the oracle stays silent, the figures repeat, the predictions
-//! hold, and bad input is refused.
+//! Replays of this repository's recordings: the oracle stays silent, the figures repeat, the
+//! predictions hold, and bad input is refused.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -28,8 +28,8 @@ fn near(value: u64, truth: u64, percent: u64) -> bool {
     value.abs_diff(truth) * 100 <= truth * percent
 }
 
-/// The policy of the recorded kernel's time predicts what it asked: exactly where processes share nothing and
-/// whoever was asked was asked for standing in a set.
+/// The policy of the recorded kernel's time predicts what it asked: exactly where processes share
+/// nothing and whoever was asked was asked for standing in a set.
 #[test]
 fn predictions_hold() {
     for (name, percent) in [

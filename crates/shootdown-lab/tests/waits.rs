@@ -1,5 +1,5 @@
-//! Two CPUs that flush one space at each other are answered at once, whatever they are doing: also a kick
-//! that comes during the local work of an overlapped flush.
+//! Two CPUs that flush one space at each other are answered at once, whatever they are doing: also
+//! a kick that comes during the local work of an overlapped flush.
 
 use shootdown_machine::{Config, CpuId, Machine, Policy, Profile, Stride, Time};
 
@@ -20,7 +20,8 @@ fn longest_wait(policy: Policy) -> u64 {
                 });
                 c.write(page);
                 for i in 0..2_000 {
-                    // Steps without a common divisor: every phase of one flush meets every phase of another.
+                    // Steps without a common divisor: every phase of one flush meets every phase of
+                    // another.
                     c.compute(Time::from_ns(300 + (i * (37 + u64::from(cpu) * 4)) % 1_009));
                     c.syscall(|k| k.flush(page, 1, false));
                 }

@@ -1,8 +1,8 @@
-//! What the hostile hardware costs: the hunt's aim is 2 million steps per second on one core, of which
-//! every step is one of these operations or none.
+//! What the hostile hardware costs: the hunt's aim is 2 million steps per second on one core, of
+//! which every step is one of these operations or none.
 //!
-//! Two CPUs run two spaces of four pages each, in tables of two and of three levels with four entries;
-//! every entry remembers its provenance, as in a hunt.
+//! Two CPUs run two spaces of four pages each, in tables of two and of three levels with four
+//! entries; every entry remembers its provenance, as in a hunt.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::hint::black_box;

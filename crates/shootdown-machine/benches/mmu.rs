@@ -1,7 +1,7 @@
 //! What the memory side costs the host: hits in both levels, walks, a shootdown's share.
 //!
-//! The machine's aim is 20 million accesses per second on one core, 50 ns each, of which at most 20 ns
-//! are meant to be spent here.
+//! The machine's aim is 20 million accesses per second on one core, 50 ns each, of which at most 20
+//! ns are meant to be spent here.
 
 use std::hint::black_box;
 
@@ -54,7 +54,8 @@ fn hits(c: &mut Criterion) {
             group.throughput(Throughput::Elements(pages));
             group.bench_function(case, |b| b.iter(|| touch(&mut s, pages, size)));
         }
-        // Something was freed since each entry was last used: the oracle looks at every one of them.
+        // Something was freed since each entry was last used: the oracle looks at every one of
+        // them.
         let mut s = setup(geometry, 32, Stride::Page4K);
         group.throughput(Throughput::Elements(32));
         group.bench_function("l1_verified_anew", |b| {

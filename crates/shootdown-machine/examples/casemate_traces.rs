@@ -1,7 +1,7 @@
 //! Writes every run of the AArch64 litmus tests as a trace in Casemate's format, and judges it.
 //!
-//! For each test that such a trace can express, each interleaving of its instructions gives one file,
-//! `TEST-NUMBER.trace`, which Casemate's checkers read; here the automaton of
+//! For each test that such a trace can express, each interleaving of its instructions gives one
+//! file, `TEST-NUMBER.trace`, which Casemate's checkers read; here the automaton of
 //! [`shootdown_machine::casemate`] judges it.
 //!
 //! ```sh

@@ -5,8 +5,9 @@
 //! cargo run --release -p shootdown-machine --features harness --example hunt_your_port -- lost-kick
 //! ```
 //!
-//! The first ends with exit code 0, the second with a timeline, a line that replays, and exit code 1. The
-//! bugs: `lost-kick`, `leaf-only`, `keeps-tag` (see [`Bug`]). With a line as second argument it is shown again.
+//! The first ends with exit code 0, the second with a timeline, a line that replays, and exit code
+//! 1. The bugs: `lost-kick`, `leaf-only`, `keeps-tag` (see [`Bug`]). With a line as second argument
+//! it is shown again.
 
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -94,7 +95,8 @@ mod cpu {
 /// What the port can do wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Bug {
-    /// The flag that merges interrupts is cleared after they were served: what came in between is lost.
+    /// The flag that merges interrupts is cleared after they were served: what came in between is
+    /// lost.
     LostKick,
     /// Ranges are always invalidated as if no table had been freed.
     LeafOnly,
@@ -144,7 +146,8 @@ impl Port for Mine {
             kernel,
             on_its_way: [const { AtomicBool::new(false) }; CPUS],
         });
-        // SAFETY: it stays as long as the run, and the next run's `boot` replaces the reference first.
+        // SAFETY: it stays as long as the run, and the next run's `boot` replaces the reference
+        // first.
         STATICS.set(Some(unsafe { placed.as_ref() }));
         for (i, flag) in statics().on_its_way.iter().enumerate() {
             let name = || format!("cpu{i}: an interrupt is on its way");
@@ -176,8 +179,8 @@ unsafe impl Pinned for Pin {
     }
 }
 
-// SAFETY: (1, 4) placed once per run. (2) A flag that is set is cleared by the handler before it looks for
-// requests. (3) The machine runs handlers with interrupts off. (5) No split tables.
+// SAFETY: (1, 4) placed once per run. (2) A flag that is set is cleared by the handler before it
+// looks for requests. (3) The machine runs handlers with interrupts off. (5) No split tables.
 unsafe impl Platform for Mine {
     type Pin = Pin;
     type Regime = Mmu;
@@ -229,8 +232,9 @@ unsafe impl Platform for Mine {
 /// The hardware's half.
 struct Mmu;
 
-// SAFETY: (1, 5) by the instructions in `cpu`. (2) Without `no_flush` the load empties the tag. (3) The facts
-// are constant. (4) Nothing waits for another CPU. (6) CR3 loads are serializing. (7) All take a tag.
+// SAFETY: (1, 5) by the instructions in `cpu`. (2) Without `no_flush` the load empties the tag. (3)
+// The facts are constant. (4) Nothing waits for another CPU. (6) CR3 loads are serializing. (7) All
+// take a tag.
 unsafe impl Regime for Mmu {
     type Root = Root;
 

@@ -1,5 +1,5 @@
-//! How fast the machine itself is, on this host: simulated accesses per second, complete shootdowns per
-//! second, and a storm of flushes to 4096 CPUs. The oracle is on in all of them, as always.
+//! How fast the machine itself is, on this host: simulated accesses per second, complete shootdowns
+//! per second, and a storm of flushes to 4096 CPUs. The oracle is on in all of them, as always.
 //!
 //! ```sh
 //! cargo run --release -p shootdown-machine --example speed [accesses|shootdowns|storm [FLUSHES]]

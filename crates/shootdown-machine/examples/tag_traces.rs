@@ -1,9 +1,10 @@
 //! Runs of the tag allocator on the hostile machine, as traces for its specification.
 //!
-//! Two CPUs switch between spaces at random and give their tags back; a third pins and unpins. What each
-//! operation did, as far as its caller sees it, is written down in the order in which it happened: a TLA+
-//! module whose runs `formal/tla/TagsTrace.tla` accepts or does not. It must not accept what is false: with
-//! `--wrong N` one event is falsified, with `--mutant NAME` a step of the allocator is missing.
+//! Two CPUs switch between spaces at random and give their tags back; a third pins and unpins. What
+//! each operation did, as far as its caller sees it, is written down in the order in which it
+//! happened: a TLA+ module whose runs `formal/tla/TagsTrace.tla` accepts or does not. It must not
+//! accept what is false: with `--wrong N` one event is falsified, with `--mutant NAME` a step of
+//! the allocator is missing.
 //!
 //! ```sh
 //! cargo run -p shootdown-machine --example tag_traces [RUNS [--wrong N | --mutant NAME]]

@@ -26,22 +26,26 @@ pub struct Config {
     pub frames: u32,
     /// The machine is a guest whose CPUs share physical ones, where the profile has a hypervisor.
     pub host: Option<Host>,
-    /// CPUs' own caches hold what the profile says (`line.own`), and the rest comes from the last-level cache. Otherwise
-    /// they hold all that the library shares, which is little beside a cache as long as no devices are served.
+    /// CPUs' own caches hold what the profile says (`line.own`), and the rest comes from the
+    /// last-level cache. Otherwise they hold all that the library shares, which is little
+    /// beside a cache as long as no devices are served.
     pub own_caches: bool,
 }
 
-/// The host of a guest: it is never idle, so that whoever does not use a turn loses it to somebody else.
+/// The host of a guest: it is never idle, so that whoever does not use a turn loses it to somebody
+/// else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Host {
-    /// Physical CPUs. Virtual CPU *n* belongs to physical CPU *n* modulo this; those of one take turns.
+    /// Physical CPUs. Virtual CPU *n* belongs to physical CPU *n* modulo this; those of one take
+    /// turns.
     pub physical: u32,
     /// The guest sees which virtual CPUs are preempted (`Platform::preempted`).
     pub marks: bool,
 }
 
 impl Config {
-    /// The profile's machine with tags, without mitigations, under [`Policy::SHOOTDOWN`], with 1 GiB.
+    /// The profile's machine with tags, without mitigations, under [`Policy::SHOOTDOWN`], with 1
+    /// GiB.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self {

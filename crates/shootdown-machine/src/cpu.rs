@@ -13,8 +13,8 @@ pub(crate) type Program = Box<dyn FnOnce(&mut Cpu)>;
 
 /// A CPU in user mode: loads, stores, time, and the way into the kernel.
 ///
-/// Every call may let virtual time pass and other CPUs run. A program starts without a space; it switches
-/// to one in the kernel before its first access.
+/// Every call may let virtual time pass and other CPUs run. A program starts without a space; it
+/// switches to one in the kernel before its first access.
 pub struct Cpu {
     id: CpuId,
 }
@@ -36,8 +36,8 @@ impl Cpu {
         engine::now()
     }
 
-    /// Loads from a virtual address of the current space; the next access depends on it. Returns whether
-    /// the space allows it; where not, a real program would have been sent a signal.
+    /// Loads from a virtual address of the current space; the next access depends on it. Returns
+    /// whether the space allows it; where not, a real program would have been sent a signal.
     pub fn read(&mut self, va: u64) -> bool {
         kernel::access(va, Access::UserRead, Pace::Dependent)
     }
@@ -47,8 +47,9 @@ impl Cpu {
         kernel::access(va, Access::UserWrite, Pace::Dependent)
     }
 
-    /// Accesses one word in each of `pages` 4 KiB pages from `va` on, as a loop over an array does: the
-    /// accesses do not depend on each other and overlap. Returns how many the space allowed.
+    /// Accesses one word in each of `pages` 4 KiB pages from `va` on, as a loop over an array does:
+    /// the accesses do not depend on each other and overlap. Returns how many the space
+    /// allowed.
     pub fn touch(&mut self, va: u64, pages: u64, write: bool) -> u64 {
         let kind = if write { Access::UserWrite } else { Access::UserRead };
         let mut allowed = 0;
@@ -76,7 +77,8 @@ impl Cpu {
         result
     }
 
-    /// Runs `body` in the kernel without the price of a call: the work of a scheduler, a kernel thread.
+    /// Runs `body` in the kernel without the price of a call: the work of a scheduler, a kernel
+    /// thread.
     pub fn kernel<R>(&mut self, body: impl FnOnce(&mut Kernel) -> R) -> R {
         kernel::enter();
         let result = body(&mut Kernel::on(self.id));
@@ -84,13 +86,14 @@ impl Cpu {
         result
     }
 
-    /// Does nothing until this time, or until woken; returns whether it was woken. The space stays loaded
-    /// as it is; an idle loop switches to a kernel thread first ([`Kernel::switch_to`]).
+    /// Does nothing until this time, or until woken; returns whether it was woken. The space stays
+    /// loaded as it is; an idle loop switches to a kernel thread first ([`Kernel::switch_to`]).
     pub fn idle_until(&mut self, time: Time) -> bool {
         self.kernel(|k| k.idle_until(time))
     }
 
-    /// Does nothing until another CPU wakes this one ([`Cpu::wake`]). A wake that came first counts.
+    /// Does nothing until another CPU wakes this one ([`Cpu::wake`]). A wake that came first
+    /// counts.
     pub fn idle(&mut self) {
         self.kernel(Kernel::idle);
     }

@@ -1,9 +1,9 @@
 //! A software machine in virtual time: CPUs, TLBs, walkers, cache lines, interrupts, and an oracle.
 //!
-//! The machine runs the very source of the `shootdown` library (compiled with traced atomics) under a
-//! small kernel, on as many CPUs as asked for, and says how long everything took, which lines moved,
-//! who interrupted whom, and whether a promise of the coherence contract was broken. It knows nothing of
-//! experiments: programs are closures that run on a CPU.
+//! The machine runs the very source of the `shootdown` library (compiled with traced atomics) under
+//! a small kernel, on as many CPUs as asked for, and says how long everything took, which lines
+//! moved, who interrupted whom, and whether a promise of the coherence contract was broken. It
+//! knows nothing of experiments: programs are closures that run on a CPU.
 //!
 //! The same configuration gives the same figures in every run, on every host, in debug and release
 //! builds: time is counted in integers ([`Time`]), CPUs run in the order of their time, and nothing

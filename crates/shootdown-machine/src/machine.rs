@@ -10,8 +10,8 @@ use crate::kernel::{self, Installed, Space, State};
 use crate::outcome::Outcome;
 use crate::time::Time;
 
-/// Shared memory of a machine: what its kernel needs once, and what it needs per CPU. Only what is used
-/// is committed by the host.
+/// Shared memory of a machine: what its kernel needs once, and what it needs per CPU. Only what is
+/// used is committed by the host.
 const MEMORY: usize = 64 << 20;
 const MEMORY_PER_CPU: usize = 64 << 10;
 
@@ -91,8 +91,8 @@ impl Machine {
         kernel::create_space(|layout| self.engine.alloc(layout))
     }
 
-    /// Gives a CPU its program. It starts at time 0 with no space loaded, until it switches to one. A CPU
-    /// without a program idles and takes interrupts.
+    /// Gives a CPU its program. It starts at time 0 with no space loaded, until it switches to one.
+    /// A CPU without a program idles and takes interrupts.
     ///
     /// # Errors
     /// When there is no such CPU, or it has a program.

@@ -1,10 +1,10 @@
 //! The memory side of the machine: page tables in simulated memory, and one MMU per CPU.
 //!
 //! # The problem
-//! A translation lives in many places at once: in the page tables, in the L1 and L2 TLB of every CPU
-//! that used it (under the tag it was used with), and in parts in the walk caches. This module holds
-//! all of those places, exactly as wrong as real ones may be: changing a table entry changes nothing
-//! else until somebody invalidates.
+//! A translation lives in many places at once: in the page tables, in the L1 and L2 TLB of every
+//! CPU that used it (under the tag it was used with), and in parts in the walk caches. This module
+//! holds all of those places, exactly as wrong as real ones may be: changing a table entry changes
+//! nothing else until somebody invalidates.
 //!
 //! # The protocol
 //! [`Memory`] is shared by all CPUs: frames, tables, spaces, and the record of who changed what and

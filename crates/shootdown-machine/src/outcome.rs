@@ -147,7 +147,8 @@ pub struct FabricUse {
     pub operations: u64,
     /// How long it waited for them; part of [`TimeSplit::waiting`].
     pub waited: Time,
-    /// What the operations of others took from it while it ran; part of the time of whatever it did.
+    /// What the operations of others took from it while it ran; part of the time of whatever it
+    /// did.
     pub taxed: Time,
 }
 

@@ -1,7 +1,7 @@
 //! Virtual time: picoseconds since the machine was switched on, and lengths of time.
 //!
-//! Integers, so that no figure depends on the order of additions or on a host's floating point. 2^64 ps
-//! are 213 days of simulated time.
+//! Integers, so that no figure depends on the order of additions or on a host's floating point.
+//! 2^64 ps are 213 days of simulated time.
 
 use std::fmt;
 use std::iter::Sum;

@@ -1,4 +1,5 @@
-//! The library under every policy on the machine, oracle on; and with a step of its protocol removed.
+//! The library under every policy on the machine, oracle on; and with a step of its protocol
+//! removed.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -201,7 +202,8 @@ fn the_oracle_objects_when_a_step_is_missing() {
         (Mutant::FilterLosesOne, Policy::LINUX_5_13),
         (Mutant::GatherWithoutFlush, Policy::NAIVE),
     ];
-    // A CPU that waits for others catches up meanwhile, so this one shows only where nobody is waited for.
+    // A CPU that waits for others catches up meanwhile, so this one shows only where nobody is
+    // waited for.
     let alone = (1, Mutant::NoLocalWork, Policy::LINUX_4_13);
     for (cpus, mutant, policy) in cases.map(|(m, p)| (6, m, p)).into_iter().chain([alone]) {
         mutant::set(Some(mutant));

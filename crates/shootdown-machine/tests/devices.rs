@@ -1,5 +1,6 @@
-//! The library's domain on the machine, with a device that goes on using what it has seen: the oracle is silent as long as
-//! the library keeps its promises, and speaks when a step of it is taken out.
+//! The library's domain on the machine, with a device that goes on using what it has seen: the
+//! oracle is silent as long as the library keeps its promises, and speaks when a step of it is
+//! taken out.
 
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -91,7 +92,8 @@ impl Driver {
     }
 }
 
-/// Some virtual milliseconds of traffic. `rate`: the work for a request. `own`: entries of the card's own cache.
+/// Some virtual milliseconds of traffic. `rate`: the work for a request. `own`: entries of the
+/// card's own cache.
 fn traffic(
     policy: Policy,
     millis: u64,
@@ -145,7 +147,8 @@ fn traffic_by(
 
 const BUSY: Time = Time::from_ns(300);
 
-/// The promise that is broken with a step taken out, by a slow unit: a fast one is done before anybody could tell.
+/// The promise that is broken with a step taken out, by a slow unit: a fast one is done before
+/// anybody could tell.
 fn broken(mutant: Mutant, policy: Policy, millis: u64, rate: Time, own: u32) -> &'static str {
     mutant::set(Some(mutant));
     let outcome = traffic_by(Time::from_us(20), policy, millis, rate, own);

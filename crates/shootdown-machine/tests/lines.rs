@@ -43,7 +43,8 @@ fn a_switch_to_a_remembered_space_touches_three_lines_and_fences_once() {
 
 #[test]
 fn a_switch_back_writes_nothing_that_others_read_of_the_space() {
-    // The CPU's private and shared line; the space's own lines (generation, set of CPUs) are only read.
+    // The CPU's private and shared line; the space's own lines (generation, set of CPUs) are only
+    // read.
     let (_, footprint) = settled_switch(Policy::SHOOTDOWN);
     assert!(footprint.written <= 2, "{footprint:?}");
     // A policy that leaves the set at each switch writes it twice per switch.
@@ -55,8 +56,8 @@ fn a_switch_back_writes_nothing_that_others_read_of_the_space() {
     assert!(eager.rmws >= 2 && eager.written > footprint.written, "{eager:?}");
 }
 
-/// CPU 1 switches between two spaces, lazily in between, while CPU 0 flushes one of them: what happens to
-/// CPU 1's lines.
+/// CPU 1 switches between two spaces, lazily in between, while CPU 0 flushes one of them: what
+/// happens to CPU 1's lines.
 fn lazy_traffic(policy: Policy) -> LineCounts {
     let mut machine = machine(2, policy);
     let (space, other) = (machine.new_space(), machine.new_space());

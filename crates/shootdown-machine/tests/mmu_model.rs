@@ -1,10 +1,10 @@
 //! The MMU and the oracle against naive models.
 //!
-//! `every_access_is_as_the_naive_model_says` has arrays too large to evict anything and a model that is
-//! a plain map from (CPU, tag, page) to what was cached: every access must hit, walk, fault or be a
-//! breach exactly when the model says so, whatever was invalidated or forgotten.
-//! `a_correct_protocol_is_never_accused` has real geometries, walk caches and freed tables, and a kernel
-//! that does everything right.
+//! `every_access_is_as_the_naive_model_says` has arrays too large to evict anything and a model
+//! that is a plain map from (CPU, tag, page) to what was cached: every access must hit, walk, fault
+//! or be a breach exactly when the model says so, whatever was invalidated or forgotten.
+//! `a_correct_protocol_is_never_accused` has real geometries, walk caches and freed tables, and a
+//! kernel that does everything right.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -428,7 +428,8 @@ fn live(run: &mut Run, op: &Legal) {
             if *tables {
                 run.mem.unhook_empty_tables(run.roots[*space], range, &mut pages);
             }
-            // Places may be far apart: a range from the first to the last is more than a CPU steps over.
+            // Places may be far apart: a range from the first to the last is more than a CPU steps
+            // over.
             let range = (!*whole && range.count() < 100_000).then_some(range);
             flush(run, *space, range, !pages.is_empty());
             assert_eq!(run.mem.pending(run.roots[*space]), 0);

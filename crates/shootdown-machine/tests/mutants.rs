@@ -1,8 +1,8 @@
-//! Every step of the core's protocol that the machine can show to be needed: with the step, the run ends
-//! well; without it, the oracle objects and names the promise.
+//! Every step of the core's protocol that the machine can show to be needed: with the step, the run
+//! ends well; without it, the oracle objects and names the promise.
 //!
-//! Not here: the three fences (the machine runs accesses one after the other; the model checker shows
-//! them), and what only happens before the first program runs.
+//! Not here: the three fences (the machine runs accesses one after the other; the model checker
+//! shows them), and what only happens before the first program runs.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -34,8 +34,8 @@ fn until(c: &mut Cpu, us: u64) {
     }
 }
 
-/// Runs a scene as it is, which has to end well, and without a step, which has to end in a breach of
-/// this promise.
+/// Runs a scene as it is, which has to end well, and without a step, which has to end in a breach
+/// of this promise.
 fn shows(mutant: Mutant, promise: &str, scene: impl Fn() -> Run) {
     if let Err(breach) = scene() {
         panic!("nothing is missing: {breach}");
@@ -59,7 +59,8 @@ fn every_mutant_has_a_name_of_its_own_and_a_sentence() {
     assert_eq!(Mutant::from_name("no-such-step"), None);
 }
 
-/// CPU 1 uses a space, another one meanwhile, and the first again; CPU 0 takes a page away meanwhile.
+/// CPU 1 uses a space, another one meanwhile, and the first again; CPU 0 takes a page away
+/// meanwhile.
 fn away(policy: Policy) -> Run {
     let mut machine = Machine::new(config(2, policy)).unwrap();
     let (space, other) = (machine.new_space(), machine.new_space());
@@ -306,7 +307,8 @@ fn a_tree_reports_when_all_of_a_group_are_done() {
     shows(Mutant::TreeFirstReports, STALE, one_is_late);
 }
 
-/// CPU 1 is lazy while CPU 0 takes a page away together with its tables, and walks there on its own.
+/// CPU 1 is lazy while CPU 0 takes a page away together with its tables, and walks there on its
+/// own.
 fn lazy_walk(policy: Policy) -> Run {
     let mut machine = Machine::new(config(2, policy)).unwrap();
     let space = machine.new_space();

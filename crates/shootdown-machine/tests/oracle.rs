@@ -1,5 +1,5 @@
-//! Every invariant of the oracle has a test here in which one step of the protocol is left out and the
-//! oracle says so, and one in which nothing is left out and it says nothing.
+//! Every invariant of the oracle has a test here in which one step of the protocol is left out and
+//! the oracle says so, and one in which nothing is left out and it says nothing.
 
 use shootdown::{CpuId, Stride, Tag, VaRange};
 use shootdown_machine::mmu::{

@@ -1,7 +1,7 @@
 //! Random programs on random machines under random policies: nothing breaks, and everyone gets on.
 //!
-//! `SHOOTDOWN_RUNS=N` makes it N runs instead of the few of an ordinary test, `SHOOTDOWN_FIRST=S` begins
-//! with seed S. A failure names its seed.
+//! `SHOOTDOWN_RUNS=N` makes it N runs instead of the few of an ordinary test, `SHOOTDOWN_FIRST=S`
+//! begins with seed S. A failure names its seed.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -274,7 +274,8 @@ fn random_programs_end_well_where_some_tags_are_machine_wide() {
     }
 }
 
-/// And find what is missing there, so spaces do get such tags. (The other steps of that are the model checker's.)
+/// And find what is missing there, so spaces do get such tags. (The other steps of that are the
+/// model checker's.)
 #[test]
 fn random_programs_find_missing_steps_where_some_tags_are_machine_wide() {
     use Mutant::{MovingCountsAsMoved, SettleIgnoresSlots, SharedTagNotLookedAtAgain};
@@ -286,9 +287,9 @@ fn random_programs_find_missing_steps_where_some_tags_are_machine_wide() {
     }
 }
 
-/// The programs above are worth running: they find nearly every missing step on their own. Left out are
-/// steps without which memory of the host is used after its end (calls acknowledged too early), and two
-/// windows of a few nanoseconds in a switch, which the model checker enters.
+/// The programs above are worth running: they find nearly every missing step on their own. Left out
+/// are steps without which memory of the host is used after its end (calls acknowledged too early),
+/// and two windows of a few nanoseconds in a switch, which the model checker enters.
 #[test]
 fn random_programs_find_missing_steps() {
     for mutant in [

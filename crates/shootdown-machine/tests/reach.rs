@@ -1,7 +1,9 @@
-//! Which calls of the two libraries no hunted program contains. The list below says why, and does not grow by itself: a function
-//! that is new, and called by no program, fails here; so does a line of the list that is not true any more.
+//! Which calls of the two libraries no hunted program contains. The list below says why, and does
+//! not grow by itself: a function that is new, and called by no program, fails here; so does a line
+//! of the list that is not true any more.
 //!
-//! Names are compared, and no types: what has the name of something that is called counts as called.
+//! Names are compared, and no types: what has the name of something that is called counts as
+//! called.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! What an exhaustive search of the hunt leaves out, it may leave out: random small programs on the real executor,
-//! with and without reduction, show the same results. (Not the same final hashes: locations are numbered in the order
-//! of their first use, so the executor tells more states apart than there are.) (Rule F9; on toy systems: `hunt::schedule`.)
+//! What an exhaustive search of the hunt leaves out, it may leave out: random small programs on the
+//! real executor, with and without reduction, show the same results. (Not the same final hashes:
+//! locations are numbered in the order of their first use, so the executor tells more states apart
+//! than there are.) (Rule F9; on toy systems: `hunt::schedule`.)
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;

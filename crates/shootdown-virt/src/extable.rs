@@ -1,28 +1,29 @@
 //! The exception table: where execution goes on after an instruction of this crate faulted.
 //!
 //! # The problem
-//! An NMI that prepares a crash dump runs VMXOFF between any two instructions of a hypervisor. The next
-//! VMX instruction then raises #UD, and a kernel that can't go on after it loses the dump. Testing
-//! before each instruction does not help: the NMI comes between the test and the instruction.
+//! An NMI that prepares a crash dump runs VMXOFF between any two instructions of a hypervisor. The
+//! next VMX instruction then raises #UD, and a kernel that can't go on after it loses the dump.
+//! Testing before each instruction does not help: the NMI comes between the test and the
+//! instruction.
 //!
 //! # The protocol
-//! Every instruction of this crate that may fault has an entry in the ELF section `shootdown_extable`:
-//! two 32-bit words, each relative to its own address, that name the instruction and its *fix-up*. The
-//! kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`] for a fault that came from ring 0. If it
-//! answers, the handler stores the answer as the interrupted RIP, changes no other register, and
-//! returns.
+//! Every instruction of this crate that may fault has an entry in the ELF section
+//! `shootdown_extable`: two 32-bit words, each relative to its own address, that name the
+//! instruction and its *fix-up*. The kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`] for
+//! a fault that came from ring 0. If it answers, the handler stores the answer as the interrupted
+//! RIP, changes no other register, and returns.
 //!
-//! A fix-up is four jumps of [`JUMP`] bytes, one for each vector of [`VECTORS`]. [`fixup`] chooses the
-//! jump by the vector, so the vector reaches the slow path without memory that the interrupted code and
-//! an NMI would have to share.
+//! A fix-up is four jumps of [`JUMP`] bytes, one for each vector of [`VECTORS`]. [`fixup`] chooses
+//! the jump by the vector, so the vector reaches the slow path without memory that the interrupted
+//! code and an NMI would have to share.
 //!
 //! # Invariants
-//! - X1: A template of [`may_fault!`](crate::may_fault) makes one entry for each copy that the compiler
-//!   makes of it, because the entry is part of the template.
+//! - X1: A template of [`may_fault!`](crate::may_fault) makes one entry for each copy that the
+//!   compiler makes of it, because the entry is part of the template.
 //! - X2: [`fixup`] takes no lock and writes nothing. An NMI that interrupts it may call it.
-//! - X3: The linker keeps every entry (`"aR"`: SHF_GNU_RETAIN), and provides the bounds of the section
-//!   because its name is a C identifier. No linker script has to name the section, as long as the
-//!   script does not discard it.
+//! - X3: The linker keeps every entry (`"aR"`: SHF_GNU_RETAIN), and provides the bounds of the
+//!   section because its name is a C identifier. No linker script has to name the section, as long
+//!   as the script does not discard it.
 //!
 //! The table is not sorted: it is searched when something has failed, and nobody waits for that.
 
@@ -32,11 +33,11 @@ pub const JUMP: u64 = 5;
 /// The vectors that have a fix-up, in the order of its jumps: #UD, #GP, #SS, #PF.
 pub const VECTORS: [u8; 4] = [6, 13, 12, 14];
 
-/// The text of an instruction that may fault, for `asm!`: the instruction, its fix-up and its entry in
-/// the exception table.
+/// The text of an instruction that may fault, for `asm!`: the instruction, its fix-up and its entry
+/// in the exception table.
 ///
-/// The `asm!` block gives four label operands `ud`, `gp`, `ss` and `pf`, where execution goes on after
-/// #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked function, where
+/// The `asm!` block gives four label operands `ud`, `gp`, `ss` and `pf`, where execution goes on
+/// after #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked function, where
 /// there are no label operands, the four jumps are written as text: see the second form.
 ///
 /// ```
@@ -91,8 +92,8 @@ macro_rules! may_fault {
     };
 }
 
-/// One entry. Both words are relative to their own addresses, so that a program that is loaded at any
-/// address needs no relocation.
+/// One entry. Both words are relative to their own addresses, so that a program that is loaded at
+/// any address needs no relocation.
 #[cfg(any(test, target_arch = "x86_64"))]
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -139,17 +140,18 @@ unsafe extern "C" {
 /// Where execution goes on after an exception with this vector at `rip`, if an instruction of this
 /// crate is there.
 ///
-/// The kernel's handlers of vectors 6, 12, 13 and 14 call it for a fault that came from ring 0, before
-/// they do anything else about the fault. It may be called in any context, an NMI's included.
+/// The kernel's handlers of vectors 6, 12, 13 and 14 call it for a fault that came from ring 0,
+/// before they do anything else about the fault. It may be called in any context, an NMI's
+/// included.
 ///
-/// A kernel whose NMI handler can raise a page fault saves CR2 before and restores it after: the address
-/// of a #PF is read from CR2 when execution goes on.
+/// A kernel whose NMI handler can raise a page fault saves CR2 before and restores it after: the
+/// address of a #PF is read from CR2 when execution goes on.
 #[cfg(target_arch = "x86_64")]
 #[must_use = "the interrupted RIP has to become this value"]
 pub fn fixup(vector: u8, rip: u64) -> Option<u64> {
     let jump = jump_of(vector)?;
-    // An entry that names itself, which is no instruction: the bounds of a section exist only where the
-    // section does.
+    // An entry that names itself, which is no instruction: the bounds of a section exist only where
+    // the section does.
     // SAFETY: the template holds no instruction.
     unsafe {
         core::arch::asm!(
@@ -164,8 +166,8 @@ pub fn fixup(vector: u8, rip: u64) -> Option<u64> {
     let mut at = &raw const __start_shootdown_extable;
     let end = &raw const __stop_shootdown_extable;
     while at < end {
-        // SAFETY: `at` lies between the bounds of the section, which holds whole entries (X3), and which
-        // nobody writes.
+        // SAFETY: `at` lies between the bounds of the section, which holds whole entries (X3), and
+        // which nobody writes.
         let found = answer(unsafe { at.read() }, at as u64, rip, jump);
         if found.is_some() {
             return found;

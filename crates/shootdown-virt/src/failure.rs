@@ -10,15 +10,15 @@
 //! (SDM vol. 3C, 31.2; APM vol. 3 for SVM, which has faults alone.)
 //!
 //! # Who hears of it
-//! An instruction whose failure is a defect of the hypervisor calls the [hook](set_hook) with a [`Report`]
-//! and, when the hook returns, returns the failure to its caller. The hook that is there from the start
-//! panics. VMXON, VMLAUNCH, VMRESUME and VMRUN never call it: whether they succeed is not the
-//! hypervisor's to know beforehand.
+//! An instruction whose failure is a defect of the hypervisor calls the [hook](set_hook) with a
+//! [`Report`] and, when the hook returns, returns the failure to its caller. The hook that is there
+//! from the start panics. VMXON, VMLAUNCH, VMRESUME and VMRUN never call it: whether they succeed
+//! is not the hypervisor's to know beforehand.
 //!
-//! While virtualization is being taken away ([`teardown`](crate::teardown)) nothing calls the hook. Every
-//! failure is [`Failure::Gone`] then: the caller returns in order, and its entry into the guest is refused
-//! the same way. A #GP in that time is not told apart, because a kernel that goes down must not panic
-//! again over it.
+//! While virtualization is being taken away ([`teardown`](crate::teardown)) nothing calls the hook.
+//! Every failure is [`Failure::Gone`] then: the caller returns in order, and its entry into the
+//! guest is refused the same way. A #GP in that time is not told apart, because a kernel that goes
+//! down must not panic again over it.
 
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -155,13 +155,13 @@ impl core::error::Error for Failure {}
 pub struct Report {
     /// Which one.
     pub instruction: Instruction,
-    /// Its operand: the VMCS field, the physical address of the region, the type of an invalidation, or
-    /// the address of the memory operand.
+    /// Its operand: the VMCS field, the physical address of the region, the type of an
+    /// invalidation, or the address of the memory operand.
     pub operand: u64,
     /// What it did instead.
     pub failure: Failure,
-    /// An address in the out-of-line part of the function that executed it: a symbolizer names that
-    /// function, and with line tables the caller's line.
+    /// An address in the out-of-line part of the function that executed it: a symbolizer names
+    /// that function, and with line tables the caller's line.
     pub rip: u64,
 }
 
@@ -178,8 +178,9 @@ pub type Hook = fn(&Report);
 /// The hook; null: the one that panics.
 static HOOK: AtomicPtr<()> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has `hook` called for every failure that is a defect, from now on, in place of a panic. It runs in the
-/// context of the instruction, which may be an NMI. When it returns, the instruction returns the failure.
+/// Has `hook` called for every failure that is a defect, from now on, in place of a panic. It runs
+/// in the context of the instruction, which may be an NMI. When it returns, the instruction returns
+/// the failure.
 pub fn set_hook(hook: Hook) {
     // ORDERING: Release, with the Acquire in `report`: what the hook relies on was stored before.
     HOOK.store(hook as *mut (), Ordering::Release);

@@ -1,4 +1,5 @@
-//! VMX and SVM instructions whose every failure is handled, and the host's control bits in force in the guest.
+//! VMX and SVM instructions whose every failure is handled, and the host's control bits in force in
+//! the guest.
 //!
 //! | question | module |
 //! |---|---|
@@ -9,16 +10,17 @@
 //! | Which of CR0, CR4 and EFER is the host's while the guest runs? | [`host_bits`] |
 //!
 //! # Contract of the instructions
-//! They are `unsafe`, because three things are the kernel's to see to: the CPU is at privilege level 0; the
-//! handlers of #UD, #GP, #SS and #PF ask [`extable::fixup`]; the caller stays on its CPU between
-//! instructions that belong together. With these no instruction ends in an exception that nobody expects.
+//! They are `unsafe`, because three things are the kernel's to see to: the CPU is at privilege
+//! level 0; the handlers of #UD, #GP, #SS and #PF ask [`extable::fixup`]; the caller stays on its
+//! CPU between instructions that belong together. With these no instruction ends in an exception
+//! that nobody expects.
 //!
 //! The exception table relies on ELF: targets with other object formats don't assemble it.
 //!
 //! Sections are cited from the Intel Software Developer's Manual ("SDM") and the AMD64 Architecture
-//! Programmer's Manual ("APM"). The shape of the instructions follows the published patch "KVM: VMX:
-//! Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the host's bits
-//! "Preserve host CR4.MCE value while in guest mode" (Ben Serebrin, 2015).
+//! Programmer's Manual ("APM"). The shape of the instructions follows the published patch "KVM:
+//! VMX: Optimize VMX instructions error/fault handling" (Sean Christopherson, 2019), that of the
+//! host's bits "Preserve host CR4.MCE value while in guest mode" (Ben Serebrin, 2015).
 #![no_std]
 // What decides is compiled everywhere, for the documentation; what executes it is not.
 #![cfg_attr(not(any(test, target_arch = "x86_64")), allow(dead_code))]

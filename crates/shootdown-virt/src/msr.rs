@@ -29,7 +29,8 @@ pub unsafe fn read(number: u32) -> u64 {
 /// Writes a register.
 ///
 /// # Safety
-/// The CPU is at privilege level 0, has the register, accepts the value, and running on with it is sound.
+/// The CPU is at privilege level 0, has the register, accepts the value, and running on with it is
+/// sound.
 pub unsafe fn write(number: u32, value: u64) {
     #[allow(clippy::cast_possible_truncation, reason = "the low half")]
     let (low, high) = (value as u32, (value >> 32) as u32);

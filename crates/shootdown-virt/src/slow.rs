@@ -1,8 +1,8 @@
 //! The slow paths: what an instruction's wrapper does after the instruction did not succeed.
 //!
-//! Each is a function of its own and cold, so that a wrapper has nothing on its way but the instruction and
-//! one jump that is not taken. Which one is called says what happened: the label of the jump for VMfail, the
-//! fix-up for a fault.
+//! Each is a function of its own and cold, so that a wrapper has nothing on its way but the
+//! instruction and one jump that is not taken. Which one is called says what happened: the label of
+//! the jump for VMfail, the fix-up for a fault.
 
 use core::arch::asm;
 
@@ -12,9 +12,9 @@ use crate::vmx;
 
 /// Executes one instruction, and returns from the function when it does not succeed.
 ///
-/// With `or_fail` the instruction is one of VMX, which succeeds with CF and ZF clear; without, it succeeds
-/// unless it faults. `$operand` is what a report names; `$memory` the address and the length of the memory
-/// operand.
+/// With `or_fail` the instruction is one of VMX, which succeeds with CF and ZF clear; without, it
+/// succeeds unless it faults. `$operand` is what a report names; `$memory` the address and the
+/// length of the memory operand.
 macro_rules! execute {
     (or_fail $template:literal, $instruction:ident, $operand:expr, $memory:expr,
         $($operands:tt)*) => {
@@ -75,8 +75,9 @@ pub(crate) fn here() -> u64 {
     rip
 }
 
-/// CF or ZF: VMfail. A current VMCS decides between the two kinds: VMfail is VMfailValid where there is one
-/// and VMfailInvalid where there is none (SDM vol. 3C, 31.2), so the flags need not be kept.
+/// CF or ZF: VMfail. A current VMCS decides between the two kinds: VMfail is VMfailValid where
+/// there is one and VMfailInvalid where there is none (SDM vol. 3C, 31.2), so the flags need not be
+/// kept.
 #[cold]
 #[inline(never)]
 pub(crate) fn failed(instruction: Instruction, operand: u64, rip: u64) -> Failure {
@@ -118,8 +119,8 @@ pub(crate) fn page(instruction: Instruction, operand: u64, at: (u64, u64), rip: 
     conclude(instruction, operand, Failure::Fault(Fault::Page(address)), rip)
 }
 
-/// CR2, unless another page fault since has changed it: then the operand's address, which is right but for an
-/// operand that spans two pages.
+/// CR2, unless another page fault since has changed it: then the operand's address, which is right
+/// but for an operand that spans two pages.
 const fn faulting_address(cr2: u64, at: u64, bytes: u64) -> u64 {
     if cr2.wrapping_sub(at) < bytes { cr2 } else { at }
 }

@@ -1,16 +1,16 @@
 //! While virtualization is being taken away: a panic, a reboot, a kexec.
 //!
 //! # The problem
-//! A machine that reboots or jumps into another kernel has to leave VMX operation on every CPU first: in it
-//! INIT is blocked (SDM vol. 3C, 24.8), so the next kernel could not start the CPU. Whoever sees to it comes
-//! by NMI or IPI, between any two instructions of the hypervisor that runs there. That hypervisor then goes
-//! on with VMX off, and its next VMX instruction faults.
+//! A machine that reboots or jumps into another kernel has to leave VMX operation on every CPU
+//! first: in it INIT is blocked (SDM vol. 3C, 24.8), so the next kernel could not start the CPU.
+//! Whoever sees to it comes by NMI or IPI, between any two instructions of the hypervisor that runs
+//! there. That hypervisor then goes on with VMX off, and its next VMX instruction faults.
 //!
 //! # The protocol
-//! One flag for the machine. Whoever takes virtualization away sets it first and turns virtualization off
-//! second. Only the slow path of an instruction that has already failed reads it; with the flag set a failure
-//! is [`Failure::Gone`](crate::Failure::Gone), which the hypervisor's code passes up until it has left its
-//! loop.
+//! One flag for the machine. Whoever takes virtualization away sets it first and turns
+//! virtualization off second. Only the slow path of an instruction that has already failed reads
+//! it; with the flag set a failure is [`Failure::Gone`](crate::Failure::Gone), which the
+//! hypervisor's code passes up until it has left its loop.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -24,9 +24,10 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 /// How often it began.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
 
-/// From now on failures are expected on every CPU. Call it before virtualization is turned off anywhere; the
-/// emergency functions ([`vmx::emergency_off`](crate::vmx::emergency_off),
-/// [`svm::emergency_off`](crate::svm::emergency_off)) call it themselves. It may be called in an NMI.
+/// From now on failures are expected on every CPU. Call it before virtualization is turned off
+/// anywhere; the emergency functions ([`vmx::emergency_off`](crate::vmx::emergency_off),
+/// [`svm::emergency_off`](crate::svm::emergency_off)) call it themselves. It may be called in an
+/// NMI.
 pub fn begin() {
     EPOCH.fetch_add(1, Ordering::Relaxed);
     BEGUN.store(true, Ordering::Release); // [G1]
@@ -34,10 +35,11 @@ pub fn begin() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The machine goes on after all: a reboot that was called off, a kexec that came back. From here on failures are
-/// defects again. The order on each CPU is:
+/// The machine goes on after all: a reboot that was called off, a kexec that came back. From here
+/// on failures are defects again. The order on each CPU is:
 /// 1. this function, once for the machine, when no CPU runs a hypervisor's code;
-/// 2. [`Cr4Copy::start`](crate::host_bits::Cr4Copy::start), because an emergency changes CR4 behind the copy;
+/// 2. [`Cr4Copy::start`](crate::host_bits::Cr4Copy::start), because an emergency changes CR4 behind
+///    the copy;
 /// 3. `vmx::turn_on` or `svm::turn_on`;
 /// 4. `Vmcs::load` of each VMCS that was loaded, which finds that it was cleared.
 pub fn cancel() {

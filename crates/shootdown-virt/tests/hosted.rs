@@ -1,5 +1,6 @@
-//! The exception table in a position-independent program of an ordinary user: privileged instructions fault
-//! there, signal handlers stand in for the kernel's, and every wrapper must return what happened.
+//! The exception table in a position-independent program of an ordinary user: privileged
+//! instructions fault there, signal handlers stand in for the kernel's, and every wrapper must
+//! return what happened.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::sync::Mutex;
@@ -46,13 +47,14 @@ fn with_handlers() -> std::sync::MutexGuard<'static, ()> {
 
 const UNDEFINED: Failure = Failure::Fault(Fault::UndefinedOpcode);
 
-/// Outside of VMX operation, and with EFER.SVME clear, each raises #UD before it looks at anything else; SVM's
-/// raise #GP first for an ordinary user where the CPU has SVM and it is on.
+/// Outside of VMX operation, and with EFER.SVME clear, each raises #UD before it looks at anything
+/// else; SVM's raise #GP first for an ordinary user where the CPU has SVM and it is on.
 fn every_wrapper() -> Vec<(&'static str, Result<(), Failure>)> {
     let mut word = 0u64;
     let at = &raw mut word;
     let descriptor = vmx::Descriptor::from_raw(0, 0);
-    // SAFETY: an ordinary user's instruction faults and changes nothing; the handlers ask the table.
+    // SAFETY: an ordinary user's instruction faults and changes nothing; the handlers ask the
+    // table.
     unsafe {
         vec![
             ("VMXON", vmx::vmxon_at(at)),
@@ -175,8 +177,8 @@ fn the_vector_chooses_the_label() {
 fn a_hypercall_without_a_hypervisor_is_a_value() {
     let _alone = with_handlers();
     let mut registers = vmx::Hypercall { rax: 1, rbx: 2, rcx: 3, rdx: 4 };
-    // What answers, if anything does, is the hypervisor of the machine that runs this test: ask for nothing that
-    // one exists for. RBX and the stack must be whole either way.
+    // What answers, if anything does, is the hypervisor of the machine that runs this test: ask for
+    // nothing that one exists for. RBX and the stack must be whole either way.
     registers.rax = u64::from(u32::MAX);
     // SAFETY: no hypervisor gives the number a meaning; without one the instruction faults.
     let result = unsafe { vmx::vmcall(&mut registers) };

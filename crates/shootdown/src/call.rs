@@ -101,8 +101,8 @@ pub(crate) struct Descriptor<P: Platform> {
 /// Who wants something of a CPU.
 #[repr(C, align(64))]
 pub(crate) struct Mailbox<P: Platform> {
-    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick alone
-    /// does not mean "catch up").
+    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick
+    /// alone does not mean "catch up").
     deferred: AtomicBool,
     /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64
     /// words.

@@ -98,7 +98,8 @@ pub(crate) struct Rare {
     pub serving: AtomicBool,
     /// A nested handler left work.
     pub again: AtomicBool,
-    /// Split tables: slots whose user half must be invalidated before the next return to user mode.
+    /// Split tables: slots whose user half must be invalidated before the next return to user
+    /// mode.
     pub user_half_owed: AtomicU32,
     /// The last spurious fault.
     pub last_fault: LastFault,

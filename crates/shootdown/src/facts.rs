@@ -50,8 +50,8 @@ pub enum SplitTables {
     No,
     /// Two tables under two paired tags; no global entries.
     Yes {
-        /// One page can be invalidated under a tag that is not loaded (x86 INVPCID type 0). Without
-        /// it the whole user half is invalidated on the next return to user mode.
+        /// One page can be invalidated under a tag that is not loaded (x86 INVPCID type 0).
+        /// Without it the whole user half is invalidated on the next return to user mode.
         invalidate_other_tag: bool,
     },
 }
@@ -64,8 +64,8 @@ pub struct Errata {
     pub repeat_sync: bool,
     /// An entry may survive one invalidation; invalidate again when the first is over.
     pub survives_once: bool,
-    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt of
-    /// the CPUs concerned ends (Arm 4193714).
+    /// A broadcast is said to be complete with accesses still in flight, which only an interrupt
+    /// of the CPUs concerned ends (Arm 4193714).
     pub completes_early: bool,
     /// A single-page invalidation spares global entries while tags are on (Intel Alder Lake and
     /// others): tags must stay off.

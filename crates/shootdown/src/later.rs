@@ -72,7 +72,8 @@ use crate::{respond, serve};
 /// How long and how much may be owed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LazyUnmap {
-    /// What has been owed for longer is paid by the next [`Later::poll`], in the unit of its `now`.
+    /// What has been owed for longer is paid by the next [`Later::poll`], in the unit of its
+    /// `now`.
     pub max_age: u64,
     /// What a [`Later`] owes at most, in pages of 4 KiB.
     pub max_pages: u64,

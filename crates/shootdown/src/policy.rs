@@ -65,7 +65,8 @@ pub enum Leave {
 pub struct Policy {
     /// Use hardware tags when the machine has them.
     pub tags: bool,
-    /// How many of a CPU's tag slots to use; more than the platform's slot count means all of them.
+    /// How many of a CPU's tag slots to use; more than the platform's slot count means all of
+    /// them.
     pub slots: u8,
     /// Which slot makes room.
     pub victim: Victim,
@@ -91,8 +92,8 @@ pub struct Policy {
     /// The lazy flag shares a line with what others read (`true`) or sits with the private state,
     /// so that reading it from afar takes the private line away (`false`, as before Linux 5.13).
     pub split_lazy_line: bool,
-    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided that
-    /// it need not. `None` interrupts the CPUs concerned, there as elsewhere.
+    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided
+    /// that it need not. `None` interrupts the CPUs concerned, there as elsewhere.
     pub broadcast: Option<Strategy>,
     /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which
     /// spaces get a tag for all CPUs.

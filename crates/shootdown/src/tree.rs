@@ -153,7 +153,8 @@ pub(crate) struct Begun<'a, P: Platform> {
     index: usize,
     ticket: u64,
     targets: CpuSetOf<P>,
-    /// Of the targets, those that were not online, and were acknowledged for: they pass nothing on.
+    /// Of the targets, those that were not online, and were acknowledged for: they pass nothing
+    /// on.
     absent: CpuSetOf<P>,
 }
 

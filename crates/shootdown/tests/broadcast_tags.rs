@@ -1,4 +1,5 @@
-//! The allocator of machine-wide tags beside slots against a set of numbers, as a property over random histories.
+//! The allocator of machine-wide tags beside slots against a set of numbers, as a property over
+//! random histories.
 #![cfg(not(loom))]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Functions of the library in contexts where they do not belong, or only just: what they promise holds
-//! there too, or they refuse.
+//! Functions of the library in contexts where they do not belong, or only just: what they promise
+//! holds there too, or they refuse.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -26,9 +26,9 @@ fn here() -> Pin {
     Mock::pin()
 }
 
-/// CPU 0 has cached page 1 of the second space, is back in the first, and goes to the second again. A
-/// non-maskable handler comes when it has decided to keep what is cached, takes the page away and flushes.
-/// Says what the CPU reads of the page after that.
+/// CPU 0 has cached page 1 of the second space, is back in the first, and goes to the second again.
+/// A non-maskable handler comes when it has decided to keep what is cached, takes the page away and
+/// flushes. Says what the CPU reads of the page after that.
 fn taken_away_inside_a_switch(
     policy: &'static Policy,
     facts: &'static Facts,
@@ -108,8 +108,8 @@ fn a_flush_of_a_kernel_range_inside_a_switch_reaches_the_tag_that_is_loaded_next
     assert_eq!(access_kernel(9), None);
 }
 
-/// Is a function one that may be called without `unsafe`? Only such a one is an `Fn`. Of the two methods
-/// `is_safe`, the one that borrows less is taken where it applies.
+/// Is a function one that may be called without `unsafe`? Only such a one is an `Fn`. Of the two
+/// methods `is_safe`, the one that borrows less is taken where it applies.
 macro_rules! is_safe {
     ($function:expr, $($argument:ty),+ => $result:ty) => {{
         struct Function<F>(F);

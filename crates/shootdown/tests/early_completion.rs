@@ -1,4 +1,5 @@
-//! Hardware that says too early that a broadcast is complete: what ends the accesses in flight, and who knows of it.
+//! Hardware that says too early that a broadcast is complete: what ends the accesses in flight, and
+//! who knows of it.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -87,7 +88,8 @@ fn a_batch_hears_of_it_too() {
     assert_eq!(on_cpu(1, |_| access(1)), None);
 }
 
-/// CPU 2 has counted its change, and not invalidated yet, when CPU 0's flush interrupts CPU 1. That is no answer to CPU 2.
+/// CPU 2 has counted its change, and not invalidated yet, when CPU 0's flush interrupts CPU 1. That
+/// is no answer to CPU 2.
 #[test]
 fn an_interrupt_answers_for_what_was_complete_before_it() {
     let spaces = cached_on_1(&ALWAYS);

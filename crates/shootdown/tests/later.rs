@@ -1,4 +1,5 @@
-//! Lazy unmapping, row by row, on a mock with synchronous interrupts: what is refused, who is interrupted and when.
+//! Lazy unmapping, row by row, on a mock with synchronous interrupts: what is refused, who is
+//! interrupted and when.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts

@@ -65,8 +65,9 @@ fn relies(space: &AddressSpace<Mock>) {
     }
 }
 
-/// CPU 0's flush (generation 1) reaches CPU 2 and not CPU 1. Before it says so, CPU 1's flush (generation 2) fails to
-/// reach CPU 2. The space owes the newer of the two, although the older one was noted last.
+/// CPU 0's flush (generation 1) reaches CPU 2 and not CPU 1. Before it says so, CPU 1's flush
+/// (generation 2) fails to reach CPU 2. The space owes the newer of the two, although the older one
+/// was noted last.
 #[test]
 fn of_two_failed_flushes_the_newer_is_owed_whichever_is_noted_last() {
     let space = three();
@@ -115,7 +116,8 @@ fn a_flush_pays_for_nothing_that_was_counted_after_it() {
     finish(batch);
 }
 
-/// CPU 1 runs one space, and answers at once; CPU 2 runs the other, and answers when it is waited for.
+/// CPU 1 runs one space, and answers at once; CPU 2 runs the other, and answers when it is waited
+/// for.
 #[test]
 fn a_batch_waits_for_each_of_its_spaces() {
     for first in [0, 1] {

@@ -33,7 +33,8 @@ fn each(policies: &[&'static Policy], f: impl Fn(&'static AddressSpace<Mock>) + 
     }
 }
 
-/// A guest whose CPUs 0 to 3 run in a space and have cached its pages 1 to 8; CPU 4 has left for another.
+/// A guest whose CPUs 0 to 3 run in a space and have cached its pages 1 to 8; CPU 4 has left for
+/// another.
 fn guest(policy: &'static Policy) -> &'static AddressSpace<Mock> {
     let words = std::array::from_fn(|_| PreemptedWord::new());
     world().words.set(Some(Box::leak(Box::new(words))));

@@ -1,5 +1,5 @@
-//! A change is pending from its count until every CPU has answered: whoever finds the entry cleared sees that, whatever
-//! flushes it, and whatever becomes of that flush.
+//! A change is pending from its count until every CPU has answered: whoever finds the entry cleared
+//! sees that, whatever flushes it, and whatever becomes of that flush.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -68,7 +68,8 @@ fn a_flush_that_was_begun_is_pending_until_all_have_answered() {
             assert!(!ticket.poll(), "{name}: CPU 1 has its interrupts off");
             on_cpu(2, |pin| {
                 assert!(space.is_pending(), "{name}");
-                // Somebody who may not wait is told so, and does not go on as if the page were gone.
+                // Somebody who may not wait is told so, and does not go on as if the page were
+                // gone.
                 world().may_wait.set(false);
                 assert_eq!(space.pay_owed(pin), Err(FlushError::WouldWait), "{name}");
                 let gather = Gather::<Mock, Nothing>::new(space);
@@ -232,7 +233,8 @@ fn a_flush_that_was_forgotten_is_paid_for_once() {
     }
 }
 
-/// CPU 2 has not taken the interrupt yet when it pays itself. What it forgets then is more than leaves.
+/// CPU 2 has not taken the interrupt yet when it pays itself. What it forgets then is more than
+/// leaves.
 #[test]
 fn a_payment_for_freed_tables_removes_what_leads_to_them() {
     let space = cached_on_1(&Policy::SHOOTDOWN, &PCID);

@@ -105,8 +105,9 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
     let mut owed: Vec<Owed> = Vec::new();
     for op in ops {
         match *op {
-            // A kernel switches, turns lazy and goes offline with interrupts off, and takes what waited
-            // before it runs user code: the mock's mask is for handlers only, so it is lifted here.
+            // A kernel switches, turns lazy and goes offline with interrupts off, and takes what
+            // waited before it runs user code: the mock's mask is for handlers only, so
+            // it is lifted here.
             Op::Switch(cpu, s) => {
                 unmask(cpu);
                 switch(cpu, spaces[s]);

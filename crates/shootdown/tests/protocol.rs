@@ -1,5 +1,5 @@
-//! The protocol row by row, on a mock with synchronous interrupts: each test is one row of a table in
-//! the sources, or one promise of a public function.
+//! The protocol row by row, on a mock with synchronous interrupts: each test is one row of a table
+//! in the sources, or one promise of a public function.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts

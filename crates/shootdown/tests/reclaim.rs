@@ -1,5 +1,5 @@
-//! What a space owes, row by row, on a mock with synchronous interrupts: batches across spaces, gathers at the
-//! same time, and who pays for whom.
+//! What a space owes, row by row, on a mock with synchronous interrupts: batches across spaces,
+//! gathers at the same time, and who pays for whom.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -348,7 +348,8 @@ fn what_a_gather_could_not_flush_is_owed() {
 
 #[test]
 fn a_refused_flush_is_counted_and_owed() {
-    // A handler that interrupts a posted call of its CPU can't post another; the change must not be lost with it.
+    // A handler that interrupts a posted call of its CPU can't post another; the change must not be
+    // lost with it.
     boot(2, &Policy::LINUX_5_13, &PCID);
     let space = new_space();
     map(space, 1, 10);

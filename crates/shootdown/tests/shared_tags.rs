@@ -1,4 +1,5 @@
-//! Spaces that get a tag for all CPUs beside slots, step by step, on a mock with synchronous interrupts.
+//! Spaces that get a tag for all CPUs beside slots, step by step, on a mock with synchronous
+//! interrupts.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with other tests, which use other parts
@@ -222,7 +223,8 @@ fn a_flush_that_was_begun_broadcasts_when_it_is_over() {
 fn tags_come_back_when_their_spaces_end_and_are_clean() {
     boot(2, &PULL, &INVLPGB);
     let mut seen = Vec::new();
-    // Nine tags; the tenth space gets one of an ended space, after everything was invalidated everywhere.
+    // Nine tags; the tenth space gets one of an ended space, after everything was invalidated
+    // everywhere.
     for round in 0..12u64 {
         let space = new_space();
         map(space, 1, 100 + round);

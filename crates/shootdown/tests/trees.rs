@@ -1,5 +1,5 @@
-//! Large calls to any set of CPUs, from the first to the 4096th: whoever is called has run the function when the call returns,
-//! once, and nobody else has.
+//! Large calls to any set of CPUs, from the first to the 4096th: whoever is called has run the
+//! function when the call returns, once, and nobody else has.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -203,8 +203,8 @@ fn every_group_is_counted() {
     }
 }
 
-/// The first CPU of a word is offline when the call is written down, and online when its kick is sent: it was counted as
-/// having answered, and finds nothing that it could pass on.
+/// The first CPU of a word is offline when the call is written down, and online when its kick is
+/// sent: it was counted as having answered, and finds nothing that it could pass on.
 #[test]
 fn a_kick_is_not_left_to_a_cpu_that_was_counted_out() {
     boot();

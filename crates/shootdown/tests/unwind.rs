@@ -1,5 +1,5 @@
-//! Something unwinds while a call is in flight: nobody runs a function whose captures are gone, and what comes after
-//! works as before.
+//! Something unwinds while a call is in flight: nobody runs a function whose captures are gone, and
+//! what comes after works as before.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -96,7 +96,8 @@ fn a_call_is_taken_back_when_a_handler_unwinds_while_it_waits() {
     }
 }
 
-/// A function that unwinds on its target, against what its documentation asks for: the target and the initiator go on.
+/// A function that unwinds on its target, against what its documentation asks for: the target and
+/// the initiator go on.
 #[test]
 fn a_function_that_unwinds_leaves_its_cpu_serving_others() {
     for policy in [&Policy::SHOOTDOWN, &TREE] {

@@ -1,11 +1,12 @@
 //! What differs between architectures, behind one set of names.
 //!
-//! Each architecture is a folder that offers the same names; the rest of the kernel knows no other. What is said
-//! here is the contract of both.
+//! Each architecture is a folder that offers the same names; the rest of the kernel knows no other.
+//! What is said here is the contract of both.
 //!
 //! # Boot
-//! The entry sets up one CPU with tables that map the kernel, fills a [`BootInfo`](crate::boot::BootInfo) and calls
-//! `crate::kmain(&info) -> !`, interrupts off. No name below may be used before; `console` may.
+//! The entry sets up one CPU with tables that map the kernel, fills a
+//! [`BootInfo`](crate::boot::BootInfo) and calls `crate::kmain(&info) -> !`, interrupts off. No
+//! name below may be used before; `console` may.
 //!
 //! | name | promise |
 //! |---|---|

@@ -1,9 +1,11 @@
 //! What the hot paths cost on this machine, by its finest count.
 //!
-//! A line `bench NAME MEDIAN LEAST` for each, and `bench NAME MEDIAN LEAST MISSES` where the CPU counts TLB misses. On a CPU it
-//! counts cycles, or time; on QEMU with `-icount shift=0` one instruction of whichever CPU runs, since CPUs take turns there: the
-//! cost of a remote flush is then the instructions of all that take part. The clock is read twice for each figure, and that is
-//! not taken off (`clock`). Misses are those of the CPU that begins, the median of runs of their own.
+//! A line `bench NAME MEDIAN LEAST` for each, and `bench NAME MEDIAN LEAST MISSES` where the CPU
+//! counts TLB misses. On a CPU it counts cycles, or time; on QEMU with `-icount shift=0` one
+//! instruction of whichever CPU runs, since CPUs take turns there: the cost of a remote flush is
+//! then the instructions of all that take part. The clock is read twice for each figure, and that
+//! is not taken off (`clock`). Misses are those of the CPU that begins, the median of runs of their
+//! own.
 
 mod remote;
 mod switches;
@@ -14,7 +16,8 @@ use crate::say;
 /// Times each path is run: the median of an odd number is one of them.
 const ROUNDS: usize = 33;
 
-/// Runs `path` over and over, and prints its cost. Whatever the path leaves behind, `between` puts right, uncounted.
+/// Runs `path` over and over, and prints its cost. Whatever the path leaves behind, `between` puts
+/// right, uncounted.
 fn measure(name: core::fmt::Arguments<'_>, mut path: impl FnMut(), mut between: impl FnMut()) {
     // Once for the caches.
     path();
@@ -39,8 +42,8 @@ fn measure(name: core::fmt::Arguments<'_>, mut path: impl FnMut(), mut between: 
     }
 }
 
-/// How many CPUs are told: each number up to this, and then numbers that double, so that a large machine is not measured
-/// for minutes.
+/// How many CPUs are told: each number up to this, and then numbers that double, so that a large
+/// machine is not measured for minutes.
 const EACH: u32 = 8;
 
 /// Runs all.

@@ -1,5 +1,5 @@
-//! Flushes of a space that other CPUs have loaded. They sleep, with interrupts on, so that what is measured is the
-//! interrupt, the answer, and the wait.
+//! Flushes of a space that other CPUs have loaded. They sleep, with interrupts on, so that what is
+//! measured is the interrupt, the answer, and the wait.
 
 use shootdown::cpu_set::{Bits, CpuSet};
 use shootdown::gather::Array;
@@ -42,7 +42,8 @@ pub fn run(remotes: u32) {
     let mut inside: CpuSet<1> = work::first(remotes + 1);
     inside.insert(CpuId(0));
     let enter = || {
-        // SAFETY: interrupts are off, CPUs that take work are online, and the space stays in place until all have left.
+        // SAFETY: interrupts are off, CPUs that take work are online, and the space stays in place
+        // until all have left.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
     };
     work::on(&inside, &enter);

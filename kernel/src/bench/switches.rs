@@ -9,11 +9,13 @@ use crate::paging::Space;
 use crate::port::{self, Kernel, quietly};
 
 fn switch(space: &Space) {
-    // SAFETY: interrupts are off, this CPU is online, and whoever calls keeps the space in place until it has left it.
+    // SAFETY: interrupts are off, this CPU is online, and whoever calls keeps the space in place
+    // until it has left it.
     quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
 }
 
-/// Pages that are touched after each switch of the longer ping-pong: more than an L1 TLB holds, fewer than an L2's.
+/// Pages that are touched after each switch of the longer ping-pong: more than an L1 TLB holds,
+/// fewer than an L2's.
 const PAGES: u64 = 512;
 
 fn touch(pages: u64) {

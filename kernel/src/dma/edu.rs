@@ -1,4 +1,5 @@
-//! QEMU's `edu`, a device for teaching: it copies between memory and a page of its own (docs/specs/edu.txt).
+//! QEMU's `edu`, a device for teaching: it copies between memory and a page of its own
+//! (docs/specs/edu.txt).
 //!
 //! | offset | register |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | 0x90 | DMA: bytes |
 //! | 0x98 | DMA: 1 starts and is set while it runs; 2 means from the device to memory |
 //!
-//! Its page is at 0x40000 in DMA registers, and nowhere else. A copy takes 100 ms of the machine's time, whatever its length. By
-//! default it drives 28 address bits, which is less than `virt` has memory at; `dma_mask=0xffffffffff` gives it 40.
+//! Its page is at 0x40000 in DMA registers, and nowhere else. A copy takes 100 ms of the machine's
+//! time, whatever its length. By default it drives 28 address bits, which is less than `virt` has
+//! memory at; `dma_mask=0xffffffffff` gives it 40.
 
 use super::pci::Function;
 use crate::arch;

@@ -1,7 +1,8 @@
-//! The kernel's half of a domain: pages and their references, pages for tables, and a queue that can be muffled.
+//! The kernel's half of a domain: pages and their references, pages for tables, and a queue that
+//! can be muffled.
 //!
-//! A frame that is mapped by a domain that holds its pages has references. Whoever owns it may let go of it at any time
-//! ([`let_go`]); it goes back to the allocator with its last reference.
+//! A frame that is mapped by a domain that holds its pages has references. Whoever owns it may let
+//! go of it at any time ([`let_go`]); it goes back to the allocator with its last reference.
 
 use alloc::collections::BTreeMap;
 use core::marker::PhantomData;
@@ -33,7 +34,8 @@ struct Use {
 /// Frames that domains hold.
 static USES: Mutex<BTreeMap<u64, Use>> = Mutex::new(BTreeMap::new());
 
-/// The owner of a frame has no use for it any more. It goes back to the allocator now, or with its last reference.
+/// The owner of a frame has no use for it any more. It goes back to the allocator now, or with its
+/// last reference.
 pub fn let_go(frame: u64) {
     if let Some(entry) = USES.lock().get_mut(&frame) {
         entry.orphan = true;
@@ -102,9 +104,9 @@ pub struct Tables {
     pub coherent: bool,
 }
 
-// SAFETY: frames are zeroed here, are nobody else's until they are freed, stay mapped for ever, and are at their physical
-// addresses for the IOMMU; the word beside a frame is its owner's, and 0 from the beginning; `write_back` cleans the lines that
-// hold the entries.
+// SAFETY: frames are zeroed here, are nobody else's until they are freed, stay mapped for ever, and
+// are at their physical addresses for the IOMMU; the word beside a frame is its owner's, and 0 from
+// the beginning; `write_back` cleans the lines that hold the entries.
 unsafe impl TableMemory for Tables {
     fn allocate(&self) -> Option<PhysAddr> {
         let frame = memory::allocate()?;
@@ -118,7 +120,8 @@ unsafe impl TableMemory for Tables {
     }
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
-        // SAFETY: a frame that was allocated above, aligned to its size; words of it are accessed atomically.
+        // SAFETY: a frame that was allocated above, aligned to its size; words of it are accessed
+        // atomically.
         unsafe { &*at(page.0).cast() }
     }
 
@@ -149,8 +152,8 @@ pub enum Muffle {
     Everything,
 }
 
-/// An IOMMU's queue that can be muffled: commands are taken, and the unit never hears of them. That is the negative control of
-/// every case: the library's own steps with nothing behind them.
+/// An IOMMU's queue that can be muffled: commands are taken, and the unit never hears of them. That
+/// is the negative control of every case: the library's own steps with nothing behind them.
 pub struct Muffled<I: 'static> {
     iommu: &'static I,
     muffle: &'static AtomicU8,
@@ -171,8 +174,9 @@ impl<I: Iommu> Muffled<I> {
     }
 }
 
-// SAFETY: those of the queue behind it, while it is not muffled. Muffled it breaks the first promise, and is meant to: the frames
-// that a device then reaches by mistake are the case's own, or free.
+// SAFETY: those of the queue behind it, while it is not muffled. Muffled it breaks the first
+// promise, and is meant to: the frames that a device then reaches by mistake are the case's own, or
+// free.
 unsafe impl<I: Iommu> Unit for Muffled<I> {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let muffle = self.muffle.load(Ordering::Relaxed);

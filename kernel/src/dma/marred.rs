@@ -1,6 +1,8 @@
-//! A queue's format, marred on demand: a slot that the unit refuses, where the library has written a good one.
+//! A queue's format, marred on demand: a slot that the unit refuses, where the library has written
+//! a good one.
 //!
-//! No driver writes such; but one of its bits may be reserved on the next unit, and then the queue stands still.
+//! No driver writes such; but one of its bits may be reserved on the next unit, and then the queue
+//! stands still.
 
 use shootdown_dma::invalidate::Command;
 use shootdown_dma::invalidate::queue::{Format, Instead, Port, Slot, Trouble};
@@ -16,7 +18,8 @@ static MAR: Mutex<Option<(Rule, u32)>> = Mutex::new(None);
 /// While it lives, slots are marred.
 pub struct Mar(());
 
-/// Mars so many slots from now on, or all of them. (Commands count twice: they are encoded to be counted, and to be written.)
+/// Mars so many slots from now on, or all of them. (Commands count twice: they are encoded to be
+/// counted, and to be written.)
 #[must_use]
 pub fn mar(rule: Rule, slots: u32) -> Mar {
     *MAR.lock() = Some((rule, slots));

@@ -100,7 +100,8 @@ fn on<I: iommu::Refuses>(
     }
 }
 
-/// A unit without a device: it is set up, it is told something, it is reset and told again. What devices reach stays open.
+/// A unit without a device: it is set up, it is told something, it is reset and told again. What
+/// devices reach stays open.
 fn alone<I: iommu::Refuses>(iommu: &I) -> Verdict {
     let all = [Command::All];
     iommu.tell(&all);

@@ -20,13 +20,13 @@ impl Function {
         (0..256).find(|function| pci::read(*function, 0) == wanted).map(Self)
     }
 
-    /// Gives its first window an address of the range, unless firmware has, and lets it access memory. The physical address
-    /// of the window; `None` if it has none of 32 bits.
+    /// Gives its first window an address of the range, unless firmware has, and lets it access
+    /// memory. The physical address of the window; `None` if it has none of 32 bits.
     #[must_use]
     pub fn enable(self, window: core::ops::Range<u64>) -> Option<u64> {
         let Self(function) = self;
-        // SAFETY: the function does nothing yet; sizing a window (all ones, then read) is how it is done, and the image
-        // knows all who use these addresses.
+        // SAFETY: the function does nothing yet; sizing a window (all ones, then read) is how it is
+        // done, and the image knows all who use these addresses.
         unsafe {
             let before = pci::read(function, BAR0);
             pci::write(function, BAR0, u32::MAX);

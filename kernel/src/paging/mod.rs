@@ -1,7 +1,8 @@
-//! Trees of page tables: the same on every architecture, as all have tables of 512 entries of eight bytes.
+//! Trees of page tables: the same on every architecture, as all have tables of 512 entries of eight
+//! bytes.
 //!
-//! Entries are changed by atomic exchange, since hardware writes to them too (accessed, dirty). The tree knows nothing of
-//! TLBs: whoever changes an entry flushes it through the library.
+//! Entries are changed by atomic exchange, since hardware writes to them too (accessed, dirty). The
+//! tree knows nothing of TLBs: whoever changes an entry flushes it through the library.
 
 mod space;
 
@@ -35,8 +36,8 @@ pub const fn span(level: u32) -> u64 {
 /// The entry of a table.
 fn slot(table: u64, index: usize) -> &'static AtomicU64 {
     assert!(index < ENTRIES);
-    // SAFETY: tables are frames of the allocator, which stay mapped forever; an entry is a word that hardware and
-    // kernel access atomically.
+    // SAFETY: tables are frames of the allocator, which stay mapped forever; an entry is a word
+    // that hardware and kernel access atomically.
     unsafe { &*memory::at(table).cast::<AtomicU64>().add(index) }
 }
 
@@ -79,7 +80,8 @@ impl Tree {
             let mut entry = slot.load(Ordering::Acquire);
             if !paging::is_present(entry) {
                 let new = empty_table();
-                // ORDERING: AcqRel, so that who finds the table finds it empty; partner: the Acquire loads here.
+                // ORDERING: AcqRel, so that who finds the table finds it empty; partner: the
+                // Acquire loads here.
                 match slot.compare_exchange(
                     entry,
                     paging::table(new),
@@ -99,7 +101,8 @@ impl Tree {
         slot(table, index(address, level))
     }
 
-    /// What the entry of level 0 for an address says now, without making tables; 0 where there are none.
+    /// What the entry of level 0 for an address says now, without making tables; 0 where there are
+    /// none.
     #[must_use]
     pub fn look(self, address: u64) -> u64 {
         let mut table = self.root;
@@ -118,7 +121,8 @@ impl Tree {
         self.entry(address, level).swap(entry, Ordering::AcqRel)
     }
 
-    /// Frees the tables below the gigabyte at `start`, and their leaves stay with whoever has them. No walker may use them.
+    /// Frees the tables below the gigabyte at `start`, and their leaves stay with whoever has them.
+    /// No walker may use them.
     pub fn free_tables(self, start: u64) {
         let mut table = self.root;
         for level in (2..LEVELS).rev() {

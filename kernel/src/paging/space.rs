@@ -25,7 +25,8 @@ impl Space {
         Self { tree, shot: AddressSpace::new(paging::root(tree.root())) }
     }
 
-    /// Ends it: no CPU runs in it any more. Its tables are freed; pages that are still mapped stay with whoever has them.
+    /// Ends it: no CPU runs in it any more. Its tables are freed; pages that are still mapped stay
+    /// with whoever has them.
     ///
     /// # Panics
     /// When a CPU still runs in it.

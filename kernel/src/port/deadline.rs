@@ -1,6 +1,7 @@
 //! How long anything may wait: until a moment that whoever begins a case sets.
 //!
-//! A wait that passes it is a hang that was found, so it need not be exact: one for all CPUs will do.
+//! A wait that passes it is a hang that was found, so it need not be exact: one for all CPUs will
+//! do.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

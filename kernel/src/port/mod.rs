@@ -1,9 +1,9 @@
-//! The library's seam, implemented: the kernel's half. The hardware's half is `arch::Regime`, with a
-//! switch that breaks it (`sabotage`).
+//! The library's seam, implemented: the kernel's half. The hardware's half is `arch::Regime`, with
+//! a switch that breaks it (`sabotage`).
 //!
-//! Threads do not move and are not preempted here, so a pin costs nothing. Everything else is as in a kernel that is
-//! used for something: kicks are real interrupts, waits have a deadline, and whether one may wait is asked of the
-//! interrupt flag.
+//! Threads do not move and are not preempted here, so a pin costs nothing. Everything else is as in
+//! a kernel that is used for something: kicks are real interrupts, waits have a deadline, and
+//! whether one may wait is asked of the interrupt flag.
 
 mod deadline;
 mod sabotage;
@@ -47,10 +47,10 @@ pub fn choose(policy: &'static Policy) {
     POLICY.call_once(|| policy);
 }
 
-// SAFETY: 1. one static state per CPU. 2. `Ipi::Kick` ends in `kicked`; interrupt controllers merge, and lose
-// nothing. The stores before it are out first (arch's `send_ipi`). 3. There is no user code. 4. All are statics, or
-// constants. 5. The tables are not split. 6. and 7. Left at their defaults. 9. No non-maskable handler calls the library. 10. A CPU
-// that is not online waits to be.
+// SAFETY: 1. one static state per CPU. 2. `Ipi::Kick` ends in `kicked`; interrupt controllers
+// merge, and lose nothing. The stores before it are out first (arch's `send_ipi`). 3. There is no
+// user code. 4. All are statics, or constants. 5. The tables are not split. 6. and 7. Left at their
+// defaults. 9. No non-maskable handler calls the library. 10. A CPU that is not online waits to be.
 unsafe impl Platform for Kernel {
     type Pin = Pin;
     type Regime = Hardware;
@@ -126,13 +126,15 @@ pub fn leave() {
 
 /// The executing CPU runs no code of its space until it switches.
 pub fn turn_lazy() {
-    // SAFETY: interrupts are off, no handler of this kernel comes here, and what the callers do next is wait, then switch.
+    // SAFETY: interrupts are off, no handler of this kernel comes here, and what the callers do
+    // next is wait, then switch.
     quietly(|irqs| unsafe { shootdown::enter_lazy::<Kernel>(irqs.pin()) });
 }
 
 /// The executing CPU goes offline.
 pub fn go_offline() {
-    // SAFETY: interrupts are off, and no handler of this kernel comes here. Until it is online again the CPU waits for work and
-    // looks at the pages that the cases watch: that what it sees may be stale is what they are about.
+    // SAFETY: interrupts are off, and no handler of this kernel comes here. Until it is online
+    // again the CPU waits for work and looks at the pages that the cases watch: that what it
+    // sees may be stale is what they are about.
     quietly(|irqs| unsafe { shootdown::offline::<Kernel>(irqs.pin()) });
 }

@@ -1,11 +1,13 @@
 //! A hardware that does not do what it is told: the negative control of the suite as a whole.
 //!
-//! A suite that passes proves something only if it fails where it should. With `sabotage=invalidate` every invalidation
-//! that the library asks for is left out at the last moment, and each case whose control shows a stale entry must fail.
+//! A suite that passes proves something only if it fails where it should. With
+//! `sabotage=invalidate` every invalidation that the library asks for is left out at the last
+//! moment, and each case whose control shows a stale entry must fail.
 //!
-//! With `sabotage=last-cpu` only those are that the last CPU executes. Then each of these cases must fail in which other CPUs
-//! look, or it would not notice that one of several was forgotten. (Where hardware broadcasts, one CPU's invalidation is
-//! another's doing: that needs `policy=interrupts` too.)
+//! With `sabotage=last-cpu` only those are that the last CPU executes. Then each of these cases
+//! must fail in which other CPUs look, or it would not notice that one of several was forgotten.
+//! (Where hardware broadcasts, one CPU's invalidation is another's doing: that needs
+//! `policy=interrupts` too.)
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -43,8 +45,8 @@ fn is_sabotaged() -> bool {
 /// A regime that can be sabotaged.
 pub struct Sabotaged<R>(PhantomData<R>);
 
-// SAFETY: `R` keeps the promises, and everything is handed on to it; unless it was sabotaged, and then the kernel
-// uses no memory by what it maps in spaces except to look whether it is stale.
+// SAFETY: `R` keeps the promises, and everything is handed on to it; unless it was sabotaged, and
+// then the kernel uses no memory by what it maps in spaces except to look whether it is stale.
 unsafe impl<R: Regime> Regime for Sabotaged<R> {
     type Root = R::Root;
 

@@ -93,7 +93,8 @@ fn over_switch(stage: &Stage) -> Outcome {
     })
 }
 
-/// CPUs that are offline are not told; they forget when they come back. What is left out is the coming back.
+/// CPUs that are offline are not told; they forget when they come back. What is left out is the
+/// coming back.
 fn offline(stage: &Stage) -> Outcome {
     after_unmapping(stage, |page| {
         stage.there(port::go_offline);

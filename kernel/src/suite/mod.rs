@@ -1,7 +1,7 @@
 //! The cases: what must hold when a translation changes while CPUs hold it.
 //!
-//! Each case is a function of a [`Stage`], which is set up anew for every try, and says how many CPUs still used the old
-//! translation. It runs with the flush left out, and then with it:
+//! Each case is a function of a [`Stage`], which is set up anew for every try, and says how many
+//! CPUs still used the old translation. It runs with the flush left out, and then with it:
 //!
 //! | without the flush | with it | verdict |
 //! |---|---|---|
@@ -9,8 +9,8 @@
 //! | nobody | nobody | not observable: this machine can't tell |
 //! | any | somebody, or an error | fail |
 //!
-//! A case runs `here`, where the CPU that makes the change is the one that looks, and `there`, where all others look.
-//! A machine with one CPU runs `here` alone.
+//! A case runs `here`, where the CPU that makes the change is the one that looks, and `there`,
+//! where all others look. A machine with one CPU runs `here` alone.
 
 mod kernel;
 mod pages;
@@ -99,7 +99,8 @@ impl Case {
     }
 }
 
-/// Tries of each case, at different addresses: a small TLB of an emulator may lose an entry by chance.
+/// Tries of each case, at different addresses: a small TLB of an emulator may lose an entry by
+/// chance.
 const TRIES: u32 = 4;
 
 /// What came of the tries of a case.

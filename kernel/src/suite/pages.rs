@@ -100,7 +100,8 @@ fn permission_execute(stage: &Stage) -> Outcome {
     Ok(stage.watch(|| run(at).is_some()))
 }
 
-/// Another frame takes the place of a page's: unmapped, flushed, mapped (break before make, as Arm demands).
+/// Another frame takes the place of a page's: unmapped, flushed, mapped (break before make, as Arm
+/// demands).
 fn replace(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
     warm(stage, page)?;
@@ -128,8 +129,9 @@ fn clear(stage: &Stage, page: Page, without: fn(u64) -> u64) {
     stage.write(stage.space.tree, page.at, 0, without(entry));
 }
 
-/// Every CPU that looks uses the page, in turn, and must find the bit clear in the tables, not set in an entry of its own: the
-/// use sets it. It is cleared again between them, or the first that was told would cover up for all others.
+/// Every CPU that looks uses the page, in turn, and must find the bit clear in the tables, not set
+/// in an entry of its own: the use sets it. It is cleared again between them, or the first that was
+/// told would cover up for all others.
 fn sets_again(
     stage: &Stage,
     page: Page,
@@ -232,7 +234,8 @@ fn large(stage: &Stage, frame: u64) -> Page {
 fn with_large(case: impl FnOnce(u64) -> Outcome) -> Outcome {
     let frame = memory::allocate_large().ok_or(Broken::Premise("memory has no frame of 2 MiB"))?;
     let outcome = case(frame);
-    // Emulators keep one region in which larger pages were used, and forget all of the TLB for any page in it.
+    // Emulators keep one region in which larger pages were used, and forget all of the TLB for any
+    // page in it.
     let emptied = shootdown::flush_everything::<Kernel>(&Kernel::pin());
     memory::free_large(frame);
     emptied?;

@@ -1,4 +1,5 @@
-//! Many pages at once: however a range is cut into operations, or becomes one that forgets more, all of it must go.
+//! Many pages at once: however a range is cut into operations, or becomes one that forgets more,
+//! all of it must go.
 
 use shootdown::{Platform, Stride, VaRange};
 
@@ -12,15 +13,16 @@ use crate::port::Kernel;
 pub const CASES: &[Case] =
     &[Case::new("range-exact", range_exact), Case::new("kernel-range", kernel_range)];
 
-/// Lengths for each try. What one of Arm's range operations covers has a unit of 2, 64, 2048 pages, and may overlap another; x86
-/// goes page by page, up to the ceiling (33, unless it was measured), and forgets everything above it.
+/// Lengths for each try. What one of Arm's range operations covers has a unit of 2, 64, 2048 pages,
+/// and may overlap another; x86 goes page by page, up to the ceiling (33, unless it was measured),
+/// and forgets everything above it.
 const LENGTHS: [&[u64]; 4] = [&[2, 3, 4, 5], &[31, 32, 33], &[34, 62, 63, 64, 65], &[66, 100, 127]];
 
 /// Pages between the ranges of a try.
 const APART: u64 = 256;
 
-/// Every page of a run shows one frame, is read by those who look, unmapped, and flushed with the others as one range. How
-/// many CPUs can still read one of them.
+/// Every page of a run shows one frame, is read by those who look, unmapped, and flushed with the
+/// others as one range. How many CPUs can still read one of them.
 fn run_goes(
     stage: &Stage,
     tree: Tree,

@@ -28,7 +28,8 @@ fn lazy(stage: &Stage) -> Outcome {
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
 }
 
-/// A CPU that has left the space finds out when it comes back: its entries may have been kept under a tag.
+/// A CPU that has left the space finds out when it comes back: its entries may have been kept under
+/// a tag.
 fn away(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
     stage.premise("a page that was mapped can't be read", || {
@@ -40,14 +41,16 @@ fn away(stage: &Stage) -> Outcome {
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
 }
 
-/// Two spaces have different pages at one address. Each must be read in its own, whatever is kept under which tag.
+/// Two spaces have different pages at one address. Each must be read in its own, whatever is kept
+/// under which tag.
 fn other_space(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
     let other = Space::new();
     let (frame, stamp) = stage.frame();
     stage.write(other.tree, page.at, 0, paging::leaf(frame, 0, Rights::WRITE));
     let visit = || {
-        // SAFETY: interrupts are off, this CPU is online, and the space lives until all have left it, below.
+        // SAFETY: interrupts are off, this CPU is online, and the space lives until all have left
+        // it, below.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &other.shot) });
         let seen = probe::read(page.at);
         stage.enter();
@@ -78,8 +81,8 @@ fn other_space(stage: &Stage) -> Outcome {
 /// More spaces than a CPU has slots for tags: some come back to a tag that another had meanwhile.
 const MANY: usize = 9;
 
-/// Many spaces have different pages at one address, and CPUs go round. Each page must be read in its own space. Then all of
-/// them go while nobody is there.
+/// Many spaces have different pages at one address, and CPUs go round. Each page must be read in
+/// its own space. Then all of them go while nobody is there.
 fn many_spaces(stage: &Stage) -> Outcome {
     let at = stage.address(0);
     let spaces: [(Space, Page); MANY] = core::array::from_fn(|_| {
@@ -88,7 +91,8 @@ fn many_spaces(stage: &Stage) -> Outcome {
         (space, Page { at, frame, stamp })
     });
     let enter = |space: &Space| {
-        // SAFETY: interrupts are off, this CPU is online, and the spaces live, in place, until all have left them, below.
+        // SAFETY: interrupts are off, this CPU is online, and the spaces live, in place, until all
+        // have left them, below.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space.shot) });
     };
     let round = || {

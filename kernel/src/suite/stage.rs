@@ -75,7 +75,8 @@ impl Stage {
         }
     }
 
-    /// The watchers and this CPU run in its space from now on. It must not be moved any more: CPUs know where it is.
+    /// The watchers and this CPU run in its space from now on. It must not be moved any more: CPUs
+    /// know where it is.
     pub fn begin(&self) {
         work::on(&self.everyone(), &|| self.enter());
     }
@@ -103,7 +104,8 @@ impl Stage {
 
     /// This CPU runs in the space from now on.
     pub fn enter(&self) {
-        // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until `strike`, by which all have left.
+        // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until
+        // `strike`, by which all have left.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &self.space.shot) });
     }
 

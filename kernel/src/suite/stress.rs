@@ -1,12 +1,15 @@
-//! All CPUs at once: they change, flush, look, switch and turn lazy at random, and an oracle knows what nobody may see.
+//! All CPUs at once: they change, flush, look, switch and turn lazy at random, and an oracle knows
+//! what nobody may see.
 //!
 //! # The oracle
-//! Every word of a page's frame holds the page's own stamp, and every word of a free frame the poison. A frame is freed
-//! when the flush that covers it is over, and is handed out again first of all. So whoever reads a page may read its
-//! stamp, or fault; a poison or another page's stamp came through a translation that must be gone. A store through such
-//! a translation leaves something else than poison in a free frame, which is found when it is handed out.
+//! Every word of a page's frame holds the page's own stamp, and every word of a free frame the
+//! poison. A frame is freed when the flush that covers it is over, and is handed out again first of
+//! all. So whoever reads a page may read its stamp, or fault; a poison or another page's stamp came
+//! through a translation that must be gone. A store through such a translation leaves something
+//! else than poison in a free frame, which is found when it is handed out.
 //!
-//! No lock orders the CPUs: entries change by atomic exchange, and whoever took a leaf out owns its frame.
+//! No lock orders the CPUs: entries change by atomic exchange, and whoever took a leaf out owns its
+//! frame.
 //!
 //! The same runs with the flushes left out, where the oracle must find something.
 
@@ -192,7 +195,8 @@ impl Field {
     }
 
     fn switch(&self, space: usize) {
-        // SAFETY: interrupts are off, this CPU is online, and the spaces live until all have left them (`run`).
+        // SAFETY: interrupts are off, this CPU is online, and the spaces live until all have left
+        // them (`run`).
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &self.spaces[space].shot) });
     }
 

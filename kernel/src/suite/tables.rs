@@ -1,7 +1,7 @@
 //! Tables that go away: what their leaves cached, and what walkers cached of the tables themselves.
 //!
-//! The table that goes is used again at once, as a table whose every entry names a decoy: a walker that still reaches
-//! it finds the decoy, which is harmless and can be told from everything else.
+//! The table that goes is used again at once, as a table whose every entry names a decoy: a walker
+//! that still reaches it finds the decoy, which is harmless and can be told from everything else.
 
 use shootdown::gather::Array;
 use shootdown::{Gather, Platform, Stride, VaRange};
@@ -62,7 +62,8 @@ fn table_goes(stage: &Stage, leaf: bool) -> Outcome {
             return Err(Broken::Wrong("a page under a new table can't be read"));
         }
     }
-    // Whoever still walks it must find the decoy, so it is freed with the other frames: after all have left.
+    // Whoever still walks it must find the decoy, so it is freed with the other frames: after all
+    // have left.
     stage.keep(table);
     Ok(stale)
 }

@@ -1,7 +1,7 @@
 //! Invalidations that hardware carries to other CPUs (Arm's TLBI), and deciding that it need not.
 //!
-//! These cases are about the regime's own promises as much as about the library's: that *local* is local and *broadcast*
-//! is not, and that every kind of request removes what it names.
+//! These cases are about the regime's own promises as much as about the library's: that *local* is
+//! local and *broadcast* is not, and that every kind of request removes what it names.
 
 use shootdown::Platform;
 use shootdown::cpu_set::Bits;
@@ -67,7 +67,8 @@ fn local_is_not_enough(stage: &Stage) -> Outcome {
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
 }
 
-/// A flush reaches as far as it must, and no farther: where the space never ran elsewhere, nothing is broadcast.
+/// A flush reaches as far as it must, and no farther: where the space never ran elsewhere, nothing
+/// is broadcast.
 fn reach(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
     warm(stage, page)?;
@@ -86,7 +87,8 @@ fn reach(stage: &Stage) -> Outcome {
     Ok(stage.watch(|| probe::read(page.at).is_ok()))
 }
 
-/// Each kind of request, given to the hardware directly: pages, pages with their tables, a tag, everything.
+/// Each kind of request, given to the hardware directly: pages, pages with their tables, a tag,
+/// everything.
 fn operations(stage: &Stage) -> Outcome {
     let page = stage.map(0, Rights::WRITE);
     warm(stage, page)?;
@@ -109,8 +111,9 @@ fn operations(stage: &Stage) -> Outcome {
 /// Spaces that are made in a generation at most: as many as there are tags, and some.
 const GENERATION: u32 = (1 << 16) + 16;
 
-/// All tags are given out and taken back while CPUs run under some: they keep theirs, and nobody gets what is in use. Once only, as
-/// there are 65,536 tags; there is no flush that could be left out.
+/// All tags are given out and taken back while CPUs run under some: they keep theirs, and nobody
+/// gets what is in use. Once only, as there are 65,536 tags; there is no flush that could be left
+/// out.
 fn rollover(stage: &Stage) -> Outcome {
     if !stage.flushes || stage.number > 0 {
         return Ok(0);
@@ -122,7 +125,8 @@ fn rollover(stage: &Stage) -> Outcome {
     let empty = Tree::new();
     for _ in 0..GENERATION {
         let space = shootdown::AddressSpace::<Kernel>::new(paging::root(empty.root()));
-        // SAFETY: interrupts are off, this CPU is online, and leaves the space before it is retired.
+        // SAFETY: interrupts are off, this CPU is online, and leaves the space before it is
+        // retired.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &space) });
         port::leave();
         space
@@ -146,7 +150,8 @@ fn rollover(stage: &Stage) -> Outcome {
     let (frame, stamp) = stage.frame();
     stage.write(other.tree, page.at, 0, paging::leaf(frame, 0, Rights::WRITE));
     let right = stage.watch(|| {
-        // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until all have left it, below.
+        // SAFETY: interrupts are off, this CPU is online, and the space lives, in place, until all
+        // have left it, below.
         quietly(|irqs| unsafe { shootdown::switch_to(irqs.pin(), &other.shot) });
         let seen = probe::read(page.at);
         stage.enter();

@@ -1,7 +1,9 @@
-//! Virtualization is taken away by a non-maskable interrupt from another CPU, wherever the hypervisor's loop is just then.
+//! Virtualization is taken away by a non-maskable interrupt from another CPU, wherever the
+//! hypervisor's loop is just then.
 //!
-//! The second CPU runs a guest again and again, by an entry and all that comes with it, until it learns that virtualization
-//! is gone. The first lets it get under way and interrupts it: between any two instructions of the loop, or in the guest.
+//! The second CPU runs a guest again and again, by an entry and all that comes with it, until it
+//! learns that virtualization is gone. The first lets it get under way and interrupts it: between
+//! any two instructions of the loop, or in the guest.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,8 +25,9 @@ const ROUNDS: u32 = 16;
 
 /// The hypervisor's loop on the second CPU, for one vendor.
 pub trait Loop: Sync {
-    /// Turns virtualization on, runs a guest until that fails, and unwinds; calls `turn` after each entry. `Ok(true)`: it
-    /// failed because virtualization is gone. Called on the second CPU, interrupts off.
+    /// Turns virtualization on, runs a guest until that fails, and unwinds; calls `turn` after each
+    /// entry. `Ok(true)`: it failed because virtualization is gone. Called on the second CPU,
+    /// interrupts off.
     fn run(&self, turn: &mut dyn FnMut()) -> Result<bool, &'static str>;
 
     /// What the interrupt does.
@@ -69,7 +72,8 @@ pub fn taken_away(one: &impl Loop, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// On the first CPU: waits until the guest has run a few times, a little longer in each round, and interrupts.
+/// On the first CPU: waits until the guest has run a few times, a little longer in each round, and
+/// interrupts.
 fn interrupt(second: CpuId, round: u32) {
     while TURNS.load(Ordering::Relaxed) < 3 && !port::is_late() {
         arch::relax();
@@ -88,7 +92,8 @@ fn run(one: &impl Loop, round: u32) {
     host::take_cr4();
     let gone = one.run(&mut || {
         TURNS.fetch_add(1, Ordering::Relaxed);
-        // An emulator that runs CPUs in turns goes on to the other one here, and at the guest's PAUSE.
+        // An emulator that runs CPUs in turns goes on to the other one here, and at the guest's
+        // PAUSE.
         arch::relax();
     });
     if gone == Ok(true) {

@@ -1,5 +1,5 @@
-//! What the cases and the hypervisor need of their host: this CPU's registers, its copy of CR4, VMX and SVM turned on and
-//! off, and who hears of machine checks.
+//! What the cases and the hypervisor need of their host: this CPU's registers, its copy of CR4, VMX
+//! and SVM turned on and off, and who hears of machine checks.
 //!
 //! The suite runs on the boot CPU with interrupts off.
 
@@ -66,7 +66,8 @@ pub fn begin() {
 pub fn change_cr4(set: u64, clear: u64) {
     let off = interrupts_off();
     let new = |old: Cr4| Cr4::from_bits(old.bits() & !clear | set);
-    // SAFETY: this CPU's copy; what the cases change is theirs to change (MCE, VMXE, TSD, PCE, OSXSAVE, PKE).
+    // SAFETY: this CPU's copy; what the cases change is theirs to change (MCE, VMXE, TSD, PCE,
+    // OSXSAVE, PKE).
     unsafe { cr4_copy().change(&off, new) }.expect("`begin` comes first");
 }
 
@@ -172,8 +173,8 @@ pub fn extended_of_guest() -> ExtendedSwitch {
 
 /// The registers behind [`extended`].
 pub fn extended_registers() -> HardwareExtended {
-    // SAFETY: OSXSAVE and PKE are set where the CPU has them (`begin`); otherwise both states are the same, and nothing
-    // is executed.
+    // SAFETY: OSXSAVE and PKE are set where the CPU has them (`begin`); otherwise both states are
+    // the same, and nothing is executed.
     unsafe { HardwareExtended::new() }
 }
 
@@ -181,7 +182,8 @@ pub fn extended_registers() -> HardwareExtended {
 pub static MACHINE_CHECKS: AtomicU32 = AtomicU32::new(0);
 pub static HANDLER_XCR0: AtomicU64 = AtomicU64::new(0);
 
-/// A machine check came while a guest ran: the host's handler hears of it, with the host's XCR0 and PKRU.
+/// A machine check came while a guest ran: the host's handler hears of it, with the host's XCR0 and
+/// PKRU.
 pub fn handle_machine_check(check: MachineCheck<'_>, guest: &mut ExtendedSwitch) {
     check.handle(guest, &mut extended_registers(), |_, _| machine_check());
 }
@@ -191,12 +193,13 @@ pub fn machine_check() {
     const MCG_STATUS: u32 = 0x17a;
     HANDLER_XCR0.store(extended().xcr0, Ordering::Relaxed);
     MACHINE_CHECKS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the CPU has raised a machine check, so it has the register. With MCIP clear it can raise the next.
+    // SAFETY: the CPU has raised a machine check, so it has the register. With MCIP clear it can
+    // raise the next.
     unsafe { Msr::new(MCG_STATUS).write(0) };
 }
 
-/// Runs the host's handler of non-maskable interrupts for one that ended a guest: on VMX the CPU has not called it, and
-/// blocks the next until an IRET, which is this handler's.
+/// Runs the host's handler of non-maskable interrupts for one that ended a guest: on VMX the CPU
+/// has not called it, and blocks the next until an IRET, which is this handler's.
 pub fn handle_nmi() {
     // SAFETY: the handler is the kernel's, and returns where somebody expects the interrupt.
     unsafe { asm!("int 2") };
@@ -248,8 +251,8 @@ impl VmxCpu {
 
     /// Turns VMX on.
     pub fn on(&self) -> Result<(), TurnOnError> {
-        // SAFETY: privilege level 0, interrupts off, the kernel's handlers ask `fixup`; the region holds the revision and
-        // is this CPU's.
+        // SAFETY: privilege level 0, interrupts off, the kernel's handlers ask `fixup`; the region
+        // holds the revision and is this CPU's.
         unsafe { vmx::turn_on(self.vmxon_region(), &self.capabilities, set_vmxe) }
     }
 
@@ -284,7 +287,8 @@ pub fn take_cr4() {
     unsafe { cr4_copy().start(&interrupts_off()) };
 }
 
-/// Puts CR4 back to what its copy says, after an exit has loaded another value: what the controls provoke.
+/// Puts CR4 back to what its copy says, after an exit has loaded another value: what the controls
+/// provoke.
 pub fn restore_cr4() {
     // SAFETY: this CPU's CR4 as the kernel wants it.
     unsafe { shootdown_arch::x86_64::write_cr4(Cr4::from_bits(cr4())) };

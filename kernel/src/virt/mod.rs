@@ -1,5 +1,5 @@
-//! Virtual machines: every instruction of `shootdown-virt` with every failure that this machine can show, and the host's
-//! control bits while a guest runs.
+//! Virtual machines: every instruction of `shootdown-virt` with every failure that this machine can
+//! show, and the host's control bits while a guest runs.
 //!
 //! | file | what |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | `vmx_failures`, `vmx_guests` | the cases of VMX |
 //! | `svm_failures`, `svm_guests` | those of SVM |
 //!
-//! Each case has its negative control inside: beside what must fail it executes the same instruction where it must
-//! succeed, or the same guest without what the crate does.
+//! Each case has its negative control inside: beside what must fail it executes the same
+//! instruction where it must succeed, or the same guest without what the crate does.
 
 mod checks;
 mod elsewhere;

@@ -1,4 +1,5 @@
-//! Every SVM instruction with every failure that can be provoked: each comes back as the value that the manual says.
+//! Every SVM instruction with every failure that can be provoked: each comes back as the value that
+//! the manual says.
 
 use shootdown_arch::x86_64::{LinearAddress, LinearWidth};
 use shootdown_virt::svm::{
@@ -34,7 +35,8 @@ pub const CASES: &[Case<SvmCpu>] = &[
 const UD: Failure = Failure::Fault(Fault::UndefinedOpcode);
 const GP: Failure = Failure::Fault(Fault::Protection);
 
-/// Each instruction but for VMRUN and VMMCALL. The order matters: what VMLOAD loads was saved before.
+/// Each instruction but for VMRUN and VMMCALL. The order matters: what VMLOAD loads was saved
+/// before.
 const INSTRUCTIONS: [Instruction; 5] = [
     Instruction::Vmsave,
     Instruction::Vmload,
@@ -47,8 +49,8 @@ const INSTRUCTIONS: [Instruction; 5] = [
 fn execute(instruction: Instruction, cpu: &SvmCpu) -> Result<(), Failure> {
     let address = LinearAddress::new(0x1000, LinearWidth::Bits48).expect("canonical");
     let asid = Asid::new(1, cpu.capabilities.asids).expect("there is more than the host's");
-    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the page is the CPU's, and holds this CPU's
-    // state when it is loaded.
+    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the page is the
+    // CPU's, and holds this CPU's state when it is loaded.
     unsafe {
         match instruction {
             Instruction::Vmsave => svm::vmsave(cpu.host_state()),
@@ -71,7 +73,8 @@ fn vmrun(address: u64) -> Result<(), Failure> {
     unsafe { svm::vmrun_raw(address) }
 }
 
-/// With EFER.SVME clear. The control: with it set they succeed, but for VMMCALL, which is a guest's.
+/// With EFER.SVME clear. The control: with it set they succeed, but for VMMCALL, which is a
+/// guest's.
 fn outside(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     for instruction in INSTRUCTIONS {
         reported();
@@ -120,7 +123,8 @@ fn after_nmi(cpu: &SvmCpu, checks: &mut Checks, gone: bool) -> Seen {
         // SAFETY: as in `execute`.
         checks.same("VMSAVE", unsafe { svm::vmsave(cpu.host_state()) }, Ok(()));
         checks.same(instruction.name(), execute(instruction, cpu), Ok(()));
-        // SAFETY: as in `execute`. An NMI of `int` comes with the global flag clear too, and CLGI was one of them.
+        // SAFETY: as in `execute`. An NMI of `int` comes with the global flag clear too, and CLGI
+        // was one of them.
         checks.same("STGI", unsafe { svm::stgi() }, Ok(()));
         reported();
         raise_nmi();
@@ -210,7 +214,8 @@ fn turn_on(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// VMEXIT_INVALID: what is wrong with the VMCB; what it was to flush is still pending. The control: the same VMCB mended.
+/// VMEXIT_INVALID: what is wrong with the VMCB; what it was to flush is still pending. The control:
+/// the same VMCB mended.
 fn invalid_vmcb(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     let Some(()) = checks.ok("SVM on", cpu.on()) else { return Seen::All };
     let Some(mut machine) =
@@ -268,8 +273,8 @@ fn gif(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     soon();
     checks.same("held", held, 1);
     checks.same("let in", NMIS.load(Relaxed), 2);
-    // An emergency that comes while the flag is clear (by a machine check) sets it: INIT and NMI get through.
-    // SAFETY: as in `execute`.
+    // An emergency that comes while the flag is clear (by a machine check) sets it: INIT and NMI
+    // get through. SAFETY: as in `execute`.
     checks.same("CLGI", unsafe { svm::clgi() }, Ok(()));
     emergency();
     checks.ok("NMI", send());

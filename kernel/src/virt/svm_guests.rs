@@ -1,4 +1,5 @@
-//! Guests by SVM: they run, the host's bits are in force while they do, and a machine check reaches the host.
+//! Guests by SVM: they run, the host's bits are in force while they do, and a machine check reaches
+//! the host.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -40,8 +41,8 @@ const MCE: u64 = 1 << 6;
 const TSD: u64 = 1 << 2;
 const PCE: u64 = 1 << 8;
 
-/// Milliseconds within which somebody raises a machine check, if anybody does. A clock that counts instructions goes slowly
-/// where a guest spins.
+/// Milliseconds within which somebody raises a machine check, if anybody does. A clock that counts
+/// instructions goes slowly where a guest spins.
 const PATIENCE: u32 = 100;
 
 /// A machine, with SVM on.
@@ -91,7 +92,8 @@ fn registers(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// An exception that is intercepted exits; one that is not is the guest's, whose handler tells by a hypercall.
+/// An exception that is intercepted exits; one that is not is the guest's, whose handler tells by a
+/// hypercall.
 fn exception_intercept(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     let undefined = ExitCode::EXCEPTION.bits() + 6;
     for (intercepts, wanted) in [(1 << 6, undefined), (0, ExitCode::VMMCALL.bits())] {
@@ -104,8 +106,8 @@ fn exception_intercept(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// The guest reads what it wrote, and runs with the host's MCE. The control, without the intercepts: it reads and clears the
-/// real one.
+/// The guest reads what it wrote, and runs with the host's MCE. The control, without the
+/// intercepts: it reads and clears the real one.
 fn cr4_intercepts(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     for intercepted in [true, false] {
         let Some(mut machine) = machine(cpu, checks, Program::Control) else { return Seen::All };
@@ -150,8 +152,8 @@ fn efer_hidden(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     done(cpu, machine)
 }
 
-/// A host that turns MCE on after the guest was made: the guest runs with it from the next entry on. The control has the value
-/// of when the guest was made.
+/// A host that turns MCE on after the guest was made: the guest runs with it from the next entry
+/// on. The control has the value of when the guest was made.
 fn mce_on_later(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     host::change_cr4(0, MCE);
     let Some(mut machine) = machine(cpu, checks, Program::Call) else { return Seen::All };
@@ -185,8 +187,9 @@ fn host_cr4_survives(cpu: &SvmCpu, checks: &mut Checks) -> Seen {
     done(cpu, machine)
 }
 
-/// A machine check comes while a guest runs that has cleared its MCE: the host hears of it, and both go on. Somebody outside
-/// raises it when the line `inject:` is printed. Without `HostBits` the guest runs with MCE clear, and the machine is reset.
+/// A machine check comes while a guest runs that has cleared its MCE: the host hears of it, and
+/// both go on. Somebody outside raises it when the line `inject:` is printed. Without `HostBits`
+/// the guest runs with MCE clear, and the machine is reset.
 fn machine_check(cpu: &SvmCpu, checks: &mut Checks, without: bool) -> Seen {
     let Some(mut machine) = machine(cpu, checks, Program::Quiet) else { return Seen::All };
     machine.without_host_bits = without;
@@ -203,7 +206,8 @@ fn machine_check(cpu: &SvmCpu, checks: &mut Checks, without: bool) -> Seen {
     let mut heard = 0;
     let end = hypervisor::run(&mut machine, |rax, _| {
         if rax == HEARD {
-            // The guest's handler has it, on an emulator that ignores the intercept: it hands it on.
+            // The guest's handler has it, on an emulator that ignores the intercept: it hands it
+            // on.
             heard += 1;
             host::machine_check();
         } else {

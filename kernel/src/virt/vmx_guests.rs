@@ -66,7 +66,8 @@ fn registers(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     done(cpu, checks, machine)
 }
 
-/// An exception that the bitmap names exits; one that it does not is the guest's, whose handler tells by a hypercall.
+/// An exception that the bitmap names exits; one that it does not is the guest's, whose handler
+/// tells by a hypercall.
 fn exception_bitmap(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     for (bitmap, wanted) in [(1 << 6, ExitReason::EXCEPTION_OR_NMI), (0, ExitReason::VMCALL)] {
         let Some(mut machine) = machine(cpu, checks, Program::Undefined) else { return Seen::All };
@@ -98,7 +99,8 @@ fn cr4_shadow(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     done(cpu, checks, machine)
 }
 
-/// The host changes its CR4 after the guest was made: an exit does not undo it. The control writes HOST_CR4 once.
+/// The host changes its CR4 after the guest was made: an exit does not undo it. The control writes
+/// HOST_CR4 once.
 fn host_cr4_survives(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     for once in [true, false] {
         let Some(mut machine) = machine(cpu, checks, Program::Call) else { return Seen::All };
@@ -128,8 +130,8 @@ fn host_cr4_survives(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// A host that turns MCE on after the guest was made: the guest runs with it from the next entry on. The control has the value
-/// of when the guest was made.
+/// A host that turns MCE on after the guest was made: the guest runs with it from the next entry
+/// on. The control has the value of when the guest was made.
 fn mce_on_later(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     host::change_cr4(0, MCE);
     let Some(mut machine) = machine(cpu, checks, Program::Call) else { return Seen::All };

@@ -1,8 +1,8 @@
 //! Which lines and branches the hunts come by.
 //!
 //! A probe is a call that notes its number when it is first come by. One stands before every
-//! statement, in every arm of a `match`, and where an `if` has no `else`, there. What is noted by no
-//! hunt was never run: a line that nobody hunts, or a branch that was taken one way only.
+//! statement, in every arm of a `match`, and where an `if` has no `else`, there. What is noted by
+//! no hunt was never run: a line that nobody hunts, or a branch that was taken one way only.
 
 use std::fmt::Write as _;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! A copy of the workspace, with woven libraries in the place of the two.
 //!
 //! Mutants that do not compile are found by what the compiler says of the copy: an error in a
-//! mutant's text drops the mutant, one in the text that was there (which no longer fits beside those
-//! of its mutants) drops all that stand there. What is left is woven and compiled again, until
-//! nothing is said.
+//! mutant's text drops the mutant, one in the text that was there (which no longer fits beside
+//! those of its mutants) drops all that stand there. What is left is woven and compiled again,
+//! until nothing is said.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -417,8 +417,8 @@ fn around(root: &Path, places: &[&Place], woven: &BTreeMap<PathBuf, Woven>) -> V
     found.map_or_else(Vec::new, |(_, woven)| woven.changes_in(&range).collect())
 }
 
-/// Is there a `return`, `break` or `continue` in what a mutant changes? Without it code goes on where it must not: the `else`
-/// of a `let` has to end, and what was moved is used again.
+/// Is there a `return`, `break` or `continue` in what a mutant changes? Without it code goes on
+/// where it must not: the `else` of a `let` has to end, and what was moved is used again.
 fn ends_something(number: u32, wanted: &[Wanted], sources: &[Source]) -> bool {
     let Some(one) = wanted.iter().find(|one| one.number == number) else { return false };
     let all = sources.iter().flat_map(|source| &source.functions).flat_map(|f| &f.mutants);

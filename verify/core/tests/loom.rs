@@ -1,5 +1,5 @@
-//! The two-CPU cores of the protocol under the `loom` model checker, which explores interleavings *and*
-//! what weak memory allows. Each promise comes with mutants that must break it.
+//! The two-CPU cores of the protocol under the `loom` model checker, which explores interleavings
+//! *and* what weak memory allows. Each promise comes with mutants that must break it.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom`
 #![cfg(loom)]
@@ -33,12 +33,12 @@ struct World {
     /// Rung with each kick, for threads that have nothing to do but wait for one.
     bells: [Notify; CPUS],
     tables: [AtomicU64; 2],
-    /// What each CPU's TLB holds of each page under the tag of the space, if anything. Private to the
-    /// CPU's thread.
+    /// What each CPU's TLB holds of each page under the tag of the space, if anything. Private to
+    /// the CPU's thread.
     tlb: [[Cell<Option<u64>>; 2]; CPUS],
     in_space: [Cell<bool>; CPUS],
-    /// The CPU has invalidated something since it came online. (The checker interleaves only what it can
-    /// see, and it can't see `tlb`.)
+    /// The CPU has invalidated something since it came online. (The checker interleaves only what
+    /// it can see, and it can't see `tlb`.)
     invalidated: [AtomicBool; CPUS],
 }
 
@@ -72,7 +72,8 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
@@ -82,13 +83,14 @@ fn leaves(pin: &Pin) {
 }
 
 fn turns_lazy(pin: &Pin) {
-    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it reads no page before it
-    // switches.
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it
+    // reads no page before it switches.
     unsafe { enter_lazy::<Model>(pin) };
 }
 
 fn goes_offline(pin: &Pin) {
-    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it uses no page after.
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it
+    // uses no page after.
     unsafe { offline::<Model>(pin) };
 }
 
@@ -135,7 +137,8 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is told to; the space of these models has tag 1 or 2 throughout.
+// SAFETY: the TLB below forgets what it is told to; the space of these models has tag 1 or 2
+// throughout.
 unsafe impl Regime for Model {
     type Root = u64;
 
@@ -374,7 +377,8 @@ fn d3_lazy_flag_on_the_private_line() {
     });
 }
 
-/// Two CPUs in one space unmap a page each, at each other: both return, and neither sees either page.
+/// Two CPUs in one space unmap a page each, at each other: both return, and neither sees either
+/// page.
 fn flush_against_flush(s: &'static Start) {
     let run = move |cpu: u32| {
         let pin = on(cpu);
@@ -419,8 +423,8 @@ fn two_initiators_never_deadlock_and_never_see_stale_pages() {
     holds("two initiators, push", &Policy::LINUX_5_13, 2, &[FilterLosesOne], flush_against_flush);
 }
 
-/// CPU 1 uses a frame while CPU 0 unmaps it and flushes. Somebody who knows that the change was counted looks whether
-/// it is pending, and if not, takes the frame for unused.
+/// CPU 1 uses a frame while CPU 0 unmaps it and flushes. Somebody who knows that the change was
+/// counted looks whether it is pending, and if not, takes the frame for unused.
 #[test]
 fn a_flush_is_pending_until_all_have_answered() {
     use Mutant::*;
@@ -438,7 +442,8 @@ fn a_flush_is_pending_until_all_have_answered() {
                 thread::spawn(move || {
                     on(1);
                     if access(0) == 1 {
-                        // SAFETY: what is checked: nobody writes to the frame while a CPU may use it.
+                        // SAFETY: what is checked: nobody writes to the frame while a CPU may use
+                        // it.
                         frame.with(|f| unsafe { *f });
                     }
                     interrupts();
@@ -464,7 +469,8 @@ fn a_flush_is_pending_until_all_have_answered() {
     );
 }
 
-/// CPU 1 answers nobody. CPU 0 begins a flush, and drops the ticket: whoever knows that it was counted finds it pending.
+/// CPU 1 answers nobody. CPU 0 begins a flush, and drops the ticket: whoever knows that it was
+/// counted finds it pending.
 #[test]
 fn a_flush_that_is_given_up_is_pending_throughout() {
     use Mutant::*;

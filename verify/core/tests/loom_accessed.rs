@@ -1,5 +1,5 @@
-//! Accessed bits under the `loom` model checker: a CPU that switches or ticks after bits were cleared uses no entry
-//! from before, whatever it did in between.
+//! Accessed bits under the `loom` model checker: a CPU that switches or ticks after bits were
+//! cleared uses no entry from before, whatever it did in between.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_accessed`
 #![cfg(loom)]
@@ -43,7 +43,8 @@ struct World {
     cpus: [PerCpu<Model>; CPUS],
     /// How often the accessed bit of each space's page was cleared: what a walker sees.
     tables: [AtomicU64; SPACES],
-    /// What each CPU has cached, by tag: how often the bit had been cleared then. Private to the CPU's thread.
+    /// What each CPU has cached, by tag: how often the bit had been cleared then. Private to the
+    /// CPU's thread.
     tlb: [[Cell<Option<u64>>; 8]; CPUS],
     loaded: [Cell<(usize, Tag)>; CPUS],
     shared: Option<SharedTags>,
@@ -81,7 +82,8 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
@@ -91,8 +93,8 @@ fn leaves(pin: &Pin) {
 }
 
 fn turns_lazy(pin: &Pin) {
-    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it reads no page before it
-    // switches.
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it
+    // reads no page before it switches.
     unsafe { enter_lazy::<Model>(pin) };
 }
 
@@ -181,7 +183,8 @@ unsafe impl Regime for Model {
     fn sync(_: Reach) {}
 }
 
-/// Uses the page of the loaded space; returns how often its bit had been cleared when the entry was made.
+/// Uses the page of the loaded space; returns how often its bit had been cleared when the entry was
+/// made.
 fn access() -> u64 {
     let (root, tag) = world().loaded[me()].get();
     let entry = &world().tlb[me()][tag.0 as usize];
@@ -245,7 +248,8 @@ fn clear(s: &Start, space: usize) {
     assert_eq!(aged, Aged::Owed);
 }
 
-/// CPU 0 clears the bit while CPU 1 does `meanwhile` and uses the page. A switch or tick after that sees to it.
+/// CPU 0 clears the bit while CPU 1 does `meanwhile` and uses the page. A switch or tick after that
+/// sees to it.
 fn clear_against(s: &'static Start, meanwhile: fn(&Start), after: fn(&Start)) {
     on(1);
     switch(&s.spaces[0]);

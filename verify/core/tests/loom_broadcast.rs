@@ -1,8 +1,8 @@
-//! Machine-wide tags beside slots under the `loom` model checker: the allocator, and the move of a space from
-//! slots to a tag while CPUs switch and flush.
+//! Machine-wide tags beside slots under the `loom` model checker: the allocator, and the move of a
+//! space from slots to a tag while CPUs switch and flush.
 //!
-//! What hardware does (tables as walkers see them, caches of translations, broadcasts) is in plain cells: it happens
-//! at once for all CPUs, and orders nothing for software.
+//! What hardware does (tables as walkers see them, caches of translations, broadcasts) is in plain
+//! cells: it happens at once for all CPUs, and orders nothing for software.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_broadcast`
 #![cfg(loom)]
@@ -102,7 +102,8 @@ fn no_tag_has_two_owners_when_the_tail_is_held() {
     holds("the tail is held", None, &mutants, || {
         let numbers = Numbers::new(4);
         let given: [Tag; 4] = std::array::from_fn(|_| numbers.assign().expect("four tags"));
-        // The last number stays with its owner; the others come and go, by an order without a pattern.
+        // The last number stays with its owner; the others come and go, by an order without a
+        // pattern.
         let mut lives = given[..3].to_vec();
         let mut random = 1u64;
         for _ in 0..120 {
@@ -192,7 +193,8 @@ struct Space {
     frame: UnsafeCell<u64>,
 }
 
-// SAFETY: `loom` runs the threads of a model by turns, on one thread of the system; it watches `frame` itself.
+// SAFETY: `loom` runs the threads of a model by turns, on one thread of the system; it watches
+// `frame` itself.
 unsafe impl Send for Space {}
 // SAFETY: as above.
 unsafe impl Sync for Space {}

@@ -1,5 +1,5 @@
-//! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was told of is somebody else's only when
-//! every CPU has come by or was asked, whoever paid.
+//! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was told of is
+//! somebody else's only when every CPU has come by or was asked, whoever paid.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_later`
 #![cfg(loom)]
@@ -85,12 +85,14 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
 fn goes_to_user(pin: &Pin) {
-    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes back.
+    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes
+    // back.
     unsafe { quiet::to_user::<Model>(pin) };
 }
 
@@ -243,7 +245,8 @@ fn ends() {
     world().bell.notify();
 }
 
-/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it answers until that is over.
+/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it answers
+/// until that is over.
 fn against(
     other: impl FnOnce(&'static Spaces),
     program: impl FnOnce(&'static Spaces) + Send + 'static,

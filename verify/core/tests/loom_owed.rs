@@ -1,5 +1,6 @@
-//! What a space owes, under the `loom` model checker: a CPU that comes to the space against one that pays for what a
-//! third has cleared; and, one step after the other, what is paid where hardware removes entries by name.
+//! What a space owes, under the `loom` model checker: a CPU that comes to the space against one
+//! that pays for what a third has cleared; and, one step after the other, what is paid where
+//! hardware removes entries by name.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_owed`
 #![cfg(loom)]
@@ -34,8 +35,8 @@ fn put_off<'a>(spaces: &'a Spaces, batch: &mut Batch<'a, Model, Nothing>) {
     batch.changed(&spaces.spaces[0], page(0), false).unwrap();
 }
 
-/// CPU 1, which has been there before, comes back to space 0. A task clears the page's entry for a batch, under the
-/// table lock; another, on CPU 0, finds it so and pays.
+/// CPU 1, which has been there before, comes back to space 0. A task clears the page's entry for a
+/// batch, under the table lock; another, on CPU 0, finds it so and pays.
 fn somebody_pays(policy: &'static Policy) {
     ALONE.set(false);
     let spaces = begin(policy, &PLAIN);
@@ -109,8 +110,8 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
     });
 }
 
-/// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1, which has the entry
-/// cached, finds it cleared and pays.
+/// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1,
+/// which has the entry cached, finds it cleared and pays.
 #[test]
 fn a_change_that_is_done_hides_no_older_one() {
     holds("done hides none", Some(2), &[Mutant::CountedReadFirst], || {
@@ -145,8 +146,9 @@ fn a_change_that_is_done_hides_no_older_one() {
 /// Software that walks tables says so while it does.
 struct Walkers(AtomicU64);
 
-// SAFETY: a walk is counted, then fences, then reads the tables; the epoch fences after the tables were changed, then
-// looks at the count. So a walk is seen, or sees the change; and who sees it end (Acquire) sees what it read as read.
+// SAFETY: a walk is counted, then fences, then reads the tables; the epoch fences after the tables
+// were changed, then looks at the count. So a walk is seen, or sees the change; and who sees it end
+// (Acquire) sees what it read as read.
 unsafe impl Epoch for Walkers {
     type Cookie = ();
 

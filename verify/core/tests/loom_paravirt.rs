@@ -1,5 +1,5 @@
-//! What a hypervisor does of a flush, under the `loom` model checker: a virtual CPU that is descheduled and resumed
-//! while others flush, and hypercalls that make virtual CPUs exit.
+//! What a hypervisor does of a flush, under the `loom` model checker: a virtual CPU that is
+//! descheduled and resumed while others flush, and hypercalls that make virtual CPUs exit.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_paravirt`
 #![cfg(loom)]
@@ -102,12 +102,14 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
-// SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on; threads that play a hypervisor keep
-// to its half of the word; a hypercall is over when each CPU of the set has forgotten at an exit.
+// SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on; threads that
+// play a hypervisor keep to its half of the word; a hypercall is over when each CPU of the set has
+// forgotten at an exit.
 unsafe impl Platform for Model {
     type Pin = Pin;
     type Regime = Model;
@@ -215,7 +217,8 @@ fn forget_all() {
     hw().walk_cache.set(false);
 }
 
-/// What this CPU reads at a page. Through the old translation of page 0 CPU 1 writes to the frame too.
+/// What this CPU reads at a page. Through the old translation of page 0 CPU 1 writes to the frame
+/// too.
 fn access(page: usize) -> u64 {
     let entry = &hw().tlb[page];
     let value = entry.get().unwrap_or_else(|| world().tables[page].load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! Who must be told where hardware broadcasts, under the `loom` model checker: a CPU that comes to a space
-//! against a caller that decides not to broadcast.
+//! Who must be told where hardware broadcasts, under the `loom` model checker: a CPU that comes to
+//! a space against a caller that decides not to broadcast.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_presence`
 #![cfg(loom)]
@@ -17,7 +17,8 @@ use shootdown_woven::cpu_set::AtomicCpuSet;
 use shootdown_woven::mutant::Mutant;
 use shootdown_woven::presence::{Extent, Presence, Strategy};
 
-/// One page of one space. Its entry is 1 while mapped. A CPU's TLB holds what its walker read, if anything.
+/// One page of one space. Its entry is 1 while mapped. A CPU's TLB holds what its walker read, if
+/// anything.
 struct World {
     strategy: Strategy,
     presence: Presence<AtomicCpuSet<1>>,

@@ -1,5 +1,5 @@
-//! CPUs that are left alone in user mode, under the `loom` model checker: what they missed is gone before they use
-//! a kernel address again.
+//! CPUs that are left alone in user mode, under the `loom` model checker: what they missed is gone
+//! before they use a kernel address again.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_quiet`
 #![cfg(loom)]
@@ -66,12 +66,14 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
 fn goes_to_user(pin: &Pin) {
-    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes back.
+    // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes
+    // back.
     unsafe { quiet::to_user::<Model>(pin) };
 }
 

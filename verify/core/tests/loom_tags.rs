@@ -37,8 +37,8 @@ impl World {
         self.switch_and(cpu, space, tlb, || (), || ())
     }
 
-    /// `before` comes while the tables of the space before are still loaded; `fresh`, when the space gets a
-    /// fresh tag.
+    /// `before` comes while the tables of the space before are still loaded; `fresh`, when the
+    /// space gets a fresh tag.
     fn switch_and(
         &self,
         cpu: u32,
@@ -72,8 +72,8 @@ fn a_switch_and_a_rollover_agree_on_who_runs_under_which_tag() {
         [FastPathIgnoresRollover, RolloverNotFlushed, ActiveNotReserved, KeepIgnoresOwner];
     holds("fast switch against rollover", None, &mutants, || {
         let world = Arc::new(World::new());
-        // Both CPUs have flushed for the first generation; spaces 0, 1 and 2 have its three tags, and CPU 1
-        // is about to run under the one that a new generation gives out first.
+        // Both CPUs have flushed for the first generation; spaces 0, 1 and 2 have its three tags,
+        // and CPU 1 is about to run under the one that a new generation gives out first.
         let (mut tlb0, mut tlb1) = (Tlb::default(), Tlb::default());
         let _ = world.switch(1, 0, &mut tlb1);
         let _ = world.switch(1, 1, &mut tlb1);

@@ -1,6 +1,6 @@
-//! Machine-wide tags and hardware that broadcasts, under the `loom` model checker: a CPU that comes to a space,
-//! perhaps under a fresh tag, against a flush of it, by each strategy; and, one step after the other, what
-//! the hardware must be told.
+//! Machine-wide tags and hardware that broadcasts, under the `loom` model checker: a CPU that comes
+//! to a space, perhaps under a fresh tag, against a flush of it, by each strategy; and, one step
+//! after the other, what the hardware must be told.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_tlbi`
 #![cfg(loom)]
@@ -185,7 +185,8 @@ fn what_hardware_does_not_do_is_done_again() {
     check("early completion", &EARLY, Mutant::EarlyCompletionTrusted);
 }
 
-/// CPU 1 takes the interrupt for a flush of space 0 in space 1, and comes back before CPU 0 has looked.
+/// CPU 1 takes the interrupt for a flush of space 0 in space 1, and comes back before CPU 0 has
+/// looked.
 #[test]
 fn who_was_interrupted_elsewhere_has_answered() {
     std::thread_local!(static SPACES_OF: Cell<*const Spaces> = const { Cell::new(std::ptr::null()) });

@@ -1,5 +1,5 @@
-//! Large calls whose kicks are passed on, under the `loom` model checker. (There, the first CPU of a word
-//! passes kicks on however few words there are.)
+//! Large calls whose kicks are passed on, under the `loom` model checker. (There, the first CPU of
+//! a word passes kicks on however few words there are.)
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_tree`
 #![cfg(loom)]
@@ -67,12 +67,14 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 
 fn goes_offline(pin: &Pin) {
-    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it uses no page after.
+    // SAFETY: this thread is in no other function of the library, nothing interrupts it, and it
+    // uses no page after.
     unsafe { offline::<Model>(pin) };
 }
 
@@ -176,7 +178,8 @@ fn waits_for_a_kick(cpu: usize) -> thread::JoinHandle<()> {
     })
 }
 
-/// CPU 0 calls the two others, of which these are there, and relies on what the function did on them.
+/// CPU 0 calls the two others, of which these are there, and relies on what the function did on
+/// them.
 fn call(there: &[usize]) {
     let threads: Vec<_> = there.iter().map(|cpu| waits_for_a_kick(*cpu)).collect();
     let pin = on(0);

@@ -1,5 +1,6 @@
-//! Bad input from a driver: each kind is a typed error, after which everything is as it was. (Wrong lengths in all their forms are in
-//! `domain/tests/lengths.rs`, a guest's requests in `vmm.rs`, errors of queues in `queues.rs`.)
+//! Bad input from a driver: each kind is a typed error, after which everything is as it was. (Wrong
+//! lengths in all their forms are in `domain/tests/lengths.rs`, a guest's requests in `vmm.rs`,
+//! errors of queues in `queues.rs`.)
 #![allow(missing_docs)]
 #![cfg(not(loom))]
 
@@ -258,7 +259,8 @@ fn what_is_another_domains_is_refused() {
     }
 }
 
-/// A queue without room holds nothing up but who waits, who is told; and nothing is given back before it has room.
+/// A queue without room holds nothing up but who waits, who is told; and nothing is given back
+/// before it has room.
 #[test]
 fn a_full_queue_loses_nothing() {
     let world = World::default();
@@ -281,7 +283,8 @@ fn a_full_queue_loses_nothing() {
     assert_eq!(domain.addresses().free_pages(), free + 1);
 }
 
-/// A device that was pulled out answers nothing: what it may reach stays owed until it is evicted, and then comes back.
+/// A device that was pulled out answers nothing: what it may reach stays owed until it is evicted,
+/// and then comes back.
 #[test]
 fn a_device_that_is_pulled_out_loses_nothing() {
     let world = World::default();

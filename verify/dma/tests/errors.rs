@@ -1,4 +1,5 @@
-//! Errors of queues, as the host hears of them: over hostile units that read their rings, whoever finds them.
+//! Errors of queues, as the host hears of them: over hostile units that read their rings, whoever
+//! finds them.
 #![cfg(not(loom))]
 
 mod hardware;
@@ -37,7 +38,8 @@ enum Finder {
     Waits,
 }
 
-/// Two domains behind a unit that refuses the slot that it reads at `at` once: what both hear of it until nothing is owed.
+/// Two domains behind a unit that refuses the slot that it reads at `at` once: what both hear of it
+/// until nothing is owed.
 fn told(kind: Kind, finder: Finder, at: u64) -> (Vec<QueueError>, u32) {
     let hardware = Hardware::new(kind, SLOTS, 0, at);
     hardware.state.lock().unwrap().plan = Some((at, Fault::Refuse(1)));

@@ -1,6 +1,7 @@
 //! The pool of bounce pages under the `loom` model checker.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_bounce --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_bounce
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 #[path = "support/loom.rs"]

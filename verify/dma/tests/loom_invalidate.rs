@@ -1,7 +1,8 @@
-//! Invalidation under the `loom` model checker: what a token covers, who is told, what completion means to others, and the
-//! ring that many write.
+//! Invalidation under the `loom` model checker: what a token covers, who is told, what completion
+//! means to others, and the ring that many write.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_invalidate --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_invalidate
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 #[path = "support/loom.rs"]
@@ -22,12 +23,13 @@ fn page(page: u64) -> IovaRange {
     IovaRange::new(page, 1).unwrap()
 }
 
-/// A unit that forgets at once, and walks again at once: what it has cached of a page is what it found in the tables (an entry
-/// for each page) after it was last told.
+/// A unit that forgets at once, and walks again at once: what it has cached of a page is what it
+/// found in the tables (an entry for each page) after it was last told.
 struct Walker {
     entries: [AtomicU64; 2],
     cached: [AtomicU64; 2],
-    /// Walking and forgetting exclude each other; a walk that is under way when the command comes is dropped.
+    /// Walking and forgetting exclude each other; a walk that is under way when the command comes
+    /// is dropped.
     busy: Mutex<()>,
     told: AtomicUsize,
 }
@@ -173,8 +175,9 @@ fn completion_is_seen_by_others() {
     });
 }
 
-/// VT-d, which executes what it is told within the write of the tail, as QEMU does, or when a test lets it. Head and flags are
-/// touched with the publisher's lock only, or by the test, and so are no atomics of the checker.
+/// VT-d, which executes what it is told within the write of the tail, as QEMU does, or when a test
+/// lets it. Head and flags are touched with the publisher's lock only, or by the test, and so are
+/// no atomics of the checker.
 struct Inline {
     ring: Vec<AtomicU64>,
     status: AtomicU64,
@@ -205,7 +208,8 @@ impl Inline {
 
     /// The unit apart: reads what it was told of.
     fn step(&self) {
-        // ORDERING: Acquire and Release: what is in memory when a register is written, the unit sees.
+        // ORDERING: Acquire and Release: what is in memory when a register is written, the unit
+        // sees.
         self.run(self.tail.as_ref().unwrap().load(Ordering::Acquire));
     }
 
@@ -218,7 +222,8 @@ impl Inline {
             }
             let at = registers.head as usize * 2;
             registers.head = (registers.head + 1) % slots;
-            // SAFETY: nobody writes what the unit reads: with such a load the checker sees to that, now and later (Q9 to Q11).
+            // SAFETY: nobody writes what the unit reads: with such a load the checker sees to that,
+            // now and later (Q9 to Q11).
             let [low, high] = [0, 1].map(|w| unsafe { self.ring[at + w].unsync_load() });
             // The guard is not held while the checker may switch.
             let lost = low & 0xf == 3 && core::mem::take(&mut registers.silent);
@@ -238,7 +243,8 @@ impl Inline {
 
 struct Shared(Arc<Inline>);
 
-// SAFETY: as in the trait, but for time-outs of its own making; the ring is executed by whoever publishes.
+// SAFETY: as in the trait, but for time-outs of its own making; the ring is executed by whoever
+// publishes.
 unsafe impl Port for Shared {
     fn read32(&self, _: usize) -> u32 {
         u32::from(self.0.registers.lock().unwrap().timed_out) << 6
@@ -314,8 +320,8 @@ fn room_is_taken_when_slots_were_read() {
     // I8, Q9, Q10. Mutants: RoomGivenRelaxed, RoomTakenRelaxed.
     let mutants = [Mutant::RoomGivenRelaxed, Mutant::RoomTakenRelaxed];
     holds("room", Some(3), &mutants, || {
-        // One of two slots is handed out. The other goes around in room that this one has given back and not got: it never looks how
-        // far the unit is.
+        // One of two slots is handed out. The other goes around in room that this one has given
+        // back and not got: it never looks how far the unit is.
         let (unit, queue) = queue_to(Inline::new(2, true));
         submit_wait(&queue);
         let other = {
@@ -333,7 +339,8 @@ fn room_is_taken_when_slots_were_read() {
 #[test]
 fn room_that_was_not_got_is_given_back() {
     holds("refused", Some(3), &[Mutant::QueueRoomLeaks], || {
-        // One of two slots is handed out: of two who want it at once, one may find it gone when it has taken it.
+        // One of two slots is handed out: of two who want it at once, one may find it gone when it
+        // has taken it.
         let (unit, queue) = queue_to(Inline::new(2, true));
         let other = {
             let queue = Arc::clone(&queue);
@@ -350,7 +357,8 @@ fn room_that_was_not_got_is_given_back() {
 fn slots_are_reserved_when_they_were_read() {
     // I8, Q11. Mutant: ReservedRelaxed.
     holds("reserved", Some(2), &[Mutant::ReservedRelaxed], || {
-        // Two of four slots are handed out. This one has taken room, and the other comes around before it reserves.
+        // Two of four slots are handed out. This one has taken room, and the other comes around
+        // before it reserves.
         let (_, queue) = queue(4);
         let other = {
             let queue = Arc::clone(&queue);
@@ -405,7 +413,8 @@ fn nothing_is_complete_before_what_was_lost() {
     });
 }
 
-/// An SMMU without stores: that it has come to a wait stands in a register, which is read as registers are.
+/// An SMMU without stores: that it has come to a wait stands in a register, which is read as
+/// registers are.
 struct Consumed {
     ring: Vec<AtomicU64>,
     status: AtomicU64,
@@ -415,7 +424,8 @@ struct Consumed {
 
 struct Apart(Arc<Consumed>);
 
-// SAFETY: as in the trait: what the unit reads is forgotten before its register says that it was read.
+// SAFETY: as in the trait: what the unit reads is forgotten before its register says that it was
+// read.
 unsafe impl Port for Apart {
     fn read32(&self, offset: usize) -> u32 {
         // ORDERING: none: what orders it is behind it.

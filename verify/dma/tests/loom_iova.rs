@@ -1,7 +1,8 @@
-//! Allocators under the `loom` model checker, which explores interleavings *and* what weak memory allows. Each promise
-//! comes with mutants that must break it.
+//! Allocators under the `loom` model checker, which explores interleavings *and* what weak memory
+//! allows. Each promise comes with mutants that must break it.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_iova --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_iova
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 #[path = "support/loom.rs"]
@@ -66,7 +67,8 @@ fn two_with_the_number_of_one_cpu() {
     });
 }
 
-/// What hardware may have cached, by page, and what is mapped. A walk is not modelled: what is mapped is cached at once.
+/// What hardware may have cached, by page, and what is mapped. A walk is not modelled: what is
+/// mapped is cached at once.
 struct Iotlb {
     mapped: [AtomicBool; PAGES],
     cached: [AtomicBool; PAGES],

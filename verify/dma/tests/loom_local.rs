@@ -1,7 +1,9 @@
-//! What each CPU has for itself, under the `loom` model checker. The heavy barrier is a fence on both sides here, which is what it
-//! makes of them: that hardware does so is the host's promise, and not a matter of this test.
+//! What each CPU has for itself, under the `loom` model checker. The heavy barrier is a fence on
+//! both sides here, which is what it makes of them: that hardware does so is the host's promise,
+//! and not a matter of this test.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_local --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_local
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 #[path = "support/loom.rs"]

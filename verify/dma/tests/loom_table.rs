@@ -1,7 +1,8 @@
-//! I/O page tables under the `loom` model checker: what is mapped stays reachable while tables are taken out, and no table is
-//! freed under a walker.
+//! I/O page tables under the `loom` model checker: what is mapped stays reachable while tables are
+//! taken out, and no table is freed under a walker.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_table --target-dir target/loom`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-dma-woven --release --test loom_table
+//! --target-dir target/loom`
 #![cfg(loom)]
 
 #[path = "support/loom.rs"]
@@ -26,7 +27,8 @@ const CANARY: u64 = 0xdead_b000;
 struct Memory {
     tables: [Table; PAGES],
     freed: [AtomicBool; PAGES],
-    /// Looked at by who comes to a page, changed by who frees it: nobody comes while it is freed, or later.
+    /// Looked at by who comes to a page, changed by who frees it: nobody comes while it is freed,
+    /// or later.
     whole: [UnsafeCell<()>; PAGES],
     /// The words that side tables hang on.
     sides: [AtomicU64; PAGES],
@@ -446,7 +448,8 @@ fn spilled_uses_are_counted() {
 
 #[test]
 fn a_spill_beside_the_last_of_one_before() {
-    // The side word comes back to what it was while one who has emptied the entry takes its token away.
+    // The side word comes back to what it was while one who has emptied the entry takes its token
+    // away.
     holds(
         "a second spill beside the end of the first",
         Some(2),

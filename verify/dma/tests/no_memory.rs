@@ -1,4 +1,5 @@
-//! Memory runs out, at every allocation there is: a typed error, nothing lost, and all goes on when there is memory again.
+//! Memory runs out, at every allocation there is: a typed error, nothing lost, and all goes on when
+//! there is memory again.
 #![allow(missing_docs)]
 #![cfg(not(loom))]
 
@@ -333,8 +334,8 @@ fn completion_allocates_nothing() {
     }
 }
 
-/// The unit does not answer, and there is no memory to remember what is owed for it: as much as has room is owed, and comes back;
-/// the rest stays out of use, and is counted.
+/// The unit does not answer, and there is no memory to remember what is owed for it: as much as has
+/// room is owed, and comes back; the rest stays out of use, and is counted.
 fn over() {
     const PAGES: u64 = 6;
     let limits = Limits { entries: 4, ..Limits::DEFAULT };

@@ -34,7 +34,8 @@ fn smmu_format(slots: u64, stores: bool) -> Smmu {
     Smmu { facts: smmu::Facts::from_idr3(1 << 10), slots, stores, survives: false }
 }
 
-/// A queue over a unit, and what is owed: tickets, with domain, device and pages that nobody may reach after.
+/// A queue over a unit, and what is owed: tickets, with domain, device and pages that nobody may
+/// reach after.
 struct World<'a, F> {
     queue: Queue<&'a Hardware, F>,
     hardware: &'a Hardware,
@@ -429,8 +430,8 @@ fn an_engine_drives_all_kinds() {
     }
 }
 
-/// Buffers that were mapped for good go away together: each unit forgets everything, if it can be told that, and its device
-/// then.
+/// Buffers that were mapped for good go away together: each unit forgets everything, if it can be
+/// told that, and its device then.
 #[test]
 fn all_goes_at_once_on_all_kinds() {
     let slots = SLOTS as u64;

@@ -83,7 +83,8 @@ const DOMAIN: u64 = 7;
 const OTHERS: u64 = 9;
 const PAGE: u64 = 5;
 
-/// Devices 1 to `devices`, all of them with caches and in one domain, of which one is dead; another domain has a device.
+/// Devices 1 to `devices`, all of them with caches and in one domain, of which one is dead; another
+/// domain has a device.
 struct OneIsDead {
     devices: u64,
     dead: u64,
@@ -161,7 +162,8 @@ impl Work for OneIsDead {
     }
 }
 
-/// Of so many devices in a ring of so many slots the first one is dead, one in the middle, the last one.
+/// Of so many devices in a ring of so many slots the first one is dead, one in the middle, the last
+/// one.
 fn one_is_dead(slots: u64, devices: u64) {
     for (kind, seed) in KINDS.into_iter().flat_map(|kind| (1..4).map(move |n| (kind, n))) {
         for dead in [1, devices / 2, devices] {
@@ -206,7 +208,8 @@ fn who_finds_no_room_finds_what_stands_still() {
     });
 }
 
-/// Twelve devices are told three times each; one does not answer, so many times, and then it does. Which are relied on then?
+/// Twelve devices are told three times each; one does not answer, so many times, and then it does.
+/// Which are relied on then?
 struct LateAnswers(u32);
 
 impl Work for LateAnswers {

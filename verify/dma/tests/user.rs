@@ -392,8 +392,8 @@ fn large_pages_only_are_refused() {
     assert_eq!(refused.err(), Some(SpaceError::Windows(WindowsError::PageSize(sizes))));
 }
 
-/// Threads that map and unmap beside each other, and one that polls. The kernel refuses what is mapped twice, and the ledger
-/// what is released while it is reached.
+/// Threads that map and unmap beside each other, and one that polls. The kernel refuses what is
+/// mapped twice, and the ledger what is released while it is reached.
 #[test]
 fn threads_do_not_disturb_each_other() {
     for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
@@ -560,7 +560,8 @@ proptest! {
     }
 }
 
-/// A kernel whose smallest page has 64 KiB: a space of 4 KiB is refused, one of 64 KiB counts in these, and all goes as with small ones.
+/// A kernel whose smallest page has 64 KiB: a space of 4 KiB is refused, one of 64 KiB counts in
+/// these, and all goes as with small ones.
 #[test]
 fn a_kernel_may_have_larger_pages() {
     type Large = Space<Arc<Dry>, Tree, Arc<Ledger>, 16>;

@@ -1,4 +1,5 @@
-//! Emulated devices that translate through a domain: what they may find, and what they may find no more.
+//! Emulated devices that translate through a domain: what they may find, and what they may find no
+//! more.
 #![allow(missing_docs)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -157,7 +158,8 @@ unsafe impl Unit for Deaf {
     }
 }
 
-/// The guest unmaps a page that a device has used, and uses it for a secret: what the device reads then.
+/// The guest unmaps a page that a device has used, and uses it for a secret: what the device reads
+/// then.
 fn reads_after_unmapping<U: Unit>(unit: U, cache: &Arc<Cache>) -> Option<u8>
 where
     Domain<Vmm<U>>: Send + Sync,
@@ -457,7 +459,8 @@ fn a_panic_leaves_the_cache_usable() {
     assert!(translate());
 }
 
-/// A guest that maps, unmaps, and keeps a secret in what it has unmapped, beside devices that read all the time.
+/// A guest that maps, unmaps, and keeps a secret in what it has unmapped, beside devices that read
+/// all the time.
 #[test]
 fn devices_in_other_threads_never_read_what_was_unmapped() {
     const SECRET: u64 = u64::MAX;
@@ -579,7 +582,8 @@ proptest! {
     }
 }
 
-/// Pages of 64 KiB: smaller ones are refused, and what is unmapped is forgotten in the pieces that devices have asked for.
+/// Pages of 64 KiB: smaller ones are refused, and what is unmapped is forgotten in the pieces that
+/// devices have asked for.
 #[test]
 fn a_guest_may_have_larger_pages() {
     type Large = ArmStage2<16>;

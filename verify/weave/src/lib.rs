@@ -18,15 +18,15 @@
 //! ```
 //!
 //! So an edit may touch whatever stands in a body: an expression, statements, a pattern, a
-//! declaration that later statements use (then all of its block is copied). Copies stand in one line,
-//! and line numbers are those of the source. In a copy, `crate::mutant::reach()` is called before
-//! the innermost statement that holds an edit.
+//! declaration that later statements use (then all of its block is copied). Copies stand in one
+//! line, and line numbers are those of the source. In a copy, `crate::mutant::reach()` is called
+//! before the innermost statement that holds an edit.
 //!
 //! The copy needs a module `mutant` with `selected() -> u32` (zero for no change) and `reach()`;
 //! [`Tree::add_module`] adds one.
 //!
-//! [`Woven`] does the same to one text, with words of the caller's choice, and tells which part of the
-//! result is whose: what the compiler says of it can be brought home.
+//! [`Woven`] does the same to one text, with words of the caller's choice, and tells which part of
+//! the result is whose: what the compiler says of it can be brought home.
 //!
 //! # Tables
 //! The mutants of this repository that are written by hand are a [`Table`] beside the source;
@@ -35,8 +35,8 @@
 //! # Limits
 //! Signatures, constants, and code that a `macro_rules!` writes can't be changed. A function nested
 //! in another is a part of that other one. A `const fn` with changes is no longer `const` in the
-//! copy. A closure is of another type in each copy: where a function returns one, an edit must stand in
-//! the closure's body.
+//! copy. A closure is of another type in each copy: where a function returns one, an edit must
+//! stand in the closure's body.
 
 mod change;
 mod error;

@@ -18,8 +18,9 @@ use crate::tree::Tree;
 pub struct Library<'a> {
     /// The source, `src/` of the library.
     pub source: &'a Path,
-    /// The folder of the table. `mutant.rs` in it becomes the module `mutant` of the copy; it has a
-    /// `mod list`, and a type `Row` with a field for each column and `name`, `sentence`, `place`.
+    /// The folder of the table. `mutant.rs` in it becomes the module `mutant` of the copy; it has
+    /// a `mod list`, and a type `Row` with a field for each column and `name`, `sentence`,
+    /// `place`.
     pub mutants: &'a Path,
     /// Changes beside those of the table, with numbers of their own.
     pub more: &'a [Change],

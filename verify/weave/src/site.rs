@@ -256,8 +256,8 @@ impl<'ast> Visit<'ast> for Sites {
     fn visit_item(&mut self, _: &'ast syn::Item) {}
 }
 
-/// Would it be one operand of `&&` without parentheses? An edit that ends with it, as `x < y || true`, changes
-/// more than the operand.
+/// Would it be one operand of `&&` without parentheses? An edit that ends with it, as `x < y ||
+/// true`, changes more than the operand.
 pub(crate) fn binds_as_operand(expression: &Expr) -> bool {
     match expression {
         Expr::Binary(operation) => matches!(

@@ -22,7 +22,8 @@ unsafe impl Pinned for Pin {
     }
 }
 
-// SAFETY: one static state per CPU; the interrupt ends in `kicked`, and other handlers call nothing here.
+// SAFETY: one static state per CPU; the interrupt ends in `kicked`, and other handlers call nothing
+// here.
 unsafe impl Platform for Kernel {
     type Pin = Pin;
     type Regime = Regime; // the hardware: see below

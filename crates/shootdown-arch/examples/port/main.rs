@@ -1,7 +1,7 @@
 //! A complete port to x86-64: what a kernel writes, without the kernel.
 //!
-//! It can't load page tables here, so running it only decides, from this computer's CPUID, what a kernel
-//! on it would declare, and prints that.
+//! It can't load page tables here, so running it only decides, from this computer's CPUID, what a
+//! kernel on it would declare, and prints that.
 
 #[cfg(target_arch = "x86_64")]
 mod hardware;

@@ -1,7 +1,8 @@
 //! ASIDs in operands: 8 or 16 bits (Arm ARM D8.16.2, "ASID size").
 //!
-//! Which of the two is in force is `TCR_EL1.AS`, not what the CPU could do: with 8 bits in force, the
-//! upper half of every operand's ASID field must be written as zero. So an [`Asid`] is made with the width.
+//! Which of the two is in force is `TCR_EL1.AS`, not what the CPU could do: with 8 bits in force,
+//! the upper half of every operand's ASID field must be written as zero. So an [`Asid`] is made
+//! with the width.
 
 use crate::asid::{Asid, AsidWidth};
 

@@ -1,16 +1,19 @@
 //! DSB and ISB, and the sequence that completes a TLBI.
 //!
 //! # Encoding (Arm ARM C6.2, DSB and ISB)
-//! DSB is `1101_0101_0000_0011_0011` CRm `1_00_11111`; CRm holds the domain in bits 3:2 (0 outer, 1 non-shareable,
-//! 2 inner, 3 full system) and the accesses in bits 1:0 (2 stores, 3 all). ISB is `0xd503_3fdf`.
+//! DSB is `1101_0101_0000_0011_0011` CRm `1_00_11111`; CRm holds the domain in bits 3:2 (0 outer, 1
+//! non-shareable, 2 inner, 3 full system) and the accesses in bits 1:0 (2 stores, 3 all). ISB is
+//! `0xd503_3fdf`.
 //!
 //! # Completion (Arm ARM D8.17, "TLB maintenance instructions and the memory order model")
-//! A TLBI is complete on the CPUs of a domain when a DSB of that domain, on the CPU that issued it, is. An ISB
-//! then keeps this CPU's own later instructions from using what was fetched or translated before.
+//! A TLBI is complete on the CPUs of a domain when a DSB of that domain, on the CPU that issued it,
+//! is. An ISB then keeps this CPU's own later instructions from using what was fetched or
+//! translated before.
 //!
-//! On CPUs with one of the *repeat* errata (1286807, 2441007, 2441009, 4118414 and others) the DSB may complete
-//! before accesses through the old entries do. Another TLBI, of anything, and another DSB wait for them. Once per
-//! completion is enough, however many TLBIs there were ([`Completion`]).
+//! On CPUs with one of the *repeat* errata (1286807, 2441007, 2441009, 4118414 and others) the DSB
+//! may complete before accesses through the old entries do. Another TLBI, of anything, and another
+//! DSB wait for them. Once per completion is enough, however many TLBIs there were
+//! ([`Completion`]).
 
 use super::tlbi::{Domain, Tlbi};
 
@@ -102,8 +105,8 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// Completes the TLBIs of a domain. `repeat`: some CPU has one of the errata above. They concern
-    /// broadcasts only.
+    /// Completes the TLBIs of a domain. `repeat`: some CPU has one of the errata above. They
+    /// concern broadcasts only.
     #[must_use]
     pub const fn new(domain: Domain, repeat: bool) -> Self {
         Self { domain, repeat: repeat && !matches!(domain, Domain::Local), at: 0 }

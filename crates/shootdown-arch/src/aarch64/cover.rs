@@ -1,31 +1,32 @@
 //! From a range of pages to the fewest operations that cover exactly it.
 //!
 //! # The problem
-//! One range operation covers `c << (5 * s + 1)` pages, with c in 1..=32 and s in 0..=3. The customary way
-//! writes the number of pages in base 32 and spends one operation per digit, and one more on an odd last
-//! page: up to five. But an invalidation may be repeated without harm, so operations may **overlap**: the
-//! largest operation that fits covers the front, and the smallest that covers what is left covers the back,
-//! ending exactly at the end. That is never more than two, for any number of pages up to 2^21.
+//! One range operation covers `c << (5 * s + 1)` pages, with c in 1..=32 and s in 0..=3. The
+//! customary way writes the number of pages in base 32 and spends one operation per digit, and one
+//! more on an odd last page: up to five. But an invalidation may be repeated without harm, so
+//! operations may **overlap**: the largest operation that fits covers the front, and the smallest
+//! that covers what is left covers the back, ending exactly at the end. That is never more than
+//! two, for any number of pages up to 2^21.
 //!
 //! # Why two are enough
-//! Let the front be the largest possible, at scale s, and r pages be left. Then r is less than one unit
-//! `1 << (5 * s + 1)`, or the front could have been longer; and one unit, which is an operation, is not more
-//! than the whole range. So some operation has a size between r and the whole range, and one of that size
-//! that ends at the end covers the rest.
+//! Let the front be the largest possible, at scale s, and r pages be left. Then r is less than one
+//! unit `1 << (5 * s + 1)`, or the front could have been longer; and one unit, which is an
+//! operation, is not more than the whole range. So some operation has a size between r and the
+//! whole range, and one of that size that ends at the end covers the rest.
 //!
 //! # Alignment
-//! With 52-bit addresses (`TCR_EL1.DS`) an operation begins at a multiple of 64 KiB. Pages before the first
-//! such border go one by one, as nothing else can name them alone; so does an odd last page, because an
-//! operation that begins at a border covers an even number. In between, the back must begin at a border
-//! too, which may take a third operation.
+//! With 52-bit addresses (`TCR_EL1.DS`) an operation begins at a multiple of 64 KiB. Pages before
+//! the first such border go one by one, as nothing else can name them alone; so does an odd last
+//! page, because an operation that begins at a border covers an even number. In between, the back
+//! must begin at a border too, which may take a third operation.
 //!
-//! In steps larger than a page everything is counted in steps, of which an operation covers a whole number.
-//! Steps are multiples of 64 KiB, so that borders are none of their concern.
+//! In steps larger than a page everything is counted in steps, of which an operation covers a whole
+//! number. Steps are multiples of 64 KiB, so that borders are none of their concern.
 //!
 //! # Invariants
 //! I1: the union of the operations is exactly the range. I2: every operation can be encoded. I3: no
-//! other exact cover has fewer operations. (Tests: exhaustively against sets and against a search of all
-//! covers.)
+//! other exact cover has fewer operations. (Tests: exhaustively against sets and against a search
+//! of all covers.)
 
 use super::granule::{Depth, Granule, Level};
 use super::span::{LPA2_SHIFT, MAX_COUNT, MAX_SCALE, SCALE_SHIFT, Span};
@@ -62,7 +63,8 @@ pub struct Cover {
     singles: u64,
     /// Then operations of the largest size.
     full: u64,
-    /// Then these: (first step, number of steps), counted from `start`. A number of 1 may be a page.
+    /// Then these: (first step, number of steps), counted from `start`. A number of 1 may be a
+    /// page.
     rest: [Option<(u64, u64)>; 4],
     at: u64,
 }
@@ -102,7 +104,8 @@ impl Sizes {
             .max()
     }
 
-    /// The smallest operation that covers the last `r` of `n` steps, ends at the end and begins at a border.
+    /// The smallest operation that covers the last `r` of `n` steps, ends at the end and begins at
+    /// a border.
     fn back(self, n: u64, r: u64) -> Option<u64> {
         (0..=MAX_SCALE)
             .filter_map(|scale| {
@@ -154,8 +157,8 @@ impl Sizes {
 }
 
 impl Shape {
-    /// The operations that cover `count` steps from `start` on. A step is a leaf of `level`; `start` is a
-    /// multiple of one. A hint of another level than the step's is left out.
+    /// The operations that cover `count` steps from `start` on. A step is a leaf of `level`;
+    /// `start` is a multiple of one. A hint of another level than the step's is left out.
     ///
     /// # Panics
     /// In debug builds, when `start` is not a multiple of a step.

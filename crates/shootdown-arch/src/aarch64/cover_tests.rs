@@ -54,7 +54,8 @@ fn shapes() -> impl Iterator<Item = Shape> {
     })
 }
 
-/// Every number of steps up to the borders of scale 2, from every position relative to a border, as sets.
+/// Every number of steps up to the borders of scale 2, from every position relative to a border, as
+/// sets.
 #[test]
 fn every_small_range_is_covered_exactly() {
     for shape in shapes() {
@@ -103,8 +104,8 @@ fn sizes() -> Vec<u64> {
     sizes
 }
 
-/// Fewest operations by trying everything: `reach[k]` after covering the first k pages, where an operation
-/// may begin at any border at or before what is covered already.
+/// Fewest operations by trying everything: `reach[k]` after covering the first k pages, where an
+/// operation may begin at any border at or before what is covered already.
 fn fewest(first: u64, count: u64, border: u64, sizes: &[u64]) -> u64 {
     let n = count as usize;
     let mut reach = std::vec![u64::MAX; n + 1];

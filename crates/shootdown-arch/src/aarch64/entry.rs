@@ -15,7 +15,8 @@
 //! | 58:55 | ignored | ignored, as 54:51 | D8.3 |
 //! | block or table | break, as far as FEAT_BBM does not allow it | | D8.16.2 |
 //!
-//! Where FEAT_BBM allows a change of size without a break, old and new must translate every address alike.
+//! Where FEAT_BBM allows a change of size without a break, old and new must translate every address
+//! alike.
 
 use shootdown::Change;
 use shootdown::elide::Cached;
@@ -69,7 +70,8 @@ pub struct EntryRules {
     pub tables_accessed: bool,
     /// SCTLR.WXN: what is writable may not be executed.
     pub write_excludes_execute: bool,
-    /// FEAT_S1PIE is on: AP\[1\], DBM, PXN and UXN are an index, and every change of rights is a flush.
+    /// FEAT_S1PIE is on: AP\[1\], DBM, PXN and UXN are an index, and every change of rights is a
+    /// flush.
     pub indirect: bool,
 }
 
@@ -127,7 +129,8 @@ const fn size(block: u64, bbm: Bbm) -> Change {
 fn leaf(old: u64, new: u64, last: bool, rules: EntryRules) -> Change {
     let (flush, break_first) = (Change::Flush(Cached::Leaf), Change::Break(Cached::Leaf));
     let small = last && old & CONTIGUOUS == 0;
-    // A right to execute that write permission takes away: EL1's on pages of EL0, and with WXN everyone's.
+    // A right to execute that write permission takes away: EL1's on pages of EL0, and with WXN
+    // everyone's.
     let excluded = old & (AP_EL0 | PXN) == AP_EL0
         || rules.write_excludes_execute && old & (PXN | UXN) != (PXN | UXN)
         || rules.indirect;

@@ -7,8 +7,8 @@
 //! | ID_AA64MMFR2_EL1 | 3:0 | CnP | 1: CPUs may share entries |
 //! | ID_AA64MMFR2_EL1 | 51:48 | TTL | 1: level hints are used |
 //!
-//! (Arm ARM D24.2.) A value that this table does not have counts as the next lower one that it has, as the manual
-//! asks for such fields (D24.1.3): what is added later includes what was there.
+//! (Arm ARM D24.2.) A value that this table does not have counts as the next lower one that it has,
+//! as the manual asks for such fields (D24.1.3): what is added later includes what was there.
 
 use crate::asid::AsidWidth;
 

@@ -6,9 +6,10 @@
 //! | 16 KiB | 16 KiB | 32 MiB | 64 GiB (with FEAT_LPA2) |
 //! | 64 KiB | 64 KiB | 512 MiB | 4 TiB (with 52-bit addresses) |
 //!
-//! (Arm ARM D8.2.) The core counts in steps of 4 KiB, 2 MiB and 1 GiB. On a granule that has no leaf of that
-//! size, a step is made of smaller ones: the *contiguous* bit makes 2 MiB out of 16 KiB pages, but a TLB may
-//! cache each of them on its own, so each has to be named ([`Granule::step`]).
+//! (Arm ARM D8.2.) The core counts in steps of 4 KiB, 2 MiB and 1 GiB. On a granule that has no
+//! leaf of that size, a step is made of smaller ones: the *contiguous* bit makes 2 MiB out of 16
+//! KiB pages, but a TLB may cache each of them on its own, so each has to be named
+//! ([`Granule::step`]).
 
 use shootdown::Stride;
 
@@ -36,15 +37,17 @@ pub enum Level {
 
 /// Which levels of the tables an operation concerns, and how much is known of its leaves.
 ///
-/// A level hint is part of "leaves only" and of nothing else: where table pages were freed, entries of other
-/// levels must go too, and a hint could keep them. There is no value of this type that says both.
+/// A level hint is part of "leaves only" and of nothing else: where table pages were freed, entries
+/// of other levels must go too, and a hint could keep them. There is no value of this type that
+/// says both.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Depth {
     /// Cached entries of every level: table pages may have been freed.
     Tables,
     /// Leaf entries, at whatever level they are.
     Leaves,
-    /// Leaf entries, and every one that may be cached is at this level. (FEAT_TTL; other CPUs ignore it.)
+    /// Leaf entries, and every one that may be cached is at this level. (FEAT_TTL; other CPUs
+    /// ignore it.)
     LeavesAt(Level),
 }
 
@@ -55,8 +58,8 @@ impl Depth {
         !matches!(self, Self::Tables)
     }
 
-    /// The level to hint. Level 1 of the 16 KiB granule has no leaf without FEAT_LPA2 and its number is
-    /// reserved there: no hint is what is always right.
+    /// The level to hint. Level 1 of the 16 KiB granule has no leaf without FEAT_LPA2 and its
+    /// number is reserved there: no hint is what is always right.
     pub(super) const fn hint(self, granule: Granule) -> Option<Level> {
         match (self, granule) {
             (Self::LeavesAt(Level::One), Granule::K16) | (Self::Tables | Self::Leaves, _) => None,
@@ -91,8 +94,8 @@ impl Granule {
         }
     }
 
-    /// The largest leaf that is not larger than a stride, or a page where the stride is smaller than one:
-    /// its level is what one operation steps over.
+    /// The largest leaf that is not larger than a stride, or a page where the stride is smaller
+    /// than one: its level is what one operation steps over.
     #[must_use]
     pub const fn step(self, stride: Stride) -> Level {
         if self.leaf_shift(Level::One) <= stride.shift() {

@@ -8,17 +8,18 @@
 //! | kernel range | VAALE1 or RVAALE1 |
 //! | everything | VMALLE1 |
 //!
-//! A range that takes more operations than the port allows becomes ASIDE1 (VMALLE1 for the kernel's). So does a
-//! range of a tag that is no ASID.
+//! A range that takes more operations than the port allows becomes ASIDE1 (VMALLE1 for the
+//! kernel's). So does a range of a tag that is no ASID.
 //!
 //! # Hints
-//! The core names a stride that is *not larger* than any leaf of the range. Only at the largest stride is that
-//! the leaves' level; a range of 4 KiB strides may hold larger leaves. So a plan never hints; who knows better
-//! builds a [`super::Page`] or a [`super::Cover`] with [`Depth::LeavesAt`].
+//! The core names a stride that is *not larger* than any leaf of the range. Only at the largest
+//! stride is that the leaves' level; a range of 4 KiB strides may hold larger leaves. So a plan
+//! never hints; who knows better builds a [`super::Page`] or a [`super::Cover`] with
+//! [`Depth::LeavesAt`].
 //!
 //! # Invariants
-//! I1: a plan removes at least what was asked. I2: it has at most as many operations as the port allows, at
-//! least one.
+//! I1: a plan removes at least what was asked. I2: it has at most as many operations as the port
+//! allows, at least one.
 
 use shootdown::regime::Invalidate;
 use shootdown::{Tag, VaRange};

@@ -29,7 +29,8 @@ struct Entry {
 fn removes(tlbi: &Tlbi, port: &Port, entry: &Entry) -> bool {
     let granule = port.shape.granule;
     let asid_fits = |named: Option<Asid>| match (named, entry.asid) {
-        // Global leaf entries go whatever ASID is named; so does everything by the operations on all ASIDs.
+        // Global leaf entries go whatever ASID is named; so does everything by the operations on
+        // all ASIDs.
         (None, _) => true,
         (Some(_), None) => entry.leaf,
         (Some(named), Some(asid)) => named == asid,

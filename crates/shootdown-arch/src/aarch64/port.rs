@@ -1,7 +1,8 @@
 //! What a kernel decides at boot, and what it therefore declares to the core.
 //!
-//! The *repeat* errata are mended where a broadcast is completed ([`Completion`]), so they are not declared.
-//! User and kernel halves under two ASIDs (kernel page-table isolation) are not supported by this port.
+//! The *repeat* errata are mended where a broadcast is completed ([`Completion`]), so they are not
+//! declared. User and kernel halves under two ASIDs (kernel page-table isolation) are not supported
+//! by this port.
 
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
 
@@ -23,18 +24,19 @@ pub struct Options {
     pub wide_asids: bool,
     /// Strides beyond which the core asks for a whole tag.
     pub ceiling: u32,
-    /// TLBIs beyond which a plan falls back to the whole ASID. Not a matter of speed: a CPU issues them with
-    /// interrupts off.
+    /// TLBIs beyond which a plan falls back to the whole ASID. Not a matter of speed: a CPU issues
+    /// them with interrupts off.
     pub max_operations: u64,
-    /// A hypervisor may make local operations broadcasts (`HCR_EL2.FB`). A guest can't know and says `true`.
+    /// A hypervisor may make local operations broadcasts (`HCR_EL2.FB`). A guest can't know and
+    /// says `true`.
     pub hypervisor_may_upgrade: bool,
     /// Some CPU has one of the *repeat* errata.
     pub repeat: bool,
 }
 
 impl Options {
-    /// 4 KiB pages, the widest ASIDs, Linux's limit of operations (512, one table of pages), bare metal without
-    /// errata.
+    /// 4 KiB pages, the widest ASIDs, Linux's limit of operations (512, one table of pages), bare
+    /// metal without errata.
     pub const DEFAULT: Self = Self {
         granule: Granule::K4,
         lpa2: false,
@@ -57,7 +59,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Decides. `features` must hold for every CPU: on a mixed system, [what all have](Features::and).
+    /// Decides. `features` must hold for every CPU: on a mixed system, [what all
+    /// have](Features::and).
     #[must_use]
     pub fn new(features: &Features, options: Options) -> Self {
         let asids = if options.wide_asids { features.asids } else { AsidWidth::BITS_8 };

@@ -24,13 +24,13 @@ use crate::asid::Asid;
 /// What a kernel settles before its first context switch.
 ///
 /// # Safety
-/// 1. `port` returns the same reference always; it was built from features that every CPU has, with options that
-///    are true. `TCR_EL1.A1` is clear, `TCR_EL1.AS` and `DS` are as the port says.
-/// 2. `kernel_root` returns tables for the lower half that map nothing, forever. The kernel runs in the upper
-///    half, whose mappings are global.
-/// 3. The kernel runs at EL1, or at EL2 of a host that runs in the EL2&0 regime; all CPUs are in one inner
-///    shareable domain. No interrupt handler returns with another `TTBR0_EL1` than it found, the handler that
-///    calls the core excepted.
+/// 1. `port` returns the same reference always; it was built from features that every CPU has, with
+///    options that are true. `TCR_EL1.A1` is clear, `TCR_EL1.AS` and `DS` are as the port says.
+/// 2. `kernel_root` returns tables for the lower half that map nothing, forever. The kernel runs in
+///    the upper half, whose mappings are global.
+/// 3. The kernel runs at EL1, or at EL2 of a host that runs in the EL2&0 regime; all CPUs are in
+///    one inner shareable domain. No interrupt handler returns with another `TTBR0_EL1` than it
+///    found, the handler that calls the core excepted.
 pub unsafe trait Boot: 'static {
     /// The means in use.
     fn port() -> &'static Port;
@@ -51,8 +51,8 @@ impl<B: Boot> ArmRegime<B> {
     }
 
     fn execute(what: Tlbi) {
-        // SAFETY: the exception level is right (`Boot`, 3), and a plan has range operations only where every CPU
-        // has them (`Boot`, 1). The outer domain is never named here.
+        // SAFETY: the exception level is right (`Boot`, 3), and a plan has range operations only
+        // where every CPU has them (`Boot`, 1). The outer domain is never named here.
         unsafe { tlbi(what) }
     }
 
@@ -77,8 +77,9 @@ impl<B: Boot> ArmRegime<B> {
         }
         // Not shared: a CPU may have entries to forget that its neighbour has not.
         let value = Ttbr::new(root, asid, false);
-        // SAFETY: the exception level is right (`Boot`, 3). That the tables are valid and that the entries kept
-        // agree with them is the contract of `load`, whose callers and `kernel_root` (`Boot`, 2) vouch for it.
+        // SAFETY: the exception level is right (`Boot`, 3). That the tables are valid and that the
+        // entries kept agree with them is the contract of `load`, whose callers and
+        // `kernel_root` (`Boot`, 2) vouch for it.
         unsafe { write_ttbr0(value) };
         // ORDERING: walks of the old root end before whatever says that it is not loaded any more.
         barrier(Barrier::Full(Domain::Local));
@@ -88,10 +89,11 @@ impl<B: Boot> ArmRegime<B> {
     }
 }
 
-// SAFETY: 1. `Port::plan` removes all that a request covers, which its tests hold against the manual; a DSB of
-// the domain completes it, for accesses and for walks. 2. The sequence at the head of this file. 3. `facts` is
-// the port's, constant by `Boot` 1. 4. Nothing here waits except a DSB. 5. ASID 0 is no space's. 6. The first
-// DSB of the sequence. 7. A TLBI names its ASID whatever is loaded.
+// SAFETY: 1. `Port::plan` removes all that a request covers, which its tests hold against the
+// manual; a DSB of the domain completes it, for accesses and for walks. 2. The sequence at the head
+// of this file. 3. `facts` is the port's, constant by `Boot` 1. 4. Nothing here waits except a DSB.
+// 5. ASID 0 is no space's. 6. The first DSB of the sequence. 7. A TLBI names its ASID whatever is
+// loaded.
 unsafe impl<B: Boot> Regime for ArmRegime<B> {
     type Root = RootFrame;
 

@@ -9,11 +9,12 @@
 //! | 38:37 | TTL | level of every leaf in the range; 0 is any |
 //! | 36:0 | BaseADDR | the first address, in granules; in units of 64 KiB with 52-bit addresses (`TCR_EL1.DS`) |
 //!
-//! One operation covers `(NUM + 1) << (5 * SCALE + 1)` pages from BaseADDR on (Arm ARM C5.5, TLBI RVAE1).
-//! So the number of pages is always even, and at most 2^21.
+//! One operation covers `(NUM + 1) << (5 * SCALE + 1)` pages from BaseADDR on (Arm ARM C5.5, TLBI
+//! RVAE1). So the number of pages is always even, and at most 2^21.
 //!
-//! With a level hint, the range is unpredictable unless BaseADDR is a multiple of that level's leaf;
-//! with `TCR_EL1.DS`, nothing but multiples of 64 KiB can be written down. [`Span::new`] refuses both.
+//! With a level hint, the range is unpredictable unless BaseADDR is a multiple of that level's
+//! leaf; with `TCR_EL1.DS`, nothing but multiples of 64 KiB can be written down. [`Span::new`]
+//! refuses both.
 
 use core::fmt;
 
@@ -49,7 +50,8 @@ pub struct Span {
 pub enum SpanError {
     /// The number of pages is none of `(NUM + 1) << (5 * SCALE + 1)`.
     Pages(u64),
-    /// The first address is not a multiple of 2^`shift`, as the granule, the hint or `TCR_EL1.DS` ask.
+    /// The first address is not a multiple of 2^`shift`, as the granule, the hint or `TCR_EL1.DS`
+    /// ask.
     Misaligned {
         /// The address.
         address: u64,

@@ -10,23 +10,26 @@
 //! | VAAE1, VAALE1 | zero | TTL | VA\[55:12\] |
 //! | RVAE1, RVALE1, RVAAE1, RVAALE1 | see [`Span`] | | |
 //!
-//! *L* is "last level": leaf entries only; *A* is every ASID. TTL is a hint: bits 47:46 are the granule,
-//! bits 45:44 the level of the leaf; 0 is "any level". A wrong hint may invalidate **nothing**. So it is given
-//! only by who knows every leaf, and can't be given where tables were freed ([`Depth`]).
+//! *L* is "last level": leaf entries only; *A* is every ASID. TTL is a hint: bits 47:46 are the
+//! granule, bits 45:44 the level of the leaf; 0 is "any level". A wrong hint may invalidate
+//! **nothing**. So it is given only by who knows every leaf, and can't be given where tables were
+//! freed ([`Depth`]).
 //!
 //! # Encodings
-//! A TLBI is `SYS #op1, Cn, Cm, #op2, Xt`, that is `1101_0101_0000_1` op1 Cn Cm op2 Rt (Arm ARM C6.2, SYS).
-//! For EL1, op1 is 0 and Cn is 8; Cm chooses single or range and the domain, op2 the kind of match:
+//! A TLBI is `SYS #op1, Cn, Cm, #op2, Xt`, that is `1101_0101_0000_1` op1 Cn Cm op2 Rt (Arm ARM
+//! C6.2, SYS). For EL1, op1 is 0 and Cn is 8; Cm chooses single or range and the domain, op2 the
+//! kind of match:
 //!
 //! | Cm | local | inner | outer | | op2 | 0 | 1 | 2 | 3 | 5 | 7 |
 //! |---|---|---|---|---|---|---|---|---|---|---|---|
 //! | single | 7 | 3 | 1 | | single | VMALL | VA | ASID | VAA | VAL | VAAL |
 //! | range | 6 | 2 | 5 | | range | | RVA | | RVAA | RVAL | RVAAL |
 //!
-//! The wrappers use the generic form, so that they assemble without the CPU features being named. One
-//! macro writes both the table that the tests read and the instructions.
+//! The wrappers use the generic form, so that they assemble without the CPU features being named.
+//! One macro writes both the table that the tests read and the instructions.
 //!
-//! At EL2 of a host with `HCR_EL2.{E2H,TGE}` = {1,1} the same instructions act on the EL2&0 regime (C5.5).
+//! At EL2 of a host with `HCR_EL2.{E2H,TGE}` = {1,1} the same instructions act on the EL2&0 regime
+//! (C5.5).
 
 use super::granule::{Depth, Granule};
 use super::span::Span;
@@ -90,7 +93,8 @@ pub enum Operation {
     Asid(Asid),
     /// What translates an address (VAE1, VALE1, VAAE1, VAALE1).
     Page {
-        /// Non-global entries of this ASID only; `None` for every ASID. Global leaf entries go in any case.
+        /// Non-global entries of this ASID only; `None` for every ASID. Global leaf entries go in
+        /// any case.
         asid: Option<Asid>,
         /// The address.
         page: Page,
@@ -202,8 +206,8 @@ operations! {
 }
 
 impl Tlbi {
-    /// The operation that repairs errata whose sync completes too early is a dummy of this form: VALE1IS
-    /// with a zero operand.
+    /// The operation that repairs errata whose sync completes too early is a dummy of this form:
+    /// VALE1IS with a zero operand.
     pub const DUMMY: Self = Self {
         operation: Operation::Page {
             asid: Some(Asid::ZERO),
@@ -256,8 +260,8 @@ impl Tlbi {
 /// Executes a TLBI. It only starts the work: a DSB of the domain completes it.
 ///
 /// # Safety
-/// The CPU is at EL1, or at EL2 of a host that runs in the EL2&0 regime. It has the instruction: ranges
-/// need FEAT_TLBIRANGE, the outer domain FEAT_TLBIOS.
+/// The CPU is at EL1, or at EL2 of a host that runs in the EL2&0 regime. It has the instruction:
+/// ranges need FEAT_TLBIRANGE, the outer domain FEAT_TLBIOS.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub unsafe fn tlbi(what: Tlbi) {

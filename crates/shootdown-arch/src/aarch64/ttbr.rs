@@ -6,8 +6,8 @@
 //! | 47:1 | BADDR | the root table; with 52-bit addresses, bits 5:2 hold bits 51:48 of its address |
 //! | 0 | CnP | entries may be shared with CPUs that have the same value here |
 //!
-//! (Arm ARM D24.2, TTBR0_EL1.) With `TCR_EL1.A1` clear the ASID in force is the one here, so that one write
-//! changes tables and ASID together: at no moment does one belong to the other's space.
+//! (Arm ARM D24.2, TTBR0_EL1.) With `TCR_EL1.A1` clear the ASID in force is the one here, so that
+//! one write changes tables and ASID together: at no moment does one belong to the other's space.
 
 use crate::asid::Asid;
 
@@ -19,7 +19,8 @@ pub type RootFrame = crate::root::RootFrame<52>;
 pub struct Ttbr(u64);
 
 impl Ttbr {
-    /// Tables under an ASID. `shared`: every CPU that sets it means the same tables by the same ASID.
+    /// Tables under an ASID. `shared`: every CPU that sets it means the same tables by the same
+    /// ASID.
     #[must_use]
     pub const fn new(root: RootFrame, asid: Asid, shared: bool) -> Self {
         let low = root.address() & 0xffff_ffff_f000;
@@ -54,13 +55,13 @@ pub unsafe fn read_ttbr0() -> u64 {
 /// Writes `TTBR0_EL1`, and waits until the CPU uses the new value (ISB).
 ///
 /// # Safety
-/// As for [`read_ttbr0`]. The tables are valid and stay so until another value is written; entries cached under
-/// the ASID agree with them, or are invalidated before an access goes through them.
+/// As for [`read_ttbr0`]. The tables are valid and stay so until another value is written; entries
+/// cached under the ASID agree with them, or are invalidated before an access goes through them.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 pub unsafe fn write_ttbr0(value: Ttbr) {
-    // SAFETY: the caller's promise. The compiler is told that it may touch memory, so that no access moves
-    // across it.
+    // SAFETY: the caller's promise. The compiler is told that it may touch memory, so that no
+    // access moves across it.
     unsafe {
         core::arch::asm!("msr ttbr0_el1, {0}", "isb", in(reg) value.raw(),
             options(nostack, preserves_flags));

@@ -1,7 +1,8 @@
 //! ASIDs in `satp`: 0 to 16 bits, as many as the hart has.
 //!
-//! The low bits are implemented first (Privileged, `satp`): after ones are written to the whole field, those
-//! that read back as ones are the width ([`AsidWidth::of_probe`]). It may be 0: then every space is ASID 0.
+//! The low bits are implemented first (Privileged, `satp`): after ones are written to the whole
+//! field, those that read back as ones are the width ([`AsidWidth::of_probe`]). It may be 0: then
+//! every space is ASID 0.
 
 use core::fmt;
 

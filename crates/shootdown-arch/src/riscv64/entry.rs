@@ -11,7 +11,8 @@
 //! | RSW | ignored | ignored | 12.3.1 |
 //! | PPN, PBMT, N, 60:54 | a flush | a flush | 12.4, 12.5 |
 //!
-//! No change asks for a break: hardware may use either of two entries, of any size, until the fence.
+//! No change asks for a break: hardware may use either of two entries, of any size, until the
+//! fence.
 
 use shootdown::Change;
 use shootdown::elide::Cached;

@@ -9,18 +9,20 @@
 //! | yes | – | *leaf* entries for the address, of every ASID, global ones included |
 //! | yes | yes | *leaf* entries for the address under the ASID, global ones excepted |
 //!
-//! An address that the mode can't translate removes nothing, and no fault is raised. ASID bits beyond those
-//! that the hart implements are ignored; those beyond bit 15 must be zero.
+//! An address that the mode can't translate removes nothing, and no fault is raised. ASID bits
+//! beyond those that the hart implements are ignored; those beyond bit 15 must be zero.
 //!
 //! # Order
-//! SFENCE.VMA does three things at once: stores that this hart has made or seen come before the walks that
-//! follow; entries go; walks that began before install nothing. It does **not** order ordinary loads and
-//! stores with each other. Svinval takes the three apart, so that many invalidations share two fences:
-//! SFENCE.W.INVAL (stores before), SINVAL.VMA any number of times (entries), SFENCE.INVAL.IR (walks after).
-//! A SINVAL.VMA outside of the two is ordered with nothing ([`super::Steps`] never yields one).
+//! SFENCE.VMA does three things at once: stores that this hart has made or seen come before the
+//! walks that follow; entries go; walks that began before install nothing. It does **not** order
+//! ordinary loads and stores with each other. Svinval takes the three apart, so that many
+//! invalidations share two fences: SFENCE.W.INVAL (stores before), SINVAL.VMA any number of times
+//! (entries), SFENCE.INVAL.IR (walks after). A SINVAL.VMA outside of the two is ordered with
+//! nothing ([`super::Steps`] never yields one).
 //!
 //! # Encoding
-//! `funct7 | rs2 | rs1 | 000 | 00000 | 1110011` (SYSTEM), with the ASID in rs2 and the address in rs1:
+//! `funct7 | rs2 | rs1 | 000 | 00000 | 1110011` (SYSTEM), with the ASID in rs2 and the address in
+//! rs1:
 //!
 //! | instruction | funct7 | rs2 | rs1 |
 //! |---|---|---|---|
@@ -29,8 +31,8 @@
 //! | SFENCE.W.INVAL | 0001100 | 0 | 0 |
 //! | SFENCE.INVAL.IR | 0001100 | 1 | 0 |
 //!
-//! The wrappers write them by number, so that they assemble without Svinval being named. One macro holds the
-//! numbers for the tests and for the instructions.
+//! The wrappers write them by number, so that they assemble without Svinval being named. One macro
+//! holds the numbers for the tests and for the instructions.
 
 use crate::asid::Asid;
 
@@ -59,8 +61,8 @@ impl Fence {
         Self { address: Some(address), asid }
     }
 
-    /// Does it remove an entry? `leaf`: it is a leaf entry for a page of 2^`shift` bytes at `page`; otherwise
-    /// it is one of a higher level. `asid`: whose it is; `None` for a global one.
+    /// Does it remove an entry? `leaf`: it is a leaf entry for a page of 2^`shift` bytes at `page`;
+    /// otherwise it is one of a higher level. `asid`: whose it is; `None` for a global one.
     #[must_use]
     pub const fn removes(self, page: u64, shift: u32, leaf: bool, asid: Option<Asid>) -> bool {
         let address_fits = match self.address {
@@ -144,8 +146,8 @@ impl Instruction {
     }
 }
 
-/// One of the two instructions with a [`Fence`], by its number. An operand that is there may hold zero but
-/// must not be x0, which the register class `reg` never is.
+/// One of the two instructions with a [`Fence`], by its number. An operand that is there may hold
+/// zero but must not be x0, which the register class `reg` never is.
 #[cfg(target_arch = "riscv64")]
 macro_rules! with_operands {
     ($name:ident, $fence:expr) => {
@@ -185,9 +187,9 @@ pub unsafe fn fence(what: Fence) {
 #[cfg(target_arch = "riscv64")]
 #[inline(always)]
 pub unsafe fn execute(what: Instruction) {
-    // SAFETY: the instruction exists and is permitted (the caller's promise); it reads at most two registers
-    // and changes translation caches only. The compiler is told that it may touch memory, so that no access
-    // moves across it.
+    // SAFETY: the instruction exists and is permitted (the caller's promise); it reads at most two
+    // registers and changes translation caches only. The compiler is told that it may touch
+    // memory, so that no access moves across it.
     unsafe {
         match what {
             Instruction::Sfence(fence) => with_operands!(sfence, fence),

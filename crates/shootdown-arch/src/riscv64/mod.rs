@@ -5,10 +5,10 @@
 //! ("Privileged") and the Supervisor Binary Interface specification ("SBI").
 //!
 //! # What differs from the other architectures
-//! - A fence with an address covers *leaf* entries only. Where a table page is freed, or any other entry that
-//!   is no leaf has changed, the fence must name no address (Privileged, SFENCE.VMA).
-//! - "No address" and "no ASID" are said by naming register x0. A register that *holds* zero names address 0
-//!   or ASID 0. So an operand is an `Option` here, never a number with a special value.
+//! - A fence with an address covers *leaf* entries only. Where a table page is freed, or any other
+//!   entry that is no leaf has changed, the fence must name no address (Privileged, SFENCE.VMA).
+//! - "No address" and "no ASID" are said by naming register x0. A register that *holds* zero names
+//!   address 0 or ASID 0. So an operand is an `Option` here, never a number with a special value.
 //! - Writing `satp` neither invalidates nor orders anything (Privileged, `satp`).
 //! - Nothing broadcasts. Other harts are interrupted, by the kernel or by the SBI on its behalf.
 

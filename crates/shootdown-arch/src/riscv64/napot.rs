@@ -1,15 +1,16 @@
 //! NAPOT leaves (Svnapot): one translation written down sixteen times.
 //!
 //! # The problem
-//! Sixteen neighbouring entries of a table of 4 KiB pages can together be one leaf of 64 KiB. A hart may cache
-//! all of it, or any of its pages on its own, whichever of the sixteen entries it read (Privileged, Svnapot). So
-//! a change of *one* of the entries concerns cached entries of all sixteen pages, and since each may be cached
-//! by itself, a fence for one page need not remove the others.
+//! Sixteen neighbouring entries of a table of 4 KiB pages can together be one leaf of 64 KiB. A
+//! hart may cache all of it, or any of its pages on its own, whichever of the sixteen entries it
+//! read (Privileged, Svnapot). So a change of *one* of the entries concerns cached entries of all
+//! sixteen pages, and since each may be cached by itself, a fence for one page need not remove the
+//! others.
 //!
 //! # The rule
 //! The range of a change that touches a NAPOT leaf, before or after, is widened to whole leaves
-//! ([`Napot::widen`]) and invalidated page by page. Once per leaf would do on harts that cache a leaf as one
-//! entry only; the manual promises that of none.
+//! ([`Napot::widen`]) and invalidated page by page. Once per leaf would do on harts that cache a
+//! leaf as one entry only; the manual promises that of none.
 
 use shootdown::{Stride, VaRange};
 
@@ -36,7 +37,8 @@ impl Napot {
         1 << (self.shift() - Stride::Page4K.shift())
     }
 
-    /// The smallest range of 4 KiB pages that holds the range and every leaf of this size that it touches.
+    /// The smallest range of 4 KiB pages that holds the range and every leaf of this size that it
+    /// touches.
     #[must_use]
     pub fn widen(self, range: VaRange) -> VaRange {
         let mask = (1 << self.shift()) - 1;

@@ -8,12 +8,12 @@
 //! | kernel range | one fence with the address alone per stride |
 //! | everything | one fence without operands |
 //!
-//! With Svinval, several become SFENCE.W.INVAL; SINVAL.VMA…; SFENCE.INVAL.IR, which pays for the order once.
-//! One alone stays an SFENCE.VMA, as two instructions more would buy nothing.
+//! With Svinval, several become SFENCE.W.INVAL; SINVAL.VMA…; SFENCE.INVAL.IR, which pays for the
+//! order once. One alone stays an SFENCE.VMA, as two instructions more would buy nothing.
 //!
 //! # Invariants
-//! I1: every SINVAL.VMA of a plan comes after its SFENCE.W.INVAL and before its SFENCE.INVAL.IR. I2: a plan
-//! removes at least what was asked.
+//! I1: every SINVAL.VMA of a plan comes after its SFENCE.W.INVAL and before its SFENCE.INVAL.IR.
+//! I2: a plan removes at least what was asked.
 
 use shootdown::VaRange;
 use shootdown::regime::Invalidate;
@@ -70,8 +70,8 @@ impl Steps {
         Self(Kind::Pages { pages, batch })
     }
 
-    /// How many instructions of the plan wait until something is in order; the others may overlap. (What a
-    /// plan costs is this count times one price and the rest times another.)
+    /// How many instructions of the plan wait until something is in order; the others may overlap.
+    /// (What a plan costs is this count times one price and the rest times another.)
     #[must_use]
     pub const fn fences(&self) -> u64 {
         match &self.0 {
@@ -199,8 +199,8 @@ mod tests {
         all
     }
 
-    /// Must the request remove the entry? From the words of [`Invalidate`], and of [`Stride`]: no leaf of the
-    /// range is smaller.
+    /// Must the request remove the entry? From the words of [`Invalidate`], and of [`Stride`]: no
+    /// leaf of the range is smaller.
     fn covered(what: Invalidate, entry: &Entry, width: AsidWidth) -> bool {
         let end = entry.page + (1 << entry.shift);
         let touches = |range: VaRange| {

@@ -17,7 +17,8 @@ use crate::asid::{Asid, AsidWidth};
 pub struct Options {
     /// The tables.
     pub mode: Mode,
-    /// The narrowest ASID of all harts ([`AsidWidth::of_probe`]); [`AsidWidth::NONE`] to do without.
+    /// The narrowest ASID of all harts ([`AsidWidth::of_probe`]); [`AsidWidth::NONE`] to do
+    /// without.
     pub asids: AsidWidth,
     /// Every hart has Svinval (`svinval` in the ISA string).
     pub svinval: bool,
@@ -26,8 +27,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Sv39 without ASIDs and extensions: true of every hart that translates. The ceiling is Linux's for
-    /// RISC-V (64 entries).
+    /// Sv39 without ASIDs and extensions: true of every hart that translates. The ceiling is
+    /// Linux's for RISC-V (64 entries).
     pub const MINIMUM: Self =
         Self { mode: Mode::Sv39, asids: AsidWidth::NONE, svinval: false, ceiling: 64 };
 }

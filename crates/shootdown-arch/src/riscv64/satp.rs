@@ -6,8 +6,9 @@
 //! | 59:44 | ASID | only as many low bits as are implemented |
 //! | 43:0 | PPN | page number of the root table, which is 4 KiB and aligned |
 //!
-//! With MODE Bare the other fields must be zero. A write with a MODE that the hart lacks changes *nothing*,
-//! the root included: read back what you wrote when you find out which modes there are. (Privileged, `satp`.)
+//! With MODE Bare the other fields must be zero. A write with a MODE that the hart lacks changes
+//! *nothing*, the root included: read back what you wrote when you find out which modes there are.
+//! (Privileged, `satp`.)
 //!
 //! A write orders nothing and invalidates nothing: a tag that changes hands is fenced by itself
 //! (`regime.rs` says when).
@@ -55,8 +56,8 @@ impl Mode {
         }
     }
 
-    /// Can the address be translated? The bits above the mode's must repeat its top bit. (A fence that names
-    /// another address does nothing: there is no entry for it.)
+    /// Can the address be translated? The bits above the mode's must repeat its top bit. (A fence
+    /// that names another address does nothing: there is no entry for it.)
     #[must_use]
     pub const fn is_valid(self, address: u64) -> bool {
         let shift = 64 - self.address_bits();
@@ -178,19 +179,19 @@ pub unsafe fn read_satp() -> u64 {
 /// Writes `satp`. Nothing is invalidated or ordered by it.
 ///
 /// # Safety
-/// As for [`read_satp`]. The mode exists on this hart; the tables are valid, map the code that runs, and stay
-/// so until another value is written; entries cached under the ASID agree with them, or are invalidated before
-/// an access goes through them.
+/// As for [`read_satp`]. The mode exists on this hart; the tables are valid, map the code that
+/// runs, and stay so until another value is written; entries cached under the ASID agree with them,
+/// or are invalidated before an access goes through them.
 #[cfg(target_arch = "riscv64")]
 #[inline(always)]
 pub unsafe fn write_satp(value: Satp) {
-    // SAFETY: the caller's promise. The compiler is told that it may touch memory, so that no access moves
-    // across it.
+    // SAFETY: the caller's promise. The compiler is told that it may touch memory, so that no
+    // access moves across it.
     unsafe { core::arch::asm!("csrw satp, {0}", in(reg) value.raw(), options(nostack)) };
 }
 
-/// Finds out how many bits an ASID has: writes ones, reads them back, restores the register, and fences, as
-/// entries may have been cached under the ASID of ones.
+/// Finds out how many bits an ASID has: writes ones, reads them back, restores the register, and
+/// fences, as entries may have been cached under the ASID of ones.
 ///
 /// # Errors
 /// [`super::ProbeError`] when what came back is no width.

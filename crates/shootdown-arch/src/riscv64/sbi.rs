@@ -1,8 +1,8 @@
 //! Remote fences by the SBI: firmware interrupts other harts, which fence on the caller's behalf.
 //!
 //! # The call (SBI, "Binary Encoding" and "RFENCE Extension")
-//! a7 holds the extension 0x5246_4E43 ("RFNC"), a6 the function; a0 holds an error afterwards, a1 a value; every
-//! other register is preserved.
+//! a7 holds the extension 0x5246_4E43 ("RFNC"), a6 the function; a0 holds an error afterwards, a1 a
+//! value; every other register is preserved.
 //!
 //! | function | a6 | a0, a1 | a2 | a3 | a4 |
 //! |---|---|---|---|---|---|
@@ -10,18 +10,19 @@
 //! | SFENCE.VMA | 1 | mask, base | start | size | |
 //! | SFENCE.VMA by ASID | 2 | mask, base | start | size | ASID |
 //!
-//! Bit *i* of the mask is hart `base + i`; a base of all ones is every hart. A size of all ones (or start and
-//! size both zero) is the whole address space. A caller that computes them gets "everything" by accident: an
-//! empty range at 0, or a subtraction below 0. [`RemoteFence`] takes a [`VaRange`], which is neither empty nor
-//! whole unless it says so.
+//! Bit *i* of the mask is hart `base + i`; a base of all ones is every hart. A size of all ones (or
+//! start and size both zero) is the whole address space. A caller that computes them gets
+//! "everything" by accident: an empty range at 0, or a subtraction below 0. [`RemoteFence`] takes a
+//! [`VaRange`], which is neither empty nor whole unless it says so.
 //!
-//! A range is fenced address by address: leaf entries only, as by the instruction. [`RemoteFence::of`] asks for
-//! the whole space where tables were freed.
+//! A range is fenced address by address: leaf entries only, as by the instruction.
+//! [`RemoteFence::of`] asks for the whole space where tables were freed.
 //!
 //! # When is it over?
-//! Table stores must be visible to the other harts before the call ([`shootdown::Regime::publish`]). The
-//! specification says of success that the harts were interrupted, not that they have fenced. Firmware that waits
-//! for them makes the call a complete shootdown; on any other, use the kernel's own interrupts.
+//! Table stores must be visible to the other harts before the call
+//! ([`shootdown::Regime::publish`]). The specification says of success that the harts were
+//! interrupted, not that they have fenced. Firmware that waits for them makes the call a complete
+//! shootdown; on any other, use the kernel's own interrupts.
 
 use core::fmt;
 
@@ -85,8 +86,8 @@ pub struct HartMasks<I: Iterator<Item = u64>> {
 }
 
 impl<I: Iterator<Item = u64>> HartMasks<I> {
-    /// The masks of these harts; fewest when they ascend. The number that stands for all names no hart and is
-    /// left out.
+    /// The masks of these harts; fewest when they ascend. The number that stands for all names no
+    /// hart and is left out.
     pub fn new(harts: impl IntoIterator<IntoIter = I>) -> Self {
         Self { harts: harts.into_iter(), next: None }
     }
@@ -121,7 +122,8 @@ impl<I: Iterator<Item = u64>> Iterator for HartMasks<I> {
 pub enum RemoteFence {
     /// FENCE.I.
     Instructions,
-    /// Leaf entries of a range: of one ASID, global ones excepted; or of every ASID, global ones included.
+    /// Leaf entries of a range: of one ASID, global ones excepted; or of every ASID, global ones
+    /// included.
     Pages {
         /// The addresses.
         range: VaRange,
@@ -258,9 +260,9 @@ impl SbiError {
 pub unsafe fn call(what: Call) -> Result<(), SbiError> {
     let [a0, a1, a2, a3, a4] = what.arguments;
     let error: i64;
-    // SAFETY: there is firmware that answers (the caller's promise). It preserves every register but a0 and a1,
-    // and remote fences change no memory of the caller's. The compiler is told that it may touch memory, so that
-    // no access moves across it.
+    // SAFETY: there is firmware that answers (the caller's promise). It preserves every register
+    // but a0 and a1, and remote fences change no memory of the caller's. The compiler is told
+    // that it may touch memory, so that no access moves across it.
     unsafe {
         core::arch::asm!(
             "ecall",
@@ -311,7 +313,8 @@ mod tests {
         assert_eq!(RemoteFence::All.call(HartMask::ALL).arguments[1], u64::MAX);
     }
 
-    /// "Everything" is asked for by intent only: no range turns into it but the one of all addresses.
+    /// "Everything" is asked for by intent only: no range turns into it but the one of all
+    /// addresses.
     #[test]
     fn no_range_means_everything_by_accident() {
         let whole = |call: Call| {

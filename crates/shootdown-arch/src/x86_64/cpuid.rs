@@ -16,8 +16,8 @@
 //! | 8000_000A | ebx | | number of ASIDs (AMD, with SVM) |
 //!
 //! (SDM vol. 2A, CPUID; APM vol. 3, appendix E.) Decoding is a pure function, so that a dump of any
-//! CPU can be tested anywhere; [`Leaves::gather`] asks only for leaves that exist, because Intel CPUs
-//! answer a leaf beyond the last with the data of the last.
+//! CPU can be tested anywhere; [`Leaves::gather`] asks only for leaves that exist, because Intel
+//! CPUs answer a leaf beyond the last with the data of the last.
 //!
 //! Two CPUs are known to claim what they lack, and both are corrected here: see
 //! [`Features::invlpgb`] and [`Features::may_spare_globals`].

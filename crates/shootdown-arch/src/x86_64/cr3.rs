@@ -8,8 +8,9 @@
 //! | 63 | reserved | keep: do not invalidate the PCID's entries; reads as zero |
 //!
 //! (SDM 3A 4.5 and 2.5, M = MAXPHYADDR; bits 62:61 switch linear-address masking on CPUs that have
-//! it.) Without keep, the load removes every entry of the PCID being loaded, global ones excepted (SDM
-//! 4.10.4.1). Setting bit 63 while PCIDs are off faults, so [`Cr3::untagged`] has no way to ask for it.
+//! it.) Without keep, the load removes every entry of the PCID being loaded, global ones excepted
+//! (SDM 4.10.4.1). Setting bit 63 while PCIDs are off faults, so [`Cr3::untagged`] has no way to
+//! ask for it.
 
 use core::fmt;
 
@@ -86,8 +87,8 @@ impl Cr3 {
     /// Reads a register value back.
     ///
     /// # Errors
-    /// [`Cr3Error`] with the bits that have no meaning here: the cache-control bits and bit 63 without
-    /// PCIDs, and everything between the physical address width and bit 63.
+    /// [`Cr3Error`] with the bits that have no meaning here: the cache-control bits and bit 63
+    /// without PCIDs, and everything between the physical address width and bit 63.
     pub const fn parse(raw: u64, pcide: bool, physical_bits: u8) -> Result<Self, Cr3Error> {
         let low = raw & 0xfff;
         let keep = raw & Self::KEEP != 0;
@@ -139,8 +140,8 @@ pub unsafe fn read_cr3() -> u64 {
 /// # Safety
 /// The CPU is at privilege level 0. `CR4.PCIDE` is set if and only if the value is
 /// [tagged](Cr3::tagged). The tables under the root map whatever the CPU executes and touches next,
-/// and stay valid until another root is loaded. With keep, every entry this CPU holds under the PCID
-/// agrees with those tables.
+/// and stay valid until another root is loaded. With keep, every entry this CPU holds under the
+/// PCID agrees with those tables.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn write_cr3(value: Cr3) {

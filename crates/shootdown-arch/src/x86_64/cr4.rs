@@ -1,8 +1,8 @@
 //! CR4: the bits translation depends on, and the oldest way to drop every entry.
 //!
-//! Changing `CR4.PGE` in either direction removes every entry of every PCID, global ones included, and
-//! every paging-structure-cache entry (SDM 4.10.4.1): what a CPU without INVPCID has for "everything".
-//! Setting `CR4.PCIDE` faults unless CR3 names PCID 0 (SDM 3A 4.10.1).
+//! Changing `CR4.PGE` in either direction removes every entry of every PCID, global ones included,
+//! and every paging-structure-cache entry (SDM 4.10.4.1): what a CPU without INVPCID has for
+//! "everything". Setting `CR4.PCIDE` faults unless CR3 names PCID 0 (SDM 3A 4.10.1).
 
 use core::fmt;
 
@@ -126,8 +126,8 @@ pub unsafe fn read_cr4() -> Cr4 {
 /// Writes CR4.
 ///
 /// # Safety
-/// The CPU is at privilege level 0, and running on with these control bits is sound: the CPU has every
-/// feature that is set, and no code of the kernel relies on a bit that changes.
+/// The CPU is at privilege level 0, and running on with these control bits is sound: the CPU has
+/// every feature that is set, and no code of the kernel relies on a bit that changes.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn write_cr4(value: Cr4) {
@@ -140,8 +140,8 @@ pub unsafe fn write_cr4(value: Cr4) {
 /// Removes every entry of this CPU by changing `CR4.PGE` and changing it back.
 ///
 /// # Safety
-/// The CPU is at privilege level 0, has global pages (CPUID.1.EDX\[13\]), and no interrupt handler that
-/// may run here writes other bits of CR4 (its change would be undone).
+/// The CPU is at privilege level 0, has global pages (CPUID.1.EDX\[13\]), and no interrupt handler
+/// that may run here writes other bits of CR4 (its change would be undone).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn toggle_pge() {

@@ -14,8 +14,8 @@
 //! | XD | removing is an upgrade | same | 4.10.4.3 |
 //! | 58:52, 11:9 | ignored | ignored, 8 and 6 too | table 4-20 |
 //!
-//! HLAT paging, which reads bit 11, is not covered. A leaf whose G changes must be invalidated as a kernel's: tags
-//! do not name global entries.
+//! HLAT paging, which reads bit 11, is not covered. A leaf whose G changes must be invalidated as a
+//! kernel's: tags do not name global entries.
 
 use shootdown::Change;
 use shootdown::elide::Cached;
@@ -77,7 +77,8 @@ pub fn change(old: u64, new: u64, level: TableLevel, rules: EntryRules) -> Chang
     let unaccessed = if level == TableLevel::Last { Change::Accessed } else { flush };
     let was_shadow = rules.shadow_stacks && old & (RW | D) == D;
     let writable = if was_shadow { flush } else { Change::Upgrade };
-    // Where nothing but a shadow stack could tell, setting D changes nothing: hardware looks before it sets it.
+    // Where nothing but a shadow stack could tell, setting D changes nothing: hardware looks before
+    // it sets it.
     let dirty =
         if rules.shadow_stacks && new & RW == 0 { Change::Upgrade } else { Change::Nothing };
     let rows = [

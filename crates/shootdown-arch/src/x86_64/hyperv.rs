@@ -1,4 +1,5 @@
-//! Hyper-V's hypercalls that flush other virtual processors: four of them, as words of an input page.
+//! Hyper-V's hypercalls that flush other virtual processors: four of them, as words of an input
+//! page.
 //!
 //! # The calls (Hyper-V Top-Level Functional Specification, "Hypercall Interface", "HvCallFlushVirtualAddress…")
 //! | call | code | words of the input page |
@@ -8,19 +9,21 @@
 //! | space, extended | 0x0013 | root, flags, format, valid banks, one per valid bank |
 //! | list, extended | 0x0014 | the same, then one per run |
 //!
-//! A mask names VPs 0 to 63. The extended calls take a sparse set instead: VPs in banks of 64, one bit for each of up
-//! to 64 banks, and the contents of those whose bit is set. A run's word is the address of its first page; its low 12
-//! bits are the number of pages *beyond* the first. The root is CR3 without a PCID, and is ignored with the flag
-//! "all address spaces".
+//! A mask names VPs 0 to 63. The extended calls take a sparse set instead: VPs in banks of 64, one
+//! bit for each of up to 64 banks, and the contents of those whose bit is set. A run's word is the
+//! address of its first page; its low 12 bits are the number of pages *beyond* the first. The root
+//! is CR3 without a PCID, and is ignored with the flag "all address spaces".
 //!
-//! The control word holds the code (15:0), the number of words of a variable header, that is of banks (26:17), the
-//! number of runs (43:32) and the run to begin with (59:48). The result word holds a status (15:0, 0 is success) and the
-//! number of runs that are done (43:32); a call that was cut short is made again from there.
+//! The control word holds the code (15:0), the number of words of a variable header, that is of
+//! banks (26:17), the number of runs (43:32) and the run to begin with (59:48). The result word
+//! holds a status (15:0, 0 is success) and the number of runs that are done (43:32); a call that
+//! was cut short is made again from there.
 //!
 //! # What a list is good for
-//! The specification speaks of virtual TLB entries for the addresses of a list. It does not say what becomes of cached
-//! non-leaf entries, so [`HypervFlush::of`] asks for the whole space where tables were freed. Nor does a root name the
-//! other half of split tables: there it asks for all address spaces.
+//! The specification speaks of virtual TLB entries for the addresses of a list. It does not say
+//! what becomes of cached non-leaf entries, so [`HypervFlush::of`] asks for the whole space where
+//! tables were freed. Nor does a root name the other half of split tables: there it asks for all
+//! address spaces.
 
 use core::fmt;
 
@@ -222,8 +225,8 @@ impl Control {
         self.0 >> Self::RUNS & 0xfff
     }
 
-    /// What to do after a call with this control word has returned `result`: `None` when everything is done, a control
-    /// word to call again with when the hypervisor stopped half-way.
+    /// What to do after a call with this control word has returned `result`: `None` when everything
+    /// is done, a control word to call again with when the hypervisor stopped half-way.
     ///
     /// # Errors
     /// The hypervisor's status; some of it may be done.

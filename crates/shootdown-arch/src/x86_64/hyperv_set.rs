@@ -1,7 +1,7 @@
 //! A set of Hyper-V's virtual processors: 64 banks of 64.
 
-/// Virtual processors 0 to 4095, which are all that a sparse set can name (TLFS, `HV_VP_SET`). Their numbers need not
-/// be the kernel's CPU numbers.
+/// Virtual processors 0 to 4095, which are all that a sparse set can name (TLFS, `HV_VP_SET`).
+/// Their numbers need not be the kernel's CPU numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VpSet([u64; Self::BANKS]);
 

@@ -1,10 +1,10 @@
 //! INVLPG: one page under the loaded PCID.
 //!
 //! Removes every entry for the page that contains the address under the loaded PCID, global entries
-//! for it under any PCID, and every paging-structure-cache entry of the loaded PCID (SDM 4.10.4.1). On
-//! AMD with `EFER.TCE` set only the paging-structure entries on the way to the address go (APM vol. 2,
-//! 5.5.3), which is why a flush that frees table pages must visit each stride of the range and not
-//! just its first page. A non-canonical operand is a no-op (SDM vol. 2A, INVLPG).
+//! for it under any PCID, and every paging-structure-cache entry of the loaded PCID (SDM 4.10.4.1).
+//! On AMD with `EFER.TCE` set only the paging-structure entries on the way to the address go (APM
+//! vol. 2, 5.5.3), which is why a flush that frees table pages must visit each stride of the range
+//! and not just its first page. A non-canonical operand is a no-op (SDM vol. 2A, INVLPG).
 
 /// The template, shared by the wrapper and the test of its encoding.
 #[cfg(target_arch = "x86_64")]

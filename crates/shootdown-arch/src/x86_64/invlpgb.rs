@@ -19,16 +19,16 @@
 //! | | 27:16 | PCID |
 //! | | 31:28 | reserved, zero |
 //!
-//! The count is the field implementations get wrong: it is one less than the number of pages, and so
-//! is the maximum CPUID reports. [`InvlpgbMatch`] counts pages; only [`InvlpgbLimits::encode`] subtracts. A
-//! PCID match faults while `CR4.PCIDE` is clear, so the limits carry that too.
+//! The count is the field implementations get wrong: it is one less than the number of pages, and
+//! so is the maximum CPUID reports. [`InvlpgbMatch`] counts pages; only [`InvlpgbLimits::encode`]
+//! subtracts. A PCID match faults while `CR4.PCIDE` is clear, so the limits carry that too.
 //!
 //! The ASID match is always on here: without it the instruction reaches into the entries of guests.
 //! Inside a guest the hardware puts the guest's own ASID in its place.
 //!
 //! INVLPGB is weakly ordered and only starts the work. TLBSYNC, **on the same CPU**, waits until
-//! every CPU has answered to all INVLPGBs of this one: code between the first INVLPGB and the TLBSYNC
-//! must not migrate.
+//! every CPU has answered to all INVLPGBs of this one: code between the first INVLPGB and the
+//! TLBSYNC must not migrate.
 
 use core::fmt;
 
@@ -224,9 +224,9 @@ impl InvlpgbLimits {
         Ok(step | beyond)
     }
 
-    /// The instructions that together name exactly the strides of `range`, each once, with everything
-    /// else as in `template` (whose own pages are ignored). Non-canonical parts of the range are left
-    /// out: nothing can be cached for them.
+    /// The instructions that together name exactly the strides of `range`, each once, with
+    /// everything else as in `template` (whose own pages are ignored). Non-canonical parts of
+    /// the range are left out: nothing can be cached for them.
     ///
     /// # Errors
     /// [`InvlpgbError`] when the template can't be encoded.
@@ -284,13 +284,14 @@ macro_rules! template {
 /// Executes INVLPGB.
 ///
 /// # Safety
-/// The CPU is at privilege level 0, has INVLPGB ([`super::Features::invlpgb`]), and the operands were
-/// encoded with limits that are true of it now. The caller stays on this CPU until [`tlbsync`].
+/// The CPU is at privilege level 0, has INVLPGB ([`super::Features::invlpgb`]), and the operands
+/// were encoded with limits that are true of it now. The caller stays on this CPU until
+/// [`tlbsync`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn invlpgb(operands: InvlpgbOperands) {
-    // SAFETY: the instruction exists and its operands are within the limits (the caller's promise, and
-    // I1), so it can't fault; it reads three registers and changes translation caches only.
+    // SAFETY: the instruction exists and its operands are within the limits (the caller's promise,
+    // and I1), so it can't fault; it reads three registers and changes translation caches only.
     unsafe {
         core::arch::asm!(
             template!(invlpgb),

@@ -9,9 +9,10 @@
 //! | 127:64 | linear address, canonical (type 0) |
 //!
 //! The instruction faults (#GP) on a type above 3, on a reserved bit, on a non-canonical address of
-//! type 0, and on a PCID other than 0 of types 0 and 1 while `CR4.PCIDE` is clear. [`Invpcid`] can't
-//! express the first three; [`Invpcid::allowed`] answers the fourth. Guests have brought hosts down
-//! with such operands; descriptors that come from elsewhere go through [`InvpcidDescriptor::decode`].
+//! type 0, and on a PCID other than 0 of types 0 and 1 while `CR4.PCIDE` is clear. [`Invpcid`]
+//! can't express the first three; [`Invpcid::allowed`] answers the fourth. Guests have brought
+//! hosts down with such operands; descriptors that come from elsewhere go through
+//! [`InvpcidDescriptor::decode`].
 
 use core::fmt;
 
@@ -159,10 +160,10 @@ macro_rules! template {
 #[inline(always)]
 pub unsafe fn invpcid(operation: Invpcid) {
     let descriptor = operation.descriptor();
-    // SAFETY: the instruction exists and is permitted (the caller's promise); its operands come from
-    // `Invpcid`, so none of its other faults is possible (I1). It reads 16 bytes that live until the
-    // end of this function and writes nothing but the translation caches. The compiler is told that it
-    // may touch memory, so that no access moves across it.
+    // SAFETY: the instruction exists and is permitted (the caller's promise); its operands come
+    // from `Invpcid`, so none of its other faults is possible (I1). It reads 16 bytes that live
+    // until the end of this function and writes nothing but the translation caches. The
+    // compiler is told that it may touch memory, so that no access moves across it.
     unsafe {
         core::arch::asm!(
             template!("{0}", "{1}"),

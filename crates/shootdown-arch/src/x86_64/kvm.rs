@@ -1,8 +1,8 @@
 //! KVM's steal-time record, for the one byte in it that says whether a virtual CPU runs.
 //!
-//! A guest puts one record per virtual CPU into memory and writes its physical address into an MSR of that CPU
-//! (Linux, Documentation/virt/kvm/x86/msr.rst and cpuid.rst). KVM then keeps it up to date, and honours the mark that
-//! [`PreemptedWord`] sets.
+//! A guest puts one record per virtual CPU into memory and writes its physical address into an MSR
+//! of that CPU (Linux, Documentation/virt/kvm/x86/msr.rst and cpuid.rst). KVM then keeps it up to
+//! date, and honours the mark that [`PreemptedWord`] sets.
 //!
 //! | offset | bytes | holds |
 //! |---|---|---|

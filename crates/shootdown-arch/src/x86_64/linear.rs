@@ -1,10 +1,10 @@
 //! Canonical linear addresses, and ranges cut down to them.
 //!
 //! A 64-bit address is canonical when the bits above the implemented width repeat its top bit (SDM
-//! vol. 1, 3.3.7.1). Nothing else can be translated, so nothing else can be cached. The instructions
-//! disagree about such addresses: INVLPG does nothing, INVPCID faults. A flush request is a range of
-//! plain numbers and may touch or cross the hole, so it is cut here, once, before any instruction is
-//! chosen.
+//! vol. 1, 3.3.7.1). Nothing else can be translated, so nothing else can be cached. The
+//! instructions disagree about such addresses: INVLPG does nothing, INVPCID faults. A flush request
+//! is a range of plain numbers and may touch or cross the hole, so it is cut here, once, before any
+//! instruction is chosen.
 
 use core::fmt;
 
@@ -88,8 +88,9 @@ impl core::error::Error for LinearError {}
 impl LinearAddress {
     /// The address, if it is canonical.
     ///
-    /// Some instructions check against the width the CPU has rather than the one in use; whatever is
-    /// canonical for the smaller width is canonical for the larger, so the width in use is right.
+    /// Some instructions check against the width the CPU has rather than the one in use; whatever
+    /// is canonical for the smaller width is canonical for the larger, so the width in use is
+    /// right.
     ///
     /// # Errors
     /// [`LinearError`] when it is not.

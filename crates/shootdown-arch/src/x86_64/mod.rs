@@ -1,5 +1,5 @@
-//! x86-64: INVLPG, INVPCID, CR3, CR4.PGE, INVLPGB and TLBSYNC; and what guests have beside them: KVM's steal-time
-//! record and Hyper-V's flush hypercalls.
+//! x86-64: INVLPG, INVPCID, CR3, CR4.PGE, INVLPGB and TLBSYNC; and what guests have beside them:
+//! KVM's steal-time record and Hyper-V's flush hypercalls.
 //!
 //! Operands and plans compile on every host; the functions that execute an instruction exist only
 //! where `target_arch = "x86_64"`.

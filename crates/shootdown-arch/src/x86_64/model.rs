@@ -35,7 +35,8 @@ macro_rules! assembled {
 }
 pub(crate) use assembled;
 
-/// The REX prefix for a ModRM `reg` field and a base or `rm` register; nothing when it would be empty.
+/// The REX prefix for a ModRM `reg` field and a base or `rm` register; nothing when it would be
+/// empty.
 pub(crate) fn rex(wide: bool, reg: u8, rm: u8) -> Option<u8> {
     let prefix = 0x40 | u8::from(wide) << 3 | (reg >> 3) << 2 | rm >> 3;
     (prefix != 0x40).then_some(prefix)

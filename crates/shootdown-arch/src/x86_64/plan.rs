@@ -1,8 +1,9 @@
 //! From a request to instructions.
 //!
-//! The core says *what* must be gone; which instruction does it best depends on what the CPU has and
-//! on whether the tag in question is the one loaded. The answer is a sequence of [`Step`]s, a pure
-//! value, so that a host test can hold it against the manual's wording of what each step removes.
+//! The core says *what* must be gone; which instruction does it best depends on what the CPU has
+//! and on whether the tag in question is the one loaded. The answer is a sequence of [`Step`]s, a
+//! pure value, so that a host test can hold it against the manual's wording of what each step
+//! removes.
 //!
 //! | request | loaded tag | another tag | no tags |
 //! |---|---|---|---|
@@ -18,9 +19,9 @@
 //! With split tables the paired tag is the one with the highest PCID bit flipped, as in the core.
 //!
 //! # What a kernel range does not cover
-//! INVLPG drops cached non-leaf entries of the *loaded* tag only, and INVLPGB of the tags it matches. A
-//! page of the kernel's own tables may be freed after [`Invalidate::Everything`], not after
-//! [`Invalidate::Kernel`].
+//! INVLPG drops cached non-leaf entries of the *loaded* tag only, and INVLPGB of the tags it
+//! matches. A page of the kernel's own tables may be freed after [`Invalidate::Everything`], not
+//! after [`Invalidate::Kernel`].
 
 use shootdown::regime::Invalidate;
 use shootdown::{Tag, VaRange};

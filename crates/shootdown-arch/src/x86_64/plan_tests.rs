@@ -1,8 +1,8 @@
 //! Plans against a translation cache that forgets no more than the manuals promise.
 //!
 //! The cache holds leaf and non-leaf entries of all sizes, of several tags, global and not, in and
-//! around the ranges asked for. Each step removes exactly what its manual guarantees (where Intel and
-//! AMD differ, the weaker), and whatever a request covers must be gone at the end.
+//! around the ranges asked for. Each step removes exactly what its manual guarantees (where Intel
+//! and AMD differ, the weaker), and whatever a request covers must be gone at the end.
 
 use std::vec::Vec;
 

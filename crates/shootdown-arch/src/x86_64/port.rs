@@ -1,8 +1,8 @@
 //! What a kernel decides at boot: which of the CPU's means are used.
 //!
-//! A [`Port`] joins what CPUID says ([`Features`]) with what the kernel chose ([`Options`]) and answers
-//! two questions: which [`Facts`] to declare to the core, and (in `plan.rs`) which instructions carry
-//! out a request. Both come from the same value, so they can't disagree.
+//! A [`Port`] joins what CPUID says ([`Features`]) with what the kernel chose ([`Options`]) and
+//! answers two questions: which [`Facts`] to declare to the core, and (in `plan.rs`) which
+//! instructions carry out a request. Both come from the same value, so they can't disagree.
 //!
 //! | fact | is declared when |
 //! |---|---|

@@ -23,16 +23,16 @@ use super::port::Port;
 ///
 /// # Safety
 /// 1. `port` returns the same reference always; it was built from features that every CPU has, with
-///    options that are true: every CPU runs at privilege level 0 here, has set `CR4.PCIDE` if and only
-///    if [`Port::tags`], has set `CR4.LA57` if and only if the options say so, and has set `CR4.PGE`
-///    where PCIDs are in use.
-/// 2. `kernel_root` returns tables that map everything the kernel needs, forever, and nothing of any
-///    space.
+///    options that are true: every CPU runs at privilege level 0 here, has set `CR4.PCIDE` if and
+///    only if [`Port::tags`], has set `CR4.LA57` if and only if the options say so, and has set
+///    `CR4.PGE` where PCIDs are in use.
+/// 2. `kernel_root` returns tables that map everything the kernel needs, forever, and nothing of
+///    any space.
 /// 3. No interrupt handler changes CR3 or CR4 and returns with another value than it found, the
 ///    handler that calls the core excepted.
 /// 4. Linear-address masking is off (bits 62:61 of CR3 are clear).
-/// 5. Where PCIDs are in use and the tables are not split, mappings of the kernel are global. (Otherwise
-///    a kernel page is cached once per PCID, and INVLPG reaches only the loaded one.)
+/// 5. Where PCIDs are in use and the tables are not split, mappings of the kernel are global.
+///    (Otherwise a kernel page is cached once per PCID, and INVLPG reaches only the loaded one.)
 pub unsafe trait Boot: 'static {
     /// The means in use.
     fn port() -> &'static Port;
@@ -49,7 +49,8 @@ impl<B: Boot> X86Regime<B> {
         for step in steps {
             // SAFETY: the plan is made for this port, which is true of this CPU (`Boot`, 1): every
             // instruction exists, runs at privilege level 0, and accepts its operands (I1). CR3 is
-            // written with the value it holds, and no handler changes it or CR4 in between (`Boot`, 3).
+            // written with the value it holds, and no handler changes it or CR4 in between (`Boot`,
+            // 3).
             unsafe {
                 match step {
                     Step::Invlpg(address) => invlpg(address),
@@ -76,10 +77,11 @@ impl<B: Boot> X86Regime<B> {
     }
 }
 
-// SAFETY: 1. `Port::local` and `Port::broadcast` remove all that a request covers, which their tests
-// hold against the manuals; local instructions complete before the next instruction starts (SDM
-// 4.10.4.1), broadcast ones at `sync`. 2. MOV to CR3 without bit 63 removes the PCID's entries, and it
-// serializes, so no walk of the old root is in flight. 3. `facts` is the port's, constant by `Boot` 1.
+// SAFETY: 1. `Port::local` and `Port::broadcast` remove all that a request covers, which their
+// tests hold against the manuals; local instructions complete before the next instruction starts
+// (SDM 4.10.4.1), broadcast ones at `sync`. 2. MOV to CR3 without bit 63 removes the PCID's
+// entries, and it serializes, so no walk of the old root is in flight. 3. `facts` is the port's,
+// constant by `Boot` 1.
 // 4. Nothing here waits except TLBSYNC.
 unsafe impl<B: Boot> Regime for X86Regime<B> {
     type Root = RootFrame;
@@ -90,8 +92,8 @@ unsafe impl<B: Boot> Regime for X86Regime<B> {
 
     #[inline]
     unsafe fn load(root: RootFrame, tag: Tag, keep: bool) {
-        // SAFETY: the value is tagged if and only if PCIDs are on; the tables and the entries kept are
-        // the caller's promise, which is this function's contract.
+        // SAFETY: the value is tagged if and only if PCIDs are on; the tables and the entries kept
+        // are the caller's promise, which is this function's contract.
         unsafe { write_cr3(Self::value(root, tag, keep)) }
     }
 
@@ -103,8 +105,8 @@ unsafe impl<B: Boot> Regime for X86Regime<B> {
 
     #[inline]
     fn publish() {
-        // A walker of this CPU sees its stores in order; others see them in store order. What is left
-        // is the compiler.
+        // A walker of this CPU sees its stores in order; others see them in store order. What is
+        // left is the compiler.
         compiler_fence(Ordering::SeqCst);
     }
 
@@ -124,8 +126,8 @@ unsafe impl<B: Boot> Regime for X86Regime<B> {
                 let Some(steps) = B::port().broadcast(what) else {
                     unreachable!("a broadcast was asked of a port that declares none");
                 };
-                // ORDERING: INVLPGB is weakly ordered; the table stores it is about must be out of the
-                // store buffer before another CPU's walker is told to forget.
+                // ORDERING: INVLPGB is weakly ordered; the table stores it is about must be out of
+                // the store buffer before another CPU's walker is told to forget.
                 fence(Ordering::SeqCst);
                 Self::run(steps);
             }
@@ -135,8 +137,8 @@ unsafe impl<B: Boot> Regime for X86Regime<B> {
     #[inline]
     fn sync(reach: Reach) {
         if matches!(reach, Reach::Broadcast) {
-            // SAFETY: broadcast is asked for only where the port declares INVLPGB (`Boot`, 1), and the
-            // core's pin keeps the caller on the CPU that issued it.
+            // SAFETY: broadcast is asked for only where the port declares INVLPGB (`Boot`, 1), and
+            // the core's pin keeps the caller on the CPU that issued it.
             unsafe { tlbsync() }
         }
     }

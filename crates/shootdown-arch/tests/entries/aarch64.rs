@@ -140,7 +140,8 @@ impl Model for Arm {
         let differ = old ^ new;
         // DBM, and AP[2] where DBM makes it useless.
         let modifier = self.1.hardware_dirty && (bit(old, 51) || bit(new, 51));
-        // Rights to execute that write permission takes away anyhow; with WXN that of EL0 counts as such.
+        // Rights to execute that write permission takes away anyhow; with WXN that of EL0 counts as
+        // such.
         let excludes = self.1.write_excludes_execute;
         bit(differ, 51)
             || modifier && bit(differ, 7)

@@ -1,5 +1,5 @@
-//! What changes of raw entries demand, against a reference that knows no bits: only what a TLB that still holds
-//! the old entry could allow.
+//! What changes of raw entries demand, against a reference that knows no bits: only what a TLB that
+//! still holds the old entry could allow.
 
 mod aarch64;
 mod reference;

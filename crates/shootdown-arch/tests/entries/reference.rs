@@ -15,7 +15,8 @@ pub enum View {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Does {
-    /// What must never be cached in two versions: the frame and how it is accessed, where a break is needed.
+    /// What must never be cached in two versions: the frame and how it is accessed, where a break
+    /// is needed.
     pub name: u64,
     /// What else must agree.
     pub attributes: u64,
@@ -37,7 +38,8 @@ pub trait Model: Debug {
     fn view(&self, entry: u64) -> View;
     /// What a leaf that becomes a table, or a table that becomes a leaf, demands.
     fn resized(&self, old: u64, new: u64) -> Change;
-    /// What setting the accessed bit of a leaf demands. (In tables, hardware sets it without a fault.)
+    /// What setting the accessed bit of a leaf demands. (In tables, hardware sets it without a
+    /// fault.)
     fn used(&self) -> Change;
     /// May more be demanded than is needed?
     fn is_careful(&self, old: u64, new: u64) -> bool;

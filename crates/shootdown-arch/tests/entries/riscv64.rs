@@ -1,4 +1,5 @@
-//! What RISC-V does with an entry (Privileged 12.3, without Svadu: A and D fault when they are clear).
+//! What RISC-V does with an entry (Privileged 12.3, without Svadu: A and D fault when they are
+//! clear).
 
 use shootdown::Change;
 use shootdown::elide::Cached;

@@ -56,7 +56,8 @@ impl fmt::Display for OutOfRange {
 
 impl core::error::Error for OutOfRange {}
 
-/// A buffer that is mapped. Given back by [`Guarded::unmap`]; forgetting it leaves it mapped, with its pages of the pool.
+/// A buffer that is mapped. Given back by [`Guarded::unmap`]; forgetting it leaves it mapped, with
+/// its pages of the pool.
 #[must_use = "what is not unmapped stays within the device's reach"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Mapped {
@@ -70,7 +71,8 @@ pub(super) struct Buffer {
     phys: PhysAddr,
     bytes: u64,
     rights: Rights,
-    /// Pages of the pool for the first piece (or all of it, if it lies in one page) and for the last.
+    /// Pages of the pool for the first piece (or all of it, if it lies in one page) and for the
+    /// last.
     pub(super) edges: [Option<usize>; 2],
     pool: u64,
 }
@@ -95,7 +97,8 @@ impl Mapped {
     }
 }
 
-/// The pieces of a buffer that don't fill their page of so many bytes: how many bytes its first piece has, and its last.
+/// The pieces of a buffer that don't fill their page of so many bytes: how many bytes its first
+/// piece has, and its last.
 fn edges(page: u64, phys: u64, bytes: u64) -> [Option<u64>; 2] {
     let (head, tail) = (phys & (page - 1), (phys + bytes) & (page - 1));
     if head + bytes <= page {
@@ -104,8 +107,8 @@ fn edges(page: u64, phys: u64, bytes: u64) -> [Option<u64>; 2] {
     [(head != 0).then_some(page - head), (tail != 0).then_some(tail)]
 }
 
-/// A domain for devices that are not trusted: they see the bytes of buffers, and nothing beside them. See the
-/// [module](super).
+/// A domain for devices that are not trusted: they see the bytes of buffers, and nothing beside
+/// them. See the [module](super).
 pub struct Guarded<H: Access> {
     domain: Domain<Bouncing<H>>,
 }
@@ -117,7 +120,8 @@ impl<H: Access> Guarded<H> {
     /// As [`Domain::new`], with a pool for the edges of buffers.
     ///
     /// # Errors
-    /// See [`DomainError`]; [`DomainError::PoolGranule`] if the pool's pages are not as large as the table's.
+    /// See [`DomainError`]; [`DomainError::PoolGranule`] if the pool's pages are not as large as
+    /// the table's.
     pub fn new(
         host: H,
         config: Config,
@@ -137,8 +141,8 @@ impl<H: Access> Guarded<H> {
         Ok(Self { domain })
     }
 
-    /// The domain: to attach devices, to poll, to flush. What is mapped by its own methods is not guarded: devices reach
-    /// all of the pages.
+    /// The domain: to attach devices, to poll, to flush. What is mapped by its own methods is not
+    /// guarded: devices reach all of the pages.
     pub const fn domain(&self) -> &Domain<Bouncing<H>> {
         &self.domain
     }
@@ -152,7 +156,8 @@ impl<H: Access> Guarded<H> {
         &self.domain.host().pool
     }
 
-    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is deferred is waited for, once.
+    /// Maps a buffer, and nothing beside it. If the pool has no page for an edge, what is deferred
+    /// is waited for, once.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -265,7 +270,8 @@ impl<H: Access> Guarded<H> {
         }
     }
 
-    /// What of these bytes lies in pages of the pool: where in the buffer, where in the pool, how many.
+    /// What of these bytes lies in pages of the pool: where in the buffer, where in the pool, how
+    /// many.
     fn bounced(
         &self,
         buffer: &Buffer,
@@ -300,7 +306,8 @@ impl<H: Access> Guarded<H> {
         Ok(())
     }
 
-    /// The device has written to `part` of the buffer, and the CPU is to see it. If the device may only read, nothing is done.
+    /// The device has written to `part` of the buffer, and the CPU is to see it. If the device may
+    /// only read, nothing is done.
     ///
     /// # Errors
     /// [`OutOfRange`].
@@ -322,8 +329,8 @@ impl<H: Access> Guarded<H> {
     /// Unmaps a buffer, under the domain's policy; the CPU sees what the device has written.
     ///
     /// # Errors
-    /// See [`UnmapError`], and the buffer if it is still mapped. After [`UnmapError::NotComplete`] it is not, and
-    /// its pages stay out of use until no device reaches them.
+    /// See [`UnmapError`], and the buffer if it is still mapped. After [`UnmapError::NotComplete`]
+    /// it is not, and its pages stay out of use until no device reaches them.
     pub fn unmap(&self, mapped: Mapped) -> Result<Reach, (UnmapError, Option<Mapped>)> {
         self.unmap_under(self.domain.config().policy, mapped)
     }
@@ -341,7 +348,8 @@ impl<H: Access> Guarded<H> {
         if buffer.pool != self.pool().id() {
             return Err((UnmapError::NotMapped, Some(Mapped { mapping, buffer })));
         }
-        // The domain holds pages in any case; whether the kernel's are held with them is the kernel's choice.
+        // The domain holds pages in any case; whether the kernel's are held with them is the
+        // kernel's choice.
         let policy = match policy {
             Policy::Deferred if !self.domain.host().holds => Policy::Strict,
             policy => policy,

@@ -1,8 +1,9 @@
 //! The kernel's half of a guarded domain, and how pages of the pool are held (B3).
 //!
-//! A domain holds the pages that it maps, and releases them when their invalidation is complete. That is what a page
-//! of the pool needs as well, under every policy. So a guarded domain always holds, and its host sorts: pages of the pool are
-//! counted there, others are the kernel's if it wants them held.
+//! A domain holds the pages that it maps, and releases them when their invalidation is complete.
+//! That is what a page of the pool needs as well, under every policy. So a guarded domain always
+//! holds, and its host sorts: pages of the pool are counted there, others are the kernel's if it
+//! wants them held.
 
 use super::Pool;
 use crate::addr::PhysAddr;
@@ -11,10 +12,11 @@ use crate::table::Format;
 
 /// A kernel that copies memory.
 pub trait Access: Host {
-    /// Copies bytes, to memory that does not overlap them; false if there is no such memory: then nothing is copied.
+    /// Copies bytes, to memory that does not overlap them; false if there is no such memory: then
+    /// nothing is copied.
     ///
-    /// It is asked for bytes of buffers that a driver maps, and of the pool. A driver that maps what is not its own is stopped here,
-    /// or not at all.
+    /// It is asked for bytes of buffers that a driver maps, and of the pool. A driver that maps
+    /// what is not its own is stopped here, or not at all.
     fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) -> bool;
 
     /// Makes bytes of the pool zero: a page of it.
@@ -45,8 +47,8 @@ impl<H> Bouncing<H> {
 impl<H: Host> Bouncing<H> {
     const SHIFT: u32 = <H::Format as Format>::GRANULE;
 
-    /// Splits pages into those of the pool, and runs of others that follow each other. `others` ends it by returning false; up to
-    /// which page it came.
+    /// Splits pages into those of the pool, and runs of others that follow each other. `others`
+    /// ends it by returning false; up to which page it came.
     fn sort(
         &self,
         first: u64,
@@ -71,8 +73,8 @@ impl<H: Host> Bouncing<H> {
     }
 }
 
-// SAFETY: pages of the pool are nobody's until they are released as often as they were held (`Pool`); others are as the kernel
-// promises.
+// SAFETY: pages of the pool are nobody's until they are released as often as they were held
+// (`Pool`); others are as the kernel promises.
 unsafe impl<H: Access> Host for Bouncing<H> {
     type Addresses = H::Addresses;
     type Format = H::Format;

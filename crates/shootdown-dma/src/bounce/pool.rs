@@ -1,8 +1,8 @@
 //! Pages of the pool, and who uses them.
 //!
 //! # The protocol
-//! A count for each page: one for the mapping that uses it, and one for each time that the domain holds it. Whoever finds 0
-//! and makes it 1 has it. Nothing is locked, and nothing allocated.
+//! A count for each page: one for the mapping that uses it, and one for each time that the domain
+//! holds it. Whoever finds 0 and makes it 1 has it. Nothing is locked, and nothing allocated.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
@@ -48,7 +48,8 @@ struct Slot {
     uses: AtomicU32,
 }
 
-/// Pages for the edges of buffers: two for each buffer that is in flight, and for each that is deferred, suffice always.
+/// Pages for the edges of buffers: two for each buffer that is in flight, and for each that is
+/// deferred, suffice always.
 ///
 /// ```
 /// use shootdown_dma::PhysAddr;
@@ -76,7 +77,8 @@ impl Pool {
         Self::with_granule(12, pages)
     }
 
-    /// The same with pages of 2^`granule` bytes (below 64), for a domain whose tables have such: 14 or 16 with Arm's larger granules.
+    /// The same with pages of 2^`granule` bytes (below 64), for a domain whose tables have such: 14
+    /// or 16 with Arm's larger granules.
     ///
     /// # Errors
     /// See [`PoolError`].

@@ -1,5 +1,5 @@
-//! What a guarded domain promises, with a device that reads and writes all that it can reach, and forgets nothing that it is not
-//! told to.
+//! What a guarded domain promises, with a device that reads and writes all that it can reach, and
+//! forgets nothing that it is not told to.
 
 use std::alloc::{Layout as HeapLayout, alloc_zeroed, dealloc};
 use std::collections::{BTreeMap, BTreeSet};
@@ -193,7 +193,8 @@ fn finish(guarded: Guarded<&World>) {
     let Ok(_) = (unsafe { guarded.end() }) else { panic!("the unit answers") };
 }
 
-/// The device looks at all addresses, and remembers what it finds where it does not remember something already.
+/// The device looks at all addresses, and remembers what it finds where it does not remember
+/// something already.
 fn prefetch(guarded: &Guarded<&World>, world: &World) {
     for page in 1..ADDRESSES {
         if let Some((phys, _, rights)) = guarded.domain().lookup(DmaAddr(page * PAGE)) {
@@ -244,7 +245,8 @@ fn public(seed: u8, bytes: u64) -> Vec<u8> {
 pub(crate) fn nothing_is_seen_beside_a_buffer() {
     let world = World::new();
     let guarded = guarded(&world, Config::new(1));
-    // In one page; over a boundary; with whole pages; from a page's start; to its end; whole pages only.
+    // In one page; over a boundary; with whole pages; from a page's start; to its end; whole pages
+    // only.
     let cases = [
         (0x100, 0x200, 1),
         (0xf00, 0x200, 2),

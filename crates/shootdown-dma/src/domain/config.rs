@@ -22,26 +22,29 @@ pub struct Config {
     pub contexts: usize,
     /// What [`unmap`](Domain::unmap) promises.
     pub policy: Policy,
-    /// Every page is held from when it is mapped until its invalidation is complete. Needed for [`Policy::Deferred`], and
-    /// harmless with the others.
+    /// Every page is held from when it is mapped until its invalidation is complete. Needed for
+    /// [`Policy::Deferred`], and harmless with the others.
     pub holds: bool,
     /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
     pub trusted: bool,
-    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is told after mapping too.
+    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is
+    /// told after mapping too.
     pub caches_absence: bool,
-    /// The last page that the devices can address, as a number of pages of the table's [granule](Format::GRANULE). Memory whose
-    /// identity address is above it gets an address from the allocator.
+    /// The last page that the devices can address, as a number of pages of the table's
+    /// [granule](Format::GRANULE). Memory whose identity address is above it gets an address
+    /// from the allocator.
     pub limit: u64,
-    /// Pages that its page table may have, side tables among them. Who maps for others that are not trusted (a guest) needs a bound:
-    /// mappings that are far apart take a table each, and one of 4 GiB that lies off by a page takes two thousand. What would take more
+    /// Pages that its page table may have, side tables among them. Who maps for others that are
+    /// not trusted (a guest) needs a bound: mappings that are far apart take a table each, and
+    /// one of 4 GiB that lies off by a page takes two thousand. What would take more
     /// finds no memory, after tables that became empty were looked for where the caller may wait.
     pub tables: usize,
     /// Bounds of what is put off.
     pub limits: Limits,
     /// What to tell units when.
     pub promotion: Promotion,
-    /// Pages have addresses that follow from the memory's where this has room for them. The allocator is asked for what its
-    /// [zone](Layout::fallback) holds, and nothing else.
+    /// Pages have addresses that follow from the memory's where this has room for them. The
+    /// allocator is asked for what its [zone](Layout::fallback) holds, and nothing else.
     pub identity: Option<Layout<'static>>,
     /// What the host promises of [`Host::pin`].
     pub pinned: Option<Pinned>,
@@ -80,8 +83,8 @@ impl Config {
         Self { contexts, ..self }
     }
 
-    /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what is its own without a
-    /// locked operation.
+    /// The same for a host that promises that CPUs are alone with their numbers: a CPU enters what
+    /// is its own without a locked operation.
     #[must_use]
     pub const fn pinned(self, pinned: Pinned) -> Self {
         Self { pinned: Some(pinned), ..self }

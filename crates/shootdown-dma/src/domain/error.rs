@@ -18,7 +18,8 @@ pub enum DomainError {
         /// Its number.
         unit: usize,
     },
-    /// The table does not reach as far as the [zones](crate::iova::identity::Layout) of identity addresses do.
+    /// The table does not reach as far as the [zones](crate::iova::identity::Layout) of identity
+    /// addresses do.
     IdentityTooWide,
     /// The pages of a guarded domain's pool have another size than the table's.
     PoolGranule,
@@ -52,8 +53,8 @@ impl From<NoMemory> for DomainError {
     }
 }
 
-/// Why memory was not mapped. No device reaches it, and no reference to it is held (or it is given back
-/// when the invalidation is complete of what was mapped in between).
+/// Why memory was not mapped. No device reaches it, and no reference to it is held (or it is given
+/// back when the invalidation is complete of what was mapped in between).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapError {
@@ -61,8 +62,9 @@ pub enum MapError {
     Empty,
     /// Address and length go past the end of what can be addressed.
     Overflow,
-    /// A segment but the first begins within a page, or one but the last ends within one: the device would see a gap. Or memory that
-    /// is linked, or mapped at an address of the caller's, begins within one. Pages are those of the table's
+    /// A segment but the first begins within a page, or one but the last ends within one: the
+    /// device would see a gap. Or memory that is linked, or mapped at an address of the
+    /// caller's, begins within one. Pages are those of the table's
     /// [granule](crate::table::Format::GRANULE).
     Unaligned,
     /// The addresses are [reserved](super::Reservation) in another domain.
@@ -83,9 +85,10 @@ pub enum MapError {
     Busy,
     /// The IOMMU, which remembers what was not mapped, has not been told of the change.
     NotTold(QueueError),
-    /// Nothing is mapped, but a device may have seen some of it, and the invalidation of that is not complete: it may still
-    /// reach the memory. As after [`UnmapError::NotComplete`], neither that nor addresses of the caller's own must be used for
-    /// anything else before [`flush`](super::Domain::flush) has succeeded.
+    /// Nothing is mapped, but a device may have seen some of it, and the invalidation of that is
+    /// not complete: it may still reach the memory. As after [`UnmapError::NotComplete`],
+    /// neither that nor addresses of the caller's own must be used for anything else before
+    /// [`flush`](super::Domain::flush) has succeeded.
     NotComplete(QueueError),
 }
 
@@ -128,10 +131,11 @@ pub enum UnmapError {
     Empty,
     /// Address and length go past the end of what can be addressed.
     Overflow,
-    /// Not all of it is mapped here: unmapped twice, by another device's domain, with a wrong length, or never mapped.
+    /// Not all of it is mapped here: unmapped twice, by another device's domain, with a wrong
+    /// length, or never mapped.
     NotMapped,
-    /// It begins or ends within something that was mapped as one, is linked to a [`Reservation`](super::Reservation), or has
-    /// pages that several users share.
+    /// It begins or ends within something that was mapped as one, is linked to a
+    /// [`Reservation`](super::Reservation), or has pages that several users share.
     Partial,
     /// It is longer than what was mapped there, and has the beginning of something else.
     Several,
@@ -141,9 +145,10 @@ pub enum UnmapError {
     /// ([`Host::relax`](super::Host::relax) says so). It is never returned where the host is
     /// [pinned](super::Config::pinned).
     Busy,
-    /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory. Addresses and references
-    /// stay with the domain until it is ([`poll`](super::Domain::poll)); what the caller owns must not be used for
-    /// anything else before.
+    /// It *is* unmapped, but the invalidation is not complete: a device may still reach the memory.
+    /// Addresses and references stay with the domain until it is
+    /// ([`poll`](super::Domain::poll)); what the caller owns must not be used for anything else
+    /// before.
     NotComplete(QueueError),
 }
 

@@ -1,25 +1,27 @@
 //! What is given back when an invalidation is complete.
 //!
 //! # The problem
-//! Unmapping that does not wait leaves things behind that nobody may have yet: the addresses, the pages, tables. They are many
-//! (some for each packet), they come from every CPU, and they become free in about the order in which invalidations
-//! complete.
+//! Unmapping that does not wait leaves things behind that nobody may have yet: the addresses, the
+//! pages, tables. They are many (some for each packet), they come from every CPU, and they become
+//! free in about the order in which invalidations complete.
 //!
 //! # The protocol
-//! A queue for each CPU, of a length that is known beforehand: nothing is allocated while unmapping. What comes to its
-//! end is not told to anybody yet. When there is enough of it, or it is old enough, it is *sealed*: all of it is noted
-//! with the engine at once, and gets one token, which is taken later than any of it was cleared. Whoever looks takes from the
-//! front until a batch is not complete. What is taken is given back after the queue was left: giving back takes
+//! A queue for each CPU, of a length that is known beforehand: nothing is allocated while
+//! unmapping. What comes to its end is not told to anybody yet. When there is enough of it, or it
+//! is old enough, it is *sealed*: all of it is noted with the engine at once, and gets one token,
+//! which is taken later than any of it was cleared. Whoever looks takes from the front until a
+//! batch is not complete. What is taken is given back after the queue was left: giving back takes
 //! other locks.
 //!
-//! Most of what is deferred is a page: two words. Anything else has its own queue, in the same order, and a word here in its
-//! place. Where an address has to be forgotten and nothing is given back, it is kept until it is sealed, and counted from
-//! then on.
+//! Most of what is deferred is a page: two words. Anything else has its own queue, in the same
+//! order, and a word here in its place. Where an address has to be forgotten and nothing is given
+//! back, it is kept until it is sealed, and counted from then on.
 //!
 //! # Invariants
-//! I1: nothing leaves a queue before its token is complete. I2: a queue never has more entries than [`Limits::entries`], nor
-//! more pages than [`Limits::held_pages`]: who would exceed them waits for the hardware instead. I3: what could not
-//! be queued is still the caller's. I4: a batch's token covers every range that its things were reached by.
+//! I1: nothing leaves a queue before its token is complete. I2: a queue never has more entries than
+//! [`Limits::entries`], nor more pages than [`Limits::held_pages`]: who would exceed them waits for
+//! the hardware instead. I3: what could not be queued is still the caller's. I4: a batch's token
+//! covers every range that its things were reached by.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -76,8 +78,9 @@ impl DeferredFree {
 /// Something to be given back, in two words if it is a page, as most are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Page {
-    /// The address whose entry was cleared, and in bit 0 whether the allocator gets it back. Address 0: none was cleared
-    /// that something before this does not cover. [`Self::ELSEWHERE`]: it is no page.
+    /// The address whose entry was cleared, and in bit 0 whether the allocator gets it back.
+    /// Address 0: none was cleared that something before this does not cover.
+    /// [`Self::ELSEWHERE`]: it is no page.
     address: u64,
     /// The page to which a reference is held, and in bit 0 whether there is one.
     frame: u64,
@@ -277,8 +280,9 @@ impl Queue {
         self.unsealed() >= self.limits.flush_at
     }
 
-    /// How many pages may be [put](Self::put_page) before something else is to be looked at: whether there is room,
-    /// whether enough has come together to be sealed; and after `most` at the latest.
+    /// How many pages may be [put](Self::put_page) before something else is to be looked at:
+    /// whether there is room, whether enough has come together to be sealed; and after `most`
+    /// at the latest.
     pub fn quick(&self, most: usize) -> usize {
         let held = usize::try_from(self.limits.held_pages.saturating_sub(self.pages));
         let room = self.limits.entries.saturating_sub(self.len());
@@ -286,7 +290,8 @@ impl Queue {
         most.min(room).min(seal).min(held.unwrap_or(usize::MAX))
     }
 
-    /// Seals what is not: `note` takes what has to be forgotten, and returns the token. `None`: there is nothing.
+    /// Seals what is not: `note` takes what has to be forgotten, and returns the token. `None`:
+    /// there is nothing.
     pub fn seal(&mut self, note: impl FnOnce(Covered<'_>) -> Token) -> Option<Token> {
         if self.unsealed() == 0 {
             return None;
@@ -311,8 +316,8 @@ impl Queue {
         self.batches.back().map(|batch| batch.token)
     }
 
-    /// The token of the first batch that is not taken, and how many batches there are. Their tokens may be of different CPU
-    /// numbers: none of them says anything of another.
+    /// The token of the first batch that is not taken, and how many batches there are. Their tokens
+    /// may be of different CPU numbers: none of them says anything of another.
     pub fn batches(&self) -> (Option<Token>, usize) {
         (self.batches.front().map(|batch| batch.token), self.batches.len())
     }
@@ -363,7 +368,8 @@ pub struct Covered<'a> {
 }
 
 impl<'a> Covered<'a> {
-    /// Range by range, and whether leaf entries are all of it. Pages that follow each other are one range.
+    /// Range by range, and whether leaf entries are all of it. Pages that follow each other are one
+    /// range.
     pub fn iter(&self) -> impl Iterator<Item = (IovaRange, bool)> + use<'a> {
         let bare = self.bare.iter().map(|page| Page::new(*page, false, None));
         let mut items = self.items.range(self.from.0..).copied().chain(bare).peekable();
@@ -405,7 +411,8 @@ mod tests {
         DeferredFree::Mapping { cleared, gives: Some(cleared), frames }
     }
 
-    /// What is more than a page keeps its place among the pages, is covered, and holds back what it holds.
+    /// What is more than a page keeps its place among the pages, is covered, and holds back what it
+    /// holds.
     #[test]
     fn pages_and_others_come_out_as_they_went_in() {
         let mut queue = Queue::new(Limits { held_pages: 20, ..Limits::DEFAULT }).unwrap();

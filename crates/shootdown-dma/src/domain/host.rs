@@ -48,8 +48,8 @@ pub unsafe trait Host: Sync {
     /// it, nor calls the host but for pages of tables.
     fn pin(&self) -> Self::Pin;
 
-    /// One turn of a loop that waits for the hardware, or for other CPUs to leave what they hold for a
-    /// moment; false to give up on the hardware. No lock is held.
+    /// One turn of a loop that waits for the hardware, or for other CPUs to leave what they hold
+    /// for a moment; false to give up on the hardware. No lock is held.
     fn relax(&self) -> bool {
         crate::sync::spin_loop();
         true

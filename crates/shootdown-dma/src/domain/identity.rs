@@ -1,16 +1,19 @@
-//! Addresses that follow from the memory's: nothing is allocated, and entries are shared by whoever maps the same page.
+//! Addresses that follow from the memory's: nothing is allocated, and entries are shared by whoever
+//! maps the same page.
 //!
-//! A page has one address for each right ([`Layout`](crate::iova::identity::Layout)); its entry counts who uses it
-//! ([`Walker::acquire`](crate::table::Walker::acquire)). What does not fit (memory beyond a zone, a narrow device, an entry whose
-//! count is full) gets an address from the allocator, whose range is a zone of its own: the address alone says which
-//! of the two it was. Memory of whole superpages (rings, pools) is mapped as such, if layout and table have them.
+//! A page has one address for each right ([`Layout`](crate::iova::identity::Layout)); its entry
+//! counts who uses it ([`Walker::acquire`](crate::table::Walker::acquire)). What does not fit
+//! (memory beyond a zone, a narrow device, an entry whose count is full) gets an address from the
+//! allocator, whose range is a zone of its own: the address alone says which of the two it was.
+//! Memory of whole superpages (rings, pools) is mapped as such, if layout and table have them.
 //!
-//! What it gives up: a device reaches a page until the *last* user has unmapped it (who is not the last is told so:
-//! [`Reach::Shared`]), and learns physical addresses. What
-//! it need not care about: an address means the same page always, so that it may be used again before it is forgotten.
-//! Only the page itself must not be anybody else's before.
+//! What it gives up: a device reaches a page until the *last* user has unmapped it (who is not the
+//! last is told so: [`Reach::Shared`]), and learns physical addresses. What
+//! it need not care about: an address means the same page always, so that it may be used again
+//! before it is forgotten. Only the page itself must not be anybody else's before.
 //!
-//! Who is not the last has nothing invalidated, and lets go of the page at once: those who still use it hold it too.
+//! Who is not the last has nothing invalidated, and lets go of the page at once: those who still
+//! use it hold it too.
 
 use super::flush_queue::{DeferredFree, Frames};
 use super::{Domain, Host, MapError, Policy, Reach, UnmapError};
@@ -61,7 +64,8 @@ impl<H: Host> Domain<H> {
         LeafSize::ALL.into_iter().rev().filter(fits)
     }
 
-    /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The pages are held.
+    /// The same, where it is more than one entry that is empty, or elsewhere than the last was. The
+    /// pages are held.
     fn map_identity_anyhow(
         &self,
         range: IovaRange,
@@ -100,8 +104,9 @@ impl<H: Host> Domain<H> {
         if elsewhere { Ok(None) } else { Err(error) }
     }
 
-    /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere next, and whoever unmaps it
-    /// there is not to be told that it is out of reach while it is not here: so this is waited for.
+    /// A device may have seen pages that were mapped for a moment. The memory is mapped elsewhere
+    /// next, and whoever unmaps it there is not to be told that it is out of reach while it is
+    /// not here: so this is waited for.
     #[cold]
     fn forget_seen(&self, cleared: IovaRange) -> Result<(), QueueError> {
         let token = self.engine.note(self.near_cpu(), cleared, true);
@@ -129,7 +134,8 @@ impl<H: Host> Domain<H> {
         matches!(place, Some(Place::Identity { .. }))
     }
 
-    /// Are some of these addresses not the allocator's to hand out, as they follow from the memory's, or may?
+    /// Are some of these addresses not the allocator's to hand out, as they follow from the
+    /// memory's, or may?
     pub(super) fn is_in_zones(&self, range: IovaRange) -> bool {
         self.config.identity.is_some_and(|layout| range.last() >= layout.zone_pages())
     }
@@ -216,8 +222,9 @@ impl<H: Host> Domain<H> {
         known.unwrap_or(Err(UnmapError::Busy))
     }
 
-    /// Releases the first leaves of a range, each of `step` pages: up to and with the last of those that nobody else uses, or all.
-    /// How many pages they were, whether others use some of them, and what came of invalidating them.
+    /// Releases the first leaves of a range, each of `step` pages: up to and with the last of those
+    /// that nobody else uses, or all. How many pages they were, whether others use some of
+    /// them, and what came of invalidating them.
     #[inline]
     fn release_run(
         &self,

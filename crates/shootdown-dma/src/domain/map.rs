@@ -18,7 +18,8 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// The pages of 2^`granule` bytes that it lies in: where the first one is, and how many. `None`: it is empty, or wraps.
+    /// The pages of 2^`granule` bytes that it lies in: where the first one is, and how many.
+    /// `None`: it is empty, or wraps.
     const fn frames(&self, granule: u32) -> Option<Frames> {
         let Segment { phys: PhysAddr(phys), bytes } = *self;
         let Some(last) = phys.checked_add(bytes.wrapping_sub(1)) else { return None };
@@ -41,8 +42,8 @@ fn in_one(segments: &[Segment]) -> Option<Segment> {
 }
 
 impl<H: Host> Domain<H> {
-    /// Maps `bytes` bytes of memory from `phys` on, and says by which address devices reach it: the same place within the
-    /// page. They reach all of the pages that it lies in.
+    /// Maps `bytes` bytes of memory from `phys` on, and says by which address devices reach it: the
+    /// same place within the page. They reach all of the pages that it lies in.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -51,8 +52,8 @@ impl<H: Host> Domain<H> {
         self.map_under(self.config.policy, phys, bytes, rights)
     }
 
-    /// The same under another policy than the domain's. Only [`Policy::Bypass`] makes a difference here; the others do when
-    /// it is [unmapped](Self::unmap_under).
+    /// The same under another policy than the domain's. Only [`Policy::Bypass`] makes a difference
+    /// here; the others do when it is [unmapped](Self::unmap_under).
     ///
     /// # Errors
     /// See [`MapError`].
@@ -85,14 +86,15 @@ impl<H: Host> Domain<H> {
         Ok(self.mapped(Self::address_in(range, phys), bytes))
     }
 
-    /// Where in a range that is mapped memory begins that was asked for: at the same place within the page.
+    /// Where in a range that is mapped memory begins that was asked for: at the same place within
+    /// the page.
     #[inline]
     const fn address_in(range: IovaRange, phys: PhysAddr) -> DmaAddr {
         DmaAddr((range.first() << Self::SHIFT) + (phys.0 & (Self::PAGE - 1)))
     }
 
-    /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is not asked, and the entry is
-    /// where the last ones were.
+    /// Maps a page at an address that came back to this CPU before, if it has one: the allocator is
+    /// not asked, and the entry is where the last ones were.
     #[inline]
     fn map_warm(&self, frames: Frames, rights: Rights) -> Result<Option<IovaRange>, MapError> {
         self.hold(frames)?;
@@ -138,9 +140,10 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Maps pieces of memory so that a device finds them one after the other. In a domain with a window whose policy is
-    /// [`Policy::Bypass`] they stay there if they lie one after the other in memory, too; else they get addresses of their own, as
-    /// without it, and are unmapped as under [`Policy::Lazy`].
+    /// Maps pieces of memory so that a device finds them one after the other. In a domain with a
+    /// window whose policy is [`Policy::Bypass`] they stay there if they lie one after the
+    /// other in memory, too; else they get addresses of their own, as without it, and are
+    /// unmapped as under [`Policy::Lazy`].
     ///
     /// # Errors
     /// See [`MapError`]; [`MapError::Unaligned`] if there would be a gap.
@@ -201,7 +204,8 @@ impl<H: Host> Domain<H> {
         Ok(Frames { first, pages })
     }
 
-    /// Addresses for so many pages. What is deferred may have them all: then that is waited for, once.
+    /// Addresses for so many pages. What is deferred may have them all: then that is waited for,
+    /// once.
     #[inline]
     pub(super) fn allocate(&self, pages: u64) -> Result<IovaRange, MapError> {
         let want = Want::pages(pages).ok_or(MapError::Overflow)?.below(self.limit());
@@ -267,7 +271,8 @@ impl<H: Host> Domain<H> {
         frames: Frames,
         (rights, part): (Rights, Part),
     ) -> Result<(), (MapError, Option<IovaRange>)> {
-        // SAFETY: a cell is one CPU's at a time, and there is an epoch slot for each that nobody uses otherwise.
+        // SAFETY: a cell is one CPU's at a time, and there is an epoch slot for each that nobody
+        // uses otherwise.
         let walker = unsafe { self.table.walker_at(slot) };
         let mut walker = walker.ok_or((MapError::Busy, None))?;
         walker.map_part(range, frames.first, rights, part).map_err(Self::why)?;
@@ -275,8 +280,8 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Puts the entries of a range that stays the caller's if that fails. The second of the error: a device may still reach
-    /// what was put for a moment, as the units have not answered.
+    /// Puts the entries of a range that stays the caller's if that fails. The second of the error:
+    /// a device may still reach what was put for a moment, as the units have not answered.
     pub(super) fn put_kept(
         &self,
         range: IovaRange,
@@ -291,8 +296,9 @@ impl<H: Host> Domain<H> {
             .or_else(|error| self.unput_kept(error, frames))
     }
 
-    /// Entries could not be put at addresses that stay the caller's, who may use them for something else as soon as it hears of
-    /// the error: so what a device may have seen is waited for, whatever the policy. The second of the error: that is not complete.
+    /// Entries could not be put at addresses that stay the caller's, who may use them for something
+    /// else as soon as it hears of the error: so what a device may have seen is waited for,
+    /// whatever the policy. The second of the error: that is not complete.
     #[cold]
     fn unput_kept(
         &self,
@@ -321,8 +327,9 @@ impl<H: Host> Domain<H> {
         (MapError::Table(error.kind), error.undone)
     }
 
-    /// Entries could not be put. What a device may have seen of them is deferred, or waited for if the policy is strict or too much is
-    /// deferred already: the caller may free the memory as soon as it hears of the error. Otherwise all is given back now.
+    /// Entries could not be put. What a device may have seen of them is deferred, or waited for if
+    /// the policy is strict or too much is deferred already: the caller may free the memory as
+    /// soon as it hears of the error. Otherwise all is given back now.
     #[cold]
     fn unput(
         &self,
@@ -335,7 +342,8 @@ impl<H: Host> Domain<H> {
         match seen {
             Some(cleared) => {
                 let free = DeferredFree::Mapping { cleared, gives, frames };
-                // What is not queued, as the policy is strict or there is no room, is waited for; what does not complete is kept.
+                // What is not queued, as the policy is strict or there is no room, is waited for;
+                // what does not complete is kept.
                 if let Err(free) = self.defer_free(free) {
                     let token = self.engine.note(self.near_cpu(), cleared, true);
                     self.wait_for_all(token, core::iter::once(free))
@@ -354,9 +362,10 @@ impl<H: Host> Domain<H> {
         Err(error)
     }
 
-    /// What goes back to the allocator of addresses at which something could not be mapped. If that is because they are
-    /// mapped, they are somebody else's, whatever the allocator says: it does not get them, or it would hand them out to the next,
-    /// again and again. They stay out of use, and are counted ([`lost`](super::Counts::lost)).
+    /// What goes back to the allocator of addresses at which something could not be mapped. If that
+    /// is because they are mapped, they are somebody else's, whatever the allocator says: it
+    /// does not get them, or it would hand them out to the next, again and again. They stay out
+    /// of use, and are counted ([`lost`](super::Counts::lost)).
     #[cold]
     pub(super) fn unused(&self, error: MapError, range: IovaRange) -> Option<IovaRange> {
         if error != MapError::Table(MapErrorKind::AlreadyMapped) {
@@ -366,8 +375,8 @@ impl<H: Host> Domain<H> {
         None
     }
 
-    /// Takes back the first `done` pages of a range that is not used after all. `gives`: what goes back to the allocator.
-    /// `stale`: a device may reach something by the others.
+    /// Takes back the first `done` pages of a range that is not used after all. `gives`: what goes
+    /// back to the allocator. `stale`: a device may reach something by the others.
     #[cold]
     fn take_back(
         &self,
@@ -388,7 +397,8 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// Unmaps what we have mapped just now, of which nobody has heard: that others are in all cells passes.
+    /// Unmaps what we have mapped just now, of which nobody has heard: that others are in all cells
+    /// passes.
     #[cold]
     pub(super) fn unmap_ours(
         &self,

@@ -113,9 +113,9 @@ impl<H: Host> Domain<H> {
     }
 
     /// The same under another policy, which is not [weaker](Policy::is_weaker_than) than the
-    /// domain's. [`Policy::Deferred`] in a domain that does not hold its pages is [`Policy::Strict`]:
-    /// nothing weaker than what is asked for is given. What lies in the window stays mapped,
-    /// whatever the policy is.
+    /// domain's. [`Policy::Deferred`] in a domain that does not hold its pages is
+    /// [`Policy::Strict`]: nothing weaker than what is asked for is given. What lies in the
+    /// window stays mapped, whatever the policy is.
     ///
     /// # Errors
     /// As [`unmap`](Self::unmap).

@@ -1,8 +1,9 @@
 //! What joins the three parts: a device's view of memory.
 //!
 //! # The problem
-//! A driver wants to map a buffer, tell its device, and unmap it when the device is done, millions of times a second on every
-//! CPU. What has to happen in between, and in which order, is always the same, and each order but one is a hole:
+//! A driver wants to map a buffer, tell its device, and unmap it when the device is done, millions
+//! of times a second on every CPU. What has to happen in between, and in which order, is always the
+//! same, and each order but one is a hole:
 //!
 //! ```text
 //! map:    hold the pages --> take addresses --> put entries --> (tell units that remember absence)
@@ -10,19 +11,22 @@
 //! ```
 //!
 //! # The protocol
-//! A [`Domain`] has a cell for each CPU: its epoch slot at the page table, and a queue of what it has deferred. Whoever maps or unmaps
-//! enters a cell ([`local`](crate::local): one compare-and-swap, and any cell will do; none, if the host is
-//! [pinned](Config::pinned)), changes entries, and leaves what may not be reused yet in the queue.
-//! From time to time all that is new there is noted with the engine, for one token, and what is complete is taken out. A timer or a flush
-//! that finds something new in several cells has the whole domain invalidated instead, once for all of them.
-//! Nothing is allocated on the way, nobody waits in a cell, and where the queue is full the policy becomes
-//! [`Policy::Strict`]. (What is over when the hardware does not answer goes into a list that has room for as much as one CPU may defer; if
-//! there is more, it grows.)
+//! A [`Domain`] has a cell for each CPU: its epoch slot at the page table, and a queue of what it
+//! has deferred. Whoever maps or unmaps enters a cell ([`local`](crate::local): one
+//! compare-and-swap, and any cell will do; none, if the host is [pinned](Config::pinned)), changes
+//! entries, and leaves what may not be reused yet in the queue. From time to time all that is new
+//! there is noted with the engine, for one token, and what is complete is taken out. A timer or a
+//! flush that finds something new in several cells has the whole domain invalidated instead, once
+//! for all of them. Nothing is allocated on the way, nobody waits in a cell, and where the queue is
+//! full the policy becomes [`Policy::Strict`]. (What is over when the hardware does not answer goes
+//! into a list that has room for as much as one CPU may defer; if there is more, it grows.)
 //!
 //! # Invariants
-//! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages of tables back to where they
-//!   came from after the token is complete that was taken when their entries had been cleared. (`flush_queue.rs`)
-//! - **I2** A reference to a page is held from before it is mapped until I1, if the domain [holds](Config::holds) pages.
+//! - **I1** Addresses go back to the allocator, references to pages back to the kernel, and pages
+//!   of tables back to where they came from after the token is complete that was taken when their
+//!   entries had been cleared. (`flush_queue.rs`)
+//! - **I2** A reference to a page is held from before it is mapped until I1, if the domain
+//!   [holds](Config::holds) pages.
 //! - **I3** Nobody waits with a cell entered. (`unmap.rs`)
 //! - **I4** What fails has changed nothing, or says so ([`UnmapError::NotComplete`]).
 //! - **I5** What can't be given back, because the hardware does not answer, stays with the domain.
@@ -40,20 +44,24 @@
 //! | `attach` | for devices with a cache |
 //! | `poll`, and what looks only | never |
 //!
-//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is an error, which says what is still deferred.
-//! There a driver that needs strict unmapping calls [`unmap_later`](Domain::unmap_later), and asks later.
-//! Who finds somebody in every cell waits for one to be left, which takes some tens of accesses; that is never for ever, as there
-//! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is preempted in one ([`Config::pinned`]).
-//! Interrupt handlers may map and unmap if everybody calls with interrupts off, as the allocators have locks; cells are
-//! prepared for handlers, locks are not. [`poll`](Domain::poll) needs interrupts on where the host is
-//! [pinned](Config::pinned), or else to be called on each CPU: it looks after the others by interrupting them, each once.
+//! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is
+//! an error, which says what is still deferred. There a driver that needs strict unmapping calls
+//! [`unmap_later`](Domain::unmap_later), and asks later. Who finds somebody in every cell waits for
+//! one to be left, which takes some tens of accesses; that is never for ever, as there
+//! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is
+//! preempted in one ([`Config::pinned`]). Interrupt handlers may map and unmap if everybody calls
+//! with interrupts off, as the allocators have locks; cells are prepared for handlers, locks are
+//! not. [`poll`](Domain::poll) needs interrupts on where the host is [pinned](Config::pinned), or
+//! else to be called on each CPU: it looks after the others by interrupting them, each once.
 //!
-//! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's larger granules. Whatever counts pages
-//! counts these; a unit that [counts in others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
+//! A **page** is one of the table's [granule](Format::GRANULE): 4 KiB, or 16 or 64 KiB with Arm's
+//! larger granules. Whatever counts pages counts these; a unit that [counts in
+//! others](crate::invalidate::Unit::granule) is refused. Buffers are bytes, and lie anywhere.
 //!
 //! # The smallest complete host
-//! A kernel whose tables come from the heap, and whose IOMMU is done at once; it runs. A real one replaces the bodies, not
-//! the shape: pages by their physical addresses, a queue of [`invalidate`](crate::invalidate), references to pages.
+//! A kernel whose tables come from the heap, and whose IOMMU is done at once; it runs. A real one
+//! replaces the bodies, not the shape: pages by their physical addresses, a queue of
+//! [`invalidate`](crate::invalidate), references to pages.
 //!
 //! ```
 //! use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -218,8 +226,8 @@ impl Cell {
     /// May one page more be queued without a look at anything?
     #[inline]
     fn is_quick(&mut self) -> bool {
-        // Not `left -= usize::from(left != 0)`: rustc 1.85 and 1.95 lose that store when they optimize (where a branch
-        // on the same condition follows).
+        // Not `left -= usize::from(left != 0)`: rustc 1.85 and 1.95 lose that store when they
+        // optimize (where a branch on the same condition follows).
         match self.quick.left.checked_sub(1) {
             Some(left) => {
                 self.quick.left = left;
@@ -262,7 +270,8 @@ pub struct Domain<H: Host> {
     table: IoPageTable<H::Format, H::Tables>,
     engine: Engine<H::Unit>,
     cells: Local<Cell>,
-    /// What could not be given back, nor queued: the hardware did not answer. Hardly ever anything.
+    /// What could not be given back, nor queued: the hardware did not answer. Hardly ever
+    /// anything.
     quarantined: Local<Vec<(Token, DeferredFree)>>,
     /// Things for which there was no room there.
     lost: AtomicU64,
@@ -287,12 +296,14 @@ const fn spare(config: &Config) -> usize {
     config.cpus * config.contexts.saturating_sub(2) + 1
 }
 
-/// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits for nothing.
+/// Turns that a flush waits for a CPU that is in its cell. There it takes tens of them, and waits
+/// for nothing.
 const PATIENCE: usize = if cfg!(loom) { 1 } else { 1 << 10 };
 
 impl<H: Host> Domain<H> {
-    /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each with the domain's id
-    /// there; `tables` and `format` say how they are walked, and with their [granule](Format::GRANULE) how large a page is.
+    /// A domain: nothing is mapped. `units` are the IOMMUs that its devices may be behind, each
+    /// with the domain's id there; `tables` and `format` say how they are walked, and with
+    /// their [granule](Format::GRANULE) how large a page is.
     ///
     /// # Errors
     /// See [`DomainError`]. What was given is dropped then.
@@ -376,8 +387,9 @@ impl<H: Host> Domain<H> {
         &self.config
     }
 
-    /// Lists a device behind the unit of this number. To be called before the device's entry in the IOMMU is made valid, and
-    /// [`announce`](Self::announce) after that; see [`Engine::attach`]. For a device with a cache of its own it waits until the unit
+    /// Lists a device behind the unit of this number. To be called before the device's entry in the
+    /// IOMMU is made valid, and [`announce`](Self::announce) after that; see
+    /// [`Engine::attach`]. For a device with a cache of its own it waits until the unit
     /// is ready for it ([`Engine::welcome`]).
     ///
     /// # Errors
@@ -396,7 +408,8 @@ impl<H: Host> Domain<H> {
         Ok(attachment)
     }
 
-    /// Makes everybody forget a device whose entry in the IOMMU was cleared; see [`Engine::detach`].
+    /// Makes everybody forget a device whose entry in the IOMMU was cleared; see
+    /// [`Engine::detach`].
     ///
     /// # Errors
     /// See [`QueueError`], and the epoch slot.
@@ -412,8 +425,9 @@ impl<H: Host> Domain<H> {
         self.engine.evict(attachment, &mut || self.host.relax())
     }
 
-    /// A device's entry in the IOMMU has become valid. To be called before the device is used: the unit may have cached that it was
-    /// not, and is told, and waited for. See [`Engine::announce`].
+    /// A device's entry in the IOMMU has become valid. To be called before the device is used: the
+    /// unit may have cached that it was not, and is told, and waited for. See
+    /// [`Engine::announce`].
     ///
     /// # Errors
     /// See [`QueueError`].
@@ -421,7 +435,8 @@ impl<H: Host> Domain<H> {
         self.engine.announce(attachment, &mut || self.host.relax())
     }
 
-    /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited for, for a moment.
+    /// Enters the cell of any CPU. This one's is entered as its own; who is in another's is waited
+    /// for, for a moment.
     #[inline]
     fn enter<R>(&self, cpu: usize, f: impl FnOnce(&mut Cell) -> R) -> Option<R> {
         let pin = self.host.pin();
@@ -433,8 +448,8 @@ impl<H: Host> Domain<H> {
         self.cells.enter_within(cpu, PATIENCE, f)
     }
 
-    /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU meanwhile.
-    /// Where somebody is in each, waits until one is left.
+    /// Enters a cell of this CPU, or another one that nobody is in, and stays on this CPU
+    /// meanwhile. Where somebody is in each, waits until one is left.
     ///
     /// # Errors
     /// `f`, not called: the caller must not wait, and nothing says that it would not be for long.
@@ -485,7 +500,8 @@ impl<H: Host> Domain<H> {
     /// A walker for what the epoch slot remembers: it can't move on, and so need not be put away.
     #[inline]
     fn near(&self, slot: usize) -> Option<ManuallyDrop<Walker<'_, H::Format, H::Tables>>> {
-        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's otherwise.
+        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's
+        // otherwise.
         unsafe { self.table.walker_at(slot) }.map(ManuallyDrop::new)
     }
 

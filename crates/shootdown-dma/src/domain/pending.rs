@@ -27,7 +27,8 @@ pub struct Pending {
 
 impl<H: Host> Domain<H> {
     /// Unmaps, tells the units, and does not wait: for where a driver needs [`Policy::Strict`] and
-    /// must not wait. (It waits only where too much is deferred already, and [`Host::relax`] lets it.)
+    /// must not wait. (It waits only where too much is deferred already, and [`Host::relax`] lets
+    /// it.)
     ///
     /// # Errors
     /// See [`UnmapError`], and the mapping: nothing has changed. It is never

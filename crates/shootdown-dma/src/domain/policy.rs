@@ -11,30 +11,35 @@ use core::fmt;
 /// | [`Lazy`](Self::Lazy) | until the invalidation completes | perhaps before that | never, within the bounds |
 /// | [`Bypass`](Self::Bypass) | always | perhaps at once | never |
 ///
-/// A domain's policy is the floor: what is mapped there may be unmapped under a stronger policy, and not under a weaker one
-/// ([`UnmapError::Refused`](super::UnmapError::Refused)).
+/// A domain's policy is the floor: what is mapped there may be unmapped under a stronger policy,
+/// and not under a weaker one ([`UnmapError::Refused`](super::UnmapError::Refused)).
 ///
-/// Under every one of them neither the addresses, nor a page of the page table, nor the domain's id is used for anything
-/// else before the invalidation that covers them is complete.
+/// Under every one of them neither the addresses, nor a page of the page table, nor the domain's id
+/// is used for anything else before the invalidation that covers them is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Policy {
-    /// When it returns, no access by the device begins through what was unmapped, and those that had begun have ended.
+    /// When it returns, no access by the device begins through what was unmapped, and those that
+    /// had begun have ended.
     #[default]
     Strict,
-    /// *Strict-ish*: it returns at once. The domain holds a reference to the page from the time it is mapped
-    /// until the invalidation that covers its unmapping is complete, so that whoever owned the page is the only one whom
-    /// the device can still disturb. What it does not give: the owner may read the buffer while the device still writes to
-    /// it; a driver that has to decide on what it read asks for [`Strict`](Self::Strict) then.
+    /// *Strict-ish*: it returns at once. The domain holds a reference to the page from the time it
+    /// is mapped until the invalidation that covers its unmapping is complete, so that whoever
+    /// owned the page is the only one whom the device can still disturb. What it does not give:
+    /// the owner may read the buffer while the device still writes to it; a driver that has to
+    /// decide on what it read asks for [`Strict`](Self::Strict) then.
     ///
-    /// Source: Ben Serebrin, Dan Tsafrir and others in the discussion of "Utilizing the IOMMU Scalably" (2015).
+    /// Source: Ben Serebrin, Dan Tsafrir and others in the discussion of "Utilizing the IOMMU
+    /// Scalably" (2015).
     Deferred,
-    /// It returns at once, and the page may be anybody's: within the bounds of [`Limits`] a device can read and write what
-    /// it is used for next. For devices that are trusted as much as the kernel.
+    /// It returns at once, and the page may be anybody's: within the bounds of [`Limits`] a device
+    /// can read and write what it is used for next. For devices that are trusted as much as the
+    /// kernel.
     Lazy,
-    /// The memory is reached through the [window](super::Domain::open_window), which maps all of it, always: mapping is an
-    /// addition, unmapping is nothing, and protection is none. As the policy of a domain this is the static one-to-one
-    /// mapping; for a single mapping it is the way out for trusted devices' rings. Refused without a window, and that only
+    /// The memory is reached through the [window](super::Domain::open_window), which maps all of
+    /// it, always: mapping is an addition, unmapping is nothing, and protection is none. As the
+    /// policy of a domain this is the static one-to-one mapping; for a single mapping it is the
+    /// way out for trusted devices' rings. Refused without a window, and that only
     /// [trusted](super::Config::trusted) domains have.
     Bypass,
 }
@@ -74,19 +79,20 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Bounds of what is put off. Where one is reached, unmapping waits, as under [`Policy::Strict`]; nothing is ever
-/// given back early.
+/// Bounds of what is put off. Where one is reached, unmapping waits, as under [`Policy::Strict`];
+/// nothing is ever given back early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Unmappings that each CPU may defer. 256, as Linux has had it since 2008.
     pub entries: usize,
-    /// Unmappings after which a CPU has them invalidated, without waiting for it: half of them, so that the
-    /// other half goes on while the hardware works.
+    /// Unmappings after which a CPU has them invalidated, without waiting for it: half of them, so
+    /// that the other half goes on while the hardware works.
     pub flush_at: usize,
     /// Pages that each CPU may hold back from being recycled ([`Policy::Deferred`]).
     pub held_pages: u64,
-    /// The longest that something may be deferred, in nanoseconds, if [`poll`](super::Domain::poll) is called at least as often.
-    /// It is at most this and the time between two calls. 10 ms, as Linux has had it since 2008.
+    /// The longest that something may be deferred, in nanoseconds, if
+    /// [`poll`](super::Domain::poll) is called at least as often. It is at most this and the
+    /// time between two calls. 10 ms, as Linux has had it since 2008.
     pub window_ns: u64,
 }
 

@@ -17,8 +17,9 @@ pub struct Failed<H: Host> {
     pub domain: Domain<H>,
 }
 
-/// Pages unmapped after which a CPU asks whether there are too many tables. A table that is taken out and wanted again at
-/// once costs some microseconds, which are less than a nanosecond for each of so many pages.
+/// Pages unmapped after which a CPU asks whether there are too many tables. A table that is taken
+/// out and wanted again at once costs some microseconds, which are less than a nanosecond for each
+/// of so many pages.
 const SWEEP_AT: u64 = 4096;
 
 /// Tables that are looked at then.
@@ -33,16 +34,17 @@ struct Sealed {
     whole: bool,
 }
 
-/// So many tables are not too many, if `tables` were left when they were looked at last: a quarter more, for what is empty
-/// now and will be wanted again.
+/// So many tables are not too many, if `tables` were left when they were looked at last: a quarter
+/// more, for what is empty now and will be wanted again.
 const fn enough(tables: usize) -> usize {
     tables + tables / 4 + 16
 }
 
 impl<H: Host> Domain<H> {
     /// Gives back what is complete, has units told of what has waited for longer than
-    /// [`window_ns`](super::Limits::window_ns), and tries again what failed. Call it from a timer, and when nothing else is to do;
-    /// `now_ns` is any clock that does not go back. Never waits.
+    /// [`window_ns`](super::Limits::window_ns), and tries again what failed. Call it from a timer,
+    /// and when nothing else is to do; `now_ns` is any clock that does not go back. Never
+    /// waits.
     ///
     /// # Errors
     /// What a unit complains of. Everything else was done nevertheless.
@@ -65,7 +67,8 @@ impl<H: Host> Domain<H> {
         }
         self.submit_sealed(&sealed);
         if missed {
-            // Somebody was in a cell all the time: the next call tries again, and does not wait for another window.
+            // Somebody was in a cell all the time: the next call tries again, and does not wait for
+            // another window.
             self.flushed_at.store(before, Ordering::Relaxed);
         }
         if due {
@@ -76,7 +79,8 @@ impl<H: Host> Domain<H> {
             self.sweep(self.near_cpu(), 0);
         }
         let outcome = self.engine.poll();
-        // What belongs to other CPUs, and is complete by now, is left to the next call: they are not disturbed twice.
+        // What belongs to other CPUs, and is complete by now, is left to the next call: they are
+        // not disturbed twice.
         let own = self.near_cpu();
         for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
@@ -86,13 +90,14 @@ impl<H: Host> Domain<H> {
         outcome
     }
 
-    /// The cells that may defer something: of those that are entered by their owners only, those that were since they deferred
-    /// nothing. An idle CPU is not disturbed.
+    /// The cells that may defer something: of those that are entered by their owners only, those
+    /// that were since they deferred nothing. An idle CPU is not disturbed.
     fn stirred(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.cells.cpus()).filter(|cpu| self.cells.is_stirred(*cpu))
     }
 
-    /// Gives back what is complete of what a CPU has deferred; what it has deferred for some time is sealed. False: somebody was in its cell.
+    /// Gives back what is complete of what a CPU has deferred; what it has deferred for some time
+    /// is sealed. False: somebody was in its cell.
     fn flush_late(&self, cpu: usize, sealed: &mut Sealed) -> bool {
         let mut late = None;
         let entered = self.settle_and(cpu, true, |cell| {
@@ -111,8 +116,10 @@ impl<H: Host> Domain<H> {
         entered
     }
 
-    /// Seals what a CPU has deferred, one of many whose units are told at once: the ranges of the first that has deferred something, and the whole
-    /// domain if there are others. (A batch for each of 64 CPUs is dearer to the units than what comes back.) Says if there was anything.
+    /// Seals what a CPU has deferred, one of many whose units are told at once: the ranges of the
+    /// first that has deferred something, and the whole domain if there are others. (A batch
+    /// for each of 64 CPUs is dearer to the units than what comes back.) Says if there was
+    /// anything.
     fn seal_with_others(&self, cpu: usize, cell: &mut Cell, sealed: &mut Sealed) -> bool {
         match sealed.first {
             None => {
@@ -140,7 +147,8 @@ impl<H: Host> Domain<H> {
         self.settle_and(cpu, true, |_| {});
     }
 
-    /// The same, and does `then` in the cell. `keeps`: the CPU may keep single addresses. False: somebody was in the cell.
+    /// The same, and does `then` in the cell. `keeps`: the CPU may keep single addresses. False:
+    /// somebody was in the cell.
     fn settle_and(&self, cpu: usize, keeps: bool, mut then: impl FnMut(&mut Cell)) -> bool {
         let mut entered = false;
         loop {
@@ -178,7 +186,8 @@ impl<H: Host> Domain<H> {
         self.addresses.may_keep()
     }
 
-    /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which there are `len` already.
+    /// Gives back what was taken from a queue (I1), with no cell entered; and addresses, of which
+    /// there are `len` already.
     fn give_back(
         &self,
         taken: &mut Taken,
@@ -252,7 +261,8 @@ impl<H: Host> Domain<H> {
                     freed.unwrap_or_else(|why| self.refused(range, why));
                 }
             }
-            // SAFETY: its token is complete; it was taken after the table was taken out, and covers table entries.
+            // SAFETY: its token is complete; it was taken after the table was taken out, and covers
+            // table entries.
             DeferredFree::Table(detached) => unsafe { self.table.finish(detached) },
         }
     }
@@ -263,9 +273,11 @@ impl<H: Host> Domain<H> {
         let mut free = Some(free);
         while free.is_some() {
             let kept = self.quarantined.enter(0, |list| match free.take() {
-                // There is room for as many as a CPU may defer; for more where there is memory for more.
+                // There is room for as many as a CPU may defer; for more where there is memory for
+                // more.
                 Some(free) if list.try_reserve(1).is_ok() => list.push((token, free)),
-                // No memory for the note that it is deferred: it stays out of use for ever, which is safe, and is counted.
+                // No memory for the note that it is deferred: it stays out of use for ever, which
+                // is safe, and is counted.
                 Some(_) => {
                     self.lost.fetch_add(1, Ordering::Relaxed);
                 }
@@ -282,7 +294,8 @@ impl<H: Host> Domain<H> {
         self.quarantined.enter(0, |list| list.len()).unwrap_or(0)
     }
 
-    /// Tries again to give back what was quarantined: each thing once, since it may be quarantined again.
+    /// Tries again to give back what was quarantined: each thing once, since it may be quarantined
+    /// again.
     fn settle_quarantined(&self) {
         for _ in 0..self.quarantine_len() {
             let complete = self.quarantined.enter(0, |list| {
@@ -310,7 +323,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Takes out all tables that are empty, and waits until their pages are free: for who finds no room for another.
+    /// Takes out all tables that are empty, and waits until their pages are free: for who finds no
+    /// room for another.
     #[cold]
     pub(super) fn take_out_empty(&self) {
         for _ in 0..=self.table.pages() / SWEEP {
@@ -373,8 +387,9 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// Has the units told of all that is deferred, waits until it is complete, and gives it back. What a CPU has deferred that is in its part
-    /// just now (or that this has interrupted there) is left to that CPU and to [`poll`](Self::poll); what was reported as
+    /// Has the units told of all that is deferred, waits until it is complete, and gives it back.
+    /// What a CPU has deferred that is in its part just now (or that this has interrupted
+    /// there) is left to that CPU and to [`poll`](Self::poll); what was reported as
     /// [not complete](super::UnmapError::NotComplete) is not among that.
     ///
     /// # Errors
@@ -388,8 +403,9 @@ impl<H: Host> Domain<H> {
         for cpu in self.stirred() {
             let mut batches = (None, 0);
             self.settle_and(cpu, false, |cell| batches = cell.queue.batches());
-            // Some of it was sealed before, and is not complete. Batches are waited for one by one: an interrupt may have noted
-            // one of them with another CPU's number, and then the last one says nothing of it. Those that come meanwhile are not
+            // Some of it was sealed before, and is not complete. Batches are waited for one by one:
+            // an interrupt may have noted one of them with another CPU's number, and
+            // then the last one says nothing of it. Those that come meanwhile are not
             // waited for.
             let (mut first, mut left) = batches;
             while let (Some(token), Some(rest)) = (first, left.checked_sub(1)) {
@@ -410,7 +426,8 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// The token of something that is quarantined and not complete; and how many things are quarantined.
+    /// The token of something that is quarantined and not complete; and how many things are
+    /// quarantined.
     fn incomplete(&self) -> Result<(Option<Token>, usize), QueueError> {
         for _ in 0..PATIENCE {
             let found = self.quarantined.enter(0, |list| {
@@ -427,7 +444,8 @@ impl<H: Host> Domain<H> {
         Err(QueueError::GaveUp)
     }
 
-    /// Releases the pages of all that is mapped, which the table alone remembers, and no device reaches any more. Nobody maps or unmaps.
+    /// Releases the pages of all that is mapped, which the table alone remembers, and no device
+    /// reaches any more. Nobody maps or unmaps.
     fn release_mapped(&self) {
         if !self.config.holds {
             return;
@@ -444,13 +462,15 @@ impl<H: Host> Domain<H> {
         });
     }
 
-    /// Ends the domain: makes everybody forget everything, gives back what is deferred, and frees the page table. What is
-    /// still mapped is unmapped: its addresses go with the allocator, and its pages are released as often as they were held.
+    /// Ends the domain: makes everybody forget everything, gives back what is deferred, and frees
+    /// the page table. What is still mapped is unmapped: its addresses go with the allocator,
+    /// and its pages are released as often as they were held.
     ///
     /// Dropping a domain instead leaks its page table, which devices may walk.
     ///
     /// # Safety
-    /// No device's entry in an IOMMU leads to the domain any more: all are [detached](Self::detach).
+    /// No device's entry in an IOMMU leads to the domain any more: all are
+    /// [detached](Self::detach).
     ///
     /// # Errors
     /// [`Failed`], with the domain.

@@ -360,7 +360,8 @@ std::thread_local! {
     static BARRIERS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Units are told once of what many CPUs defer, and each of these is interrupted as seldom as can be.
+/// Units are told once of what many CPUs defer, and each of these is interrupted as seldom as can
+/// be.
 pub(crate) fn what_many_owe_is_told_at_once() {
     const CPUS: usize = 16;
     fn barrier(_: usize) -> bool {
@@ -408,8 +409,9 @@ pub(crate) fn what_many_owe_is_told_at_once() {
     finish(domain);
 }
 
-/// An interrupt that unmaps while its CPU tells a unit notes that with another CPU's number, whose part of the unit's queue may be
-/// full. What its CPU has deferred has tokens of both then, and all of it is told and waited for.
+/// An interrupt that unmaps while its CPU tells a unit notes that with another CPU's number, whose
+/// part of the unit's queue may be full. What its CPU has deferred has tokens of both then, and all
+/// of it is told and waited for.
 pub(crate) fn what_was_noted_for_another_cpu_is_flushed() {
     let world = World::default();
     let limits = Limits { entries: 64, flush_at: 1, held_pages: 64, window_ns: 0 };

@@ -1,11 +1,13 @@
 //! Addresses first, memory bit by bit, one invalidation.
 //!
-//! Mapping page by page costs an address for each, and an invalidation for each when it is unmapped. Who knows how
-//! much there will be takes all the addresses at once ([`Domain::reserve`]), links memory as it comes, and takes
-//! everything away with one invalidation. (Linux has had this shape since 6.16.)
+//! Mapping page by page costs an address for each, and an invalidation for each when it is
+//! unmapped. Who knows how much there will be takes all the addresses at once
+//! ([`Domain::reserve`]), links memory as it comes, and takes everything away with one
+//! invalidation. (Linux has had this shape since 6.16.)
 //!
-//! What is linked is unmapped all at once, by whoever has the [`Reservation`]: its entries have neither begin nor end of a
-//! mapping (`table/unit.rs`), so that [`Domain::unmap`] takes no part of it.
+//! What is linked is unmapped all at once, by whoever has the [`Reservation`]: its entries have
+//! neither begin nor end of a mapping (`table/unit.rs`), so that [`Domain::unmap`] takes no part of
+//! it.
 
 use core::fmt;
 
@@ -15,7 +17,8 @@ use crate::table::Part;
 
 /// Addresses that are one user's, with or without memory behind them.
 ///
-/// Given back by [`Domain::release`]; forgetting it leaks the addresses, and leaves what is linked mapped.
+/// Given back by [`Domain::release`]; forgetting it leaks the addresses, and leaves what is linked
+/// mapped.
 #[must_use = "addresses that are not released are lost"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Reservation {
@@ -61,7 +64,8 @@ impl fmt::Display for Reservation {
 }
 
 impl<H: Host> Domain<H> {
-    /// Addresses for so many pages, with nothing behind them yet: of their own, also in a domain with a window.
+    /// Addresses for so many pages, with nothing behind them yet: of their own, also in a domain
+    /// with a window.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -86,12 +90,13 @@ impl<H: Host> Domain<H> {
         reservation.domain == self.engine.id()
     }
 
-    /// Puts `pages` pages of memory behind the next addresses; says by which address the device reaches them. It may
-    /// when [`sync`](Self::sync) has returned.
+    /// Puts `pages` pages of memory behind the next addresses; says by which address the device
+    /// reaches them. It may when [`sync`](Self::sync) has returned.
     ///
     /// # Errors
-    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left, [`MapError::Unaligned`] if `phys` is not the
-    /// start of a page, [`MapError::NotReserved`] if the addresses are another domain's. Nothing more is linked then.
+    /// See [`MapError`]; [`MapError::Overflow`] if there are not so many addresses left,
+    /// [`MapError::Unaligned`] if `phys` is not the start of a page, [`MapError::NotReserved`]
+    /// if the addresses are another domain's. Nothing more is linked then.
     pub fn link(
         &self,
         reservation: &mut Reservation,
@@ -126,11 +131,12 @@ impl<H: Host> Domain<H> {
         Ok(DmaAddr(first << Self::SHIFT))
     }
 
-    /// The device may use what was linked. This costs something only where a unit remembers what was not mapped.
+    /// The device may use what was linked. This costs something only where a unit remembers what
+    /// was not mapped.
     ///
     /// # Errors
-    /// [`MapError::NotTold`]; try again. [`MapError::NotReserved`] if the addresses are another domain's: nothing has changed, ask that
-    /// one.
+    /// [`MapError::NotTold`]; try again. [`MapError::NotReserved`] if the addresses are another
+    /// domain's: nothing has changed, ask that one.
     pub fn sync(&self, reservation: &mut Reservation) -> Result<(), MapError> {
         if !self.has_reserved(reservation) {
             return Err(MapError::NotReserved);
@@ -144,11 +150,12 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Takes away all that was linked, with one invalidation, and keeps the addresses. Other memory may be linked there next,
-    /// so this waits whatever the domain's policy is.
+    /// Takes away all that was linked, with one invalidation, and keeps the addresses. Other memory
+    /// may be linked there next, so this waits whatever the domain's policy is.
     ///
     /// # Errors
-    /// See [`UnmapError`]; [`UnmapError::NotMapped`] if the addresses are another domain's. After [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
+    /// See [`UnmapError`]; [`UnmapError::NotMapped`] if the addresses are another domain's. After
+    /// [`UnmapError::NotComplete`] the next [`link`](Self::link) waits again.
     pub fn unlink(&self, reservation: &mut Reservation) -> Result<(), UnmapError> {
         if !self.has_reserved(reservation) {
             return Err(UnmapError::NotMapped);
@@ -165,11 +172,12 @@ impl<H: Host> Domain<H> {
         Ok(())
     }
 
-    /// Gives the addresses back, and takes away what is linked, with one invalidation under the domain's policy.
+    /// Gives the addresses back, and takes away what is linked, with one invalidation under the
+    /// domain's policy.
     ///
     /// # Errors
-    /// See [`UnmapError`], and the reservation if it is still there. After [`UnmapError::NotComplete`] it is not: it goes back
-    /// when that is complete.
+    /// See [`UnmapError`], and the reservation if it is still there. After
+    /// [`UnmapError::NotComplete`] it is not: it goes back when that is complete.
     pub fn release(
         &self,
         reservation: Reservation,

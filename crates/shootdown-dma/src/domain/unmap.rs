@@ -3,13 +3,17 @@
 //! How a page goes (strict-ish, a page of a buffer that a device has written to):
 //! 1. [`Domain::unmap`] enters a cell of the CPU; nobody else is at its epoch slot and its queue.
 //! 2. The entries are looked at, for the memory that they lead to, and cleared.
-//! 3. Range and pages are put into the queue. If there is no room they are the caller's, who has the range invalidated and waits.
-//! 4. If there is enough in the queue that nobody was told of, [`Engine::note_all`](crate::invalidate::Engine::note_all)
-//!    takes all these ranges, and gives a token that is complete when all units and devices have forgotten them.
-//! 5. The cell is left. A batch that was sealed is submitted; what has become complete is given back.
+//! 3. Range and pages are put into the queue. If there is no room they are the caller's, who has
+//!    the range invalidated and waits.
+//! 4. If there is enough in the queue that nobody was told of,
+//!    [`Engine::note_all`](crate::invalidate::Engine::note_all) takes all these ranges, and gives a
+//!    token that is complete when all units and devices have forgotten them.
+//! 5. The cell is left. A batch that was sealed is submitted; what has become complete is given
+//!    back.
 //!
-//! A domain that holds pages has to know which memory it unmaps. Where it lies in more than [`RUNS`] pieces, it is
-//! done in as many steps as it takes; that all of it is mapped is made sure of before the first.
+//! A domain that holds pages has to know which memory it unmaps. Where it lies in more than
+//! [`RUNS`] pieces, it is done in as many steps as it takes; that all of it is mapped is made sure
+//! of before the first.
 
 use super::flush_queue::{DeferredFree, Frames, Page};
 use super::{Cell, DmaAddr, Domain, Host, Policy, Reach, UnmapError};
@@ -37,7 +41,8 @@ impl Runs {
         &self.frames[..self.len]
     }
 
-    /// Finds out which memory the first pages of a range lead to: as many pages as there is room for, and whole leaves.
+    /// Finds out which memory the first pages of a range lead to: as many pages as there is room
+    /// for, and whole leaves.
     fn collect<F: Format, M: TableMemory>(
         &mut self,
         walker: &mut Walker<'_, F, M>,
@@ -89,19 +94,22 @@ pub(super) struct Left {
 }
 
 impl<H: Host> Domain<H> {
-    /// [`unmap`](Self::unmap) for who keeps addresses as numbers: `bytes` bytes from `at` on, which is what one [`map`](Self::map)
-    /// or [`map_sg`](Self::map_sg) has mapped, no page less and none more.
+    /// [`unmap`](Self::unmap) for who keeps addresses as numbers: `bytes` bytes from `at` on, which
+    /// is what one [`map`](Self::map) or [`map_sg`](Self::map_sg) has mapped, no page less and
+    /// none more.
     ///
-    /// What is not so is refused where the table shows it. Two things it can't tell: within the first and the last page addresses are as good as each other; and pages whose
-    /// addresses follow from the memory's (and superpages where they are mapped so) are each a mapping of their own, which only knows
-    /// how often it is used.
+    /// What is not so is refused where the table shows it. Two things it can't tell: within the
+    /// first and the last page addresses are as good as each other; and pages whose
+    /// addresses follow from the memory's (and superpages where they are mapped so) are each a
+    /// mapping of their own, which only knows how often it is used.
     ///
     /// # Safety
-    /// Nobody else unmaps the same mapping, or a part of it, at the same time. An identity address is unmapped as often as it was
-    /// mapped, and no more.
+    /// Nobody else unmaps the same mapping, or a part of it, at the same time. An identity address
+    /// is unmapped as often as it was mapped, and no more.
     ///
     /// # Errors
-    /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it says otherwise.
+    /// See [`UnmapError`]; nothing has changed, and nobody was told to forget anything, unless it
+    /// says otherwise.
     #[inline]
     pub unsafe fn unmap_raw(&self, at: DmaAddr, bytes: u64) -> Result<Reach, UnmapError> {
         // SAFETY: as the caller promises.
@@ -127,7 +135,8 @@ impl<H: Host> Domain<H> {
         unsafe { self.unmap_bytes(policy, at, bytes) }
     }
 
-    /// A domain's policy is a floor: nothing weaker is done to what is mapped there. (In the window nothing is done at all.)
+    /// A domain's policy is a floor: nothing weaker is done to what is mapped there. (In the window
+    /// nothing is done at all.)
     #[inline]
     pub(super) fn allows(&self, policy: Policy, at: DmaAddr) -> Result<(), UnmapError> {
         let weaker = policy.is_weaker_than(self.config.policy);
@@ -194,8 +203,8 @@ impl<H: Host> Domain<H> {
         }
     }
 
-    /// Many pages. `gives`: the addresses that go back to the allocator. `whole`: they are to be one mapping; otherwise it
-    /// is known what they are.
+    /// Many pages. `gives`: the addresses that go back to the allocator. `whole`: they are to be
+    /// one mapping; otherwise it is known what they are.
     pub(super) fn unmap_pages(
         &self,
         range: IovaRange,
@@ -261,12 +270,13 @@ impl<H: Host> Domain<H> {
         &self,
         slot: usize,
     ) -> Result<Walker<'_, H::Format, H::Tables>, UnmapError> {
-        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's otherwise.
+        // SAFETY: a cell is one CPU's at a time, and the epoch slot of its number nobody's
+        // otherwise.
         unsafe { self.table.walker_at(slot) }.ok_or(UnmapError::Busy)
     }
 
-    /// Entries of a range were cleared, in this cell: takes a token, and queues what is given back when it is complete,
-    /// if the policy allows it and there is room.
+    /// Entries of a range were cleared, in this cell: takes a token, and queues what is given back
+    /// when it is complete, if the policy allows it and there is room.
     #[inline]
     pub(super) fn defer_in(
         &self,

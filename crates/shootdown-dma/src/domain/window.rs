@@ -1,7 +1,8 @@
 //! All of memory, one to one: for devices that are trusted as much as the kernel.
 //!
-//! The window is mapped once, with the largest pages that the format has, and stays. What is mapped under
-//! [`Policy::Bypass`](super::Policy::Bypass) is an address in it, and no protection at all: the device reaches all of it, always.
+//! The window is mapped once, with the largest pages that the format has, and stays. What is mapped
+//! under [`Policy::Bypass`](super::Policy::Bypass) is an address in it, and no protection at all:
+//! the device reaches all of it, always.
 
 use core::fmt;
 
@@ -43,7 +44,8 @@ impl core::error::Error for WindowError {}
 pub(super) const OPENING: u64 = u64::MAX;
 
 impl<H: Host> Domain<H> {
-    /// Maps the first `pages` pages of memory, to be read and written, for good. Returns where they begin for the devices.
+    /// Maps the first `pages` pages of memory, to be read and written, for good. Returns where they
+    /// begin for the devices.
     ///
     /// # Errors
     /// See [`WindowError`].
@@ -64,7 +66,8 @@ impl<H: Host> Domain<H> {
         opened.map(|range| DmaAddr(range.first() << Self::SHIFT))
     }
 
-    /// Maps it at addresses of the allocator. No page of it is held: it is not the domain's to say who uses it.
+    /// Maps it at addresses of the allocator. No page of it is held: it is not the domain's to say
+    /// who uses it.
     fn map_window(&self, pages: u64) -> Result<IovaRange, WindowError> {
         let aligned = |want: Want| want.below(self.limit()).aligned(self.largest_leaf());
         let want = Want::pages(pages).map(aligned);
@@ -90,7 +93,8 @@ impl<H: Host> Domain<H> {
         Err(WindowError::Map(forgotten.map_or_else(MapError::NotComplete, |()| error)))
     }
 
-    /// Units that remember what was not mapped are told of the window; if that fails it is unmapped.
+    /// Units that remember what was not mapped are told of the window; if that fails it is
+    /// unmapped.
     fn tell_of_window(&self, range: IovaRange) -> Result<(), (MapError, Option<IovaRange>)> {
         if !self.config.caches_absence {
             return Ok(());
@@ -112,7 +116,8 @@ impl<H: Host> Domain<H> {
         Err((MapError::NotTold(error), Some(range)))
     }
 
-    /// Pages of the largest leaf that the table has: a window that is aligned to it is mapped by such leaves.
+    /// Pages of the largest leaf that the table has: a window that is aligned to it is mapped by
+    /// such leaves.
     fn largest_leaf(&self) -> u64 {
         let format = self.table.format();
         let level = (0..format.levels()).rev().find(|level| format.may_be_leaf(*level));

@@ -1,8 +1,9 @@
 //! What AMD-Vi is told: commands of its buffer, as pure functions.
 //!
-//! A command is 128 bits, the opcode in the highest four of the low word (AMD I/O Virtualization Technology
-//! specification, 2.4). Sizes are in the address: of the page number the lowest `order - 1` bits are ones and the next is zero,
-//! and bit 0 (S) says so. *Leaf only* is PDE = 0: what is cached of directories stays.
+//! A command is 128 bits, the opcode in the highest four of the low word (AMD I/O Virtualization
+//! Technology specification, 2.4). Sizes are in the address: of the page number the lowest `order -
+//! 1` bits are ones and the next is zero, and bit 0 (S) says so. *Leaf only* is PDE = 0: what is
+//! cached of directories stays.
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 
@@ -57,8 +58,8 @@ pub const fn domain(domain: DomainId) -> Entry {
     pages(domain, EVERYWHERE, false)
 }
 
-/// Everything: translations of all domains, device table entries, interrupt remapping (where [`Facts`] say so; a unit that
-/// can't takes it for an illegal command).
+/// Everything: translations of all domains, device table entries, interrupt remapping (where
+/// [`Facts`] say so; a unit that can't takes it for an illegal command).
 #[must_use]
 pub const fn all() -> Entry {
     [INVALIDATE_ALL, 0]
@@ -83,7 +84,8 @@ pub const fn device_pages(device: DeviceId, block: Option<Block>) -> Entry {
     [INVALIDATE_IOTLB_PAGES | id | 1 << 24 | id << 32, address | sized as u64]
 }
 
-/// Stores `data` at `address` (a multiple of 8) when all before it is complete. `fence`: nothing after it begins before.
+/// Stores `data` at `address` (a multiple of 8) when all before it is complete. `fence`: nothing
+/// after it begins before.
 #[must_use]
 pub const fn completion_wait(store: Option<(PhysAddr, u64)>, fence: bool) -> Entry {
     let flags = COMPLETION_WAIT | (fence as u64) << 2;

@@ -1,4 +1,5 @@
-//! What of a domain is complete, and what became of the rest: who asks, who waits, and who is told what units complain of.
+//! What of a domain is complete, and what became of the rest: who asks, who waits, and who is told
+//! what units complain of.
 
 use crate::sync::spin_loop;
 
@@ -8,13 +9,14 @@ use super::members::{Asks, Patience};
 use super::{Engine, QueueError, Token, Unit};
 
 impl<U: Unit> Engine<U> {
-    /// Tries again what units had no room for, and moves completions on. To be called now and then: from a timer, when an IOMMU
-    /// has interrupted, when nothing else is to do. Never waits.
+    /// Tries again what units had no room for, and moves completions on. To be called now and then:
+    /// from a timer, when an IOMMU has interrupted, when nothing else is to do. Never waits.
     ///
     /// # Errors
-    /// What a unit has told anybody who asked for this domain since the last call: each kind of error once, however often it was told
-    /// (if there are several kinds, one now and the others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All
-    /// lanes were served nevertheless.
+    /// What a unit has told anybody who asked for this domain since the last call: each kind of
+    /// error once, however often it was told (if there are several kinds, one now and the
+    /// others by the next calls); and [`QueueError::Stuck`] as long as it lasts. All lanes were
+    /// served nevertheless.
     pub fn poll(&self) -> Result<(), QueueError> {
         let mut lasting = Ok(());
         for (index, lane) in self.lanes.iter().enumerate().rev() {
@@ -30,7 +32,8 @@ impl<U: Unit> Engine<U> {
         self.unheard.take().map_or(lasting, Err)
     }
 
-    /// Submits what could not be, or was not yet: with a unit that takes nothing any more there is nothing under way that would tell of it.
+    /// Submits what could not be, or was not yet: with a unit that takes nothing any more there is
+    /// nothing under way that would tell of it.
     fn tell_again(&self, index: usize) -> Result<(), QueueError> {
         self.try_flush(index, true)
     }
@@ -40,8 +43,9 @@ impl<U: Unit> Engine<U> {
         self.unheard.put(error);
     }
 
-    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called from interrupts. What a unit
-    /// complains of meanwhile, the next [`poll`](Self::poll) tells.
+    /// Is everything forgotten that the token covers? Never waits, never allocates; may be called
+    /// from interrupts. What a unit complains of meanwhile, the next [`poll`](Self::poll)
+    /// tells.
     #[must_use]
     pub fn is_complete(&self, token: Token) -> bool {
         let Some(lane) = self.lane_of(token) else { return token == Token::DONE };
@@ -54,13 +58,15 @@ impl<U: Unit> Engine<U> {
         lane.done() >= token.batch
     }
 
-    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile; not to be called with
-    /// interrupts off. `relax` is a turn of the waiting; it returns false to give up.
+    /// Waits until the token is complete, submitting its batch if need be. Holds no lock meanwhile;
+    /// not to be called with interrupts off. `relax` is a turn of the waiting; it returns false
+    /// to give up.
     ///
     /// # Errors
-    /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not answer, and
-    /// [`QueueError::GaveUp`]; [`QueueError::NotListed`] if it is another engine's token. It is not complete then, and what it covers may not be reused. Other errors go by; the next
-    /// [`poll`](Self::poll) tells them.
+    /// [`QueueError::Stuck`], [`QueueError::DeviceTimeout`] if a device of the domain does not
+    /// answer, and [`QueueError::GaveUp`]; [`QueueError::NotListed`] if it is another engine's
+    /// token. It is not complete then, and what it covers may not be reused. Other errors go by;
+    /// the next [`poll`](Self::poll) tells them.
     pub fn wait(&self, token: Token, relax: &mut impl FnMut() -> bool) -> Result<(), QueueError> {
         let Some(lane) = self.lane_of(token) else {
             return if token == Token::DONE { Ok(()) } else { Err(QueueError::NotListed) };

@@ -1,9 +1,10 @@
 //! Aligned power-of-two blocks around a range: the only sizes that most IOMMUs can be told.
 //!
-//! One block around a range can be far too large: two pages on both sides of a high boundary need a block as large as
-//! the boundary. Two blocks never are: cut at the highest boundary inside, each part ends or begins at
-//! it, and the block around such a part has less than twice its pages. So [`cover`] gives one block if that is at
-//! most twice the range, and two otherwise (I7: their union holds all of the range; no page more than twice).
+//! One block around a range can be far too large: two pages on both sides of a high boundary need a
+//! block as large as the boundary. Two blocks never are: cut at the highest boundary inside, each
+//! part ends or begins at it, and the block around such a part has less than twice its pages. So
+//! [`cover`] gives one block if that is at most twice the range, and two otherwise (I7: their union
+//! holds all of the range; no page more than twice).
 
 use crate::addr::IovaRange;
 
@@ -24,7 +25,8 @@ impl Block {
     }
 
     fn spanning(first: u64, last: u64) -> Self {
-        // The highest bit in which first and last differ lies inside the block, all above it outside.
+        // The highest bit in which first and last differ lies inside the block, all above it
+        // outside.
         let order = u64::BITS - (first ^ last).leading_zeros();
         Self { first: first & !Self::mask(order), order }
     }
@@ -49,9 +51,10 @@ impl Block {
         (1u128 << self.order) > 2 * range.pages() as u128
     }
 
-    /// Where it begins (in bytes, of pages of 4 KiB), and how large it is, in one word: as VT-d, AMD-Vi and PCIe say it
-    /// (ATS: *untranslated address* and *S*). Of the page number the lowest `order - 1` bits are ones and the next is
-    /// zero; the flag says that this is so. A single page has no flag.
+    /// Where it begins (in bytes, of pages of 4 KiB), and how large it is, in one word: as VT-d,
+    /// AMD-Vi and PCIe say it (ATS: *untranslated address* and *S*). Of the page number the
+    /// lowest `order - 1` bits are ones and the next is zero; the flag says that this is so. A
+    /// single page has no flag.
     #[must_use]
     pub const fn sized_address(self) -> (u64, bool) {
         match self.order {

@@ -1,9 +1,10 @@
 //! A domain's invalidations: collected per CPU, told to every unit, known to be complete.
 //!
 //! # How to use it
-//! Clear the entry; [`note`](Engine::note) what was cleared, and keep the [`Token`] with what may not be reused: address
-//! range, data page, table page. [`flush`](Engine::flush) when enough has come together or enough time has passed. Reuse
-//! when the token [is complete](Engine::is_complete). Who can't go on before that [waits](Engine::wait).
+//! Clear the entry; [`note`](Engine::note) what was cleared, and keep the [`Token`] with what may
+//! not be reused: address range, data page, table page. [`flush`](Engine::flush) when enough has
+//! come together or enough time has passed. Reuse when the token [is
+//! complete](Engine::is_complete). Who can't go on before that [waits](Engine::wait).
 //!
 //! ```
 //! use shootdown_dma::invalidate::{Engine, Promotion, model::Model};
@@ -33,23 +34,25 @@
 //! ```
 //!
 //! # The protocol
-//! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has one more lane, the
-//! **whole**, whose batches are invalidations of the whole domain (or of everything, where that is cheaper: `promotion.rs`). It serves timers ([`flush_all`](Engine::flush_all): what is
-//! pending in other lanes becomes part of the batch, each lane completes when it does), and whoever finds all lanes
-//! locked: noting there takes no lock, only the number of the next batch to be *started*.
+//! Each CPU number has a lane (`lane.rs`); a wrong number costs speed, never safety. The domain has
+//! one more lane, the **whole**, whose batches are invalidations of the whole domain (or of
+//! everything, where that is cheaper: `promotion.rs`). It serves timers
+//! ([`flush_all`](Engine::flush_all): what is pending in other lanes becomes part of the batch,
+//! each lane completes when it does), and whoever finds all lanes locked: noting there takes no
+//! lock, only the number of the next batch to be *started*.
 //!
 //! # Why a token covers what was cleared (I4)
-//! In a lane: the batch is still open when the token is taken, and is closed under the same lock. In the whole lane there is
-//! no lock, but a pair of fences:
+//! In a lane: the batch is still open when the token is taken, and is closed under the same lock.
+//! In the whole lane there is no lock, but a pair of fences:
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
 //! | E1 entry cleared, fence, `started` read | SeqCst fence | E2 | who reads that batch n has not started has cleared the entry before the fence of batch n, hence before any of its commands |
 //! | E2 `started` raised to n, fence (that of M2), commands submitted | SeqCst fence | E1 | |
 //!
-//! Flushes are counted when they start and again when they are complete; a token is the first that has not started, so
-//! that what has completed it has begun after it. Reading *completed* or *submitted* instead would count a flush that
-//! began before the entry was cleared.
+//! Flushes are counted when they start and again when they are complete; a token is the first that
+//! has not started, so that what has completed it has begun after it. Reading *completed* or
+//! *submitted* instead would count a flush that began before the entry was cleared.
 
 use alloc::vec::Vec;
 
@@ -65,15 +68,16 @@ use super::promotion::Promotion;
 use super::unheard::Unheard;
 use super::{QueueError, Unit};
 
-/// Batches of the whole domain under way, beyond which who joins them waits: one that the units do, and the next. All who come
-/// meanwhile are in the one after that.
+/// Batches of the whole domain under way, beyond which who joins them waits: one that the units do,
+/// and the next. All who come meanwhile are in the one after that.
 pub(super) const WHOLE_IN_FLIGHT: usize = 2;
 
 /// Lanes that a note tries before it takes the whole domain.
 const TRIES: usize = 4;
 
-/// What was noted before it was taken is forgotten when it is complete. Tokens of one CPU number mostly grow; compare
-/// them only by asking the engine that gave them. Another one knows nothing of it: there it is never complete.
+/// What was noted before it was taken is forgotten when it is complete. Tokens of one CPU number
+/// mostly grow; compare them only by asking the engine that gave them. Another one knows nothing of
+/// it: there it is never complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use = "what was unmapped may be reused only when its token is complete"]
 pub struct Token {
@@ -102,8 +106,8 @@ pub struct Engine<U> {
 }
 
 impl<U: Unit> Engine<U> {
-    /// An engine for a domain that may have devices behind these units, and is known to each by this id, with a lane for each
-    /// of `cpus` CPUs (at least one).
+    /// An engine for a domain that may have devices behind these units, and is known to each by
+    /// this id, with a lane for each of `cpus` CPUs (at least one).
     ///
     /// # Errors
     /// [`NoMemory`]. The units are dropped then.
@@ -144,11 +148,12 @@ impl<U: Unit> Engine<U> {
         if index == self.whole() { WHOLE_IN_FLIGHT } else { IN_FLIGHT }
     }
 
-    /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is going away. Never waits, never
-    /// allocates; may be called from interrupts.
+    /// Notes that the entries of `range` were cleared. `leaf_only`: no table page above them is
+    /// going away. Never waits, never allocates; may be called from interrupts.
     ///
-    /// The token covers everything that this CPU cleared in `range` before, and becomes complete after a
-    /// [`flush`](Self::flush) for the same CPU number, [`flush_all`](Self::flush_all) or [`wait`](Self::wait).
+    /// The token covers everything that this CPU cleared in `range` before, and becomes complete
+    /// after a [`flush`](Self::flush) for the same CPU number, [`flush_all`](Self::flush_all)
+    /// or [`wait`](Self::wait).
     pub fn note(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
         self.put(cpu, false, |lane| lane.pending.push(range, leaf_only))
     }
@@ -169,17 +174,19 @@ impl<U: Unit> Engine<U> {
         })
     }
 
-    /// Notes that any entries of the domain were cleared, tables among them: the IOMMU forgets the domain (or everything,
-    /// where that is cheaper), and devices forget all. For buffers that were mapped once, and for domains that go away.
+    /// Notes that any entries of the domain were cleared, tables among them: the IOMMU forgets the
+    /// domain (or everything, where that is cheaper), and devices forget all. For buffers that
+    /// were mapped once, and for domains that go away.
     pub fn note_everything(&self, cpu: usize) -> Token {
         self.put(cpu, false, |lane| lane.pending.push_everything())
     }
 
     /// [`note`](Self::note), and submits the batch at once: for who is going to wait.
     ///
-    /// Where so much is before it in a unit's queue that waiting for that is dearer than coming back to everything, it becomes
-    /// part of the next batch of the whole domain, and with it all who come until that batch starts. So it is as long as
-    /// such a batch is under way: what it covers has to come back anyway.
+    /// Where so much is before it in a unit's queue that waiting for that is dearer than coming
+    /// back to everything, it becomes part of the next batch of the whole domain, and with it
+    /// all who come until that batch starts. So it is as long as such a batch is under way:
+    /// what it covers has to come back anyway.
     pub fn invalidate(&self, cpu: usize, range: IovaRange, leaf_only: bool) -> Token {
         let joins = !self.lanes[self.whole()].is_idle()
             || self.members.iter().any(|member| member.is_behind(&self.promotion));
@@ -218,7 +225,8 @@ impl<U: Unit> Engine<U> {
         token
     }
 
-    /// The same for who is going to wait: if there is much under way, with those who come until some of it is complete.
+    /// The same for who is going to wait: if there is much under way, with those who come until
+    /// some of it is complete.
     fn join_whole(&self) -> Token {
         let token = self.whole_token();
         let lane = &self.lanes[self.whole()];
@@ -244,8 +252,8 @@ impl<U: Unit> Engine<U> {
         Token { engine: self.serial, lane: index as u32, batch: closed + 1 }
     }
 
-    /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays pending, and
-    /// [`poll`](Self::poll) tries again.
+    /// Submits what is pending for this CPU number. Never waits: if a unit has no room it stays
+    /// pending, and [`poll`](Self::poll) tries again.
     pub fn flush(&self, cpu: usize) {
         self.flush_lane(cpu % self.whole(), false);
     }
@@ -258,14 +266,16 @@ impl<U: Unit> Engine<U> {
         }
     }
 
-    /// Submits an invalidation of the whole domain, which whatever is pending becomes part of. The token covers everything
-    /// that was cleared before the call. Never waits, as [`flush`](Self::flush).
+    /// Submits an invalidation of the whole domain, which whatever is pending becomes part of. The
+    /// token covers everything that was cleared before the call. Never waits, as
+    /// [`flush`](Self::flush).
     pub fn flush_all(&self) -> Token {
         self.note_whole()
     }
 
-    /// A token that covers all that was cleared before the call, and is complete after the next [`flush_all`](Self::flush_all). For who
-    /// comes by many CPUs and tells the units of all that they defer at once: nothing is noted, and no lane entered.
+    /// A token that covers all that was cleared before the call, and is complete after the next
+    /// [`flush_all`](Self::flush_all). For who comes by many CPUs and tells the units of all
+    /// that they defer at once: nothing is noted, and no lane entered.
     pub fn token_of_all(&self) -> Token {
         self.whole_token()
     }
@@ -281,8 +291,9 @@ impl<U: Unit> Engine<U> {
         (token.engine == self.serial).then(|| &self.lanes[token.lane as usize])
     }
 
-    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a token of it. What is wrong, if it
-    /// lasts, `poll` or whoever waits is told when it is tried again.
+    /// Submits the lane's open batch; `force`: even if nothing is pending, since somebody has a
+    /// token of it. What is wrong, if it lasts, `poll` or whoever waits is told when it is
+    /// tried again.
     fn flush_lane(&self, index: usize, force: bool) {
         if let Err(error) = self.try_flush(index, force) {
             self.put_down(error);
@@ -330,7 +341,8 @@ impl<U: Unit> Engine<U> {
         Ok(())
     }
 
-    /// With the whole lane's lock. Not all units were told if it fails; the batch has started and is not closed.
+    /// With the whole lane's lock. Not all units were told if it fails; the batch has started and
+    /// is not closed.
     fn submit_whole(&self) -> Result<(), QueueError> {
         let lane = &self.lanes[self.whole()];
         let slot = lane.open_slot().ok_or(QueueError::Full)?;
@@ -350,7 +362,8 @@ impl<U: Unit> Engine<U> {
         Ok(())
     }
 
-    /// Makes what is pending in a lane part of a batch of the whole lane that has started, and is not submitted yet.
+    /// Makes what is pending in a lane part of a batch of the whole lane that has started, and is
+    /// not submitted yet.
     fn absorb(&self, index: usize, whole: u64) {
         let lane = &self.lanes[index];
         if lane.pending.is_empty() || !lane.try_lock() {

@@ -1,14 +1,16 @@
 //! One CPU's share of a domain's invalidations: what is pending, what is under way, what is done.
 //!
 //! # The protocol
-//! A lane numbers its batches. Batch `closed + 1` is open: what is [noted](super::Engine::note) goes into it. Submitting
-//! it to all units of the domain closes it, and its tickets are kept in one of [`IN_FLIGHT`] slots until all of them
-//! are complete; then `done` moves up, one batch after the other. A batch that a unit had no room for stays open, and grows
-//! instead: the further behind a unit is, the more a command of it covers.
+//! A lane numbers its batches. Batch `closed + 1` is open: what is [noted](super::Engine::note)
+//! goes into it. Submitting it to all units of the domain closes it, and its tickets are kept in
+//! one of [`IN_FLIGHT`] slots until all of them are complete; then `done` moves up, one batch after
+//! the other. A batch that a unit had no room for stays open, and grows instead: the further behind
+//! a unit is, the more a command of it covers.
 //!
-//! The lock is only ever tried. Who does not get it (another CPU with the same number, or an interrupt on top of the
-//! holder) notes in another lane; who wants the batch *submitted* leaves the request in the lock word, and the holder, which
-//! leaves the lock by a read-modify-write of the same word, sees it. Nobody spins, so nobody can be waited for in vain.
+//! The lock is only ever tried. Who does not get it (another CPU with the same number, or an
+//! interrupt on top of the holder) notes in another lane; who wants the batch *submitted* leaves
+//! the request in the lock word, and the holder, which leaves the lock by a read-modify-write of
+//! the same word, sees it. Nobody spins, so nobody can be waited for in vain.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -21,16 +23,17 @@
 //! | L6 done moved up, by compare-and-swap | AcqRel | L7 | what was submitted had taken effect |
 //! | L7 done read | Acquire | L6 | who sees it may reuse; and the slot may be filled again |
 //!
-//! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was filled again
-//! meanwhile; but that happens after `done` moved on (L7), and then the compare-and-swap of L6 fails.
+//! Tickets are read `Relaxed` between L5 and L6. They may belong to a later batch if the slot was
+//! filled again meanwhile; but that happens after `done` moved on (L7), and then the
+//! compare-and-swap of L6 fails.
 
 use crate::fixed::{Fixed, NoMemory};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::pending::Pending;
 
-/// Batches of a lane that may be under way at a time. A unit completes them in microseconds; who is further behind
-/// grows the open batch.
+/// Batches of a lane that may be under way at a time. A unit completes them in microseconds; who is
+/// further behind grows the open batch.
 #[cfg(not(loom))]
 pub(super) const IN_FLIGHT: usize = 8;
 #[cfg(loom)]
@@ -47,8 +50,8 @@ pub(super) struct Lane {
     closed: AtomicU64,
     done: AtomicU64,
     pub pending: Pending,
-    /// [`IN_FLIGHT`] slots of `width` words: the batch of the domain's own lane that this one is part of (or 0), and a ticket
-    /// for each unit (or 0).
+    /// [`IN_FLIGHT`] slots of `width` words: the batch of the domain's own lane that this one is
+    /// part of (or 0), and a ticket for each unit (or 0).
     tickets: Fixed<AtomicU64>,
     width: usize,
 }
@@ -96,7 +99,8 @@ impl Lane {
 
     /// With the lock: takes the request, if there is one, upon oneself.
     pub fn take_request(&self) -> bool {
-        // ORDERING: Acquire is the other side of L3. A request that the guess misses is found when the lock is left.
+        // ORDERING: Acquire is the other side of L3. A request that the guess misses is found when
+        // the lock is left.
         self.is_wanted() && self.state.fetch_and(!WANTED, Ordering::Acquire) & WANTED != 0
     }
 

@@ -1,7 +1,8 @@
-//! Who has to be told: the units of a domain, and the devices behind them that have caches of their own.
+//! Who has to be told: the units of a domain, and the devices behind them that have caches of their
+//! own.
 //!
-//! Units are named when the engine is made; one is told as long as a device of the domain is behind it. Devices come
-//! and go while others flush:
+//! Units are named when the engine is made; one is told as long as a device of the domain is behind
+//! it. Devices come and go while others flush:
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -9,8 +10,8 @@
 //! | M2 entries cleared, then fence, then the list read | SeqCst fence | M1, M3 | |
 //! | M3 device with a cache listed, fence (M1), then the domain invalidated and that completed, then its entry made valid | | M2 | a flush that does not see the device may have its commands still to be taken: the device does not walk, it is given what the unit has |
 //!
-//! M1 and M3 are the attacher's: [`attach`](super::Engine::attach) and [`welcome`](super::Engine::welcome) have returned before
-//! the configuration entry becomes valid.
+//! M1 and M3 are the attacher's: [`attach`](super::Engine::attach) and
+//! [`welcome`](super::Engine::welcome) have returned before the configuration entry becomes valid.
 
 use core::cell::Cell;
 use core::fmt;
@@ -42,8 +43,8 @@ pub(super) enum Asks<'a> {
 
 /// How long to wait, and how long somebody has waited for a unit that makes no progress.
 ///
-/// All who wait read the same word, which the unit writes for each of them in turn: if all did so all the time, it would be busy
-/// fetching that word back. So who has many before him asks seldom.
+/// All who wait read the same word, which the unit writes for each of them in turn: if all did so
+/// all the time, it would be busy fetching that word back. So who has many before him asks seldom.
 #[derive(Default, Debug)]
 pub(super) struct Patience {
     /// Answers that were the same, in a row.
@@ -54,8 +55,8 @@ pub(super) struct Patience {
     ahead: Cell<u64>,
 }
 
-/// Turns of waiting for each ticket ahead: less than a command takes (hundreds of nanoseconds). None for the last few: who is
-/// next shall not be late.
+/// Turns of waiting for each ticket ahead: less than a command takes (hundreds of nanoseconds).
+/// None for the last few: who is next shall not be late.
 const TURNS_EACH: u64 = if cfg!(loom) { 0 } else { 2 };
 const LAST_FEW: u64 = 8;
 
@@ -80,7 +81,8 @@ pub enum AttachError {
     NoSuchUnit,
     /// The domain has 32 devices with caches behind this unit.
     Full,
-    /// The unit has not forgotten what it has of the domain, which the device's cache would be filled with.
+    /// The unit has not forgotten what it has of the domain, which the device's cache would be
+    /// filled with.
     NotClean(QueueError),
 }
 
@@ -172,7 +174,8 @@ impl<U: Unit> Member<U> {
         words.filter(|word| word & LISTED != 0).map(|word| DeviceId(word as u32))
     }
 
-    /// Tells the unit, and the devices behind it. `None`: there is nobody behind it. After the fence of M2.
+    /// Tells the unit, and the devices behind it. `None`: there is nobody behind it. After the
+    /// fence of M2.
     pub fn tell(
         &self,
         spans: Option<&[Span]>,
@@ -237,7 +240,8 @@ impl<U: Unit> Member<U> {
         self.unit.submit(&[Command::Domain(self.domain)])
     }
 
-    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0, others do not ask for the domain.)
+    /// Makes the unit forget that there was no device. (VT-d remembers that under domain id 0,
+    /// others do not ask for the domain.)
     pub fn tell_arrived(&self, attachment: &Attachment) -> Result<Ticket, QueueError> {
         self.unit.submit(&[Command::Config { device: attachment.device, domain: DomainId(0) }])
     }
@@ -268,7 +272,8 @@ impl<U: Unit> Member<U> {
 
     /// Is the ticket complete, as far as devices answer?
     pub fn completed(&self, ticket: u64, asks: Asks<'_>) -> Result<bool, QueueError> {
-        // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that `completed` promised.
+        // ORDERING: Acquire pairs with the store below: `seen` stands for the effects that
+        // `completed` promised.
         if self.seen.load(Ordering::Acquire) >= ticket {
             return Ok(true);
         }

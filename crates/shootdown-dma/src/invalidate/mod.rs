@@ -1,10 +1,11 @@
 //! When has everyone forgotten it? Commands to IOMMUs, and knowing when they are done.
 //!
 //! # The problem
-//! An entry of an I/O page table was cleared. The IOMMU may still have it in its IOTLB, what led to it in its walk caches,
-//! and a device may have it in a cache of its own (ATC). They forget when they are told, by commands in a queue in
-//! memory, some time after; and until they have, neither the page nor the address may be anybody else's. Telling
-//! costs several hundred nanoseconds (690 on VT-d: rIOMMU, ASPLOS'15, table 1), so nobody wants to wait for each.
+//! An entry of an I/O page table was cleared. The IOMMU may still have it in its IOTLB, what led to
+//! it in its walk caches, and a device may have it in a cache of its own (ATC). They forget when
+//! they are told, by commands in a queue in memory, some time after; and until they have, neither
+//! the page nor the address may be anybody else's. Telling costs several hundred nanoseconds (690
+//! on VT-d: rIOMMU, ASPLOS'15, table 1), so nobody wants to wait for each.
 //!
 //! # The parts
 //! | file | does |
@@ -19,15 +20,19 @@
 //! The engine knows a unit by the trait [`Unit`] alone.
 //!
 //! # What is promised
-//! - **I1** A [`Token`] that [is complete](Engine::is_complete): no cache of any unit of the domain, nor of any device in it,
-//!   holds what was cleared before the token was taken, and accesses that began through it have ended.
-//! - **I4** The token is taken after the entry was cleared, and the commands that complete it are submitted after the
-//!   token was taken.
-//! - **I5** Nothing is left out because "it is pending already", unless it is pending in a batch that has not been submitted.
-//! - **I6** A device is told after the IOMMU has forgotten, or it would ask again and get the old answer.
+//! - **I1** A [`Token`] that [is complete](Engine::is_complete): no cache of any unit of the
+//!   domain, nor of any device in it, holds what was cleared before the token was taken, and
+//!   accesses that began through it have ended.
+//! - **I4** The token is taken after the entry was cleared, and the commands that complete it are
+//!   submitted after the token was taken.
+//! - **I5** Nothing is left out because "it is pending already", unless it is pending in a batch
+//!   that has not been submitted.
+//! - **I6** A device is told after the IOMMU has forgotten, or it would ask again and get the old
+//!   answer.
 //! - **I7** What is told covers what was noted, on every unit of the domain.
 //! - **I9** What a unit loses by an error is submitted again, or never becomes complete.
-//! - **I13** Nobody waits with a lock held; nothing on the way to completion allocates, or needs interrupts to be on.
+//! - **I13** Nobody waits with a lock held; nothing on the way to completion allocates, or needs
+//!   interrupts to be on.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -56,12 +61,14 @@ pub use engine::{Engine, Token};
 pub use members::{AttachError, Attachment};
 pub use promotion::Promotion;
 
-/// What an IOMMU is told to forget. Ranges are in pages of the domain's granule ([`Unit::granule`]). Each unit encodes it in its own format, in one or several descriptors; it may forget
-/// more than it is told to, never less.
+/// What an IOMMU is told to forget. Ranges are in pages of the domain's granule
+/// ([`Unit::granule`]). Each unit encodes it in its own format, in one or several descriptors; it
+/// may forget more than it is told to, never less.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// Translations of these pages. `leaf_only`: no table page goes away, or has come, so that what is cached of the walk may stay.
+    /// Translations of these pages. `leaf_only`: no table page goes away, or has come, so that what
+    /// is cached of the walk may stay.
     Pages {
         /// Whose.
         domain: DomainId,
@@ -74,8 +81,8 @@ pub enum Command {
     Domain(DomainId),
     /// All translations of all domains. Only for a unit that [can be told](Unit::forgets_all).
     All,
-    /// A device's own cache of translations (ATC): these pages, or all. It is told after the IOMMU itself has forgotten
-    /// them, or it would ask and get the old answer again.
+    /// A device's own cache of translations (ATC): these pages, or all. It is told after the IOMMU
+    /// itself has forgotten them, or it would ask and get the old answer again.
     Device {
         /// Which device.
         device: DeviceId,
@@ -86,7 +93,8 @@ pub enum Command {
     Config {
         /// Which device.
         device: DeviceId,
-        /// The domain that the entry named before the change: VT-d finds what it has cached by both.
+        /// The domain that the entry named before the change: VT-d finds what it has cached by
+        /// both.
         domain: DomainId,
     },
 }
@@ -99,8 +107,8 @@ impl Command {
     }
 }
 
-/// A moment in the work of one IOMMU: all that was submitted before it, and the submission that returned it. Grows and
-/// never wraps.
+/// A moment in the work of one IOMMU: all that was submitted before it, and the submission that
+/// returned it. Grows and never wraps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Ticket(pub u64);
 
@@ -108,10 +116,12 @@ pub struct Ticket(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// There is no room; what was asked for has not been submitted. Poll, or wait, and submit again.
+    /// There is no room; what was asked for has not been submitted. Poll, or wait, and submit
+    /// again.
     Full,
-    /// A device did not answer in time. What was in the queue is submitted again, without it if that was once too often; nothing that
-    /// it may have cached is reused then until it was reset or removed, and taken out of its domain ([`Unit::answers`]).
+    /// A device did not answer in time. What was in the queue is submitted again, without it if
+    /// that was once too often; nothing that it may have cached is reused then until it was
+    /// reset or removed, and taken out of its domain ([`Unit::answers`]).
     DeviceTimeout,
     /// The IOMMU refused a descriptor. What had not completed is submitted again.
     Refused,
@@ -153,31 +163,36 @@ pub const BATCH: usize = 16;
 /// One IOMMU, which takes commands from any number of CPUs at once.
 ///
 /// # Safety
-/// 1. When [`completed`](Self::completed) has returned a ticket, everything submitted up to it has taken effect: no cache
-///    of the unit (or of a device that was told, and [answers](Self::answers)) holds what it was told to forget if the page
-///    tables did not hold it when it was submitted, and accesses that began through it have ended.
-/// 2. A [`Command::Device`] takes effect after all commands for the IOMMU in the same submission, and in every submission
-///    that returned before (I6).
-/// 3. Tickets and completions never go backwards: what `submit` returns is above what every submission that had returned
-///    before got.
+/// 1. When [`completed`](Self::completed) has returned a ticket, everything submitted up to it has
+///    taken effect: no cache of the unit (or of a device that was told, and
+///    [answers](Self::answers)) holds what it was told to forget if the page tables did not hold it
+///    when it was submitted, and accesses that began through it have ended.
+/// 2. A [`Command::Device`] takes effect after all commands for the IOMMU in the same submission,
+///    and in every submission that returned before (I6).
+/// 3. Tickets and completions never go backwards: what `submit` returns is above what every
+///    submission that had returned before got.
 pub unsafe trait Unit: Sync {
-    /// Tells it all of `commands`, in an order that respects devices' caches, and returns the ticket that covers them. Never
-    /// waits; may be called from interrupts, also such as interrupt another submission. What was stored to page
-    /// tables before is visible to the unit when it takes a command. Takes at least [`BATCH`] commands when it is empty.
+    /// Tells it all of `commands`, in an order that respects devices' caches, and returns the
+    /// ticket that covers them. Never waits; may be called from interrupts, also such as
+    /// interrupt another submission. What was stored to page tables before is visible to the
+    /// unit when it takes a command. Takes at least [`BATCH`] commands when it is empty.
     ///
     /// # Errors
-    /// [`QueueError::Full`], and what [`completed`](Self::completed) would have told: none of them was submitted.
+    /// [`QueueError::Full`], and what [`completed`](Self::completed) would have told: none of them
+    /// was submitted.
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError>;
 
-    /// The last ticket that is complete. Never waits, may be called from interrupts; sees to errors of the queue that it
-    /// finds.
+    /// The last ticket that is complete. Never waits, may be called from interrupts; sees to errors
+    /// of the queue that it finds.
     ///
     /// # Errors
-    /// See [`QueueError`]. Each is told once, to whoever asks first, but [`QueueError::Stuck`], which lasts; the next call tells of progress.
+    /// See [`QueueError`]. Each is told once, to whoever asks first, but [`QueueError::Stuck`],
+    /// which lasts; the next call tells of progress.
     fn completed(&self) -> Result<Ticket, QueueError>;
 
-    /// The same for who asks in a loop, and has got the same answer so many `turns` in a row. Where many wait, what one of them
-    /// writes or locks is in the way of the others: errors need not be looked for in each turn.
+    /// The same for who asks in a loop, and has got the same answer so many `turns` in a row. Where
+    /// many wait, what one of them writes or locks is in the way of the others: errors need not
+    /// be looked for in each turn.
     ///
     /// # Errors
     /// As [`completed`](Self::completed).
@@ -186,20 +201,22 @@ pub unsafe trait Unit: Sync {
         self.completed()
     }
 
-    /// Can this device be relied on to forget? Not if it has left invalidations unanswered. Then tickets complete
-    /// without it, so that others' work goes on; and a domain that it is in takes nothing for complete until it was reset
-    /// or removed. To be asked *after* [`completed`](Self::completed).
+    /// Can this device be relied on to forget? Not if it has left invalidations unanswered. Then
+    /// tickets complete without it, so that others' work goes on; and a domain that it is in
+    /// takes nothing for complete until it was reset or removed. To be asked *after*
+    /// [`completed`](Self::completed).
     ///
-    /// If the answer becomes `true` again (a queue's [`revive`](queue::Queue::revive)), it holds of what is submitted from then on.
-    /// What was submitted before may complete without the device; so the host lets it have a cache again only when an invalidation of
-    /// its domain that began after is complete.
+    /// If the answer becomes `true` again (a queue's [`revive`](queue::Queue::revive)), it holds of
+    /// what is submitted from then on. What was submitted before may complete without the
+    /// device; so the host lets it have a cache again only when an invalidation of its domain
+    /// that began after is complete.
     fn answers(&self, device: DeviceId) -> bool {
         let _ = device;
         true
     }
 
-    /// The logarithm of the bytes of a page, as it counts in [commands](Command): that of the tables which it walks. 12, unless it says
-    /// otherwise.
+    /// The logarithm of the bytes of a page, as it counts in [commands](Command): that of the
+    /// tables which it walks. 12, unless it says otherwise.
     fn granule(&self) -> u32 {
         12
     }

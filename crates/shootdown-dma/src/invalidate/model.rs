@@ -1,15 +1,17 @@
-//! An IOMMU in software that is as hostile as the manuals allow: for tests, and to see what an engine does.
+//! An IOMMU in software that is as hostile as the manuals allow: for tests, and to see what an
+//! engine does.
 //!
-//! It is a [`Unit`], and the memory that it translates by: which page of which domain is mapped to which frame. Nothing
-//! happens but by [`step`](Model::step), which takes one choice of an adversary (drawn from the seed):
-//! - it walks to any entry that is there, of any device, and remembers it for ever, in the IOTLB, and in the ATC of
-//!   the device if it has one; ATCs are also filled from the IOTLB;
+//! It is a [`Unit`], and the memory that it translates by: which page of which domain is mapped to
+//! which frame. Nothing happens but by [`step`](Model::step), which takes one choice of an
+//! adversary (drawn from the seed):
+//! - it walks to any entry that is there, of any device, and remembers it for ever, in the IOTLB,
+//!   and in the ATC of the device if it has one; ATCs are also filled from the IOTLB;
 //! - it remembers tables as it does entries: a table that was unlinked is still walked to;
-//! - it executes commands when it likes, in any order that the contract of [`Unit`] allows, across submissions; one completes
-//!   some time after its last command was executed.
+//! - it executes commands when it likes, in any order that the contract of [`Unit`] allows, across
+//!   submissions; one completes some time after its last command was executed.
 //!
-//! [`Powers`] say which of these it has. [`stale`](Model::stale) is the oracle: what can a device still reach that is
-//! not mapped?
+//! [`Powers`] say which of these it has. [`stale`](Model::stale) is the oracle: what can a device
+//! still reach that is not mapped?
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -83,7 +85,8 @@ pub struct Model {
     powers: Powers,
 }
 
-// SAFETY: `state` is reached only through `with`, by one thread at a time; it holds nothing that is bound to a thread.
+// SAFETY: `state` is reached only through `with`, by one thread at a time; it holds nothing that is
+// bound to a thread.
 unsafe impl Sync for Model {}
 
 impl Model {
@@ -130,7 +133,8 @@ impl Model {
         self.with(|s| s.tables.remove(&(domain, page)));
     }
 
-    /// Unlinks the table page that holds the entry of `page` ([`TABLE`] entries), with what is in it.
+    /// Unlinks the table page that holds the entry of `page` ([`TABLE`] entries), with what is in
+    /// it.
     pub fn unlink(&self, domain: DomainId, page: u64) {
         self.with(|s| {
             let first = page / TABLE * TABLE;
@@ -149,7 +153,8 @@ impl Model {
         self.with(|s| s.access(device, page, true))
     }
 
-    /// Frames that devices of the domain can reach at these pages although they are not mapped there (now).
+    /// Frames that devices of the domain can reach at these pages although they are not mapped
+    /// there (now).
     pub fn stale(&self, domain: DomainId, pages: impl IntoIterator<Item = u64>) -> Vec<(u64, u64)> {
         let pages: BTreeSet<u64> = pages.into_iter().collect();
         self.with(|s| s.stale(domain, &pages))
@@ -304,8 +309,8 @@ impl State {
             self.completed = self.queue.pop_front().map_or(self.completed, |first| first.ticket);
             return;
         }
-        // Those for the unit in any order, of all that was submitted; those for devices when all before them, and
-        // all of their submission, were executed.
+        // Those for the unit in any order, of all that was submitted; those for devices when all
+        // before them, and all of their submission, were executed.
         let mut candidates = Vec::new();
         let mut own_before = false;
         for (n, submission) in self.queue.iter().enumerate() {
@@ -362,9 +367,9 @@ impl State {
     }
 }
 
-// SAFETY: (1) `completed` moves on in `execute`, when all commands of a submission were applied, in order of submission;
-// a device that ignored one does not answer. (2) `execute` takes a command for a device when all
-// others of its submission, and of those before, were executed. (3) Tickets are
+// SAFETY: (1) `completed` moves on in `execute`, when all commands of a submission were applied, in
+// order of submission; a device that ignored one does not answer. (2) `execute` takes a command for
+// a device when all others of its submission, and of those before, were executed. (3) Tickets are
 // counted under the lock.
 unsafe impl Unit for Model {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {

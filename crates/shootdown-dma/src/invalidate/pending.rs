@@ -1,13 +1,15 @@
 //! What was cleared and not yet told: a few spans of pages, or everything.
 //!
-//! It belongs to a [lane](super::lane) and is touched only with the lane's lock held. Its fields are atomics that are
-//! read and written `Relaxed` nevertheless: the lock orders them, and so nothing here is `unsafe`.
+//! It belongs to a [lane](super::lane) and is touched only with the lane's lock held. Its fields
+//! are atomics that are read and written `Relaxed` nevertheless: the lock orders them, and so
+//! nothing here is `unsafe`.
 
 use crate::addr::IovaRange;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// Spans that are kept apart; one more, and the batch is the whole domain. Telling 8 to 32 ranges costs as much as
-/// refilling an IOTLB of 64 entries (reference values of the [promotion rule](super::promotion)).
+/// Spans that are kept apart; one more, and the batch is the whole domain. Telling 8 to 32 ranges
+/// costs as much as refilling an IOTLB of 64 entries (reference values of the [promotion
+/// rule](super::promotion)).
 pub(super) const SPANS: usize = 16;
 
 /// Pages from the first to the last.
@@ -50,8 +52,8 @@ pub(super) fn merge(spans: &mut [Span]) -> usize {
     let mut kept = 0;
     for i in 0..spans.len() {
         let span = spans[i];
-        // A span that freed tables and one that did not stay apart if they only touch: walk caches that
-        // may stay are worth a command.
+        // A span that freed tables and one that did not stay apart if they only touch: walk caches
+        // that may stay are worth a command.
         let joins = |last: Span| {
             last.touches(span) && (last.leaf_only == span.leaf_only || span.first <= last.last)
         };

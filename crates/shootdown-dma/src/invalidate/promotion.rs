@@ -1,20 +1,24 @@
 //! What to tell: pages, covering blocks, the whole domain, or everything.
 //!
-//! A command costs the unit time, and each unit does them one after the other. An entry that is forgotten for nothing
-//! costs a walk when the device comes back to it. So there are levels, and a batch takes the cheapest that covers it (I7):
+//! A command costs the unit time, and each unit does them one after the other. An entry that is
+//! forgotten for nothing costs a walk when the device comes back to it. So there are levels, and a
+//! batch takes the cheapest that covers it (I7):
 //! 1. spans that touch are one (always);
-//! 2. neighbours become one if what lies between them costs less than a command, and the whole is at most twice as
-//!    large as what was asked for;
+//! 2. neighbours become one if what lies between them costs less than a command, and the whole is
+//!    at most twice as large as what was asked for;
 //! 3. when the commands together cost more than forgetting the domain, the domain is forgotten;
-//! 4. when the domain is to be forgotten, and forgetting *everything* is cheaper still (some units do that without looking at
-//!    tags, and a unit with one domain has nothing else to lose), the unit forgets everything.
+//! 4. when the domain is to be forgotten, and forgetting *everything* is cheaper still (some units
+//!    do that without looking at tags, and a unit with one domain has nothing else to lose), the
+//!    unit forgets everything.
 //!
-//! The upper two are for buffers that were mapped once and for all, and never return one by one: many that go
-//! away together come to level 3 by their number, and who takes away all at once says so
-//! ([`Engine::note_everything`](super::Engine::note_everything), [`Engine::flush_all`](super::Engine::flush_all)). The devices' own
-//! caches are then emptied as a whole by the same batch, behind the IOMMU's (I6).
+//! The upper two are for buffers that were mapped once and for all, and never return one by one:
+//! many that go away together come to level 3 by their number, and who takes away all at once says
+//! so ([`Engine::note_everything`](super::Engine::note_everything),
+//! [`Engine::flush_all`](super::Engine::flush_all)). The devices' own caches are then emptied as a
+//! whole by the same batch, behind the IOMMU's (I6).
 //!
-//! Otherwise a device is told less precisely than the IOMMU: each range costs it a message and an answer over the link.
+//! Otherwise a device is told less precisely than the IOMMU: each range costs it a message and an
+//! answer over the link.
 
 use super::pending::{Span, merge};
 
@@ -37,14 +41,15 @@ pub struct Promotion {
     pub command_ns: u32,
     /// A command for a domain. *Assumed*: 300.
     pub domain_ns: u32,
-    /// Coming back to an entry that was forgotten for nothing. A miss takes about 330 ns (pcie-bench, SIGCOMM'18, Broadwell),
-    /// most of which overlaps with others. *Assumed*: 40.
+    /// Coming back to an entry that was forgotten for nothing. A miss takes about 330 ns
+    /// (pcie-bench, SIGCOMM'18, Broadwell), most of which overlaps with others. *Assumed*: 40.
     pub refill_ns: u32,
     /// Entries of the domain that are in use at a time. The IOTLB seen by pcie-bench has 64.
     pub live: u32,
     /// A command for everything. *Assumed*: 300, as for a domain.
     pub everything_ns: u32,
-    /// Entries that the unit's other domains have in use, which would be forgotten with everything. *Assumed*: 256.
+    /// Entries that the unit's other domains have in use, which would be forgotten with
+    /// everything. *Assumed*: 256.
     pub others: u32,
     /// Ranges that a device is told one by one; beyond, it is told all. *Assumed*: 4.
     pub device_ranges: u32,
@@ -74,22 +79,24 @@ impl Promotion {
         Self { live, ..self }
     }
 
-    /// The same for a unit whose other domains have so many entries in use, and forgets everything in so many
-    /// nanoseconds. None, for a unit with one domain: everything is forgotten wherever it is cheaper than the domain alone.
+    /// The same for a unit whose other domains have so many entries in use, and forgets everything
+    /// in so many nanoseconds. None, for a unit with one domain: everything is forgotten
+    /// wherever it is cheaper than the domain alone.
     #[must_use]
     pub const fn with_everything(self, everything_ns: u32, others: u32) -> Self {
         Self { everything_ns, others, ..self }
     }
 
-    /// Merges `spans`, and says how many are left, in front, or that something coarser is cheaper. `crowded`: the
-    /// unit's queue is more than half full, and a command costs everybody else's time as well. `all`: the unit can be told
-    /// to forget everything.
+    /// Merges `spans`, and says how many are left, in front, or that something coarser is cheaper.
+    /// `crowded`: the unit's queue is more than half full, and a command costs everybody else's
+    /// time as well. `all`: the unit can be told to forget everything.
     pub(super) fn plan(&self, spans: &mut [Span], crowded: bool, all: bool) -> Plan {
         let command = u64::from(self.command_ns) * if crowded { 4 } else { 1 };
         let kept = merge(spans);
         let count = self.join_neighbours(&mut spans[..kept], command);
         let (coarse, cost) = self.coarse(all);
-        // One range is told as one, whatever the costs are: a domain forgotten for a page is a cliff.
+        // One range is told as one, whatever the costs are: a domain forgotten for a page is a
+        // cliff.
         if count <= 1 || count as u64 * command <= cost { Plan::Spans(count) } else { coarse }
     }
 
@@ -132,7 +139,8 @@ impl Promotion {
         count
     }
 
-    /// Is one command for both cheaper, and not too coarse? `asked`: the pages of both that somebody asked for.
+    /// Is one command for both cheaper, and not too coarse? `asked`: the pages of both that
+    /// somebody asked for.
     fn joins(&self, before: Span, span: Span, asked: u64, command: u64) -> bool {
         let hull = before.hull(span);
         let between = span.first - before.last - 1;
@@ -193,8 +201,8 @@ pub(crate) mod tests {
         told.first <= asked.first && asked.last <= told.last && leaf_only
     }
 
-    /// Every set of up to three spans within eight pages, under costs that lead to each level: what is told covers what was
-    /// asked, and is the cheapest that does.
+    /// Every set of up to three spans within eight pages, under costs that lead to each level: what
+    /// is told covers what was asked, and is the cheapest that does.
     #[test]
     pub(crate) fn promotion_exhaustively() {
         let spans = || {

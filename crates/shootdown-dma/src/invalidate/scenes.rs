@@ -173,7 +173,8 @@ pub(crate) fn too_many_ranges_are_all_told() {
     assert_eq!(unit.stale(DOMAIN[0], pages()), []);
 }
 
-/// Many who wait at the same time are told about together: each alone at first, then all by the domain's batches.
+/// Many who wait at the same time are told about together: each alone at first, then all by the
+/// domain's batches.
 #[test]
 pub(crate) fn who_comes_late_joins() {
     const CPUS: u64 = 64;
@@ -308,7 +309,8 @@ unsafe impl Unit for &Recorder<'_> {
     }
 }
 
-/// Buffers that were mapped for good go away together: IOTLB and ATC are emptied, as a whole, by one batch.
+/// Buffers that were mapped for good go away together: IOTLB and ATC are emptied, as a whole, by
+/// one batch.
 #[test]
 pub(crate) fn what_goes_as_a_whole_is_forgotten_everywhere() {
     let whole = Promotion::DEFAULT.with_everything(100, 0);

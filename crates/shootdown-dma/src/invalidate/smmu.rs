@@ -1,14 +1,17 @@
 //! What an Arm SMMUv3 is told: commands of its queue, as pure functions.
 //!
-//! A command is 128 bits, the opcode in the lowest eight (Arm IHI 0070, chapter 4; opcodes and fields are the same in Linux'
-//! `arm-smmu-v3.h`, also that a size of 52 in CMD_ATC_INV is all). Translations are tagged with an ASID at
-//! stage 1 and a VMID at stage 2; a [`DomainId`] is the one or the other ([`Stage`]). Three rules are kept here:
-//! - **Ranges** (`IDR3.RIL`) are told exactly, as up to four pieces of (1 to 32) · 2^scale granules. What needs more, and what has
-//!   more pages than four on an SMMU without ranges, is told as the domain.
-//! - A range of one granule at scale 0 with no level hint is not told: some parts get it wrong (Linux avoids it "for
-//!   various errata reasons"). It is told as two granules.
-//! - A **SYNC** stands between what the SMMU forgets and what a device forgets ([`sync`]): it is the only thing
-//!   that says that an invalidation is complete, and a device that asks before gets the old answer.
+//! A command is 128 bits, the opcode in the lowest eight (Arm IHI 0070, chapter 4; opcodes and
+//! fields are the same in Linux' `arm-smmu-v3.h`, also that a size of 52 in CMD_ATC_INV is all).
+//! Translations are tagged with an ASID at stage 1 and a VMID at stage 2; a [`DomainId`] is the one
+//! or the other ([`Stage`]). Three rules are kept here:
+//! - **Ranges** (`IDR3.RIL`) are told exactly, as up to four pieces of (1 to 32) · 2^scale
+//!   granules. What needs more, and what has more pages than four on an SMMU without ranges, is
+//!   told as the domain.
+//! - A range of one granule at scale 0 with no level hint is not told: some parts get it wrong
+//!   (Linux avoids it "for various errata reasons"). It is told as two granules.
+//! - A **SYNC** stands between what the SMMU forgets and what a device forgets ([`sync`]): it is
+//!   the only thing that says that an invalidation is complete, and a device that asks before gets
+//!   the old answer.
 
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 
@@ -64,7 +67,8 @@ impl Facts {
         Self { ranges: idr3 & (1 << 10) != 0, granule: 12, stage: Stage::One }
     }
 
-    /// The same for tables with pages of 2^`granule` bytes: 12, 14 or 16. `None` for another: Arm has no such.
+    /// The same for tables with pages of 2^`granule` bytes: 12, 14 or 16. `None` for another: Arm
+    /// has no such.
     #[must_use]
     pub const fn with_granule(self, granule: u32) -> Option<Self> {
         if !matches!(granule, 12 | 14 | 16) {
@@ -188,8 +192,8 @@ pub struct Piece {
     pub scale: u32,
 }
 
-/// Pieces that make up the range exactly, except that one that would be a single page at scale 0 is two pages. `None`:
-/// it takes more than [`PIECES`].
+/// Pieces that make up the range exactly, except that one that would be a single page at scale 0 is
+/// two pages. `None`: it takes more than [`PIECES`].
 #[must_use]
 pub fn pieces(range: IovaRange) -> Option<([Piece; PIECES], usize)> {
     let mut all = [Piece { page: 0, count: 1, scale: 0 }; PIECES];

@@ -1,8 +1,9 @@
 //! Errors that a unit told somebody who had no use for them.
 //!
-//! A unit tells of an error once, to whoever asks next how far it is. That may be somebody who wants to know whether a token is
-//! complete, or waits for one, or for a device to leave: it goes on. The host is to hear of it nevertheless, so the error
-//! is put down here, and [`poll`](super::Engine::poll) tells it.
+//! A unit tells of an error once, to whoever asks next how far it is. That may be somebody who
+//! wants to know whether a token is complete, or waits for one, or for a device to leave: it goes
+//! on. The host is to hear of it nevertheless, so the error is put down here, and
+//! [`poll`](super::Engine::poll) tells it.
 
 use crate::sync::{AtomicU32, Ordering};
 
@@ -10,8 +11,8 @@ use super::QueueError;
 
 /// Kinds of errors that a unit has told of and the host has not heard of: a bit for each.
 ///
-/// A bit, and no count: who polls seldom hears that it has happened, and does not go on hearing of it when it is long over.
-/// `Relaxed`: nobody reads anything because of what it finds here.
+/// A bit, and no count: who polls seldom hears that it has happened, and does not go on hearing of
+/// it when it is long over. `Relaxed`: nobody reads anything because of what it finds here.
 #[derive(Debug)]
 pub(super) struct Unheard(AtomicU32);
 

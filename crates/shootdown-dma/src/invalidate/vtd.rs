@@ -1,11 +1,13 @@
 //! What Intel VT-d is told: descriptors of its invalidation queue, as pure functions.
 //!
-//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). A queue may be set up for
-//! descriptors of 256 bits instead ([`wide`]); the upper half of all that are here is zero. The rules that the encoders keep:
-//! - pages are told as an aligned block of at most 2^MAMV pages (`CAP.MAMV`); what does not fit is told as its domain;
+//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). A queue may
+//! be set up for descriptors of 256 bits instead ([`wide`]); the upper half of all that are here is
+//! zero. The rules that the encoders keep:
+//! - pages are told as an aligned block of at most 2^MAMV pages (`CAP.MAMV`); what does not fit is
+//!   told as its domain;
 //! - the hint *leaf only* (IH) is set only if the caller says that no table page went away;
-//! - reads and writes that are under way are drained (DR, DW), where the unit can: without, "complete" would not mean
-//!   that a write by the old translation has landed.
+//! - reads and writes that are under way are drained (DR, DW), where the unit can: without,
+//!   "complete" would not mean that a write by the old translation has landed.
 
 use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr};
 
@@ -41,8 +43,9 @@ pub struct Facts {
     pub drains_reads: bool,
     /// Can it drain writes (`CAP.DWD`)?
     pub drains_writes: bool,
-    /// Does it keep count of what is under way to a device, by its physical function (`ECAP.DIT`)? If not, the field that names the
-    /// function is reserved, and units refuse what has something there (QEMU 7.2 does).
+    /// Does it keep count of what is under way to a device, by its physical function (`ECAP.DIT`)?
+    /// If not, the field that names the function is reserved, and units refuse what has
+    /// something there (QEMU 7.2 does).
     pub throttles_devices: bool,
 }
 
@@ -65,7 +68,8 @@ impl Facts {
         }
     }
 
-    /// The same, with what the extended capability register says; only devices with caches of their own need it.
+    /// The same, with what the extended capability register says; only devices with caches of their
+    /// own need it.
     #[must_use]
     pub const fn with_ecap(self, ecap: u64) -> Self {
         Self { throttles_devices: ecap & (1 << 41) != 0, ..self }
@@ -115,14 +119,15 @@ pub const fn context_domain(domain: DomainId) -> Descriptor {
     [CONTEXT | DOMAIN | (domain.0 as u64) << 16, 0]
 }
 
-/// What is cached of the context entry of this device, which names this domain; all functions bits count.
+/// What is cached of the context entry of this device, which names this domain; all functions bits
+/// count.
 #[must_use]
 pub const fn context_device(domain: DomainId, device: DeviceId) -> Descriptor {
     [CONTEXT | SELECTIVE | (domain.0 as u64) << 16 | (device.0 as u64 & 0xffff) << 32, 0]
 }
 
-/// A block in the cache of a device, or all of it. No more than one such invalidation is on its way to the device at a
-/// time: devices have a limit of their own, and one is always within it.
+/// A block in the cache of a device, or all of it. No more than one such invalidation is on its way
+/// to the device at a time: devices have a limit of their own, and one is always within it.
 #[must_use]
 pub const fn device_tlb(facts: &Facts, device: DeviceId, block: Option<Block>) -> Descriptor {
     let source = device.0 as u64 & 0xffff;
@@ -138,7 +143,8 @@ pub const fn device_tlb(facts: &Facts, device: DeviceId, block: Option<Block>) -
     [low, address | sized as u64]
 }
 
-/// Stores `status` at `address` (a multiple of 4) when all before it is complete. `fence`: nothing after it begins before.
+/// Stores `status` at `address` (a multiple of 4) when all before it is complete. `fence`: nothing
+/// after it begins before.
 #[must_use]
 pub const fn wait(address: PhysAddr, status: u32, fence: bool) -> Descriptor {
     [WAIT | 1 << 5 | (fence as u64) << 6 | (status as u64) << 32, address.0 & !3]
@@ -194,8 +200,8 @@ pub(crate) mod tests {
         all
     }
 
-    /// What a unit forgets for it: domain, first page, last page, and whether the walk stays cached. Read as the
-    /// specification says, not as it was written.
+    /// What a unit forgets for it: domain, first page, last page, and whether the walk stays
+    /// cached. Read as the specification says, not as it was written.
     fn forgets(d: Descriptor) -> (u64, u64, u64, bool) {
         assert_eq!(d[0] & 0xf, 2, "an IOTLB descriptor");
         assert_eq!(d[0] & 0xffff_ffff_0000_ff00, 0, "reserved bits are zero");

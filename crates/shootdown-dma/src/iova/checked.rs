@@ -7,11 +7,13 @@ use super::{AllocError, Allocate, FreeError, Tree, Want};
 use crate::addr::IovaRange;
 use crate::sync::{AtomicU64, Ordering};
 
-/// An allocator whose every answer is written down, in a [`Tree`] of its own: for debugging drivers, and allocators.
+/// An allocator whose every answer is written down, in a [`Tree`] of its own: for debugging
+/// drivers, and allocators.
 ///
-/// A range that is freed must be live, and as long as it was when it was handed out: what is freed twice is refused however long
-/// ago the first time was, and whoever has cached it since; so is a part, or two at once, also where the allocator itself would
-/// take them. It costs a lock that all CPUs share.
+/// A range that is freed must be live, and as long as it was when it was handed out: what is freed
+/// twice is refused however long ago the first time was, and whoever has cached it since; so is a
+/// part, or two at once, also where the allocator itself would take them. It costs a lock that all
+/// CPUs share.
 ///
 /// ```
 /// use shootdown_dma::iova::magazine::{Config, Magazines};
@@ -32,8 +34,8 @@ pub struct Checked<A> {
     pages: AtomicU64,
 }
 
-/// A range in twice as many pages: each page is an even one, and the odd ones between them are the range's too. Those between ranges
-/// are nobody's, so that ranges that abut stay apart.
+/// A range in twice as many pages: each page is an even one, and the odd ones between them are the
+/// range's too. Those between ranges are nobody's, so that ranges that abut stay apart.
 fn apart(range: IovaRange) -> Option<IovaRange> {
     IovaRange::new(range.first().checked_mul(2)?, range.pages().checked_mul(2)? - 1)
 }
@@ -81,8 +83,8 @@ impl<A: Allocate> Checked<A> {
 // SAFETY: it hands out what the inner allocator does.
 unsafe impl<A: Allocate> Allocate for Checked<A> {
     /// # Panics
-    /// When the inner allocator hands out what is live, or does not meet `want`: it is broken, or a range was freed whose
-    /// check came too late.
+    /// When the inner allocator hands out what is live, or does not meet `want`: it is broken, or a
+    /// range was freed whose check came too late.
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         let range = self.inner.alloc(cpu, want)?;
         assert!(want.is_met_by(range), "{range:?} does not meet {want:?}");

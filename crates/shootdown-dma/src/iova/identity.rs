@@ -1,9 +1,10 @@
 //! Addresses that need no allocator: the page's own number, with what may be done with it in front.
 //!
-//! **The idea** (Peleg and others, 2015): the I/O address of a page is its physical address, so that nothing is allocated,
-//! searched or freed. But the same page may be mapped twice, once for reading and once for writing, and
-//! an I/O page table has one entry for an address. So the rights are part of the address: the space is divided into
-//! *zones* of 2^s pages, and a page has an address in each.
+//! **The idea** (Peleg and others, 2015): the I/O address of a page is its physical address, so
+//! that nothing is allocated, searched or freed. But the same page may be mapped twice, once for
+//! reading and once for writing, and an I/O page table has one entry for an address. So the rights
+//! are part of the address: the space is divided into *zones* of 2^s pages, and a page has an
+//! address in each.
 //!
 //! | zone | holds |
 //! |---|---|
@@ -12,17 +13,19 @@
 //! | 5, 6, 7 | the same as leaves of 2 MiB, if there are such |
 //! | 9, 10, 11 | the same as leaves of 1 GiB, if there are such |
 //!
-//! Zones of their own for each size, because an address that is once a small page and once within a large one would have to
-//! be invalidated in between ("break before make"). Zones are as large as fits: a power of two, so that shifts and masks
-//! encode and decode, and at least as large as an entry of the top table, so that zones share no page tables. Zone 0 holds
-//! what narrow devices reach, and with it the window of interrupts.
+//! Zones of their own for each size, because an address that is once a small page and once within a
+//! large one would have to be invalidated in between ("break before make"). Zones are as large as
+//! fits: a power of two, so that shifts and masks encode and decode, and at least as large as an
+//! entry of the top table, so that zones share no page tables. Zone 0 holds what narrow devices
+//! reach, and with it the window of interrupts.
 //!
-//! What does not fit gets a reason ([`Unfit`]) and goes to the fallback allocator. The address alone tells which of
-//! the two it was ([`Layout::decode`]), so that unmapping looks nothing up.
+//! What does not fit gets a reason ([`Unfit`]) and goes to the fallback allocator. The address
+//! alone tells which of the two it was ([`Layout::decode`]), so that unmapping looks nothing up.
 //!
 //! Pages may also have 16 or 64 KiB, as tables say; the larger zones are for tables of 4 KiB pages.
 //!
-//! This is the layout only: entries, and how mappings of the same page are counted, are the page table's.
+//! This is the layout only: entries, and how mappings of the same page are counted, are the page
+//! table's.
 //!
 //! - **P3** Decoding an encoded page gives the page, the rights and the size; zones are disjoint.
 //!
@@ -60,7 +63,8 @@ impl LeafSize {
 pub enum Place {
     /// In zone 0: the fallback allocator's.
     Fallback,
-    /// In the zone of these rights and this size: physical pages of the same number as `first`, as many as were asked for.
+    /// In the zone of these rights and this size: physical pages of the same number as `first`, as
+    /// many as were asked for.
     Identity {
         /// The physical page.
         first: u64,
@@ -153,7 +157,8 @@ const fn rights_zone(rights: Rights) -> u64 {
 }
 
 impl<'a> Layout<'a> {
-    /// Zones for page numbers of `width` bits, with leaves up to `largest`; an entry of the top table covers 2^`top` pages.
+    /// Zones for page numbers of `width` bits, with leaves up to `largest`; an entry of the top
+    /// table covers 2^`top` pages.
     ///
     /// # Errors
     /// [`TooNarrow`] if a zone would be smaller than such an entry, or than a leaf.

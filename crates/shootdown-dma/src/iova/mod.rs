@@ -1,9 +1,9 @@
 //! Which address? Allocators of I/O virtual address space.
 //!
-//! All stand behind one trait, [`Allocate`], and keep one contract: what is returned is disjoint from everything that is
-//! allocated, cached, reserved or held back; it respects alignment, limit and boundary; it is never page 0; and what is
-//! freed is named by its address *and* its length, which are checked where checking is affordable (each allocator
-//! says what it checks).
+//! All stand behind one trait, [`Allocate`], and keep one contract: what is returned is disjoint
+//! from everything that is allocated, cached, reserved or held back; it respects alignment, limit
+//! and boundary; it is never page 0; and what is freed is named by its address *and* its length,
+//! which are checked where checking is affordable (each allocator says what it checks).
 //!
 //! | allocator | use it |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | [`Unmanaged`] | nothing at all: somebody else hands out the addresses |
 //! | [`Checked`] | around any of these, to find who frees what isn't theirs |
 //!
-//! None waits, but for a lock that is held for a bounded time; none disables interrupts. If interrupt handlers allocate or free, all
-//! callers do so with interrupts disabled.
+//! None waits, but for a lock that is held for a bounded time; none disables interrupts. If
+//! interrupt handlers allocate or free, all callers do so with interrupts disabled.
 
 pub mod arena;
 pub mod checked;
@@ -56,14 +56,14 @@ pub struct Want {
     pub align: u64,
     /// No page is above this one (the device's mask, or the width of the I/O page table).
     pub limit: u64,
-    /// No multiple of this power of two lies inside the range, but for its start: segment boundaries of a device's DMA
-    /// engine. 0: no boundary.
+    /// No multiple of this power of two lies inside the range, but for its start: segment
+    /// boundaries of a device's DMA engine. 0: no boundary.
     pub boundary: u64,
 }
 
 impl Want {
-    /// So many pages, aligned to the next power of two (so that one invalidation covers them), anywhere. `None` for 0
-    /// pages, and for more than 2^63.
+    /// So many pages, aligned to the next power of two (so that one invalidation covers them),
+    /// anywhere. `None` for 0 pages, and for more than 2^63.
     #[must_use]
     pub const fn pages(pages: u64) -> Option<Self> {
         match (pages, pages.checked_next_power_of_two()) {
@@ -122,7 +122,8 @@ impl Want {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// No pages, an alignment or boundary that is no power of two, or more pages than the boundary has.
+    /// No pages, an alignment or boundary that is no power of two, or more pages than the boundary
+    /// has.
     Invalid,
     /// There is no such range free, neither in a tree nor in any cache.
     Exhausted,
@@ -150,8 +151,8 @@ impl core::error::Error for AllocError {}
 pub enum FreeError {
     /// Not all of it is allocated: freed twice, a wrong length, or never from here.
     NotAllocated,
-    /// The allocator could not get memory for its own records (freeing the middle of a range makes two); free it again
-    /// later.
+    /// The allocator could not get memory for its own records (freeing the middle of a range makes
+    /// two); free it again later.
     NoMemory,
 }
 
@@ -170,21 +171,24 @@ impl core::error::Error for FreeError {}
 
 /// Something that hands out I/O virtual addresses, from any number of CPUs at once.
 ///
-/// `cpu` is a hint where to look first: a wrong number (the caller has moved since it asked) costs speed, never safety. Any
-/// number will do. Only an allocator that was made for a host that is [`Pinned`](crate::pinned::Pinned) relies on what was
-/// promised there.
+/// `cpu` is a hint where to look first: a wrong number (the caller has moved since it asked) costs
+/// speed, never safety. Any number will do. Only an allocator that was made for a host that is
+/// [`Pinned`](crate::pinned::Pinned) relies on what was promised there.
 ///
 /// # Safety
-/// The contract of the [module](self): users map devices' memory at what is returned, and rely on nobody else having it.
+/// The contract of the [module](self): users map devices' memory at what is returned, and rely on
+/// nobody else having it.
 pub unsafe trait Allocate: Sync {
     /// A range that meets `want` ([`Want::is_met_by`]), and that nobody else has.
     ///
     /// # Errors
-    /// See [`AllocError`]. [`AllocError::Exhausted`] only after everything that is cached was looked at.
+    /// See [`AllocError`]. [`AllocError::Exhausted`] only after everything that is cached was
+    /// looked at.
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError>;
 
-    /// Several ranges at once that each meet `want`, at most `most` (not 0): they are the range that is returned, one behind the other, and each is
-    /// freed by itself. As many as the allocator finds at no further cost, and perhaps no more than one.
+    /// Several ranges at once that each meet `want`, at most `most` (not 0): they are the range
+    /// that is returned, one behind the other, and each is freed by itself. As many as the
+    /// allocator finds at no further cost, and perhaps no more than one.
     ///
     /// ```
     /// use shootdown_dma::iova::{Allocate, Space, Tree, Want};
@@ -201,8 +205,8 @@ pub unsafe trait Allocate: Sync {
         self.alloc(cpu, want)
     }
 
-    /// Takes a range back that [`alloc`](Self::alloc) returned, of that length. No device reaches memory by it any
-    /// more: the invalidation is complete.
+    /// Takes a range back that [`alloc`](Self::alloc) returned, of that length. No device reaches
+    /// memory by it any more: the invalidation is complete.
     ///
     /// # Errors
     /// See [`FreeError`]; as far as the allocator checks.
@@ -225,8 +229,8 @@ pub unsafe trait Allocate: Sync {
         }
     }
 
-    /// May who has a single page to give back keep it, for the next one who asks? Not if it matters when, or in which order,
-    /// addresses are handed out again.
+    /// May who has a single page to give back keep it, for the next one who asks? Not if it matters
+    /// when, or in which order, addresses are handed out again.
     fn may_keep(&self) -> bool {
         true
     }

@@ -33,7 +33,8 @@ unsafe impl Allocate for Named {
     }
 }
 
-/// Who drops a ring, on whichever CPU, does not say that it is CPU 0: where numbers are promises, that would be a false one.
+/// Who drops a ring, on whichever CPU, does not say that it is CPU 0: where numbers are promises,
+/// that would be a false one.
 pub(crate) fn a_ring_is_dropped_in_nobodys_name() {
     let named = Named::new();
     drop(Ring::new(&named, 3, &Want::pages(16).unwrap()).unwrap());

@@ -1,16 +1,19 @@
 //! Contiguous addresses for a ring of descriptors.
 //!
-//! **The problem.** What a device pays for a translation it has not cached is the walk, and a walk is short while upper levels
-//! are cached. Buffers of one ring that are scattered over the space take a walk of their own each, and tables that empty
-//! and fill again cannot stay cached (F&S, SOSP 2024: keeping a descriptor's buffers together, and tables in place, brings
-//! strict unmapping near the cost of none).
+//! **The problem.** What a device pays for a translation it has not cached is the walk, and a walk
+//! is short while upper levels are cached. Buffers of one ring that are scattered over the space
+//! take a walk of their own each, and tables that empty and fill again cannot stay cached (F&S,
+//! SOSP 2024: keeping a descriptor's buffers together, and tables in place, brings strict unmapping
+//! near the cost of none).
 //!
-//! **The scheme.** A ring takes one region from another allocator and hands it out in order, round and round. Devices
-//! complete descriptors nearly in order, so what is freed is what was handed out first; what is freed out of order is
-//! remembered, and comes back with what was before it. So the ring uses few tables, whose pages can stay for as long as the ring
-//! does, and an address is used again as late as possible.
+//! **The scheme.** A ring takes one region from another allocator and hands it out in order, round
+//! and round. Devices complete descriptors nearly in order, so what is freed is what was handed out
+//! first; what is freed out of order is remembered, and comes back with what was before it. So the
+//! ring uses few tables, whose pages can stay for as long as the ring does, and an address is used
+//! again as late as possible.
 //!
-//! **What is checked.** Every page that is freed is one that is allocated: a bit for each page of the region.
+//! **What is checked.** Every page that is freed is one that is allocated: a bit for each page of
+//! the region.
 
 use alloc::vec::Vec;
 
@@ -29,7 +32,8 @@ struct State {
     free: Vec<u64>,
 }
 
-/// Addresses for one ring, from a region that belongs to it until it is dropped. See the [module](self).
+/// Addresses for one ring, from a region that belongs to it until it is dropped. See the
+/// [module](self).
 ///
 /// ```
 /// use shootdown_dma::iova::ring::Ring;
@@ -55,8 +59,8 @@ pub struct Ring<A: Allocate> {
 }
 
 impl<A: Allocate> Ring<A> {
-    /// A ring in a region that meets `want`, rounded up to a power of two of pages, from `inner`. Devices' limits are given
-    /// here.
+    /// A ring in a region that meets `want`, rounded up to a power of two of pages, from `inner`.
+    /// Devices' limits are given here.
     ///
     /// # Errors
     /// [`AllocError`] of `inner`; [`AllocError::NoMemory`] also for the ring's own records.
@@ -106,9 +110,10 @@ impl<A: Allocate> Ring<A> {
     }
 }
 
-// SAFETY: the region is this ring's alone. Pages between head and tail that are not marked free are handed out; those beyond are
-// not. The region is aligned to its size, a power of two, so that a place in it is aligned, and bounded, as its address is; a
-// larger alignment or boundary is met by nothing, or by all.
+// SAFETY: the region is this ring's alone. Pages between head and tail that are not marked free are
+// handed out; those beyond are not. The region is aligned to its size, a power of two, so that a
+// place in it is aligned, and bounded, as its address is; a larger alignment or boundary is met by
+// nothing, or by all.
 unsafe impl<A: Allocate> Allocate for Ring<A> {
     /// `want.limit` is looked at, but does not choose: what comes next is above it, or is not.
     fn alloc(&self, _: usize, want: &Want) -> Result<IovaRange, AllocError> {
@@ -119,7 +124,8 @@ unsafe impl<A: Allocate> Allocate for Ring<A> {
         self.state.with(|state| {
             let at = self.begin(state.tail, want).ok_or(AllocError::Exhausted)?;
             let end = at + want.pages;
-            // A ring that is empty may begin anywhere: what is skipped is not lost until it comes round.
+            // A ring that is empty may begin anywhere: what is skipped is not lost until it comes
+            // round.
             let head = if state.head == state.tail { at } else { state.head };
             let full = end - head > self.size;
             let first = self.region.first() + (at & (self.size - 1));
@@ -190,7 +196,8 @@ impl State {
 }
 
 impl<A: Allocate> Drop for Ring<A> {
-    /// Gives the region back, if nothing of it is allocated. Otherwise it stays taken: somebody's device may still use it.
+    /// Gives the region back, if nothing of it is allocated. Otherwise it stays taken: somebody's
+    /// device may still use it.
     fn drop(&mut self) {
         if self.is_empty() {
             // If the inner allocator has no memory to take it back, it stays taken.

@@ -12,13 +12,13 @@ const fn hole(first: u64, last: u64) -> IovaRange {
     }
 }
 
-/// FEE0_0000 to FEEF_FFFF, in pages of 4 KiB: writes of a device to it are interrupts and are never translated (VT-d's
-/// interrupt address range). In other pages: [`IovaRange::of_bytes`].
+/// FEE0_0000 to FEEF_FFFF, in pages of 4 KiB: writes of a device to it are interrupts and are never
+/// translated (VT-d's interrupt address range). In other pages: [`IovaRange::of_bytes`].
 pub const INTERRUPTS: IovaRange = hole(0xfee00, 0xfeeff);
 
-/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines (where Linux reserves it for every
-/// device behind AMD-Vi: `HT_RANGE_START` and `HT_RANGE_END` of `drivers/iommu/amd/iommu.c`). Firmware lists what a machine reserves,
-/// and has the last word.
+/// FD_0000_0000 to FF_FFFF_FFFF, in pages of 4 KiB: reserved for HyperTransport on AMD machines
+/// (where Linux reserves it for every device behind AMD-Vi: `HT_RANGE_START` and `HT_RANGE_END` of
+/// `drivers/iommu/amd/iommu.c`). Firmware lists what a machine reserves, and has the last word.
 pub const HYPERTRANSPORT: IovaRange = hole(0xfd0_0000, 0xfff_ffff);
 
 /// What a domain's devices can address, and what of that is not to be used.
@@ -35,11 +35,12 @@ pub struct Space<'a> {
     pub first: u64,
     /// The last page.
     pub last: u64,
-    /// At least so many pages stay free between any two live ranges, so that a device that runs over the end of its
-    /// buffer faults.
+    /// At least so many pages stay free between any two live ranges, so that a device that runs
+    /// over the end of its buffer faults.
     pub guard: u64,
-    /// Never handed out: what the hardware does not translate ([`INTERRUPTS`], [`HYPERTRANSPORT`]), and what the
-    /// firmware has mapped one to one (RMRR, unity ranges). In any order; they may overlap and reach outside.
+    /// Never handed out: what the hardware does not translate ([`INTERRUPTS`],
+    /// [`HYPERTRANSPORT`]), and what the firmware has mapped one to one (RMRR, unity ranges).
+    /// In any order; they may overlap and reach outside.
     pub reserved: &'a [IovaRange],
 }
 
@@ -124,7 +125,8 @@ pub(super) fn touches(holes: &[IovaRange], range: IovaRange) -> bool {
     holes.get(at).is_some_and(|hole| hole.overlaps(range))
 }
 
-/// Pages have 62 bits at most, so that sums of an address, a length and a guard don't wrap. Real addresses have 52.
+/// Pages have 62 bits at most, so that sums of an address, a length and a guard don't wrap. Real
+/// addresses have 52.
 const MOST: u64 = 1 << 62;
 
 /// Why there is no allocator for a space.

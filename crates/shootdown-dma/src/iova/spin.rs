@@ -1,16 +1,18 @@
 //! The lock of the shared parts: one word, taken by compare-and-swap.
 //!
-//! Allocators are called from interrupt handlers too, where nothing may sleep, and hold this lock for a bounded time: a
-//! search in a balanced tree, a few words of a bitmap, a magazine that changes hands. They call nobody's code under it, neither
-//! the kernel's memory allocator nor an invalidation.
+//! Allocators are called from interrupt handlers too, where nothing may sleep, and hold this lock
+//! for a bounded time: a search in a balanced tree, a few words of a bitmap, a magazine that
+//! changes hands. They call nobody's code under it, neither the kernel's memory allocator nor an
+//! invalidation.
 //!
-//! A seam for the kernel's own lock would be a type parameter on every allocator and on everybody who holds
-//! one, for a lock that is rarely contended: magazines take it once for a hundred operations. It is not fair
-//! for the same reason; and a lock that hands itself over in turn stands still when the next in turn is a virtual CPU that
-//! does not run.
+//! A seam for the kernel's own lock would be a type parameter on every allocator and on everybody
+//! who holds one, for a lock that is rarely contended: magazines take it once for a hundred
+//! operations. It is not fair for the same reason; and a lock that hands itself over in turn stands
+//! still when the next in turn is a virtual CPU that does not run.
 //!
-//! **Interrupts.** The lock does not disable them. If interrupt handlers allocate or free, everybody else calls the
-//! allocators with interrupts disabled, or a handler would wait for the task it has interrupted.
+//! **Interrupts.** The lock does not disable them. If interrupt handlers allocate or free,
+//! everybody else calls the allocators with interrupts disabled, or a handler would wait for the
+//! task it has interrupted.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -26,7 +28,8 @@ pub(crate) struct Spin<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: `with` gives `&mut T` to one thread at a time, so that `T` needs to be movable between threads only.
+// SAFETY: `with` gives `&mut T` to one thread at a time, so that `T` needs to be movable between
+// threads only.
 unsafe impl<T: Send> Sync for Spin<T> {}
 // SAFETY: as for `T` itself.
 unsafe impl<T: Send> Send for Spin<T> {}
@@ -50,7 +53,8 @@ impl<T> Spin<T> {
     pub(crate) fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         while !self.take() {
             spin_loop();
-            // Waits on a copy of the line. Not under the model checker, which would have a load see the old for ever.
+            // Waits on a copy of the line. Not under the model checker, which would have a load see
+            // the old for ever.
             while cfg!(not(loom)) && self.taken.load(Ordering::Relaxed) {
                 spin_loop();
             }
@@ -67,7 +71,8 @@ impl<T> Spin<T> {
     #[inline]
     fn run<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         let _taken = Taken(&self.taken, Held::one());
-        // SAFETY: `taken` was false and this thread made it true; nobody else comes here before `_taken` is dropped.
+        // SAFETY: `taken` was false and this thread made it true; nobody else comes here before
+        // `_taken` is dropped.
         self.value.with_mut(|value| f(unsafe { &mut *value }))
     }
 }

@@ -1,7 +1,8 @@
 //! Addresses that somebody else hands out.
 //!
-//! A hypervisor's guest says itself at which addresses its devices are to find memory. A domain for such a guest has
-//! nothing to allocate: it maps with [`Domain::map_at`](crate::Domain::map_at), and this stands where an allocator would.
+//! A hypervisor's guest says itself at which addresses its devices are to find memory. A domain for
+//! such a guest has nothing to allocate: it maps with [`Domain::map_at`](crate::Domain::map_at),
+//! and this stands where an allocator would.
 
 use super::{AllocError, Allocate, FreeError, Want};
 use crate::addr::IovaRange;

@@ -1,26 +1,30 @@
 //! Who walks: so that no table is freed under the feet of software.
 //!
 //! # The problem
-//! A CPU that walks a table, or that remembers where a leaf table is, must not find that page freed and used for something
-//! else. Counting references in tables would put a line that all CPUs write on the path of each mapping.
+//! A CPU that walks a table, or that remembers where a leaf table is, must not find that page freed
+//! and used for something else. Counting references in tables would put a line that all CPUs write
+//! on the path of each mapping.
 //!
 //! # The protocol
-//! Each CPU has an epoch slot, and posts there what it may touch: the few tables that it holds, and, while it is *walking*, anything that
-//! can be reached from the root. Only a walk from the root announces itself; whoever finds a page in a table that it holds
-//! posts nothing at all. That is the hot path, and it costs no atomic operation.
+//! Each CPU has an epoch slot, and posts there what it may touch: the few tables that it holds,
+//! and, while it is *walking*, anything that can be reached from the root. Only a walk from the
+//! root announces itself; whoever finds a page in a table that it holds posts nothing at all. That
+//! is the hot path, and it costs no atomic operation.
 //!
-//! There are some places for leaf tables, two each for those of every so many-th 2 MiB (a ring of buffers whose addresses follow from
-//! the memory's has its oldest and its newest buffer in different ones; and the same memory has a table for each right, far apart
-//! and the same number of times so many), and one for a table above.
+//! There are some places for leaf tables, two each for those of every so many-th 2 MiB (a ring of
+//! buffers whose addresses follow from the memory's has its oldest and its newest buffer in
+//! different ones; and the same memory has a table for each right, far apart and the same number of
+//! times so many), and one for a table above.
 //!
-//! Whoever frees pages takes them out of the tree first (I1), then looks at all epoch slots: it waits until each that was walking
-//! has walked to its end, and frees what nobody holds. A page that is out of the tree can't come to be held by anyone who was not
-//! walking then (I2).
+//! Whoever frees pages takes them out of the tree first (I1), then looks at all epoch slots: it
+//! waits until each that was walking has walked to its end, and frees what nobody holds. A page
+//! that is out of the tree can't come to be held by anyone who was not walking then (I2).
 //!
 //! # Invariants
 //! - **I1** A page is out of the tree before epoch slots are looked at on its behalf.
 //! - **I2** A page is held only by an epoch slot that found it while it was posted as walking.
-//! - **I3** Each walk is posted with a number of its own: one that has ended is not taken for the next.
+//! - **I3** Each walk is posted with a number of its own: one that has ended is not taken for the
+//!   next.
 //!
 //! # Orderings
 //! | # | access | ordering | partner | why |
@@ -37,7 +41,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 /// In a post: this epoch slot walks. The other bits number the walk. 0: it does not.
 const WALKING: u64 = 1;
 
-/// Places for leaf tables. Eight are 16 MiB of addresses; what is kept from being freed are so many pages for each CPU.
+/// Places for leaf tables. Eight are 16 MiB of addresses; what is kept from being freed are so many
+/// pages for each CPU.
 const LEAVES: usize = if cfg!(loom) { 2 } else { 8 };
 
 /// Places that are for the same tables. They are filled in turn.
@@ -50,7 +55,8 @@ const ABOVE: usize = LEAVES;
 
 /// What a CPU remembers between its walks: of the tables that it holds, what they are.
 struct Memo {
-    /// Which part of all addresses each leaf table covers, by their order. No table has [`NOWHERE`].
+    /// Which part of all addresses each leaf table covers, by their order. No table has
+    /// [`NOWHERE`].
     leaves: [u64; LEAVES],
     /// Which of the places for the same tables is filled next.
     turns: [u8; SETS],
@@ -130,7 +136,8 @@ impl EpochSlot {
         self.busy.store(false, Ordering::Release);
     }
 
-    /// The leaf table that covers `page`, if it is held. `bits`: of the page's number, those within such a table.
+    /// The leaf table that covers `page`, if it is held. `bits`: of the page's number, those within
+    /// such a table.
     ///
     /// # Safety
     /// The caller has the epoch slot.
@@ -142,7 +149,8 @@ impl EpochSlot {
         Some(PhysAddr(self.held[place].load(Ordering::Relaxed)))
     }
 
-    /// The first page that the other table covers that is held, its level, and where it is. No page's number: there is none.
+    /// The first page that the other table covers that is held, its level, and where it is. No
+    /// page's number: there is none.
     ///
     /// # Safety
     /// The caller has the epoch slot.
@@ -195,11 +203,13 @@ impl EpochSlot {
         self.post.swap(walk << 1 | WALKING, Ordering::AcqRel);
     }
 
-    /// Posts that the walk for `page` is over, and that it has come to this table at this level: it is held instead of what
-    /// was in its place. `bits`: of a page's number, those within a leaf table, and within a table at this level.
+    /// Posts that the walk for `page` is over, and that it has come to this table at this level: it
+    /// is held instead of what was in its place. `bits`: of a page's number, those within a
+    /// leaf table, and within a table at this level.
     ///
     /// # Safety
-    /// The caller has the epoch slot, and no use of what was in that place, nor of a leaf table that covers the page.
+    /// The caller has the epoch slot, and no use of what was in that place, nor of a leaf table
+    /// that covers the page.
     pub unsafe fn end_at(&self, page: u64, bits: u32, (table, level, at): (PhysAddr, u32, u32)) {
         let part = page >> bits;
         let place = self.memo.with_mut(|memo| {
@@ -268,8 +278,8 @@ impl EpochSlot {
         true
     }
 
-    /// Is a page of this table, which has so many bytes and is aligned to them, held here? To be asked after the walks that
-    /// went on have been waited for.
+    /// Is a page of this table, which has so many bytes and is aligned to them, held here? To be
+    /// asked after the walks that went on have been waited for.
     pub fn holds(&self, table: PhysAddr, bytes: u64) -> bool {
         // ORDERING [S5].
         let mut held = self.held.iter().map(|held| held.load(Ordering::Acquire));

@@ -14,8 +14,8 @@ pub enum MapErrorKind {
     BadAddress,
     /// Something else is mapped there (or the same, but not by counted use).
     AlreadyMapped,
-    /// The page is used as often as can be counted: in its entry, if there is nothing [beside](super::TableMemory::side) it,
-    /// or no memory for that; a million times otherwise.
+    /// The page is used as often as can be counted: in its entry, if there is nothing
+    /// [beside](super::TableMemory::side) it, or no memory for that; a million times otherwise.
     CountFull,
     /// There is no memory for a table.
     NoMemory,
@@ -28,8 +28,8 @@ pub struct MapError {
     pub kind: MapErrorKind,
     /// The first page that could not be mapped.
     pub page: u64,
-    /// Pages that had been mapped and were taken away again: a device may know them, so invalidate them (leaf entries only)
-    /// before they are anyone's again.
+    /// Pages that had been mapped and were taken away again: a device may know them, so invalidate
+    /// them (leaf entries only) before they are anyone's again.
     pub undone: Option<IovaRange>,
 }
 
@@ -72,8 +72,9 @@ pub enum UnmapError {
         /// The page.
         page: u64,
     },
-    /// The range begins or ends within a mapping: this page, which is mapped, is not where one begins, or ends. (Of what was
-    /// mapped as [`Part::Middle`](super::Part) only, every page is of that kind.)
+    /// The range begins or ends within a mapping: this page, which is mapped, is not where one
+    /// begins, or ends. (Of what was mapped as [`Part::Middle`](super::Part) only, every page
+    /// is of that kind.)
     Inside {
         /// The page.
         page: u64,

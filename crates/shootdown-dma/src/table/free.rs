@@ -1,11 +1,13 @@
 //! Tables that were invalidated: freed when nobody of ours walks them any more.
 //!
-//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh when all epoch slots were looked at, and
-//! walks that went on then are waited for; those that are *held* are past that, and freed when no epoch slot holds them. The lists
-//! hang through the dead tables' own first words, which stay tombstones: waiting costs no memory.
+//! They wait in three lists. *Fresh* ones were just finished. Those that are *waiting* were fresh
+//! when all epoch slots were looked at, and walks that went on then are waited for; those that are
+//! *held* are past that, and freed when no epoch slot holds them. The lists hang through the dead
+//! tables' own first words, which stay tombstones: waiting costs no memory.
 //!
-//! One at a time does this, and retires tables (`reclaim`): a lock, which is only tried, never waited for. Mapping does not know of
-//! it, and whoever does not get it leaves the work to the next time.
+//! One at a time does this, and retires tables (`reclaim`): a lock, which is only tried, never
+//! waited for. Mapping does not know of it, and whoever does not get it leaves the work to the next
+//! time.
 
 use core::fmt;
 
@@ -21,7 +23,8 @@ use crate::sync::{AtomicBool, AtomicU64, Ordering, UnsafeCell};
 pub(super) struct State {
     /// Where the next sweep begins.
     pub sweep: u64,
-    /// Retirements so far. (Their tombstones have 40 bits for it: nobody remembers one for so long.)
+    /// Retirements so far. (Their tombstones have 40 bits for it: nobody remembers one for so
+    /// long.)
     pub retirements: u64,
     /// Dead tables whose walkers are waited for: the first of a list, or 0.
     waiting: u64,
@@ -92,12 +95,13 @@ fn hang<M: TableMemory>(memory: &M, page: PhysAddr, list: &mut u64) {
 }
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// Takes note that the invalidation of a table that was taken out is complete. Its page is freed when nobody walks it
-    /// any more, now or by a later call of this or [`collect`](Self::collect); unless the table was put back.
+    /// Takes note that the invalidation of a table that was taken out is complete. Its page is
+    /// freed when nobody walks it any more, now or by a later call of this or
+    /// [`collect`](Self::collect); unless the table was put back.
     ///
     /// # Safety
-    /// Since the table was taken out its [range](Detached::range) was invalidated, with table entries, in every IOMMU that may have
-    /// walked it; and that is complete.
+    /// Since the table was taken out its [range](Detached::range) was invalidated, with table
+    /// entries, in every IOMMU that may have walked it; and that is complete.
     pub unsafe fn finish(&self, detached: Detached) {
         let Detached { parent, slot, level, table, .. } = detached;
         let level = level.into();
@@ -127,7 +131,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         loop {
             let mut list = fresh;
             hang(&self.memory, table, &mut list);
-            // ORDERING: Release, with the Acquire of `collect`: it comes after the table was taken out.
+            // ORDERING: Release, with the Acquire of `collect`: it comes after the table was taken
+            // out.
             match self.reclaim.fresh.compare_exchange(
                 fresh,
                 list,
@@ -175,8 +180,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 hang(&self.memory, page, &mut state.held);
             } else {
                 freed += 1;
-                // SAFETY: its invalidation is complete (`finish`), nobody walks that could have found it, and nobody
-                // holds it (I1, I2 of `epoch_slot`).
+                // SAFETY: its invalidation is complete (`finish`), nobody walks that could have
+                // found it, and nobody holds it (I1, I2 of `epoch_slot`).
                 unsafe { self.free_table(page) };
             }
         });

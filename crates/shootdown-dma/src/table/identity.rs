@@ -1,7 +1,9 @@
-//! Pages that several users map at one address: counted in the entry itself, and beside it where they are many.
+//! Pages that several users map at one address: counted in the entry itself, and beside it where
+//! they are many.
 //!
-//! Where a device's address is a function of the memory's (identity mapping), two users of one page share one entry, and nobody
-//! owns it. As long as they are few its word says everything, and each change is one compare-and-swap:
+//! Where a device's address is a function of the memory's (identity mapping), two users of one page
+//! share one entry, and nobody owns it. As long as they are few its word says everything, and each
+//! change is one compare-and-swap:
 //!
 //! | word | acquire | release |
 //! |---|---|---|
@@ -12,12 +14,14 @@
 //! | leaf, spilled | one more beside it | one less beside it; the last: empty; **to be invalidated** |
 //! | tombstone | look again from the root | error: not mapped |
 //!
-//! A leaf that is not marked as counted is owned ([`Walker::map`]). Superpages are counted as pages are, but for what an entry does not
-//! count: they are few and live long, so that they have no side words.
+//! A leaf that is not marked as counted is owned ([`Walker::map`]). Superpages are counted as pages
+//! are, but for what an entry does not count: they are few and live long, so that they have no side
+//! words.
 //!
-//! Until the last user releases the page a device can reach it, also for those who have released it: rights are those of a page,
-//! not of a buffer. And *each* last release is invalidated on its own behalf, by a command submitted after it: one that is
-//! pending from before may have been carried out already.
+//! Until the last user releases the page a device can reach it, also for those who have released
+//! it: rights are those of a page, not of a buffer. And *each* last release is invalidated on its
+//! own behalf, by a command submitted after it: one that is pending from before may have been
+//! carried out already.
 
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
@@ -50,7 +54,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
     /// One more user of the page, which is mapped to `phys`; the first one maps it.
     ///
     /// # Errors
-    /// See [`MapError`]; nothing has changed. [`MapErrorKind::AlreadyMapped`] also if other memory, or other rights, are mapped.
+    /// See [`MapError`]; nothing has changed. [`MapErrorKind::AlreadyMapped`] also if other memory,
+    /// or other rights, are mapped.
     #[inline]
     pub fn acquire(
         &mut self,
@@ -61,11 +66,12 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         self.acquire_leaf(page, phys, rights, 0)
     }
 
-    /// The same for all pages of a leaf at `level`, the first of which is `page`. Superpages are counted in their entry only.
+    /// The same for all pages of a leaf at `level`, the first of which is `page`. Superpages are
+    /// counted in their entry only.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire). [`MapErrorKind::BadAddress`] if there is no such leaf; [`MapErrorKind::CountFull`]
-    /// beyond what the entry of a superpage counts.
+    /// As [`acquire`](Self::acquire). [`MapErrorKind::BadAddress`] if there is no such leaf;
+    /// [`MapErrorKind::CountFull`] beyond what the entry of a superpage counts.
     #[inline]
     pub fn acquire_leaf(
         &mut self,
@@ -134,7 +140,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                     continue;
                 }
             };
-            // ORDERING: AcqRel: what earlier users did comes before, and this before what later ones do.
+            // ORDERING: AcqRel: what earlier users did comes before, and this before what later
+            // ones do.
             if slot.compare_exchange(entry, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 self.table.rely_on(slot, next, level);
                 return Ok(acquired);
@@ -142,8 +149,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [`acquire`](Self::acquire) by the first user, if that is a matter of one entry of the table that is remembered. False:
-    /// nothing was done.
+    /// [`acquire`](Self::acquire) by the first user, if that is a matter of one entry of the table
+    /// that is remembered. False: nothing was done.
     #[inline]
     pub(crate) fn acquire_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
         if range.pages() != 1 || self.check(range, phys).is_err() {
@@ -162,8 +169,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         acquired
     }
 
-    /// [`release`](Self::release) by the last user, if that is a matter of one entry of the table that is remembered.
-    /// False: nothing was done.
+    /// [`release`](Self::release) by the last user, if that is a matter of one entry of the table
+    /// that is remembered. False: nothing was done.
     #[inline]
     pub(crate) fn release_near(&self, page: u64) -> bool {
         let Some(slot) = self.near(page) else { return false };
@@ -181,7 +188,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         last
     }
 
-    /// One user of the page less; the last one unmaps it. Of a superpage, all pages: whichever is named.
+    /// One user of the page less; the last one unmaps it. Of a superpage, all pages: whichever is
+    /// named.
     ///
     /// # Errors
     /// See [`UnmapError`]; nothing has changed.
@@ -205,7 +213,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             match self.table.format.decode(entry, level) {
                 Decoded::Leaf(..) if F::is_counted(entry) => {}
                 Decoded::Leaf(..) => return Err(UnmapError::NotCounted { page }),
-                // It is mapped by the caller, or else it is not: nothing that others do meanwhile matters.
+                // It is mapped by the caller, or else it is not: nothing that others do meanwhile
+                // matters.
                 _ => return Err(UnmapError::NotMapped { page }),
             }
             let last = match counted::<F>(entry) {
@@ -225,11 +234,13 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [Acquires](Self::acquire_leaf) each leaf of a range, which is mapped to the memory from `phys` on, in leaves at `level`.
+    /// [Acquires](Self::acquire_leaf) each leaf of a range, which is mapped to the memory from
+    /// `phys` on, in leaves at `level`.
     ///
     /// # Errors
-    /// The first that one of them meets. The others have been released again; where that was the last use,
-    /// [`MapError::undone`] covers it. [`MapErrorKind::BadAddress`] if the range is not of whole leaves.
+    /// The first that one of them meets. The others have been released again; where that was the
+    /// last use, [`MapError::undone`] covers it. [`MapErrorKind::BadAddress`] if the range is
+    /// not of whole leaves.
     pub fn acquire_all(
         &mut self,
         range: IovaRange,

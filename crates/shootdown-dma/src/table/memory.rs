@@ -3,8 +3,8 @@
 use crate::addr::PhysAddr;
 use crate::sync::AtomicU64;
 
-/// Bits of a page number that the entries of a chunk resolve. (Four entries a table suffice for a model checker, and more
-/// would be too many.)
+/// Bits of a page number that the entries of a chunk resolve. (Four entries a table suffice for a
+/// model checker, and more would be too many.)
 pub const INDEX_BITS: u32 = if cfg!(loom) { 2 } else { 9 };
 
 /// Entries of a chunk.
@@ -13,24 +13,25 @@ pub const ENTRIES: usize = 1 << INDEX_BITS;
 /// Bytes of a chunk.
 pub const CHUNK: u64 = 4096;
 
-/// A chunk: a page-table page of 4 KiB, as software sees it. Where the granule is 4 KiB it is a whole table; otherwise a table is
-/// several chunks that follow each other.
+/// A chunk: a page-table page of 4 KiB, as software sees it. Where the granule is 4 KiB it is a
+/// whole table; otherwise a table is several chunks that follow each other.
 pub type Table = [AtomicU64; ENTRIES];
 
 /// Pages for page tables, and the way between their addresses.
 ///
 /// # Safety
-/// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, below 2^52 and not at 0, which nobody else
-/// has until it is [freed](Self::free), and which the IOMMU reads at that physical address. [`table`](Self::table) of a page
-/// that is allocated is that page, and what [`side`](Self::side) says is kept until it is freed. After [`write_back`](Self::write_back) returns the IOMMU's walker sees what was stored
-/// before.
+/// [`allocate`](Self::allocate) returns a page, zeroed, 4 KiB and aligned to that, below 2^52 and
+/// not at 0, which nobody else has until it is [freed](Self::free), and which the IOMMU reads at
+/// that physical address. [`table`](Self::table) of a page that is allocated is that page, and what
+/// [`side`](Self::side) says is kept until it is freed. After [`write_back`](Self::write_back)
+/// returns the IOMMU's walker sees what was stored before.
 pub unsafe trait TableMemory: Sync {
     /// A zeroed page; `None` when there is no memory.
     fn allocate(&self) -> Option<PhysAddr>;
 
-    /// So many pages that follow each other, a power of two, aligned to all of their size; otherwise as
-    /// [`allocate`](Self::allocate). More than one is asked for only where a table has more than 4 KiB: granules of 16 and 64
-    /// KiB, and root tables that are concatenated.
+    /// So many pages that follow each other, a power of two, aligned to all of their size;
+    /// otherwise as [`allocate`](Self::allocate). More than one is asked for only where a table
+    /// has more than 4 KiB: granules of 16 and 64 KiB, and root tables that are concatenated.
     fn allocate_many(&self, pages: usize) -> Option<PhysAddr> {
         if pages == 1 { self.allocate() } else { None }
     }
@@ -48,23 +49,26 @@ pub unsafe trait TableMemory: Sync {
     /// Takes a page back.
     ///
     /// # Safety
-    /// It came from [`allocate`](Self::allocate), no walker can reach it, be it hardware or software, and it is not
-    /// freed twice.
+    /// It came from [`allocate`](Self::allocate), no walker can reach it, be it hardware or
+    /// software, and it is not freed twice.
     unsafe fn free(&self, page: PhysAddr);
 
     /// The page at this address.
     ///
     /// # Safety
-    /// It came from [`allocate`](Self::allocate) and has not been freed, nor will it be while the reference is used.
+    /// It came from [`allocate`](Self::allocate) and has not been freed, nor will it be while the
+    /// reference is used.
     unsafe fn table(&self, page: PhysAddr) -> &Table;
 
-    /// A word that goes with this page, in a record that the host keeps of it (its `struct page`, or an array beside): 0 when
-    /// the page is allocated, and nobody else's until it is freed. There the table hangs a page more when one page is shared
-    /// by more users than an entry counts, and takes it away before it frees this one.
+    /// A word that goes with this page, in a record that the host keeps of it (its `struct page`,
+    /// or an array beside): 0 when the page is allocated, and nobody else's until it is freed.
+    /// There the table hangs a page more when one page is shared by more users than an entry
+    /// counts, and takes it away before it frees this one.
     ///
     /// `None`, as long as the host says nothing else: there is none. Then who comes too many is
-    /// [told](super::MapErrorKind::CountFull), and a domain takes another address. So it matters for
-    /// [identity addresses](crate::iova::identity) alone, and most where entries count few users (Arm: 2).
+    /// [told](super::MapErrorKind::CountFull), and a domain takes another address. So it matters
+    /// for [identity addresses](crate::iova::identity) alone, and most where entries count few
+    /// users (Arm: 2).
     ///
     /// With frames that lie together, an array beside them is all that it takes:
     ///
@@ -89,14 +93,14 @@ pub unsafe trait TableMemory: Sync {
         None
     }
 
-    /// Does the IOMMU's walker read the CPU's caches? If not, entries are written back before anything relies on
-    /// them.
+    /// Does the IOMMU's walker read the CPU's caches? If not, entries are written back before
+    /// anything relies on them.
     fn is_coherent(&self) -> bool {
         true
     }
 
-    /// Makes `entries` visible to a walker that does not look into the CPU's caches; done when it returns. Called only if
-    /// the memory is not [coherent](Self::is_coherent).
+    /// Makes `entries` visible to a walker that does not look into the CPU's caches; done when it
+    /// returns. Called only if the memory is not [coherent](Self::is_coherent).
     fn write_back(&self, entries: &[AtomicU64]) {
         let _ = entries;
     }

@@ -1,55 +1,64 @@
 //! What does the hardware find there? I/O page tables.
 //!
 //! # The problem
-//! Many CPUs map and unmap in one tree at once, millions of times a second, and a device walks it all the time. A lock would be
-//! the most contended line of the machine. And tables that have become empty have to go away, or address spaces that
-//! are used page by page grow without bound.
+//! Many CPUs map and unmap in one tree at once, millions of times a second, and a device walks it
+//! all the time. A lock would be the most contended line of the machine. And tables that have
+//! become empty have to go away, or address spaces that are used page by page grow without bound.
 //!
 //! # The protocol
-//! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps or unmaps in it meanwhile.
-//! So leaf entries are only the owner's ([`Walker::map`], [`Walker::unmap`]; a mapping is unmapped as a whole or not at
-//! all, `unit`), and tables are what is shared. Pages that
-//! several users map at one address (identity) are counted instead, in the entry and, where that is too small, beside it
-//! ([`Walker::acquire`], [`Walker::release`]; `identity`, `spill`).
+//! **Ranges are owned.** Whoever maps or unmaps a range has it from an allocator: nobody else maps
+//! or unmaps in it meanwhile. So leaf entries are only the owner's ([`Walker::map`],
+//! [`Walker::unmap`]; a mapping is unmapped as a whole or not at all, `unit`), and tables are what
+//! is shared. Pages that several users map at one address (identity) are counted instead, in the
+//! entry and, where that is too small, beside it ([`Walker::acquire`], [`Walker::release`];
+//! `identity`, `spill`).
 //!
-//! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes the winner's.
+//! **Tables are put** where there are none by compare-and-swap; who loses frees its own and takes
+//! the winner's.
 //!
 //! **Tables are taken out** in four steps (`reclaim`), off the path of mapping:
 //! 1. The entry above an empty table is marked: *retiring*.
-//! 2. Every entry of the table becomes a tombstone, one compare-and-swap each. An entry that is not empty ends it, and
-//!    the tombstones go away again.
-//! 3. The marked entry becomes *detached*: not present for the hardware, and it still names the table.
-//! 4. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the page is freed as soon as no
-//!    walker of ours can be in it (`epoch_slot`).
+//! 2. Every entry of the table becomes a tombstone, one compare-and-swap each. An entry that is not
+//!    empty ends it, and the tombstones go away again.
+//! 3. The marked entry becomes *detached*: not present for the hardware, and it still names the
+//!    table.
+//! 4. When the invalidation (of table entries too) is complete, *detached* becomes empty, and the
+//!    page is freed as soon as no walker of ours can be in it (`epoch_slot`).
 //!
-//! Nobody waits for any of it, also not if who does it is interrupted for long. Who comes to a tombstone and wants to map there goes
-//! once more from the root, and takes off the mark of step 1: then step 3 fails, and the tombstone, whose number is that of this
-//! retirement, means nothing any more.
+//! Nobody waits for any of it, also not if who does it is interrupted for long. Who comes to a
+//! tombstone and wants to map there goes once more from the root, and takes off the mark of step 1:
+//! then step 3 fails, and the tombstone, whose number is that of this retirement, means nothing any
+//! more.
 //!
-//! Between 3 and 4 walk caches may lead to the old table. If a new one were put in its place, a device could be led past
-//! it, and fault on what is mapped. So whoever maps there then puts the *same* table back, and the fourth step finds that there
-//! is nothing to free. Nobody waits for an invalidation either.
+//! Between 3 and 4 walk caches may lead to the old table. If a new one were put in its place, a
+//! device could be led past it, and fault on what is mapped. So whoever maps there then puts the
+//! *same* table back, and the fourth step finds that there is nothing to free. Nobody waits for an
+//! invalidation either.
 //!
-//! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap: it was empty, so the
-//! table was in the tree, and no retirement can succeed from now on. The others are then stored without further ado, even over
-//! tombstones: whoever put them there will come to a live entry, and takes away only what is still his tombstone.
+//! **Plain stores.** The first entry that a range gets in a table is put there by compare-and-swap:
+//! it was empty, so the table was in the tree, and no retirement can succeed from now on. The
+//! others are then stored without further ado, even over tombstones: whoever put them there will
+//! come to a live entry, and takes away only what is still his tombstone.
 //!
-//! **Chunks.** A table is as large as a page of the format, and is reached 4 KiB at a time: a *chunk*. Where the granule is 4 KiB
-//! the two are the same. Tables of 16 and 64 KiB, and roots that are concatenated from several, have more; a range goes on in
-//! the next chunk as it does in the next table, and a table is taken out with all of its chunks.
+//! **Chunks.** A table is as large as a page of the format, and is reached 4 KiB at a time: a
+//! *chunk*. Where the granule is 4 KiB the two are the same. Tables of 16 and 64 KiB, and roots
+//! that are concatenated from several, have more; a range goes on in the next chunk as it does in
+//! the next table, and a table is taken out with all of its chunks.
 //!
 //! # Invariants
 //! - **I1** An entry that is present is in a table that can be reached from the root.
 //! - **I2** A table that is out of the tree, or detached, has tombstones only.
 //! - **I3** A table is freed after its invalidation, and after the last walker of ours has left it.
-//! - **I4** While an invalidation of a detached table is deferred its page is not freed, nor detached again.
-//! - **I5** What fails has changed nothing that is mapped, and says what a device may have seen meanwhile.
-//! - **I6** A walker that does not look into the CPU's caches finds what was mapped when `map` returns, and never comes to
-//!   a table before its entries.
+//! - **I4** While an invalidation of a detached table is deferred its page is not freed, nor
+//!   detached again.
+//! - **I5** What fails has changed nothing that is mapped, and says what a device may have seen
+//!   meanwhile.
+//! - **I6** A walker that does not look into the CPU's caches finds what was mapped when `map`
+//!   returns, and never comes to a table before its entries.
 //!
 //! # Orderings
-//! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the contents of tables along with
-//! their links; the two-sided ones are in `epoch_slot`.
+//! Everything that decides is a compare-and-swap on one word. Releases and acquires carry the
+//! contents of tables along with their links; the two-sided ones are in `epoch_slot`.
 
 mod detached;
 mod epoch_slot;
@@ -114,9 +123,10 @@ const fn chunk(table: PhysAddr, n: usize) -> PhysAddr {
 
 /// Stores an entry that is the caller's to store.
 ///
-/// The model checker orders a plain store and read-modify-writes that run beside it only in part: it lets one of these
-/// read past the store, as no hardware does (a read-modify-write follows what it has read directly, in the order
-/// of all stores to the word). There it is a swap, which is no stronger otherwise.
+/// The model checker orders a plain store and read-modify-writes that run beside it only in part:
+/// it lets one of these read past the store, as no hardware does (a read-modify-write follows what
+/// it has read directly, in the order of all stores to the word). There it is a swap, which is no
+/// stronger otherwise.
 #[inline]
 fn put(slot: &AtomicU64, entry: u64) {
     // ORDERING: Release, with the Acquire of whoever reads it and goes on from there.
@@ -234,13 +244,14 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         (1 << self.format.page_bits()) - 1
     }
 
-    /// Pages of 4 KiB that are not free: the root, those in the tree, those that wait to be freed, and side tables.
+    /// Pages of 4 KiB that are not free: the root, those in the tree, those that wait to be freed,
+    /// and side tables.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
     }
 
-    /// An epoch slot at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint (any number will do): where it was
-    /// last, what it remembers is found again.
+    /// An epoch slot at the table; `None` if as many are taken as there are CPUs. `cpu` is a hint
+    /// (any number will do): where it was last, what it remembers is found again.
     #[inline]
     pub fn walker(&self, cpu: usize) -> Option<Walker<'_, F, M>> {
         let epoch_slots = self.epoch_slots.len();
@@ -256,8 +267,9 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         Some(unsafe { Walker::sit(self, epoch_slot, true) })
     }
 
-    /// An epoch slot that the caller keeps for one CPU at a time by itself, which saves an atomic swap. There are as many as CPUs,
-    /// beside those of [`walker`](Self::walker); `None` if there is none of this number.
+    /// An epoch slot that the caller keeps for one CPU at a time by itself, which saves an atomic
+    /// swap. There are as many as CPUs, beside those of [`walker`](Self::walker); `None` if
+    /// there is none of this number.
     ///
     /// # Safety
     /// While the walker lives nobody else asks for one of the same number.
@@ -275,8 +287,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     /// Frees all its pages.
     ///
     /// # Safety
-    /// No IOMMU can reach the table: no device's entry names it, and the invalidation of those that did is
-    /// complete, with all that was mapped.
+    /// No IOMMU can reach the table: no device's entry names it, and the invalidation of those that
+    /// did is complete, with all that was mapped.
     pub unsafe fn free(self) {
         self.reclaim.for_each_dead(&self.memory, |page| {
             // SAFETY: out of the tree, and nobody borrows the table any more.
@@ -302,7 +314,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         unsafe { self.free_with_sides(phys, count) };
     }
 
-    /// The first page of every entry that is a leaf, and how many pages it maps. Nobody maps or unmaps meanwhile.
+    /// The first page of every entry that is a leaf, and how many pages it maps. Nobody maps or
+    /// unmaps meanwhile.
     pub(crate) fn for_each_leaf(&self, f: &mut impl FnMut(u64, u64)) {
         self.leaves_below(self.root, self.format.levels() - 1, 0, f);
     }

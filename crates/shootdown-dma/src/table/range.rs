@@ -1,7 +1,8 @@
 //! Ranges that are owned: mapped and unmapped at the speed of memory.
 //!
-//! One walk for each table, one compare-and-swap for the first entry that a range gets there, plain stores for the rest
-//! (see [`super`] why that is safe). Superpages where address, memory and length allow.
+//! One walk for each table, one compare-and-swap for the first entry that a range gets there, plain
+//! stores for the rest (see [`super`] why that is safe). Superpages where address, memory and
+//! length allow.
 
 use core::slice;
 
@@ -40,9 +41,9 @@ pub(super) fn fit<F: Format>(pages: u64, first: usize, level: u32) -> usize {
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
-    /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits: one mapping, which is
-    /// [unmapped](Self::unmap) as a whole. A device may use the pages when it returns (units that remember what was not
-    /// mapped are told by an invalidation).
+    /// Maps the pages of `range` to the memory from `phys` on, in superpages where that fits: one
+    /// mapping, which is [unmapped](Self::unmap) as a whole. A device may use the pages when it
+    /// returns (units that remember what was not mapped are told by an invalidation).
     ///
     /// The caller owns the range: nobody else maps or unmaps in it at the same time.
     ///
@@ -96,8 +97,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// [`map`](Self::map) for one page, if that is a matter of one entry of the table that is remembered. False: nothing was
-    /// done.
+    /// [`map`](Self::map) for one page, if that is a matter of one entry of the table that is
+    /// remembered. False: nothing was done.
     #[inline]
     pub(crate) fn map_page_near(&self, range: IovaRange, phys: PhysAddr, rights: Rights) -> bool {
         let marks = Part::Whole.first::<F>() | Part::Whole.last::<F>();
@@ -122,7 +123,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         mapped
     }
 
-    /// Unmaps one page, if the table is the one that is remembered and it is a mapping there; where it led.
+    /// Unmaps one page, if the table is the one that is remembered and it is a mapping there; where
+    /// it led.
     #[inline]
     pub(crate) fn unmap_near(&self, page: u64) -> Option<PhysAddr> {
         let slot = self.near(page)?;
@@ -207,7 +209,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
                 Err(entry) => match self.table.format.decode(entry, level) {
                     Decoded::Leaf(..) => return (0, Some(MapErrorKind::AlreadyMapped)),
                     Decoded::Empty => expected = entry,
-                    // Once more from the root. If it is still the same then, it means nothing any more (see `down`).
+                    // Once more from the root. If it is still the same then, it means nothing any
+                    // more (see `down`).
                     Decoded::Tombstone if entry != stale => {
                         stale = entry;
                         self.forget(page, level);
@@ -235,7 +238,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
             let there = slot.load(Ordering::Relaxed);
             if there != word::EMPTY {
                 match self.table.format.decode(there, level) {
-                    // It means nothing any more: whoever put it there will come to the first entry, or has.
+                    // It means nothing any more: whoever put it there will come to the first entry,
+                    // or has.
                     Decoded::Empty | Decoded::Tombstone => {}
                     Decoded::Table(_) | Decoded::Detached(_) => break,
                     Decoded::Leaf(..) => {
@@ -256,8 +260,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         (mapped, failed)
     }
 
-    /// The logarithm of the entries that one leaf can fill, of those from here on: it is not in the way of another, and address,
-    /// memory and length fit.
+    /// The logarithm of the entries that one leaf can fill, of those from here on: it is not in the
+    /// way of another, and address, memory and length fit.
     fn order_at(
         &self,
         entries: &[AtomicU64],
@@ -295,8 +299,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         MapError { kind, page, undone }
     }
 
-    /// Unmaps the pages of `range`: one mapping, no less and no more (see `unit.rs`). Tables that it empties as a whole are
-    /// taken out, as many as `detached` has room for.
+    /// Unmaps the pages of `range`: one mapping, no less and no more (see `unit.rs`). Tables that
+    /// it empties as a whole are taken out, as many as `detached` has room for.
     ///
     /// The caller owns the range, until what is returned has been invalidated.
     ///
@@ -319,7 +323,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         Ok(Unmapped { range, leaf_only })
     }
 
-    /// Unmaps the pages of `range`, all of which are mapped, with whole superpages, whatever mappings they are of.
+    /// Unmaps the pages of `range`, all of which are mapped, with whole superpages, whatever
+    /// mappings they are of.
     ///
     /// The caller owns the range, as in [`unmap`](Self::unmap), and knows what it was mapped as.
     ///

@@ -10,11 +10,13 @@ use crate::addr::{IovaRange, PhysAddr};
 use crate::sync::{AtomicU64, Ordering};
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// Takes out the leaf tables that cover pages of `range`, as far as they are empty, and as long as `detached` has room.
-    /// `None`: somebody else is at it; otherwise how many it has taken out.
+    /// Takes out the leaf tables that cover pages of `range`, as far as they are empty, and as long
+    /// as `detached` has room. `None`: somebody else is at it; otherwise how many it has taken
+    /// out.
     ///
-    /// The way to keep up with page-wise unmapping at no cost in invalidations: call it for the ranges of a batch, invalidate
-    /// all of the batch at once (with table entries, if there is any), and then [finish](Self::finish) what it gave.
+    /// The way to keep up with page-wise unmapping at no cost in invalidations: call it for the
+    /// ranges of a batch, invalidate all of the batch at once (with table entries, if there is
+    /// any), and then [finish](Self::finish) what it gave.
     pub fn reclaim(&self, range: IovaRange, detached: &mut Detachments) -> Option<usize> {
         if self.format.levels() == 1 || !self.resolves(range) {
             return Some(0);
@@ -35,11 +37,13 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         })
     }
 
-    /// Looks at the next `budget` tables in turn, and takes out those that are empty, as long as `detached` has room. Each one is to be
-    /// invalidated and finished. `None`: somebody else is at it; otherwise how many it has taken out.
+    /// Looks at the next `budget` tables in turn, and takes out those that are empty, as long as
+    /// `detached` has room. Each one is to be invalidated and finished. `None`: somebody else
+    /// is at it; otherwise how many it has taken out.
     ///
-    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps. Unlike
-    /// [`reclaim`](Self::reclaim) it also finds tables of tables, and what that had no room for.
+    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps.
+    /// Unlike [`reclaim`](Self::reclaim) it also finds tables of tables, and what that had no
+    /// room for.
     pub fn sweep(&self, budget: usize, detached: &mut Detachments) -> Option<usize> {
         self.reclaim.alone(|state| {
             let before = detached.len();
@@ -67,7 +71,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
                 return false;
             }
             if sweep.budget == 0 || sweep.detached.is_full() {
-                // What is below this one was looked at: its end leads here again, and not to all of that.
+                // What is below this one was looked at: its end leads here again, and not to all of
+                // that.
                 let below = if level > 1 { span::<F>(level) - 1 } else { 0 };
                 sweep.from = first + below;
                 return false;
@@ -89,7 +94,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         first: u64,
         retirements: &mut u64,
     ) -> Option<Detached> {
-        // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table below.
+        // SAFETY: in the tree, and only freed under the lock, which we have; and so with the table
+        // below.
         let slot = unsafe { self.slot(parent, n) };
         let mut entry = slot.load(Ordering::Acquire);
         let Decoded::Table(below) = self.format.decode(entry, level) else {
@@ -137,7 +143,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
     fn entomb<'a>(&self, table: impl Iterator<Item = &'a AtomicU64>, tomb: u64) -> bool {
         for slot in table {
             let mut entry = word::EMPTY;
-            // ORDERING: Acquire, with the Release of who cleared the entry: it is done with the table.
+            // ORDERING: Acquire, with the Release of who cleared the entry: it is done with the
+            // table.
             while let Err(other) =
                 slot.compare_exchange(entry, tomb, Ordering::AcqRel, Ordering::Acquire)
             {
@@ -150,7 +157,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         true
     }
 
-    /// Makes the entry that leads to an entombed table *detached*. False: it has lost its mark. We have the lock.
+    /// Makes the entry that leads to an entombed table *detached*. False: it has lost its mark. We
+    /// have the lock.
     fn unlink(&self, slot: &AtomicU64, below: PhysAddr, level: u32, mark: u64) -> bool {
         let mut entry = slot.load(Ordering::Acquire);
         loop {
@@ -173,13 +181,15 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         true
     }
 
-    /// Takes off the mark that the table below is about to be taken out. False: the entry has changed.
+    /// Takes off the mark that the table below is about to be taken out. False: the entry has
+    /// changed.
     pub(super) fn call_off(&self, slot: &AtomicU64, entry: u64) -> bool {
         let kept = entry & !F::RETIRING;
         slot.compare_exchange(entry, kept, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Clears all the entries of a table, which are mapped and the caller's, and takes it out. False: nothing was done.
+    /// Clears all the entries of a table, which are mapped and the caller's, and takes it out.
+    /// False: nothing was done.
     #[cold]
     pub(super) fn clear_and_detach(
         &self,
@@ -256,7 +266,8 @@ impl<F: Format, M: TableMemory> IoPageTable<F, M> {
         // SAFETY: as above. All are the same, if it is detached still.
         let tomb = unsafe { self.slot(below, 0) }.load(Ordering::Acquire);
         let linked = self.format.table(below, level) | F::PENDING;
-        // ORDERING: Acquire, with the Release of `unlink`: what is stored here comes after the tombstones.
+        // ORDERING: Acquire, with the Release of `unlink`: what is stored here comes after the
+        // tombstones.
         if slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return false;
         }

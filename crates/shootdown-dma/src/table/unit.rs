@@ -1,14 +1,16 @@
 //! What belongs together: a mapping is unmapped as a whole, or not at all.
 //!
 //! # The problem
-//! Who unmaps with a wrong address or length takes away half of a buffer that a device still uses, leaves the other half
-//! mapped for ever, or gives back addresses that are somebody else's.
+//! Who unmaps with a wrong address or length takes away half of a buffer that a device still uses,
+//! leaves the other half mapped for ever, or gives back addresses that are somebody else's.
 //!
 //! # The protocol
-//! A *mapping* is what one call of [`Walker::map`] has mapped, or several calls of [`Walker::map_part`] from the one that
-//! [begins](Part::Begin) it to the one that [ends](Part::End) it. Two marks in the leaves say where that is: its first leaf has
-//! [`BEGINS`](Format::BEGINS), its last [`ENDS`](Format::ENDS), a single leaf both, and those between none. Superpages are leaves
-//! like others. [`Walker::unmap`] takes nothing but one mapping:
+//! A *mapping* is what one call of [`Walker::map`] has mapped, or several calls of
+//! [`Walker::map_part`] from the one that [begins](Part::Begin) it to the one that
+//! [ends](Part::End) it. Two marks in the leaves say where that is: its first leaf has
+//! [`BEGINS`](Format::BEGINS), its last [`ENDS`](Format::ENDS), a single leaf both, and those
+//! between none. Superpages are leaves like others. [`Walker::unmap`] takes nothing but one
+//! mapping:
 //!
 //! | asked for | found | error |
 //! |---|---|---|
@@ -19,12 +21,12 @@
 //! | half of a superpage | the leaf is larger than what is left | [`UnmapError::PartOfSuperpage`] |
 //! | a page that several users share | the leaf is counted | [`UnmapError::Counted`] |
 //!
-//! So nothing but entries of the range is looked at, and for a single page both marks come with the entry that is
-//! loaded anyway. All is looked at before anything is cleared.
+//! So nothing but entries of the range is looked at, and for a single page both marks come with the
+//! entry that is loaded anyway. All is looked at before anything is cleared.
 //!
-//! Ranges that are put together from parts without either end ([`Part::Middle`]: the links of a reservation) belong to whoever
-//! keeps account of them otherwise, and only [`Walker::unmap_part`] takes them. Counted pages are each a mapping of
-//! their own.
+//! Ranges that are put together from parts without either end ([`Part::Middle`]: the links of a
+//! reservation) belong to whoever keeps account of them otherwise, and only [`Walker::unmap_part`]
+//! takes them. Counted pages are each a mapping of their own.
 
 use super::format::{ADDRESS, Decoded, Format};
 use super::memory::TableMemory;
@@ -88,7 +90,8 @@ pub(super) fn is_whole<F: Format>(format: &F, entry: u64) -> bool {
 }
 
 impl<F: Format, M: TableMemory> Walker<'_, F, M> {
-    /// Is all of it mapped, in whole leaves that are not counted? With `whole`: and is it one mapping, no less and no more?
+    /// Is all of it mapped, in whole leaves that are not counted? With `whole`: and is it one
+    /// mapping, no less and no more?
     #[inline]
     pub(crate) fn check_mapped(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
         if F::SIZED && self.table.format.most_order() > 0 {
@@ -119,7 +122,8 @@ impl<F: Format, M: TableMemory> Walker<'_, F, M> {
         }
     }
 
-    /// The same where a leaf may fill several entries: leaf by leaf. All entries of one have the same marks.
+    /// The same where a leaf may fill several entries: leaf by leaf. All entries of one have the
+    /// same marks.
     fn check_blocks(&mut self, range: IovaRange, whole: bool) -> Result<(), UnmapError> {
         let mut page = range.first();
         loop {

@@ -1,7 +1,9 @@
-//! Walks: from the root to the table where an entry is, on the way putting tables where there are none.
+//! Walks: from the root to the table where an entry is, on the way putting tables where there are
+//! none.
 //!
-//! A [`Walker`] is what a CPU maps and unmaps through. It remembers a few tables (those that it came to last), so that what
-//! is mapped near to them is found without a walk. Where tables are larger than 4 KiB it works at one chunk of them at a time.
+//! A [`Walker`] is what a CPU maps and unmaps through. It remembers a few tables (those that it
+//! came to last), so that what is mapped near to them is found without a walk. Where tables are
+//! larger than 4 KiB it works at one chunk of them at a time.
 
 use core::fmt;
 
@@ -28,7 +30,8 @@ pub struct Translation {
     pub phys: PhysAddr,
     /// What a device may do.
     pub rights: Rights,
-    /// The level of the leaf: 0 for a page of the granule, each one more for as many as a table has entries (4 KiB, 2 MiB, 1 GiB).
+    /// The level of the leaf: 0 for a page of the granule, each one more for as many as a table
+    /// has entries (4 KiB, 2 MiB, 1 GiB).
     pub level: u32,
     /// How often it is used, if it is counted; 0 otherwise.
     pub uses: u64,
@@ -36,8 +39,8 @@ pub struct Translation {
 
 /// A CPU at a page table: [`IoPageTable::walker`]. Maps and unmaps; remembers where it was lately.
 ///
-/// While it lives a few page-table pages may be kept from being freed, and nothing else is held up: it can be kept as long as its
-/// CPU likes.
+/// While it lives a few page-table pages may be kept from being freed, and nothing else is held up:
+/// it can be kept as long as its CPU likes.
 pub struct Walker<'t, F: Format, M: TableMemory> {
     pub(super) table: &'t IoPageTable<F, M>,
     epoch_slot: &'t EpochSlot,
@@ -62,7 +65,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         self.table
     }
 
-    /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device would fault.
+    /// What `page` translates to by the tables, as the hardware would walk them; `None` if a device
+    /// would fault.
     pub fn translate(&mut self, page: u64) -> Option<Translation> {
         if page > self.table.last_page() {
             return None;
@@ -85,9 +89,11 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         unsafe { self.epoch_slot.walks() }
     }
 
-    /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has not come by for some time.
+    /// Forgets all tables, so that those that are out of the tree can be freed: for a CPU that has
+    /// not come by for some time.
     pub fn let_go(&mut self) {
-        // SAFETY: the epoch slot is ours, and what `reach` and `locate` have returned has gone with their borrows.
+        // SAFETY: the epoch slot is ours, and what `reach` and `locate` have returned has gone with
+        // their borrows.
         unsafe { self.epoch_slot.let_go() };
     }
 
@@ -125,8 +131,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         Some(unsafe { self.at(table) })
     }
 
-    /// The entry of `page` in its leaf table, if that is remembered. What it says is only the truth if it is a leaf: the table may
-    /// be out of the tree.
+    /// The entry of `page` in its leaf table, if that is remembered. What it says is only the truth
+    /// if it is a leaf: the table may be out of the tree.
     #[inline]
     pub(super) fn near(&self, page: u64) -> Option<&'t AtomicU64> {
         self.remembered(page, 0).map(|table| &table[index::<F>(page, 0)])
@@ -138,8 +144,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         self.leaf(page).unwrap_or(PhysAddr(0))
     }
 
-    /// The table at `level` that covers `page`, put there if it was not. Good until the next call of this or
-    /// [`locate`](Self::locate).
+    /// The table at `level` that covers `page`, put there if it was not. Good until the next call
+    /// of this or [`locate`](Self::locate).
     #[inline]
     pub(super) fn reach(&mut self, page: u64, level: u32) -> Result<&'t Table, Obstacle> {
         match self.remembered(page, level) {
@@ -148,8 +154,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table where the walk for `page` ends: its entry there is no table. Nothing is put anywhere. Good until the next call
-    /// of this or [`reach`](Self::reach).
+    /// The table where the walk for `page` ends: its entry there is no table. Nothing is put
+    /// anywhere. Good until the next call of this or [`reach`](Self::reach).
     #[inline]
     pub(super) fn locate(&mut self, page: u64) -> (&'t Table, u32) {
         let near = self.leaf(page).map(|table| (table, 0));
@@ -168,7 +174,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// Forgets the table at `level` that covers `page`: what was found there says that the tree has changed.
+    /// Forgets the table at `level` that covers `page`: what was found there says that the tree has
+    /// changed.
     pub(super) fn forget(&mut self, page: u64, level: u32) {
         // SAFETY: the epoch slot is ours.
         unsafe { self.epoch_slot.forget(page, level, chunk_bits::<F>(0)) };
@@ -190,7 +197,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         match found {
             Ok((phys, level)) => {
                 let at = (phys, level, chunk_bits::<F>(level));
-                // SAFETY: the epoch slot is ours; what `reach` and `locate` have returned before is not used any more.
+                // SAFETY: the epoch slot is ours; what `reach` and `locate` have returned before is
+                // not used any more.
                 unsafe { self.epoch_slot.end_at(page, chunk_bits::<F>(0), at) };
                 // SAFETY: reached while the walk was posted, and held since.
                 Ok((unsafe { self.at(phys) }, level))
@@ -202,7 +210,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// One attempt. `None`: look again from the root, with the tombstone that was seen (see [`down`](Self::down)).
+    /// One attempt. `None`: look again from the root, with the tombstone that was seen (see
+    /// [`down`](Self::down)).
     fn descend(
         &self,
         page: u64,
@@ -247,10 +256,12 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
         }
     }
 
-    /// The table below this entry, put there if there is none. On the way a retirement of that table is called off.
+    /// The table below this entry, put there if there is none. On the way a retirement of that
+    /// table is called off.
     ///
-    /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls off the retirement that it
-    /// is from, if that still goes on: if the same one is found then, it means nothing any more.
+    /// `None`: the entry is a tombstone that was not seen before. The next walk from the root calls
+    /// off the retirement that it is from, if that still goes on: if the same one is found
+    /// then, it means nothing any more.
     fn down(
         &self,
         table: &Table,
@@ -260,8 +271,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
     ) -> Result<Option<PhysAddr>, Obstacle> {
         let (all, slot) = (self.table, &table[index]);
         loop {
-            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen. And after a
-            // tombstone was seen, the mark of its retirement is.
+            // ORDERING: Acquire, with the Release of who linked the table: its entries are seen.
+            // And after a tombstone was seen, the mark of its retirement is.
             let entry = slot.load(Ordering::Acquire);
             match all.format.decode(entry, level) {
                 Decoded::Leaf(..) => return Err(Obstacle::Leaf),
@@ -284,7 +295,8 @@ impl<'t, F: Format, M: TableMemory> Walker<'t, F, M> {
                 Decoded::Empty | Decoded::Tombstone => {
                     let below = all.new_table().ok_or(Obstacle::NoMemory)?;
                     let linked = all.format.table(below, level);
-                    // ORDERING: Release, with the Acquire of who walks: the new table is seen to be empty.
+                    // ORDERING: Release, with the Acquire of who walks: the new table is seen to be
+                    // empty.
                     let link =
                         slot.compare_exchange(entry, linked, Ordering::AcqRel, Ordering::Acquire);
                     if link.is_ok() {

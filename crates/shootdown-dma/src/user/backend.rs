@@ -20,7 +20,8 @@ pub struct Window {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BackendError {
-    /// As many mappings as it allows (VFIO: `dma_entry_limit`, 65 535 unless it is set otherwise). `ENOSPC`.
+    /// As many mappings as it allows (VFIO: `dma_entry_limit`, 65 535 unless it is set otherwise).
+    /// `ENOSPC`.
     Entries,
     /// The process may not pin so much memory (`RLIMIT_MEMLOCK`), or the kernel has none. `ENOMEM`.
     Memory,
@@ -63,11 +64,14 @@ impl core::error::Error for BackendError {}
 /// A kernel that maps this process's memory for devices.
 ///
 /// # Safety
-/// 1. When [`unmap`](Self::unmap) has returned, no device reaches memory by what it says to have unmapped, and accesses that
-///    had begun have ended. If it returns [`Ok`] with 0, nothing is mapped in the range.
-/// 2. [`map`](Self::map) maps at the address that it is given, and nothing else; if it fails nothing is mapped.
+/// 1. When [`unmap`](Self::unmap) has returned, no device reaches memory by what it says to have
+///    unmapped, and accesses that had begun have ended. If it returns [`Ok`] with 0, nothing is
+///    mapped in the range.
+/// 2. [`map`](Self::map) maps at the address that it is given, and nothing else; if it fails
+///    nothing is mapped.
 pub unsafe trait Backend: Send + Sync {
-    /// Addresses that devices may use. They may become fewer when a device is added: ask for them after that.
+    /// Addresses that devices may use. They may become fewer when a device is added: ask for them
+    /// after that.
     ///
     /// # Errors
     /// See [`BackendError`].
@@ -76,14 +80,16 @@ pub unsafe trait Backend: Send + Sync {
     /// Sizes of pages that it maps, a bit for each.
     fn page_sizes(&self) -> u64;
 
-    /// Maps `bytes` bytes of this process's memory from `memory` on for devices, at `iova`. All three are
-    /// multiples of a space's page, which is 4 KiB or [larger](super::Space::with_granule).
+    /// Maps `bytes` bytes of this process's memory from `memory` on for devices, at `iova`. All
+    /// three are multiples of a space's page, which is 4 KiB or
+    /// [larger](super::Space::with_granule).
     ///
     /// # Errors
     /// See [`BackendError`].
     fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError>;
 
-    /// Unmaps all mappings within a range, none of which reaches beyond it. How many bytes that were.
+    /// Unmaps all mappings within a range, none of which reaches beyond it. How many bytes that
+    /// were.
     ///
     /// # Errors
     /// See [`BackendError`]: some of it may be mapped.
@@ -120,8 +126,8 @@ pub struct Windows {
 pub enum WindowsError {
     /// There is no whole page in any of them.
     None,
-    /// The kernel maps no pages of the space's size, but only larger ones: these (a bit for each size). A space
-    /// [with such pages](super::Space::with_granule) can be built.
+    /// The kernel maps no pages of the space's size, but only larger ones: these (a bit for each
+    /// size). A space [with such pages](super::Space::with_granule) can be built.
     PageSize(u64),
     /// It does not tell.
     Backend(BackendError),

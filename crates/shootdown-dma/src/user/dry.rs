@@ -1,9 +1,11 @@
 //! A backend without hardware: it maps nothing, and refuses what kernels refuse.
 //!
-//! For tests of drivers, and to try them where there is no IOMMU. What it knows of kernels: VFIO's type 1 (version 2) and iommufd
-//! both refuse to map over something, and to unmap a part of a mapping, and unmap all mappings of a range at once. They differ in the
-//! error for a part (`EINVAL`, `ENOENT`), in what they say of a range without mappings (0 bytes, `ENOENT`), and in a limit
-//! of mappings, which only VFIO has. (Linux, `drivers/vfio/vfio_iommu_type1.c` and `include/uapi/linux/iommufd.h`.)
+//! For tests of drivers, and to try them where there is no IOMMU. What it knows of kernels: VFIO's
+//! type 1 (version 2) and iommufd both refuse to map over something, and to unmap a part of a
+//! mapping, and unmap all mappings of a range at once. They differ in the error for a part
+//! (`EINVAL`, `ENOENT`), in what they say of a range without mappings (0 bytes, `ENOENT`), and in a
+//! limit of mappings, which only VFIO has. (Linux, `drivers/vfio/vfio_iommu_type1.c` and
+//! `include/uapi/linux/iommufd.h`.)
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -58,7 +60,8 @@ impl Default for Dry {
 }
 
 impl Dry {
-    /// One with these manners, windows, and so many mappings at most (of which iommufd has no limit).
+    /// One with these manners, windows, and so many mappings at most (of which iommufd has no
+    /// limit).
     #[must_use]
     pub fn new(manner: Manner, windows: Vec<Window>, limit: usize) -> Self {
         Self { manner, windows, limit, page_sizes: 0x4020_1000, state: Mutex::default() }

@@ -1,14 +1,15 @@
 //! The kernel as a unit of a domain: forgetting is unmapping.
 //!
 //! # The protocol
-//! What is mapped is *live*; when it is to be unmapped it becomes *dead*, before the domain clears its shadow and takes a
-//! token. A command of the domain is only noted here. Whoever waits, polls, or has just unmapped something then *works*: takes the
-//! commands, looks for what is dead in their ranges, makes one system call for dead mappings that abut, and says which commands are
-//! done. The domain's commands may be coarser than what was unmapped (a span, everything), which is harmless: live
-//! mappings are not looked at (K2).
+//! What is mapped is *live*; when it is to be unmapped it becomes *dead*, before the domain clears
+//! its shadow and takes a token. A command of the domain is only noted here. Whoever waits, polls,
+//! or has just unmapped something then *works*: takes the commands, looks for what is dead in their
+//! ranges, makes one system call for dead mappings that abut, and says which commands are done. The
+//! domain's commands may be coarser than what was unmapped (a span, everything), which is harmless:
+//! live mappings are not looked at (K2).
 //!
-//! One at a time works, since it is in the kernel that they would queue otherwise (VFIO has one lock for a container); it holds
-//! no other lock meanwhile (K4).
+//! One at a time works, since it is in the kernel that they would queue otherwise (VFIO has one
+//! lock for a container); it holds no other lock meanwhile (K4).
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +122,8 @@ impl<B: Backend> Kernel<B> {
         outcome
     }
 
-    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages nothing has changed.
+    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages
+    /// nothing has changed.
     pub fn give_up(&self, first: u64, pages: u64) -> Option<Result<(), ()>> {
         let mut mappings = lock(&self.mappings);
         let mapped = *mappings.live.get(&first)?;
@@ -157,7 +159,8 @@ impl<B: Backend> Kernel<B> {
         self.told.load(Ordering::Relaxed) != self.done.load(Ordering::Relaxed)
     }
 
-    /// Does what was told, with nobody's lock held. If somebody else is at it, waits for them, and does the rest.
+    /// Does what was told, with nobody's lock held. If somebody else is at it, waits for them, and
+    /// does the rest.
     pub fn work(&self) -> Result<(), BackendError> {
         let _alone = lock(&self.worker);
         let (told, ranges, everything) = {
@@ -177,7 +180,8 @@ impl<B: Backend> Kernel<B> {
             lock(&self.notes).everything = true;
             return outcome;
         }
-        // ORDERING: Release, with the Acquire of `completed`: who reads it comes after the kernel's answers.
+        // ORDERING: Release, with the Acquire of `completed`: who reads it comes after the kernel's
+        // answers.
         self.done.store(told, Ordering::Release);
         outcome
     }
@@ -219,7 +223,8 @@ impl<B: Backend> Kernel<B> {
         self.calls.add(1, 1);
         let mut outcome = self.backend.unmap(at, bytes);
         if outcome.is_ok_and(|unmapped| unmapped < bytes) {
-            // Was the rest unmapped by somebody else, or was it left? It says, if it is asked again.
+            // Was the rest unmapped by somebody else, or was it left? It says, if it is asked
+            // again.
             self.calls.add(1, 1);
             outcome = match (outcome, self.backend.unmap(at, bytes)) {
                 (_, Ok(0)) => Ok(bytes),
@@ -244,9 +249,10 @@ impl<B: Backend> Kernel<B> {
     }
 }
 
-// SAFETY: (1) `done` is a submission's number only after the kernel has unmapped all that was dead in its ranges since it was told
-// (`Backend`, 1), and what the domain's table does not hold any more was dead before it was told. (2) There are no devices' caches
-// that the kernel would not see to. (3) Numbers grow under a lock.
+// SAFETY: (1) `done` is a submission's number only after the kernel has unmapped all that was dead
+// in its ranges since it was told (`Backend`, 1), and what the domain's table does not hold any
+// more was dead before it was told. (2) There are no devices' caches that the kernel would not see
+// to. (3) Numbers grow under a lock.
 unsafe impl<B: Backend> Unit for Kernel<B> {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut notes = lock(&self.notes);

@@ -1,9 +1,11 @@
-//! Drivers in user space: the kernel has the page table, and unmapping is a system call. Feature `vfio`.
+//! Drivers in user space: the kernel has the page table, and unmapping is a system call. Feature
+//! `vfio`.
 //!
 //! # The problem
-//! A driver in user space maps its memory by `ioctl` (VFIO's type 1, iommufd). The kernel walks, pins, invalidates and waits
-//! in each of them, which takes microseconds; and it hands out no addresses. So such drivers map everything once and for ever,
-//! with allocators that leak or that are a list; and those that do unmap write the hard part again: which address may be used
+//! A driver in user space maps its memory by `ioctl` (VFIO's type 1, iommufd). The kernel walks,
+//! pins, invalidates and waits in each of them, which takes microseconds; and it hands out no
+//! addresses. So such drivers map everything once and for ever, with allocators that leak or that
+//! are a list; and those that do unmap write the hard part again: which address may be used
 //! again when, who may have the buffer back, what happens if the kernel refuses.
 //!
 //! # The protocol
@@ -16,21 +18,28 @@
 //! | token is complete | the system call has returned |
 //! | what is deferred is given back | addresses go to the allocator, buffers to their [owner](Memory) |
 //!
-//! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a policy promises is what it says
-//! there, with *invalidation* read as *the kernel's unmapping*: under [`Policy::Strict`](crate::Policy::Strict) unmapping makes the call
-//! and waits for it; under [`Policy::Deferred`](crate::Policy::Deferred) it returns at once, many unmappings are made by one call (the kernel takes
-//! away all mappings in a range), and buffer and addresses come back after it; under [`Policy::Lazy`](crate::Policy::Lazy) only
-//! the addresses wait. What lazy means for memory is milder than in a kernel: the pages stay pinned, so that a device
-//! disturbs this process and no other.
+//! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a
+//! policy promises is what it says there, with *invalidation* read as *the kernel's unmapping*:
+//! under [`Policy::Strict`](crate::Policy::Strict) unmapping makes the call and waits for it; under
+//! [`Policy::Deferred`](crate::Policy::Deferred) it returns at once, many unmappings are made by
+//! one call (the kernel takes away all mappings in a range), and buffer and addresses come back
+//! after it; under [`Policy::Lazy`](crate::Policy::Lazy) only the addresses wait. What lazy means
+//! for memory is milder than in a kernel: the pages stay pinned, so that a device disturbs this
+//! process and no other.
 //!
-//! A page has 4 KiB, or what [`Space::with_granule`] is told: a kernel with pages of 64 KiB maps nothing smaller.
+//! A page has 4 KiB, or what [`Space::with_granule`] is told: a kernel with pages of 64 KiB maps
+//! nothing smaller.
 //!
 //! # Invariants
-//! - **K1** An address is the allocator's again only after the kernel has said that nothing is mapped there.
-//! - **K2** What is live is never unmapped, however coarsely the domain asks to forget: only what was given up is looked for.
-//! - **K3** What the kernel refuses to unmap, or unmaps in part, stays deferred, and is tried again. Until it has succeeded nothing that
-//!   was unmapped later comes back either: a kernel that does not unmap is not to be trusted with more.
-//! - **K4** No lock is held during a system call but the one that makes it one at a time; whoever maps does not take it.
+//! - **K1** An address is the allocator's again only after the kernel has said that nothing is
+//!   mapped there.
+//! - **K2** What is live is never unmapped, however coarsely the domain asks to forget: only what
+//!   was given up is looked for.
+//! - **K3** What the kernel refuses to unmap, or unmaps in part, stays deferred, and is tried
+//!   again. Until it has succeeded nothing that was unmapped later comes back either: a kernel that
+//!   does not unmap is not to be trusted with more.
+//! - **K4** No lock is held during a system call but the one that makes it one at a time; whoever
+//!   maps does not take it.
 //!
 //! | file | does |
 //! |---|---|

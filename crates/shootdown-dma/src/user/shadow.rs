@@ -1,7 +1,9 @@
-//! The shadow of the kernel's page table: which pages are mapped, and to which memory. No hardware reads it.
+//! The shadow of the kernel's page table: which pages are mapped, and to which memory. No hardware
+//! reads it.
 //!
-//! Its entries need nothing but what the library's own bits need: rights 1:0, a leaf above level 0 bit 2, address 51:12. So it
-//! takes the addresses of any process, and pages of any granule that a kernel has.
+//! Its entries need nothing but what the library's own bits need: rights 1:0, a leaf above level 0
+//! bit 2, address 51:12. So it takes the addresses of any process, and pages of any granule that a
+//! kernel has.
 
 use crate::addr::{PhysAddr, Rights};
 use crate::table::Format;

@@ -19,12 +19,15 @@ use crate::pinned::NOBODY;
 use crate::table::TableMemory;
 use crate::table::memory::Table;
 
-/// Who owns the buffers: told when devices begin and cease to reach them, if the space [holds](Config::holds) pages.
+/// Who owns the buffers: told when devices begin and cease to reach them, if the space
+/// [holds](Config::holds) pages.
 ///
-/// Buffers that are recycled by their driver need it under [`Policy::Deferred`]: released is what may be used again. Numbers
-/// are addresses of this process, at the start of a page of the space's size (4 KiB, unless it was [made otherwise](Space::with_granule)).
+/// Buffers that are recycled by their driver need it under [`Policy::Deferred`]: released is what
+/// may be used again. Numbers are addresses of this process, at the start of a page of the space's
+/// size (4 KiB, unless it was [made otherwise](Space::with_granule)).
 pub trait Memory: Send + Sync {
-    /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has happened.
+    /// `pages` pages from `first` on are going to be mapped. False: they are not to be; nothing has
+    /// happened.
     fn hold(&self, first: u64, pages: u64) -> bool {
         let _ = (first, pages);
         true
@@ -191,12 +194,13 @@ pub enum UnmapError {
     Invalid,
     /// Nothing is mapped there.
     NotMapped,
-    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't cut mappings.
+    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't
+    /// cut mappings.
     Partial,
     /// The policy promises less than the space's does.
     Refused,
-    /// The kernel has refused it, or not all of it. The device may still reach the buffer, which stays with the space;
-    /// [`poll`](Space::poll) tries again.
+    /// The kernel has refused it, or not all of it. The device may still reach the buffer, which
+    /// stays with the space; [`poll`](Space::poll) tries again.
     NotComplete(Option<BackendError>),
 }
 
@@ -250,9 +254,11 @@ pub struct Space<B: Backend, A: Allocate, M: Memory = (), const GRANULE: u32 = 1
 }
 
 impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
-    /// A space on a kernel, in pages of 4 KiB. `allocator` makes the allocator of addresses for what the kernel offers.
+    /// A space on a kernel, in pages of 4 KiB. `allocator` makes the allocator of addresses for
+    /// what the kernel offers.
     ///
-    /// Of `config`, identity addresses and trust do not apply here; its limit is lowered to what the kernel offers.
+    /// Of `config`, identity addresses and trust do not apply here; its limit is lowered to what
+    /// the kernel offers.
     ///
     /// # Errors
     /// See [`SpaceError`].
@@ -267,9 +273,9 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
 }
 
 impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRANULE> {
-    /// The same in pages of 2^`GRANULE` bytes, 12 to 24: at least as large as the smallest that the kernel maps, which on a kernel with
-    /// pages of 64 KiB is that (VFIO rounds up to it). All numbers of pages are of these: of `config`, of the allocator's space, of
-    /// [`Memory`].
+    /// The same in pages of 2^`GRANULE` bytes, 12 to 24: at least as large as the smallest that the
+    /// kernel maps, which on a kernel with pages of 64 KiB is that (VFIO rounds up to it). All
+    /// numbers of pages are of these: of `config`, of the allocator's space, of [`Memory`].
     ///
     /// ```
     /// # use shootdown_dma::{Rights, domain::Config, iova::Tree};
@@ -331,14 +337,15 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         self.domain.addresses()
     }
 
-    /// Maps `bytes` bytes of memory for devices, and says by which address these reach it: the same place within the page. They
-    /// reach all of the pages that it lies in.
+    /// Maps `bytes` bytes of memory for devices, and says by which address these reach it: the same
+    /// place within the page. They reach all of the pages that it lies in.
     ///
     /// # Safety
-    /// Devices may read the pages, or write to them, as `rights` say, at any time until no device reaches them any more: that is when
-    /// unmapping has returned under [`Policy::Strict`], and otherwise when they are [released](Memory::release), or a
-    /// [`flush`](Self::flush) that began after the unmapping has succeeded. Until then they stay allocated, and are used in ways
-    /// only that allow for that.
+    /// Devices may read the pages, or write to them, as `rights` say, at any time until no device
+    /// reaches them any more: that is when unmapping has returned under [`Policy::Strict`], and
+    /// otherwise when they are [released](Memory::release), or a [`flush`](Self::flush) that
+    /// began after the unmapping has succeeded. Until then they stay allocated, and are used in
+    /// ways only that allow for that.
     ///
     /// # Errors
     /// See [`MapError`].
@@ -383,7 +390,8 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         outcome
     }
 
-    /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at once.
+    /// Takes back what the kernel has not mapped. It has nothing to unmap, so that this is over at
+    /// once.
     #[cold]
     fn take_back(&self, at: DmaAddr, bytes: u64) {
         // SAFETY: it was mapped just now, and nobody has heard of it.
@@ -432,8 +440,9 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         }
     }
 
-    /// Unmaps what has been deferred for too long, tries again what the kernel has refused, and gives back what is unmapped. Call it from
-    /// a timer; see [`Domain::poll`]. Makes system calls, and waits for nothing else.
+    /// Unmaps what has been deferred for too long, tries again what the kernel has refused, and
+    /// gives back what is unmapped. Call it from a timer; see [`Domain::poll`]. Makes system
+    /// calls, and waits for nothing else.
     ///
     /// # Errors
     /// What the kernel refuses to unmap.
@@ -473,7 +482,8 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         self.kernel().calls()
     }
 
-    /// Unmaps everything, and ends the space. Buffers that are still mapped are released: no device reaches any.
+    /// Unmaps everything, and ends the space. Buffers that are still mapped are released: no device
+    /// reaches any.
     ///
     /// Dropping a space instead leaves mapped what is mapped, until the kernel's file is closed.
     ///

@@ -1,10 +1,10 @@
 //! The cache of an emulated IOMMU, which a domain tells what to forget.
 //!
 //! # The protocol
-//! A lock around `vm_memory`'s `Iotlb`. Devices hold it shared while they use what they have found. A command is noted,
-//! and carried out at once if nobody is reading; otherwise by whoever comes next: by who asks what is complete, or by the next device,
-//! which lets the commands go first. So telling never waits (a [`Unit`] must not), and readers can't keep a command off
-//! for ever.
+//! A lock around `vm_memory`'s `Iotlb`. Devices hold it shared while they use what they have found.
+//! A command is noted, and carried out at once if nobody is reading; otherwise by whoever comes
+//! next: by who asks what is complete, or by the next device, which lets the commands go first. So
+//! telling never waits (a [`Unit`] must not), and readers can't keep a command off for ever.
 //!
 //! The order of locks is cache, then notes; nobody waits for anything with the notes held.
 
@@ -25,8 +25,8 @@ use crate::invalidate::{Command, QueueError, Ticket, Unit};
 /// Commands that are noted one by one; one more, and everything is forgotten.
 const NOTES: usize = 64;
 
-/// Mappings that a cache holds unless it is told otherwise: as many pages as an IOTLB of a large IOMMU has entries
-/// (assumed), and some megabytes of memory at most.
+/// Mappings that a cache holds unless it is told otherwise: as many pages as an IOTLB of a large
+/// IOMMU has entries (assumed), and some megabytes of memory at most.
 const CAPACITY: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -47,7 +47,8 @@ struct Notes {
 
 /// The IOTLB of an emulated IOMMU: a [`Unit`] of the domain whose translations it keeps.
 ///
-/// It is shared by the domain (as `Arc<Cache>`, which is a unit too) and the [`Translator`](super::Translator)s of the devices.
+/// It is shared by the domain (as `Arc<Cache>`, which is a unit too) and the
+/// [`Translator`](super::Translator)s of the devices.
 pub struct Cache {
     tlb: RwLock<Tlb>,
     notes: Mutex<Notes>,
@@ -60,7 +61,8 @@ pub struct Cache {
     granule: u32,
 }
 
-/// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as a domain promises anything.
+/// A cache that is held: nothing that is found in it is unmapped meanwhile, as far as a domain
+/// promises anything.
 pub struct Guard<'a>(RwLockReadGuard<'a, Tlb>);
 
 impl Deref for Guard<'_> {
@@ -84,8 +86,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// An empty one, for `capacity` mappings: one more, and it begins again with none (V3). A single access that needs
-    /// more is served nevertheless.
+    /// An empty one, for `capacity` mappings: one more, and it begins again with none (V3). A
+    /// single access that needs more is served nevertheless.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
         let notes = Notes { told: 0, ranges: Vec::with_capacity(NOTES), everything: false };
@@ -144,7 +146,8 @@ impl Cache {
             // What was one may be two now.
             self.make_room(tlb, 1);
         }
-        // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The lock has ordered the rest.
+        // ORDERING: Release, with the Acquire of `completed`: who reads it finds it forgotten. The
+        // lock has ordered the rest.
         self.done.store(notes.told, Ordering::Release);
     }
 
@@ -183,8 +186,9 @@ impl Tlb {
     }
 }
 
-// SAFETY: (1) `done` is a submission's number only after the lock was held alone since, and what it asked for was taken out (V1);
-// readers who found it there are gone by then. (2) There are no devices' caches behind it. (3) Numbers grow under a lock.
+// SAFETY: (1) `done` is a submission's number only after the lock was held alone since, and what it
+// asked for was taken out (V1); readers who found it there are gone by then. (2) There are no
+// devices' caches behind it. (3) Numbers grow under a lock.
 unsafe impl Unit for Cache {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut notes = self.notes();

@@ -1,8 +1,8 @@
 //! What a guest asks of its IOMMU: MAP and UNMAP, as virtio-iommu has them.
 //!
-//! A guest is not to be believed. What is checked here is what a hypervisor had to mend after the fact (cloud-hypervisor,
-//! pull request 8105): ranges that are not looked at, an UNMAP that cuts a mapping in two, a MAP that fails half
-//! way and leaves the first half, mappings without number.
+//! A guest is not to be believed. What is checked here is what a hypervisor had to mend after the
+//! fact (cloud-hypervisor, pull request 8105): ranges that are not looked at, an UNMAP that cuts a
+//! mapping in two, a MAP that fails half way and leaves the first half, mappings without number.
 //!
 //! | the guest asks for | it gets (virtio 1.2, 5.13.6) |
 //! |---|---|
@@ -43,17 +43,19 @@ pub enum RequestError {
     Fault,
     /// The guest has as many mappings as it may, or there is no memory for one more.
     NoMemory,
-    /// The domain refused it. After [`MapError::NotComplete`] the addresses stay out of use until every cache has forgotten what it may
-    /// have seen: the next MAP there waits for that, or an UNMAP does.
+    /// The domain refused it. After [`MapError::NotComplete`] the addresses stay out of use until
+    /// every cache has forgotten what it may have seen: the next MAP there waits for that, or
+    /// an UNMAP does.
     Map(MapError),
-    /// It is unmapped, and not forgotten by every cache. The addresses stay out of use until the same UNMAP has
-    /// succeeded, or a MAP there.
+    /// It is unmapped, and not forgotten by every cache. The addresses stay out of use until the
+    /// same UNMAP has succeeded, or a MAP there.
     NotComplete(UnmapError),
 }
 
 impl RequestError {
-    /// The status in virtio-iommu's answer: `VIRTIO_IOMMU_S_DEVERR` 3, `INVAL` 4, `RANGE` 5, `FAULT` 7, `NOMEM` 8; `OK` is 0. (virtio 1.2,
-    /// 5.13.6; the numbers are those of Linux' `virtio_iommu.h`. A range that is not aligned, and an UNMAP that would cut a mapping, are
+    /// The status in virtio-iommu's answer: `VIRTIO_IOMMU_S_DEVERR` 3, `INVAL` 4, `RANGE` 5,
+    /// `FAULT` 7, `NOMEM` 8; `OK` is 0. (virtio 1.2, 5.13.6; the numbers are those of Linux'
+    /// `virtio_iommu.h`. A range that is not aligned, and an UNMAP that would cut a mapping, are
     /// `RANGE`; an overlap and unknown flags are `INVAL`.)
     #[must_use]
     pub const fn status(self) -> u8 {
@@ -88,26 +90,30 @@ impl core::error::Error for RequestError {}
 /// What a guest is offered.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// The first page of its I/O addresses, in pages of the domain's granule; at least 1 (page 0 is nobody's).
+    /// The first page of its I/O addresses, in pages of the domain's granule; at least 1 (page 0
+    /// is nobody's).
     pub first: u64,
     /// The last one.
     pub last: u64,
-    /// Pages in between that it may not map: windows for interrupts, and what the probe request reports as reserved.
+    /// Pages in between that it may not map: windows for interrupts, and what the probe request
+    /// reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is the domain's affair
-    /// ([`Config::tables`](crate::domain::Config::tables)): far apart, each takes its own.
+    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take
+    /// is the domain's affair ([`Config::tables`](crate::domain::Config::tables)): far apart,
+    /// each takes its own.
     pub mappings: usize,
 }
 
 impl Bounds {
-    /// Addresses of so many bits, without the window for interrupts of PCs, and 65 535 mappings, as Linux allows to user
-    /// space (`dma_entry_limit`). Pages have 4 KiB.
+    /// Addresses of so many bits, without the window for interrupts of PCs, and 65 535 mappings, as
+    /// Linux allows to user space (`dma_entry_limit`). Pages have 4 KiB.
     #[must_use]
     pub fn bits(bits: u32) -> Self {
         Self::with_granule(12, bits)
     }
 
-    /// The same in pages of 2^`granule` bytes, of a domain whose tables have such. The window for interrupts is rounded to them.
+    /// The same in pages of 2^`granule` bytes, of a domain whose tables have such. The window for
+    /// interrupts is rounded to them.
     #[must_use]
     pub fn with_granule(granule: u32, bits: u32) -> Self {
         let granule = granule.min(62);
@@ -127,8 +133,8 @@ struct Mapping {
 
 /// The mappings of a guest's domain.
 ///
-/// Requests come one after the other (`&mut`), so that no lock is held while one waits for devices; these translate
-/// beside it.
+/// Requests come one after the other (`&mut`), so that no lock is held while one waits for devices;
+/// these translate beside it.
 #[derive(Debug)]
 pub struct Mappings<H: Host> {
     domain: Arc<Domain<H>>,
@@ -145,8 +151,9 @@ impl<H: Host> Mappings<H> {
     /// Bytes of a page, less one.
     const MASK: u64 = (1 << Self::SHIFT) - 1;
 
-    /// None yet. Nobody else maps or unmaps in the domain, which should [hold](crate::domain::Config::holds) its pages: then the
-    /// host is asked whether they are the guest's.
+    /// None yet. Nobody else maps or unmaps in the domain, which should
+    /// [hold](crate::domain::Config::holds) its pages: then the host is asked whether they are
+    /// the guest's.
     #[must_use]
     pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {
         Self { domain, bounds, live: BTreeMap::new() }
@@ -169,8 +176,8 @@ impl<H: Host> Mappings<H> {
         self.live.is_empty()
     }
 
-    /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from `phys` on. When it returns,
-    /// devices may use it.
+    /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from
+    /// `phys` on. When it returns, devices may use it.
     ///
     /// # Errors
     /// See [`RequestError`].
@@ -202,7 +209,8 @@ impl<H: Host> Mappings<H> {
         if self.live.len() >= self.bounds.mappings {
             return Err(RequestError::NoMemory);
         }
-        // SAFETY: requests come one at a time, nothing is mapped there, and the allocator hands out nothing.
+        // SAFETY: requests come one at a time, nothing is mapped there, and the allocator hands out
+        // nothing.
         let mapped = unsafe { self.domain.map_at(range, PhysAddr(phys), rights) };
         // It is not mapped, but a device may have seen it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
@@ -230,8 +238,8 @@ impl<H: Host> Mappings<H> {
         Ok(())
     }
 
-    /// UNMAP: nothing between `start` and `end` (which belongs to it) is mapped any more, and no device reaches what was, when
-    /// it returns. How many mappings these were.
+    /// UNMAP: nothing between `start` and `end` (which belongs to it) is mapped any more, and no
+    /// device reaches what was, when it returns. How many mappings these were.
     ///
     /// # Errors
     /// See [`RequestError`].

@@ -14,7 +14,8 @@ use crate::domain::{DmaAddr, Domain, Host};
 
 /// Where a device's accesses are looked up: a domain.
 pub trait Walk: Send + Sync {
-    /// Where this address leads just now, how many bytes follow there, and with which rights; `None`: a fault.
+    /// Where this address leads just now, how many bytes follow there, and with which rights;
+    /// `None`: a fault.
     fn walk(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)>;
 }
 
@@ -33,18 +34,20 @@ impl<W: Walk + ?Sized> Walk for Arc<W> {
     }
 }
 
-/// What an emulated device accesses memory through: `vm_memory`'s [`Iommu`], for `vm_memory`'s `IommuMemory`.
+/// What an emulated device accesses memory through: `vm_memory`'s [`Iommu`], for `vm_memory`'s
+/// `IommuMemory`.
 ///
-/// A device that still uses what it has found (an iterator) when it asks again may wait for itself, if something is being
-/// unmapped at that moment: finish one access first. `IommuMemory`'s own methods do.
+/// A device that still uses what it has found (an iterator) when it asks again may wait for itself,
+/// if something is being unmapped at that moment: finish one access first. `IommuMemory`'s own
+/// methods do.
 pub struct Translator<W> {
     tables: W,
     cache: Arc<Cache>,
 }
 
 impl<W: Walk> Translator<W> {
-    /// Looks up in `tables`: a domain whose unit the cache is, and that the device is [attached](Domain::attach) to.
-    /// Otherwise nobody tells the cache what was unmapped.
+    /// Looks up in `tables`: a domain whose unit the cache is, and that the device is
+    /// [attached](Domain::attach) to. Otherwise nobody tells the cache what was unmapped.
     #[must_use]
     pub const fn new(tables: W, cache: Arc<Cache>) -> Self {
         Self { tables, cache }
@@ -55,8 +58,8 @@ impl<W: Walk> Translator<W> {
         &self.tables
     }
 
-    /// Holds the cache: until this is dropped no unmapping completes. For who keeps slices of memory for some time, such as
-    /// a device that works on a chain of buffers.
+    /// Holds the cache: until this is dropped no unmapping completes. For who keeps slices of
+    /// memory for some time, such as a device that works on a chain of buffers.
     #[must_use = "it holds while it lives"]
     pub fn hold(&self) -> Guard<'_> {
         self.cache.read()
@@ -114,7 +117,8 @@ struct Piece {
     rights: Rights,
 }
 
-/// Bytes of the smallest granule there is, less one. Of a larger page it takes the pieces that were asked for.
+/// Bytes of the smallest granule there is, less one. Of a larger page it takes the pieces that were
+/// asked for.
 const PAGE_MASK: u64 = (1 << 12) - 1;
 
 /// The rights, as `vm_memory` has them.
@@ -153,7 +157,8 @@ impl<W: Walk> Iommu for Translator<W> {
             if let Ok(found) = Iotlb::lookup(self.cache.read(), iova, length, access) {
                 return Ok(found);
             }
-            // What is put in can be unmapped before it is found: then the next turn finds that nothing is mapped.
+            // What is put in can be unmapped before it is found: then the next turn finds that
+            // nothing is mapped.
             self.fill(iova.0, end, access)?;
         }
     }

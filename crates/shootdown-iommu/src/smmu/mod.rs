@@ -65,8 +65,8 @@ pub struct Options {
     /// Slots of the command queue, rounded up to a power of two: at least 256 (512 if
     /// [`survives`](Self::survives)), and no more than the unit takes (IDR1.CMDQS).
     pub slots: usize,
-    /// Entries of the event queue, rounded up to a power of two: at least 128, and no more than the
-    /// unit takes (IDR1.EVENTQS).
+    /// Entries of the event queue, rounded up to a power of two: at least 128, and no more than
+    /// the unit takes (IDR1.EVENTQS).
     pub events: usize,
     /// Levels of tables with pages of 4 KiB: 3 (39 bits) or 4 (48).
     pub levels: u32,

@@ -1,8 +1,8 @@
 //! Which powers the adversary has, as the user asks for them.
 //!
-//! Every check has an adversary of its own. `--powers` replaces it, `--without` takes powers from it. The
-//! memory models `sc`, `tso` and `weak` are named like powers; at most one may be. A model alone changes the
-//! model and nothing else; `none` stands for no power at all.
+//! Every check has an adversary of its own. `--powers` replaces it, `--without` takes powers from
+//! it. The memory models `sc`, `tso` and `weak` are named like powers; at most one may be. A model
+//! alone changes the model and nothing else; `none` stands for no power at all.
 
 use shootdown_machine::hunt::{Memory, Power, Powers};
 
@@ -25,8 +25,8 @@ impl Adversary {
     /// From the lists of `--powers` and `--without`.
     ///
     /// # Errors
-    /// [`LabError::BadInput`] for an unknown name, with the nearest; for two memory models; for a model
-    /// that is to be left out.
+    /// [`LabError::BadInput`] for an unknown name, with the nearest; for two memory models; for a
+    /// model that is to be left out.
     pub fn new(only: Option<&[String]>, without: &[String]) -> Result<Self, LabError> {
         let mut asked = Self::default();
         for name in only.unwrap_or_default() {

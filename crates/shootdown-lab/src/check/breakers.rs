@@ -1,10 +1,11 @@
 //! For every invariant the steps without which it breaks, each shown in a small program.
 //!
-//! `shootdown check mutants` and `shootdown check zoo` ask whether *some* promise breaks: what a missing step
-//! breaks first depends on the schedule. Here the question is the other way round: is there, for each promise that
-//! the oracle knows, a step that keeps it? A promise that nothing can break is not checked at all. The table says
-//! which steps, of the library ([`Mutant`]) and of the kernel around it ([`KernelMutant`]); `shootdown list checks`
-//! shows them, and a test breaks every promise with every step that is listed for it.
+//! `shootdown check mutants` and `shootdown check zoo` ask whether *some* promise breaks: what a
+//! missing step breaks first depends on the schedule. Here the question is the other way round: is
+//! there, for each promise that the oracle knows, a step that keeps it? A promise that nothing can
+//! break is not checked at all. The table says which steps, of the library ([`Mutant`]) and of the
+//! kernel around it ([`KernelMutant`]); `shootdown list checks` shows them, and a test breaks every
+//! promise with every step that is listed for it.
 
 use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::kernel::KernelMutant;

@@ -1,7 +1,8 @@
 //! The line that shows a failure again.
 //!
-//! `random/three:seed=81985529:mutant=no-wait:4k2.9s1` is a check, what it ran with where that is not the
-//! check's own, and a schedule. It needs no quoting in a shell. The schedule has a checksum of its own.
+//! `random/three:seed=81985529:mutant=no-wait:4k2.9s1` is a check, what it ran with where that is
+//! not the check's own, and a schedule. It needs no quoting in a shell. The schedule has a checksum
+//! of its own.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,7 @@
 //! Every schedule of a small world.
 //!
-//! The answer is a pass only when the exploration was complete: no limit reached, no schedule cut, no
-//! footprint found wrong, and every witness reached.
+//! The answer is a pass only when the exploration was complete: no limit reached, no schedule cut,
+//! no footprint found wrong, and every witness reached.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,8 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// Runs by chance that show which words are shared, before the search begins.
 const LEARNING: u64 = 500;
 
-/// Explores all schedules; `leaves_out`: but for steps that nobody could notice. Also tells what was seen in them, and the steps of all.
+/// Explores all schedules; `leaves_out`: but for steps that nobody could notice. Also tells what
+/// was seen in them, and the steps of all.
 fn explore(hunt: &Hunt<'_>, limits: Limits, leaves_out: bool) -> (Report, Seen, u64) {
     let mut sharing = leaves_out.then(Sharing::learning);
     if let Some(sharing) = &mut sharing {
@@ -69,8 +70,8 @@ fn explore(hunt: &Hunt<'_>, limits: Limits, leaves_out: bool) -> (Report, Seen, 
     }
 }
 
-/// What a failing schedule says. One that has left out steps is no schedule of the whole world: there, another one is looked for by
-/// chance that breaks something.
+/// What a failing schedule says. One that has left out steps is no schedule of the whole world:
+/// there, another one is looked for by chance that breaks something.
 fn failure(hunt: &Hunt<'_>, scene: &impl Scene, found: &Outcome) -> Option<Failure> {
     if !scene.leaves_out_private_steps() {
         return Some(hunt.failure(found));

@@ -33,7 +33,8 @@ impl Groups {
         Self { width, left, tally: Tally::default(), runs: 0, since: Duration::ZERO }
     }
 
-    /// The next result has come, so long after the first check began. The line of its group, if it is the last there.
+    /// The next result has come, so long after the first check began. The line of its group, if it
+    /// is the last there.
     pub fn add(&mut self, result: &CheckResult, elapsed: Duration) -> Option<String> {
         self.tally.count(result.verdict);
         self.runs += result.runs;

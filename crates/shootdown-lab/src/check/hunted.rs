@@ -1,9 +1,9 @@
 //! Hunting a scene: schedules by chance or all of them, and what a failure says.
 //!
-//! A [`Scene`] is a world the library runs in (or, where chance makes the programs, a world for each seed)
-//! and the adversary it faces. What `random`, `exhaustive` and `soak` have in common is here: running one
-//! schedule as the user asked for it, shrinking one that failed, drawing it, and writing the line that
-//! shows it again.
+//! A [`Scene`] is a world the library runs in (or, where chance makes the programs, a world for
+//! each seed) and the adversary it faces. What `random`, `exhaustive` and `soak` have in common is
+//! here: running one schedule as the user asked for it, shrinking one that failed, drawing it, and
+//! writing the line that shows it again.
 
 use shootdown_machine::hunt::schedule::{Replay, draw_run, encode, same_promise, shrink};
 use shootdown_machine::hunt::{self, Bounds, Chooser, End, Outcome, Powers, Sharing, World};
@@ -18,8 +18,8 @@ pub trait Scene: Send + Sync {
     /// The name of the check it belongs to.
     fn name(&self) -> &str;
 
-    /// The world of this seed under these policies (`None`: the scene's own). The same seed and policies give
-    /// the same world.
+    /// The world of this seed under these policies (`None`: the scene's own). The same seed and
+    /// policies give the same world.
     fn world(&self, seed: u64, policies: Policies) -> Box<dyn World>;
 
     /// The world in words, for who looks at a failure.
@@ -41,7 +41,8 @@ pub trait Scene: Send + Sync {
         Bounds::default().steps
     }
 
-    /// May an exhaustive search leave out steps that nobody could notice ([`Sharing`])? Not where there are interrupts.
+    /// May an exhaustive search leave out steps that nobody could notice ([`Sharing`])? Not where
+    /// there are interrupts.
     fn leaves_out_private_steps(&self) -> bool {
         false
     }

@@ -1,6 +1,7 @@
 //! Litmus tests: those that are built in, one check each, and those of a folder.
 //!
-//! What the machine can't decide is skipped, with the reason; it counts neither as passed nor as failed.
+//! What the machine can't decide is skipped, with the reason; it counts neither as passed nor as
+//! failed.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -80,8 +81,8 @@ fn result(verdict: &litmus::Verdict) -> CheckResult {
     result
 }
 
-/// Runs the tests of a folder and below: herd's `.litmus` files against the verdicts of the kinds files
-/// beside them, and our own `.lit` files of the folder itself.
+/// Runs the tests of a folder and below: herd's `.litmus` files against the verdicts of the kinds
+/// files beside them, and our own `.lit` files of the folder itself.
 ///
 /// # Errors
 /// [`LabError::BadInput`] when something can't be read, or there is no test.

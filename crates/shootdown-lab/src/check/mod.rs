@@ -1,8 +1,8 @@
 //! What `shootdown check` runs.
 //!
-//! A [`Check`] is one question with one answer: is this outcome reachable, is this bug found with its
-//! step broken and not found with it whole, does any schedule of this world break a promise? It says
-//! what it expected, what it observed, and how much it looked at.
+//! A [`Check`] is one question with one answer: is this outcome reachable, is this bug found with
+//! its step broken and not found with it whole, does any schedule of this world break a promise? It
+//! says what it expected, what it observed, and how much it looked at.
 //!
 //! # No vacuous pass
 //! - V1: a check that stopped at a limit says [`Verdict::Unknown`], never [`Verdict::Pass`].
@@ -110,8 +110,8 @@ pub struct Settings {
     pub seed: u64,
     /// How many schedules a check tries; `None` for the check's own number.
     pub runs: Option<u64>,
-    /// Under how many seeds each mutant is hunted, this one and those after it, none of which may take long; `None` for this
-    /// one, however long it takes.
+    /// Under how many seeds each mutant is hunted, this one and those after it, none of which may
+    /// take long; `None` for this one, however long it takes.
     pub seeds: Option<u64>,
     /// How many checks run side by side.
     pub threads: usize,
@@ -237,8 +237,9 @@ impl CheckResult {
         }
     }
 
-    /// What was required to be seen, and how often it was. A missing one turns a pass into a failure
-    /// (V2) and is named in what was observed; what broke early need not have seen everything.
+    /// What was required to be seen, and how often it was. A missing one turns a pass into a
+    /// failure (V2) and is named in what was observed; what broke early need not have seen
+    /// everything.
     #[must_use]
     pub fn requiring(mut self, witnesses: Vec<Witness>) -> Self {
         let missing: Vec<&str> =
@@ -305,8 +306,8 @@ pub fn all() -> Checks {
     GROUPS.iter().flat_map(|group| group()).collect()
 }
 
-/// A seed for one use out of the run's seed and a name: what one check draws does not depend on which
-/// others run (FNV-1a over the name, mixed by splitmix64).
+/// A seed for one use out of the run's seed and a name: what one check draws does not depend on
+/// which others run (FNV-1a over the name, mixed by splitmix64).
 #[must_use]
 pub fn seed_for(seed: u64, name: &str) -> u64 {
     let hash = name

@@ -1,8 +1,8 @@
 //! `shootdown check mutants`: every step of the library is missed by someone.
 //!
-//! The libraries declare a mutant for each of their steps ([`Removed::all`]): a fence, an ordering, a row of a
-//! decision table, a filter, a count, an acknowledgement, a wait, a quarantine, a reference. A mutant has
-//! one of three homes:
+//! The libraries declare a mutant for each of their steps ([`Removed::all`]): a fence, an ordering,
+//! a row of a decision table, a filter, a count, an acknowledgement, a wait, a quarantine, a
+//! reference. A mutant has one of three homes:
 //!
 //! | home | what the check does |
 //! |---|---|
@@ -10,10 +10,11 @@
 //! | a test of the model checker ([`elsewhere`]), or, of the library of devices, of its crate | says which |
 //! | an argument in the table of mutants why nothing breaks | hunts every scene a little, to see that nothing does |
 //!
-//! A mutant is *killed* when some schedule of its scene breaks a promise, panics or never ends with the step
-//! taken out, and none of at least twice as many does with it in place, under the same adversary. Where several
-//! seeds are asked for (`--seeds`), it may take a tenth of the schedules that are tried under each of them. What survives,
-//! or is killed later, fails the check; whether its scene ever came by the missing step is said too, because a scene that does not
+//! A mutant is *killed* when some schedule of its scene breaks a promise, panics or never ends with
+//! the step taken out, and none of at least twice as many does with it in place, under the same
+//! adversary. Where several seeds are asked for (`--seeds`), it may take a tenth of the schedules
+//! that are tried under each of them. What survives, or is killed later, fails the check; whether
+//! its scene ever came by the missing step is said too, because a scene that does not
 //! proves nothing.
 //!
 //! | module | holds |
@@ -55,12 +56,12 @@ const WHOLE: u64 = 500;
 /// Changes of priority in schedules by priorities.
 const DEPTH: u32 = 4;
 
-/// Schedules of each scene that must break nothing without a step that is said not to matter. Most mutants
-/// that have a scene die within so many.
+/// Schedules of each scene that must break nothing without a step that is said not to matter. Most
+/// mutants that have a scene die within so many.
 const EACH: u64 = 40;
 
-/// A kill may take this part of the schedules that are tried before a mutant counts as a survivor, and no more: who
-/// changes the code or the scene a little must not lose it.
+/// A kill may take this part of the schedules that are tried before a mutant counts as a survivor,
+/// and no more: who changes the code or the scene a little must not lose it.
 const TENTH: u64 = 10;
 
 /// What is expected of a mutant that can be killed.

@@ -1,9 +1,9 @@
 //! Programs by chance, schedules by chance.
 //!
-//! A hunt takes one program after the other, and tries each with a few schedules: half of the programs with
-//! random schedules, half with priorities (PCT), which find bugs that need a rare order of few events. The
-//! first failing run ends it. A run that was cut at its limit of steps makes the answer UNKNOWN: it may
-//! have been on its way to a breach.
+//! A hunt takes one program after the other, and tries each with a few schedules: half of the
+//! programs with random schedules, half with priorities (PCT), which find bugs that need a rare
+//! order of few events. The first failing run ends it. A run that was cut at its limit of steps
+//! makes the answer UNKNOWN: it may have been on its way to a breach.
 
 use shootdown_machine::hunt::Power;
 use shootdown_machine::hunt::schedule::{Effort, Freezing, Searched, Strategy, search_here};
@@ -15,8 +15,8 @@ use crate::progress::Progress;
 
 /// Schedules of one program.
 const SCHEDULES: u64 = 32;
-/// The depth of bugs that priorities are meant to find: three events that must come in one order. Most of
-/// the zoo's are of depth 2 or 3.
+/// The depth of bugs that priorities are meant to find: three events that must come in one order.
+/// Most of the zoo's are of depth 2 or 3.
 const DEPTH: u32 = 3;
 
 /// What chance found in some programs.

@@ -14,8 +14,8 @@ use crate::names::unknown;
 /// Replays a code.
 ///
 /// # Errors
-/// [`LabError::BadInput`] when the code can't be read, or is of a check, policy, mutant or power that
-/// there is not.
+/// [`LabError::BadInput`] when the code can't be read, or is of a check, policy, mutant or power
+/// that there is not.
 pub fn replay(all: &[Box<dyn Check>], text: &str) -> Result<Entry, LabError> {
     let code: ReplayCode = text.parse().map_err(LabError::bad)?;
     let check = all

@@ -1,9 +1,9 @@
-//! How results are shown: a line for each group ([`groups`](super::groups)) or for each check as it comes, and at the
-//! end what broke and a summary; or one JSON document.
+//! How results are shown: a line for each group ([`groups`](super::groups)) or for each check as it
+//! comes, and at the end what broke and a summary; or one JSON document.
 //!
-//! The JSON form is a contract (schema 1): a reader finds `name`, `kind`, `expected`, `observed`, `pass`,
-//! `runs` and `seed` in every check; the other fields are there when they mean something. Host times
-//! are in the lines only, so that the document is the same in every run.
+//! The JSON form is a contract (schema 1): a reader finds `name`, `kind`, `expected`, `observed`,
+//! `pass`, `runs` and `seed` in every check; the other fields are there when they mean something.
+//! Host times are in the lines only, so that the document is the same in every run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -86,7 +86,8 @@ impl Lines {
         Self { width: names.map(str::len).max().unwrap_or(0) }
     }
 
-    /// One result. An exploration that found nothing says in a second line under which bounds, and what it saw.
+    /// One result. An exploration that found nothing says in a second line under which bounds, and
+    /// what it saw.
     #[must_use]
     pub fn line(&self, name: &str, timed: &Timed) -> String {
         let r = &timed.result;

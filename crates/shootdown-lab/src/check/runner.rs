@@ -1,7 +1,8 @@
 //! Running checks side by side.
 //!
-//! Every worker thread takes the next check that nobody has taken. Results are handed on in the order
-//! of the checks, each as soon as all before it are there, whichever thread finishes first (V3).
+//! Every worker thread takes the next check that nobody has taken. Results are handed on in the
+//! order of the checks, each as soon as all before it are there, whichever thread finishes first
+//! (V3).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,14 +1,14 @@
 //! Which checks the names on the command line mean.
 //!
-//! A name is a kind (`zoo`), a check (`zoo/z01-move-page`, or without the kind), the beginning of one
-//! (`z01`), or a pattern with `*` and `?` (`litmus/riscv/*`).
+//! A name is a kind (`zoo`), a check (`zoo/z01-move-page`, or without the kind), the beginning of
+//! one (`z01`), or a pattern with `*` and `?` (`litmus/riscv/*`).
 
 use super::{Check, Kind};
 use crate::LabError;
 use crate::names::unknown;
 
-/// The checks that the names mean, as indices into `all`, in the order of `all`, each once. No names
-/// mean the default set.
+/// The checks that the names mean, as indices into `all`, in the order of `all`, each once. No
+/// names mean the default set.
 ///
 /// # Errors
 /// [`LabError::BadInput`] for a name that means none, with the nearest.

@@ -1,10 +1,10 @@
 //! Endurance: chance over everything, for as long as asked.
 //!
-//! A soak goes in rounds. A round is one program of one scene, with a seed of its own, under many schedules;
-//! the scenes take turns. The first round that breaks a promise ends the soak, shrunk and with the line
-//! that shows it again. Rounds are counted in their order whichever thread is faster, so that a soak of a
-//! number of steps gives the same figures on every host and for any number of threads (V3); a soak of a
-//! number of hours goes as far as the host does.
+//! A soak goes in rounds. A round is one program of one scene, with a seed of its own, under many
+//! schedules; the scenes take turns. The first round that breaks a promise ends the soak, shrunk
+//! and with the line that shows it again. Rounds are counted in their order whichever thread is
+//! faster, so that a soak of a number of steps gives the same figures on every host and for any
+//! number of threads (V3); a soak of a number of hours goes as far as the host does.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,8 @@ pub enum Limit {
 /// Steps of a soak of which nothing is said: a minute or so.
 const STEPS: u64 = 50_000_000;
 
-/// Schedules of a round: a fraction of a second. Few, as rare things take a rare program rather than a rare schedule.
+/// Schedules of a round: a fraction of a second. Few, as rare things take a rare program rather
+/// than a rare schedule.
 const SCHEDULES: u64 = 16;
 
 /// `shootdown check soak`.

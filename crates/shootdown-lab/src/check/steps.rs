@@ -1,7 +1,8 @@
 //! What the user asks of the libraries under test: a step that is taken out, a policy.
 //!
-//! There are two libraries: the core, for CPUs' translations, and that of devices. Their mutants and their policies have names
-//! that tell them apart, so that one option serves both; what it asks of the other library has no effect.
+//! There are two libraries: the core, for CPUs' translations, and that of devices. Their mutants
+//! and their policies have names that tell them apart, so that one option serves both; what it asks
+//! of the other library has no effect.
 
 use shootdown::mutant::{self as core, Mutant};
 use shootdown::policy::Policy;

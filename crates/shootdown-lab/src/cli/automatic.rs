@@ -18,8 +18,8 @@ pub struct AutomaticArgs {
     ])]
     pub automatic: bool,
 
-    /// Print which statements and branches of the two libraries no hunt runs; an error if one is not
-    /// in verify/automatic/uncovered.csv. With --automatic, beside the mutants.
+    /// Print which statements and branches of the two libraries no hunt runs; an error if one is
+    /// not in verify/automatic/uncovered.csv. With --automatic, beside the mutants.
     #[arg(long)]
     pub coverage: bool,
 
@@ -35,8 +35,8 @@ pub struct AutomaticArgs {
     #[arg(long, value_name = "BEGINNING", requires = "automatic")]
     pub among: Option<String>,
 
-    /// Only those that verify/automatic/shootdown.csv says a hunt kills, and whose function has not
-    /// changed since: each must still be killed.
+    /// Only those that verify/automatic/shootdown.csv says a hunt kills, and whose function has
+    /// not changed since: each must still be killed.
     #[arg(long, requires = "automatic", conflicts_with = "record")]
     pub recorded: bool,
 
@@ -44,8 +44,8 @@ pub struct AutomaticArgs {
     #[arg(long, requires = "automatic", conflicts_with = "recorded")]
     pub survivors: bool,
 
-    /// Leave out mutants whose result is in verify/automatic/shootdown.csv and still holds, and add
-    /// what is found; write verify/automatic/uncovered.csv anew.
+    /// Leave out mutants whose result is in verify/automatic/shootdown.csv and still holds, and
+    /// add what is found; write verify/automatic/uncovered.csv anew.
     #[arg(long)]
     pub record: bool,
 

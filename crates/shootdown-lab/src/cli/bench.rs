@@ -74,8 +74,8 @@ impl BenchArgs {
     }
 }
 
-/// Targets belong to the table; in JSON mode they must not disturb the documents on standard output, so
-/// that only missed ones are said, on standard error.
+/// Targets belong to the table; in JSON mode they must not disturb the documents on standard
+/// output, so that only missed ones are said, on standard error.
 fn print_targets(targets: &[Target], format: Format) {
     for target in targets {
         let line = format!(

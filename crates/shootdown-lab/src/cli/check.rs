@@ -52,8 +52,9 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: Option<u64>,
 
-    /// Hunts each mutant under so many seeds, and prints how many schedules it took to kill it. More than a tenth of those
-    /// that are tried fail it [default: one seed, however many it takes].
+    /// Hunts each mutant under so many seeds, and prints how many schedules it took to kill it.
+    /// More than a tenth of those that are tried fail it [default: one seed, however many it
+    /// takes].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: Option<u64>,
 
@@ -65,8 +66,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
 
-    /// The adversary's powers, instead of each check's own; a memory model (sc, tso, weak) alone changes
-    /// only that.
+    /// The adversary's powers, instead of each check's own; a memory model (sc, tso, weak) alone
+    /// changes only that.
     #[arg(long, value_name = "POWER,..", value_delimiter = ',')]
     pub powers: Option<Vec<String>>,
 
@@ -86,7 +87,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
 
-    /// Run the litmus tests of a folder: herd's .litmus files with their kinds files, and our own .lit.
+    /// Run the litmus tests of a folder: herd's .litmus files with their kinds files, and our own
+    /// .lit.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["hours", "steps", "replay", "mutant", "runs"])]
     pub litmus: Option<PathBuf>,
 
@@ -94,8 +96,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "CODE", conflicts_with_all = ["names", "hours", "steps", "runs"])]
     pub replay: Option<String>,
 
-    /// Policy that a library runs under: one of `shootdown list policies`, or strict, strict-ish or lazy for
-    /// devices [default: each check's own].
+    /// Policy that a library runs under: one of `shootdown list policies`, or strict, strict-ish
+    /// or lazy for devices [default: each check's own].
     #[arg(long, value_name = "NAME")]
     pub policy: Option<String>,
 
@@ -197,7 +199,8 @@ fn directory(folder: &Path, format: Format) -> Result<(), LabError> {
     conclude(&results, format)
 }
 
-/// Shows a failing schedule again. That it fails is what was to be seen, and is said by the exit code too.
+/// Shows a failing schedule again. That it fails is what was to be seen, and is said by the exit
+/// code too.
 fn replay(all: &[Box<dyn Check>], code: &str, format: Format) -> Result<(), LabError> {
     let entry = [check::replay::replay(all, code)?];
     match format {
@@ -218,14 +221,16 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What is printed of results as they come: a line for each, or for each group; and what broke, at the end.
+/// What is printed of results as they come: a line for each, or for each group; and what broke, at
+/// the end.
 struct Shown {
     lines: Lines,
     groups: Groups,
     verbose: bool,
     /// Who asks for one check wants to see what it is about.
     alone: bool,
-    /// What is shown at the end: of each check that did not hold what is said of it, and how it broke.
+    /// What is shown at the end: of each check that did not hold what is said of it, and how it
+    /// broke.
     broken: Vec<(String, Option<Failure>)>,
 }
 

@@ -1,8 +1,8 @@
 //! The command line.
 //!
-//! Every subcommand is a `clap` argument struct with a `run(self, &Shared) -> Result<(), LabError>` in
-//! the module that does the work; this module only routes, prints errors and chooses the exit code:
-//! 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
+//! Every subcommand is a `clap` argument struct with a `run(self, &Shared) -> Result<(), LabError>`
+//! in the module that does the work; this module only routes, prints errors and chooses the exit
+//! code: 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
 
 mod automatic;
 mod bench;
@@ -75,7 +75,8 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // `--help` and `--version` arrive here too, with code 0. A closed pipe is no one's fault.
+            // `--help` and `--version` arrive here too, with code 0. A closed pipe is no one's
+            // fault.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

@@ -14,10 +14,10 @@ use crate::recording::record::{self, Options, Tracer};
 
 /// Record a real program on this Linux machine.
 ///
-/// Runs COMMAND under perf's tracepoints (context switches, flushes, interrupts, memory system calls, page
-/// faults) and keeps what `shootdown replay` needs, usually a few bytes an event. Needs root or
-/// kernel.perf_event_paranoid=-1, and a mounted tracefs. Where perf cannot be used strace records the
-/// memory system calls alone.
+/// Runs COMMAND under perf's tracepoints (context switches, flushes, interrupts, memory system
+/// calls, page faults) and keeps what `shootdown replay` needs, usually a few bytes an event. Needs
+/// root or kernel.perf_event_paranoid=-1, and a mounted tracefs. Where perf cannot be used strace
+/// records the memory system calls alone.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
     /// The recording to write (an .sdr file). It appears when it is whole.
@@ -39,8 +39,8 @@ enum TracerName {
 
 /// Make a recording from the text of perf or strace.
 ///
-/// For machines on which only those tools can run: take the text there, import it here. Which events and
-/// options to use is in docs/src/recording-format.md.
+/// For machines on which only those tools can run: take the text there, import it here. Which
+/// events and options to use is in docs/src/recording-format.md.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
     /// What the text is.

@@ -37,8 +37,8 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "PROFILE", default_value = "zen4-vm")]
     pub machine: String,
 
-    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-6.15, shootdown; on machines
-    /// that broadcast: arm64-mainline, sticky, active, trim].
+    /// Policies to compare, separated by commas [default: naive, linux-4.14, linux-6.15,
+    /// shootdown; on machines that broadcast: arm64-mainline, sticky, active, trim].
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub policy: Option<Vec<String>>,
 

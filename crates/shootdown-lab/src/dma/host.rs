@@ -1,4 +1,5 @@
-//! A kernel with nothing behind it: memory for tables from the heap, and an IOMMU that is done at once.
+//! A kernel with nothing behind it: memory for tables from the heap, and an IOMMU that is done at
+//! once.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::cell::Cell;
@@ -21,7 +22,8 @@ thread_local! {
     static CPU: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// This thread is a CPU of this number from now on. No other thread that uses the same domain meanwhile is.
+/// This thread is a CPU of this number from now on. No other thread that uses the same domain
+/// meanwhile is.
 pub fn become_cpu(cpu: usize) {
     CPU.set(cpu);
 }
@@ -87,8 +89,8 @@ unsafe impl TableMemory for Heap {
     }
 }
 
-/// References to pages of the model's memory, as kernels have them: a counter for each page, or for each piece that was taken
-/// together.
+/// References to pages of the model's memory, as kernels have them: a counter for each page, or for
+/// each piece that was taken together.
 #[derive(Debug)]
 pub struct Memory {
     refs: Vec<AtomicU32>,
@@ -206,7 +208,8 @@ unsafe impl Host for Kernel {
     #[inline]
     fn release(&self, first: PhysAddr, pages: u64) {
         if let Some(refs) = self.memory.of(first, pages) {
-            // ORDERING: Release, as whoever takes a page from the last holder acquires what all have done with it.
+            // ORDERING: Release, as whoever takes a page from the last holder acquires what all
+            // have done with it.
             refs.iter().for_each(|refs| _ = refs.fetch_sub(1, Ordering::Release));
         }
     }

@@ -1,9 +1,10 @@
 //! Mapping for devices on this host, at full speed: what the library itself costs, hardware apart.
 //!
-//! The library is compiled as a kernel would compile it, over page tables of the real format (VT-d, second level) in
-//! memory that nobody walks, and an IOMMU that completes everything at once (`host.rs`). So the figures hold the allocation of
-//! addresses, the entries, references to pages, and the invalidation engine down to the commands; they do not hold
-//! what the hardware takes for a command, nor a store to one of its registers.
+//! The library is compiled as a kernel would compile it, over page tables of the real format (VT-d,
+//! second level) in memory that nobody walks, and an IOMMU that completes everything at once
+//! (`host.rs`). So the figures hold the allocation of addresses, the entries, references to pages,
+//! and the invalidation engine down to the commands; they do not hold what the hardware takes for a
+//! command, nor a store to one of its registers.
 
 pub mod host;
 pub mod sources;
@@ -37,20 +38,23 @@ pub struct Bench {
 /// A way to use it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// A page mapped and unmapped at once, as for a packet that is sent; the next of 8192 each time, so that none comes back
-    /// before others have had their turn.
+    /// A page mapped and unmapped at once, as for a packet that is sent; the next of 8192 each
+    /// time, so that none comes back before others have had their turn.
     Page,
     /// The same, but one page again and again: a buffer that is used again at once.
     Again,
-    /// The same, but a page by chance of all that there are, so that tables and counters are in no near cache.
+    /// The same, but a page by chance of all that there are, so that tables and counters are in no
+    /// near cache.
     Chance,
     /// Nothing is mapped: what measuring a page costs.
     Nothing,
-    /// So many pages outstanding, the oldest unmapped when the next is mapped: a ring of receive buffers.
+    /// So many pages outstanding, the oldest unmapped when the next is mapped: a ring of receive
+    /// buffers.
     Ring(usize),
     /// So many pages in a row, mapped and unmapped as one range; time is for each page.
     Range(u64),
-    /// So many pages in a row through one reservation, linked one by one and unlinked at once; time is for each page.
+    /// So many pages in a row through one reservation, linked one by one and unlinked at once; time
+    /// is for each page.
     Linked(u64),
 }
 
@@ -120,8 +124,8 @@ impl Bench {
 
     fn map(&self, phys: PhysAddr, pages: u64) -> DmaAddr {
         let mapped = self.domain.map(black_box(phys), pages << 12, Rights::Write);
-        // An address alone: what the bench keeps between mapping and unmapping costs what a driver's
-        // ring does.
+        // An address alone: what the bench keeps between mapping and unmapping costs what a
+        // driver's ring does.
         mapped.expect("there are addresses for it").into_raw()
     }
 
@@ -177,7 +181,8 @@ impl Bench {
             }
             Shape::Range(pages) => {
                 for n in 0..pairs {
-                    // Off by a page, so that no superpage fits; and within one of 2 MiB, as what is allocated together is.
+                    // Off by a page, so that no superpage fits; and within one of 2 MiB, as what is
+                    // allocated together is.
                     let first = buffer(cpu, 256 * n).0 % (1 << 26);
                     let at = self.map(PhysAddr(first + 4096), pages);
                     self.unmap(at, pages);
@@ -227,9 +232,9 @@ impl Bench {
         Timing { least: means[0], middle: means[means.len() / 2] }
     }
 
-    /// Maps and unmaps buffers of many sizes page by page, in an order of chance, with `live` pages mapped at a time;
-    /// then unmaps all but every 64th page. Says how many pages of tables there are, and how many the mappings that
-    /// are left need.
+    /// Maps and unmaps buffers of many sizes page by page, in an order of chance, with `live` pages
+    /// mapped at a time; then unmaps all but every 64th page. Says how many pages of tables
+    /// there are, and how many the mappings that are left need.
     #[must_use]
     pub fn churn(&self, seed: u64, live: usize, operations: usize) -> (usize, usize) {
         become_cpu(0);
@@ -280,7 +285,8 @@ impl Bench {
     }
 }
 
-/// A domain's configuration for so many threads, each a CPU; with the [promise](crate::pinned) or without.
+/// A domain's configuration for so many threads, each a CPU; with the [promise](crate::pinned) or
+/// without.
 #[must_use]
 pub fn config(policy: Policy, threads: usize, promise: bool) -> Config {
     let config = Config::new(threads).policy(policy);
@@ -299,8 +305,8 @@ mod tests {
 
     use super::*;
 
-    /// Two CPUs map and unmap; somebody who is neither enters their cells, and empties their magazines, by the barrier of this
-    /// system. Every reference and every address comes back.
+    /// Two CPUs map and unmap; somebody who is neither enters their cells, and empties their
+    /// magazines, by the barrier of this system. Every reference and every address comes back.
     #[test]
     fn cells_are_claimed_from_their_owners() {
         let config = config(Policy::Deferred, 2, true);

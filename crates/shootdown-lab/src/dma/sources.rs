@@ -20,7 +20,8 @@ pub enum From {
     Magazines,
     /// The same, without the promise that threads are alone with their numbers.
     Unpromised,
-    /// The same with one reference for 2 MiB of memory that were allocated together, as kernels count them.
+    /// The same with one reference for 2 MiB of memory that were allocated together, as kernels
+    /// count them.
     Together,
     /// A pool for each CPU, and a large one.
     Arena,

@@ -1,10 +1,11 @@
 //! What clearing accessed bits costs whoever clears them, and how long a page in use looks unused.
 //!
-//! - `clear`: a space is used on 2 to 4096 CPUs. The first one clears the accessed bits of 64 of its pages, one by
-//!   one, after all others have switched. Rows: its time for a page, and the lines that the library writes for
-//!   all of them. Under `at switch` one of these is each other CPU's own.
-//! - `notice`: one CPU reads 16 pages over and over, and has a tick every 4 ms ([`TICK`], assumed: 250 Hz). Another
-//!   clears the accessed bit of one of them, and looks until it is set again.
+//! - `clear`: a space is used on 2 to 4096 CPUs. The first one clears the accessed bits of 64 of
+//!   its pages, one by one, after all others have switched. Rows: its time for a page, and the
+//!   lines that the library writes for all of them. Under `at switch` one of these is each other
+//!   CPU's own.
+//! - `notice`: one CPU reads 16 pages over and over, and has a tick every 4 ms ([`TICK`], assumed:
+//!   250 Hz). Another clears the accessed bit of one of them, and looks until it is set again.
 //!
 //! Nothing is published to compare with.
 

@@ -1,19 +1,20 @@
-//! Broadcasting every invalidation, or not: the `mprotect` loops of the patch series "arm64: tlb: skip tlbi
-//! broadcast".
+//! Broadcasting every invalidation, or not: the `mprotect` loops of the patch series "arm64: tlb:
+//! skip tlbi broadcast".
 //!
-//! As many processes as CPUs, each with one running thread and one that sleeps. The running one makes a page
-//! read-only, reads it, makes it writable again, writes it, 10,000 times. The arm64 kernel of 2020 flushed
-//! the page in both calls (a flush for more rights is not needed, and later kernels left it out); so does
-//! this workload.
+//! As many processes as CPUs, each with one running thread and one that sleeps. The running one
+//! makes a page read-only, reads it, makes it writable again, writes it, 10,000 times. The arm64
+//! kernel of 2020 flushed the page in both calls (a flush for more rights is not needed, and later
+//! kernels left it out); so does this workload.
 //!
-//! Calibrated, and named so in the profile: the service time of the fabric, from the stock row of the *first*
-//! series (2.121353 s, 32 processes with one thread each: in a queue that is never empty an iteration takes
-//! 32 times two service times), and what a memory call costs besides (`kernel.area`), from the patched row of
-//! the second (0.13941 s). Predicted: the stock row of the second series (2.1696 s), fewer processes, and
-//! everything about threads that move.
+//! Calibrated, and named so in the profile: the service time of the fabric, from the stock row of
+//! the *first* series (2.121353 s, 32 processes with one thread each: in a queue that is never
+//! empty an iteration takes 32 times two service times), and what a memory call costs besides
+//! (`kernel.area`), from the patched row of the second (0.13941 s). Predicted: the stock row of the
+//! second series (2.1696 s), fewer processes, and everything about threads that move.
 //!
-//! A thread that *moves every n iterations* goes on to the next CPU then, and so do all others. *The sleeper
-//! began elsewhere*: it ran on another CPU for a moment before it fell asleep, as a new thread may.
+//! A thread that *moves every n iterations* goes on to the next CPU then, and so do all others.
+//! *The sleeper began elsewhere*: it ran on another CPU for a moment before it fell asleep, as a
+//! new thread may.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,13 +1,13 @@
 //! What CPUs that broadcast take from one that has nothing to do with it.
 //!
-//! One CPU runs a job: it computes and reads pages that its TLB holds. On others, processes of their own
-//! loop over the `mprotect` calls of `bench broadcast`. How much longer the job takes than alone is the
-//! slowdown.
+//! One CPU runs a job: it computes and reads pages that its TLB holds. On others, processes of
+//! their own loop over the `mprotect` calls of `bench broadcast`. How much longer the job takes
+//! than alone is the slowdown.
 //!
-//! On ThunderX2 a job of 39 ms took 49 ms beside one looping CPU (1.26 times; Indoh 2019). That is another
-//! machine: the figure is printed for comparison, and the profile's `broadcast.tax`, which says what a busy
-//! fabric takes, is assumed from the same reports. Predicted is how busy the fabric is, and what the
-//! strategies make of it.
+//! On ThunderX2 a job of 39 ms took 49 ms beside one looping CPU (1.26 times; Indoh 2019). That is
+//! another machine: the figure is printed for comparison, and the profile's `broadcast.tax`, which
+//! says what a busy fabric takes, is assumed from the same reports. Predicted is how busy the
+//! fabric is, and what the strategies make of it.
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Profile, Stride, Time};

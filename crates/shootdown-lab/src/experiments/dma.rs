@@ -1,7 +1,8 @@
-//! Mapping for devices: what a pair of map and unmap costs on this host, under each policy and with each allocator, and how
-//! many pages of tables are left after a time.
+//! Mapping for devices: what a pair of map and unmap costs on this host, under each policy and with
+//! each allocator, and how many pages of tables are left after a time.
 //!
-//! Times depend on the host ([`crate::dma`]), and hold the library alone: the IOMMU is done at once.
+//! Times depend on the host ([`crate::dma`]), and hold the library alone: the IOMMU is done at
+//! once.
 
 use shootdown_dma::Policy;
 

@@ -1,15 +1,18 @@
 //! Giving a page its write permission back, with the flush that this needs not, and without.
 //!
-//! One thread makes a page read-only and writable again, over and over; the others read the page all the time, so that they have
-//! what is to be flushed. Measured is the call that makes it writable. *Flushing*, the kernel flushes the page after it, as
-//! Linux did for every `mprotect` until 2022; *eliding*, it does what [`shootdown::elide`] says: nothing.
+//! One thread makes a page read-only and writable again, over and over; the others read the page
+//! all the time, so that they have what is to be flushed. Measured is the call that makes it
+//! writable. *Flushing*, the kernel flushes the page after it, as Linux did for every `mprotect`
+//! until 2022; *eliding*, it does what [`shootdown::elide`] says: nothing.
 //!
-//! Published (Amit, October 2021, an Intel KVM guest, model and clock not named): 5342 cycles with the flush and 2496 without, for one thread; 10458
-//! and 2505 for two. The profile is that of another guest, so only ratios are held against these.
+//! Published (Amit, October 2021, an Intel KVM guest, model and clock not named): 5342 cycles with
+//! the flush and 2496 without, for one thread; 10458 and 2505 for two. The profile is that of
+//! another guest, so only ratios are held against these.
 //!
-//! Calibrated: nothing here. The profile's call (`kernel.area`) comes from a call that takes the permission away, which flushes: 2053 ns
-//! with one thread on the profile's machine; with two it took 12,939, which is beside the figures too. Predicted: that without the flush
-//! the second thread costs nothing.
+//! Calibrated: nothing here. The profile's call (`kernel.area`) comes from a call that takes the
+//! permission away, which flushes: 2053 ns with one thread on the profile's machine; with two it
+//! took 12,939, which is beside the figures too. Predicted: that without the flush the second
+//! thread costs nothing.
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Profile, Stride, Time};
@@ -191,7 +194,8 @@ impl Loops<'_> {
             for call in 0..calls {
                 c.write(PAGE);
                 c.syscall(|k| k.protect(PAGE, 1, false));
-                // At any moment of the others' loops; they have what they were made to forget by then.
+                // At any moment of the others' loops; they have what they were made to forget by
+                // then.
                 c.compute(Time::from_ns(5_000 + chance(seed, call) % 1_000));
                 c.read(PAGE);
                 let (begun, before) = (c.now(), c.outcome_so_far());

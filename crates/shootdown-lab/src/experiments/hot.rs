@@ -1,8 +1,10 @@
-//! What the hot paths cost: native nanoseconds on this host, and the loads, stores and fences each needs.
+//! What the hot paths cost: native nanoseconds on this host, and the loads, stores and fences each
+//! needs.
 //!
-//! Times are those of the library compiled as a kernel would compile it, on hardware that does nothing
-//! ([`crate::hot`]). Counts are those of the same source with traced atomics on the software machine.
-//! Times depend on the host; so do those of `iova`, and no other figures of the laboratory.
+//! Times are those of the library compiled as a kernel would compile it, on hardware that does
+//! nothing ([`crate::hot`]). Counts are those of the same source with traced atomics on the
+//! software machine. Times depend on the host; so do those of `iova`, and no other figures of the
+//! laboratory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -63,7 +65,8 @@ impl Experiment for Hot {
 const LINES: &str = "lines touched";
 const FENCES: &str = "full fences";
 
-/// The accesses of each of [`Path::ALL`], in that order, on a machine whose CPU has done the same before.
+/// The accesses of each of [`Path::ALL`], in that order, on a machine whose CPU has done the same
+/// before.
 fn footprints(seed: u64) -> Result<Vec<Footprint>, LabError> {
     let profile = machines::find("skylake-laptop")?;
     let mut machine = Setup::new(&profile, Policy::SHOOTDOWN, seed).build()?;

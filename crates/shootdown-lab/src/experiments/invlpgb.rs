@@ -1,18 +1,20 @@
 //! Interrupts against broadcasts on x86: `tlb_flush2` of will-it-scale, threads of one process.
 //!
 //! Every thread maps 1 MiB of its own, and for each page writes a byte, gives the page back
-//! (`madvise(MADV_DONTNEED)`) and reads it again; then it unmaps the region and begins anew. An iteration is
-//! one page. So every iteration has a flush of one page that concerns all CPUs the process runs on, and two
-//! faults.
+//! (`madvise(MADV_DONTNEED)`) and reads it again; then it unmaps the region and begins anew. An
+//! iteration is one page. So every iteration has a flush of one page that concerns all CPUs the
+//! process runs on, and two faults.
 //!
-//! Under `linux-6.15` a space that is active on more than three CPUs gets a tag for all of them, and its flushes are
-//! INVLPGB and TLBSYNC instead of interrupts. `by broadcasts` is `shootdown` with that rule. `shootdown` itself gives no tag
-//! to a space that several CPUs flush at a time (see `threshold`).
+//! Under `linux-6.15` a space that is active on more than three CPUs gets a tag for all of them,
+//! and its flushes are INVLPGB and TLBSYNC instead of interrupts. `by broadcasts` is `shootdown`
+//! with that rule. `shootdown` itself gives no tag to a space that several CPUs flush at a time
+//! (see `threshold`).
 //!
-//! Nothing here is fitted, and nobody published a figure for this profile: all rows are predictions. What
-//! INVLPGB and TLBSYNC cost, and how many the fabric completes at once, is *assumed* in the profile. Not in
-//! the model: locks of the kernel other than the library's (of the address space, of page tables), which
-//! bound the real benchmark too; the allocation and clearing of pages is part of the profile's fault.
+//! Nothing here is fitted, and nobody published a figure for this profile: all rows are
+//! predictions. What INVLPGB and TLBSYNC cost, and how many the fabric completes at once, is
+//! *assumed* in the profile. Not in the model: locks of the kernel other than the library's (of the
+//! address space, of page tables), which bound the real benchmark too; the allocation and clearing
+//! of pages is part of the profile's fault.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -37,8 +39,8 @@ const THREADS: [u32; 7] = [1, 2, 4, 8, 16, 24, 32];
 /// Pages of a region: 1 MiB.
 const PAGES: u64 = 256;
 const PAGE: u64 = 4096;
-/// What an iteration takes besides is chance, up to this: without it the threads, which all do the same, fall into
-/// step, and their interrupts merge as they never would.
+/// What an iteration takes besides is chance, up to this: without it the threads, which all do the
+/// same, fall into step, and their interrupts merge as they never would.
 pub(super) const JITTER_NS: u64 = 200;
 /// Measuring begins here, after every thread's first region.
 const START: Time = Time::from_us(1_000_000);

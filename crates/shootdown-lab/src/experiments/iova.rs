@@ -1,5 +1,6 @@
-//! I/O addresses: what a pair of allocation and free costs on this host, with each of this project's allocators and its
-//! peers, fresh and aged; and how many records a network card's start-up leaves.
+//! I/O addresses: what a pair of allocation and free costs on this host, with each of this
+//! project's allocators and its peers, fresh and aged; and how many records a network card's
+//! start-up leaves.
 //!
 //! Times depend on the host ([`crate::iova`]).
 
@@ -101,7 +102,8 @@ fn times(document: &mut Document, name: &str, workload: &str, threads: usize, ti
     }
 }
 
-/// What measuring costs: loops, a look at the live range that is replaced, and two calls. It is in every other row.
+/// What measuring costs: loops, a look at the live range that is replaced, and two calls. It is in
+/// every other row.
 fn harness(document: &mut Document, effort: &Effort, seed: u64) {
     for live in LIVE {
         let mut state = Aged::new(&contestants::Nobody, live, 1, seed);

@@ -1,15 +1,15 @@
-//! Who dirties whose cache lines: false sharing on the paths of switches and flushes, counted by the
-//! machine at the addresses the code touches.
+//! Who dirties whose cache lines: false sharing on the paths of switches and flushes, counted by
+//! the machine at the addresses the code touches.
 //!
-//! - `switches`: eight CPUs of one socket switch back and forth between two spaces they all run; nobody
-//!   flushes. Nothing needs to move.
+//! - `switches`: eight CPUs of one socket switch back and forth between two spaces they all run;
+//!   nobody flushes. Nothing needs to move.
 //! - `flushes`: one CPU flushes a page of a space that seven others run.
-//! - `flushes, lazy peers`: the same while the seven run kernel threads and come back now and then: the
-//!   lazy flag is written often and read by every flush.
+//! - `flushes, lazy peers`: the same while the seven run kernel threads and come back now and then:
+//!   the lazy flag is written often and read by every flush.
 //! - `crossed flushes`: all eight flush the same space at the same time.
 //!
-//! Rows are per switch or per flush, over all CPUs: lines fetched from another CPU, and lines written
-//! while another CPU held a copy (which that CPU must fetch again).
+//! Rows are per switch or per flush, over all CPUs: lines fetched from another CPU, and lines
+//! written while another CPU held a copy (which that CPU must fetch again).
 
 use shootdown::policy::{Delivery, Leave, Policy};
 use shootdown_machine::{CpuOutcome, Profile, Space, Stride, Time};
@@ -108,8 +108,8 @@ struct Seen {
     interrupts: f64,
 }
 
-/// The difference of two runs, one with twice the rounds of the other: what boot and warm-up cost falls
-/// out, per operation.
+/// The difference of two runs, one with twice the rounds of the other: what boot and warm-up cost
+/// falls out, per operation.
 fn measure(
     profile: &Profile,
     policy: Policy,

@@ -1,8 +1,8 @@
 //! What `shootdown bench` runs.
 //!
-//! An experiment is a workload for the software machine (or, for native benches, for this host), the
-//! policies it is run under, and the published figures its rows are held against. It reports rows and,
-//! for what it promises to reproduce, [`Target`]s that say whether it did.
+//! An experiment is a workload for the software machine (or, for native benches, for this host),
+//! the policies it is run under, and the published figures its rows are held against. It reports
+//! rows and, for what it promises to reproduce, [`Target`]s that say whether it did.
 
 mod accessed;
 mod broadcast;
@@ -126,8 +126,8 @@ pub trait Experiment: Sync {
     /// Runs it.
     ///
     /// # Errors
-    /// [`LabError::BadInput`] for a request it cannot serve, [`LabError::Broken`] when the oracle stops
-    /// a run.
+    /// [`LabError::BadInput`] for a request it cannot serve, [`LabError::Broken`] when the oracle
+    /// stops a run.
     fn run(&self, request: &Request) -> Result<Findings, LabError>;
 }
 

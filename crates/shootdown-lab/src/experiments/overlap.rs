@@ -1,17 +1,18 @@
-//! Flushing remote CPUs while flushing the own one: the sysbench table of the patch series "x86/mm/tlb:
-//! Flush remote and local TLBs concurrently".
+//! Flushing remote CPUs while flushing the own one: the sysbench table of the patch series
+//! "x86/mm/tlb: Flush remote and local TLBs concurrently".
 //!
-//! `sysbench fileio` in mode `rndwr` with memory-mapped files: threads take events from one counter under
-//! one mutex. A cycle is 100 writes of 16 KiB (4 pages) to random blocks, then 128 `msync` calls, one for
-//! each file. An msync write-protects the dirty pages of its file, each with a flush of its own (the
-//! author: "every TLB invalidation is of a single entry"), and the next write to such a page faults. So
-//! an event causes 400 / 228 = 1.754 single-page flushes, each of which interrupts every other thread.
+//! `sysbench fileio` in mode `rndwr` with memory-mapped files: threads take events from one counter
+//! under one mutex. A cycle is 100 writes of 16 KiB (4 pages) to random blocks, then 128 `msync`
+//! calls, one for each file. An msync write-protects the dirty pages of its file, each with a flush
+//! of its own (the author: "every TLB invalidation is of a single entry"), and the next write to
+//! such a page faults. So an event causes 400 / 228 = 1.754 single-page flushes, each of which
+//! interrupts every other thread.
 //!
-//! Calibrated: the compute of an event, so that one thread takes what was published for it (7.888 us
-//! before the series, 7.697 us with it: with one thread nothing can overlap, the series also made the
-//! flush itself shorter); and the interrupt path of the profile, whose parts nobody published and which is
-//! fitted to this table. Predicted: that one path explains 2 to 24 threads, how their flushes delay each
-//! other and merge, and what overlapping gains.
+//! Calibrated: the compute of an event, so that one thread takes what was published for it (7.888
+//! us before the series, 7.697 us with it: with one thread nothing can overlap, the series also
+//! made the flush itself shorter); and the interrupt path of the profile, whose parts nobody
+//! published and which is fitted to this table. Predicted: that one path explains 2 to 24 threads,
+//! how their flushes delay each other and merge, and what overlapping gains.
 //!
 //! The serial policy is the code the series was applied to: remote CPUs interrupted after the local
 //! flush, the lazy flag on a line that every flush of that CPU dirties. `overlapped` is the whole
@@ -220,14 +221,14 @@ const FILES: u64 = 128;
 const CYCLE: u64 = WRITES + FILES;
 const BLOCK_PAGES: u64 = 4;
 const PAGE: u64 = 4096;
-/// Pages of a file. sysbench's files have 6144 (24 MiB); what matters is that a random block is hardly
-/// ever in the TLB, and 128 files of 1.5 MiB are 48 times what 1024 entries reach.
+/// Pages of a file. sysbench's files have 6144 (24 MiB); what matters is that a random block is
+/// hardly ever in the TLB, and 128 files of 1.5 MiB are 48 times what 1024 entries reach.
 const FILE_PAGES: u64 = 384;
 const PAGES: u64 = FILES * FILE_PAGES;
 
-/// Pages a thread keeps using (code, stack, buffers; kernel data, which the machine does not translate,
-/// is meant too), and how often it comes back to them during the compute of an event. They make a full
-/// flush cost its refill. A guess of the order of an L1 TLB.
+/// Pages a thread keeps using (code, stack, buffers; kernel data, which the machine does not
+/// translate, is meant too), and how often it comes back to them during the compute of an event.
+/// They make a full flush cost its refill. A guess of the order of an L1 TLB.
 const HOT_PAGES: u64 = 64;
 const SLICES: u64 = 4;
 
@@ -260,9 +261,10 @@ impl Base {
     }
 }
 
-/// The compute of one event: what is left of the published single-thread time after what the machine
-/// charges for faults, flushes, calls and walks. With one thread there is nothing to overlap, so what the
-/// series gained there (it also made the flush itself shorter) is taken off the compute of `overlapped`.
+/// The compute of one event: what is left of the published single-thread time after what the
+/// machine charges for faults, flushes, calls and walks. With one thread there is nothing to
+/// overlap, so what the series gained there (it also made the flush itself shorter) is taken off
+/// the compute of `overlapped`.
 fn calibrate(profile: &Profile, seed: u64) -> Result<Base, LabError> {
     let (_, policy) = variants()[0];
     let run = Run { profile, policy, mitigations: true, threads: 1, base: Time::ZERO, seed };
@@ -368,9 +370,9 @@ fn take(cpu: &mut Cpu, shared: &Shared, lock: Time) -> u64 {
     event
 }
 
-/// The compute of one event, such that the mean over a cycle is `base`: a write (it copies 16 KiB) has
-/// half as much again as the mean, an msync the rest; and each is up to a half off that, so that threads
-/// do not fall into step.
+/// The compute of one event, such that the mean over a cycle is `base`: a write (it copies 16 KiB)
+/// has half as much again as the mean, an msync the rest; and each is up to a half off that, so
+/// that threads do not fall into step.
 fn compute_of(base: Time, event: u64, seed: u64) -> Time {
     let of_kind = if event % CYCLE < WRITES {
         base.ps() * 3 / 2

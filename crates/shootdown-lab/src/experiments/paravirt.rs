@@ -1,13 +1,15 @@
 //! How long a flush waits for virtual CPUs that do not run, and what a hypervisor can do about it.
 //!
-//! A guest of twelve CPUs runs on twelve, eight, six and three physical ones. One virtual CPU takes write permission
-//! from a page and gives it back, over and over; the others use the page. A flush that interrupts them has to wait until
-//! each has had its turn. With *marking*, those that are preempted are left a mark instead, and forget before they run
-//! again. With the *hypercall*, the hypervisor makes all of them forget.
+//! A guest of twelve CPUs runs on twelve, eight, six and three physical ones. One virtual CPU takes
+//! write permission from a page and gives it back, over and over; the others use the page. A flush
+//! that interrupts them has to wait until each has had its turn. With *marking*, those that are
+//! preempted are left a mark instead, and forget before they run again. With the *hypercall*, the
+//! hypervisor makes all of them forget.
 //!
-//! Reported is what a call took less what its own CPU was away for, as nobody can flush who does not run; and once with
-//! that. There are no
-//! published figures for this workload, and the hypervisor's costs are assumed: what matters is the order of magnitude.
+//! Reported is what a call took less what its own CPU was away for, as nobody can flush who does
+//! not run; and once with that. There are no
+//! published figures for this workload, and the hypervisor's costs are assumed: what matters is the
+//! order of magnitude.
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Host, Outcome, Profile, Stride, Time};

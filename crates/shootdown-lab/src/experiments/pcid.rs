@@ -1,14 +1,14 @@
 //! Context switches with and without tags: the ping-pong of the commit that gave Linux PCID.
 //!
-//! Two processes hand a token to each other over an eventfd on one CPU; an iteration is a round trip of
-//! two system calls and two switches, in which one side touches 0 or 512 pages (all of them the zero
-//! page, so that only translations matter, not data).
+//! Two processes hand a token to each other over an eventfd on one CPU; an iteration is a round
+//! trip of two system calls and two switches, in which one side touches 0 or 512 pages (all of them
+//! the zero page, so that only translations matter, not data).
 //!
-//! Calibrated from the same table, and named so in the profile: the cost of a switch (`kernel.switch`),
-//! the difference between a root load that drops entries and one that keeps them (0.11 us per round
-//! trip), the refill of 8.6 ns a page, and the 1 ns of an overlapped access. What the machine predicts is
-//! *that* the tagged side pays the first two figures and the untagged side the last two: which entries
-//! survive which load, and how many walks follow.
+//! Calibrated from the same table, and named so in the profile: the cost of a switch
+//! (`kernel.switch`), the difference between a root load that drops entries and one that keeps them
+//! (0.11 us per round trip), the refill of 8.6 ns a page, and the 1 ns of an overlapped access.
+//! What the machine predicts is *that* the tagged side pays the first two figures and the untagged
+//! side the last two: which entries survive which load, and how many walks follow.
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Outcome, Profile, Stride, Time};

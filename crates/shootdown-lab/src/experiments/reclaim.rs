@@ -1,18 +1,20 @@
 //! Reclaim of mapped pages on four sockets: interrupts for each page, by the size of a batch.
 //!
-//! Four processes map the same file, each with a thread on a quarter of the CPUs of every socket, and read its pages in an
-//! order of chance. One CPU of each socket reclaims: page after page of its quarter of the file, it clears the entries
-//! of all four processes, and has the CPUs told that may have cached them: for every entry by itself, or once in so many
-//! pages. What is read again is mapped again.
+//! Four processes map the same file, each with a thread on a quarter of the CPUs of every socket,
+//! and read its pages in an order of chance. One CPU of each socket reclaims: page after page of
+//! its quarter of the file, it clears the entries of all four processes, and has the CPUs told that
+//! may have cached them: for every entry by itself, or once in so many pages. What is read again is
+//! mapped again.
 //!
-//! Published is a ratio: with 900 thousand interrupts a second before batches and 60 thousand with them (Gorman 2015,
-//! four sockets; reclaim there frees up to 32 pages at a time, and not every batch is full). Nothing here is fitted to it, and the
-//! rows are predictions; a rate depends on how fast pages come in and go out, which is not that machine's here. The ratio
-//! of interrupts for each page is what can be compared.
+//! Published is a ratio: with 900 thousand interrupts a second before batches and 60 thousand with
+//! them (Gorman 2015, four sockets; reclaim there frees up to 32 pages at a time, and not every
+//! batch is full). Nothing here is fitted to it, and the rows are predictions; a rate depends on
+//! how fast pages come in and go out, which is not that machine's here. The ratio of interrupts for
+//! each page is what can be compared.
 //!
-//! Not in the model: the list of pages, reverse mappings and their locks, reading and writing files; each process has a
-//! frame of its own for each page, where in the real thing they share one, so that what a page costs besides is
-//! overstated.
+//! Not in the model: the list of pages, reverse mappings and their locks, reading and writing
+//! files; each process has a frame of its own for each page, where in the real thing they share
+//! one, so that what a page costs besides is overstated.
 
 use shootdown::policy::Policy;
 use shootdown_machine::{Cpu, Profile, Space, Stride, Time};
@@ -43,7 +45,8 @@ const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
 /// User code between two reads, up to this.
 const THINK_NS: u64 = 400;
-/// What reclaim does besides for each entry that it clears, *assumed*: looking at the page, and who maps it.
+/// What reclaim does besides for each entry that it clears, *assumed*: looking at the page, and who
+/// maps it.
 const LOOK: Time = Time::from_ns(125);
 /// Measuring begins here.
 const START: Time = Time::from_us(2_000);
@@ -225,7 +228,8 @@ fn reads(c: &mut Cpu, space: Space, maps: bool, seed: u64, ran: &Note<Ran>) {
     }
 }
 
-/// A CPU reclaims pages of its part of the file, until it is time; says how many entries and pages that were.
+/// A CPU reclaims pages of its part of the file, until it is time; says how many entries and pages
+/// that were.
 fn reclaims(c: &mut Cpu, spaces: &[Space], told: Told, part: u32, end: Time) -> (u64, u64) {
     let first = BASE + u64::from(part) * PART * PAGE;
     let batch = match told {

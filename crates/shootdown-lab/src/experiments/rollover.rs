@@ -1,17 +1,17 @@
 //! What machine-wide tags cost as the machine grows.
 //!
-//! Machine-wide tags run out: then a new generation begins, which looks at every CPU (a *rollover*). A switch
-//! must not: neither the usual one, to a space whose tag is of the current generation, nor the first one to a
-//! space that has none yet.
+//! Machine-wide tags run out: then a new generation begins, which looks at every CPU (a
+//! *rollover*). A switch must not: neither the usual one, to a space whose tag is of the current
+//! generation, nor the first one to a space that has none yet.
 //!
-//! - `8-bit tags`: 512 spaces, dealt out to 4 to 128 CPUs, each of which switches between its own in turn, every
-//!   millisecond or two. 255 tags are too few for them, so generations pass. The longest switch is one that began a generation, or
-//!   that waited for one.
-//! - `16-bit tags`: every one of 4 to 4096 CPUs switches between two spaces of its own; nothing runs out. The
-//!   last switches of the first CPU are looked at, line by line.
+//! - `8-bit tags`: 512 spaces, dealt out to 4 to 128 CPUs, each of which switches between its own
+//!   in turn, every millisecond or two. 255 tags are too few for them, so generations pass. The
+//!   longest switch is one that began a generation, or that waited for one.
+//! - `16-bit tags`: every one of 4 to 4096 CPUs switches between two spaces of its own; nothing
+//!   runs out. The last switches of the first CPU are looked at, line by line.
 //!
-//! Nothing is published to compare with. The price of the scheduler is left out: rows are the library's part of
-//! a switch, and the load of the root.
+//! Nothing is published to compare with. The price of the scheduler is left out: rows are the
+//! library's part of a switch, and the load of the root.
 
 use std::cell::RefCell;
 use std::rc::Rc;

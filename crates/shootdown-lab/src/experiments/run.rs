@@ -1,5 +1,5 @@
-//! What every experiment on the software machine needs: a machine built as asked, run to its end, and a
-//! reproducible source of chance.
+//! What every experiment on the software machine needs: a machine built as asked, run to its end,
+//! and a reproducible source of chance.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -62,8 +62,8 @@ pub fn finish(machine: Machine) -> Result<Outcome, LabError> {
     machine.run().map_err(|breach| LabError::broken(breach.to_string()))
 }
 
-/// A value that programs on several CPUs share. It is the laboratory's own notebook: reading and writing
-/// it takes no virtual time and touches no simulated line.
+/// A value that programs on several CPUs share. It is the laboratory's own notebook: reading and
+/// writing it takes no virtual time and touches no simulated line.
 pub struct Note<T>(Rc<Cell<T>>);
 
 impl<T> Clone for Note<T> {
@@ -89,8 +89,8 @@ impl<T: Copy> Note<T> {
     }
 }
 
-/// The `index`-th number of the stream named `seed` (splitmix64, Steele and others 2014): a number per
-/// event, whichever CPU the event falls to.
+/// The `index`-th number of the stream named `seed` (splitmix64, Steele and others 2014): a number
+/// per event, whichever CPU the event falls to.
 #[must_use]
 pub const fn chance(seed: u64, index: u64) -> u64 {
     let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

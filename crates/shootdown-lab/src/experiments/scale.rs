@@ -1,8 +1,8 @@
 //! How the cost of one flush grows with the number of remote CPUs.
 //!
 //! One CPU flushes 1, 8 or 33 pages of a space in which *n* other CPUs run user code; nothing else
-//! happens. Latency is what the initiator sees; stolen is what the targets lose together. Each is also
-//! given as ratio to the `omniscient` bound of the same profile (see [`crate::bound`]).
+//! happens. Latency is what the initiator sees; stolen is what the targets lose together. Each is
+//! also given as ratio to the `omniscient` bound of the same profile (see [`crate::bound`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -64,8 +64,8 @@ impl Experiment for Scale {
     }
 }
 
-/// Every policy that is one of its own on this machine: where nothing broadcasts, those that differ in how they
-/// decide about it are one.
+/// Every policy that is one of its own on this machine: where nothing broadcasts, those that differ
+/// in how they decide about it are one.
 fn all_for(profile: &Profile) -> Vec<Named> {
     let mut all: Vec<Named> = Vec::new();
     for named in POLICIES {

@@ -1,14 +1,16 @@
 //! How many tag slots a CPU needs, and which slot should make room.
 //!
-//! One CPU switches between spaces as real schedules do; after each switch the program touches 64 of its
-//! pages, so that a lost tag costs its refill. Four schedules:
+//! One CPU switches between spaces as real schedules do; after each switch the program touches 64
+//! of its pages, so that a lost tag costs its refill. Four schedules:
 //! - `ring of 5`: five processes in turn;
-//! - `server and clients`: one process alternates with eight others, as a server on its own CPU does;
+//! - `server and clients`: one process alternates with eight others, as a server on its own CPU
+//!   does;
 //! - `pipeline with daemons`: three processes in turn, and now and then one of twenty daemons;
 //! - `zipf of 16`: sixteen processes, the *k*-th chosen with weight 1/k.
 //!
-//! Six is the most that fits the line a switch reads anyway. The default of [`Policy::SHOOTDOWN`] is
-//! checked against the best up to there: fewer slots, or the other victim rule, must not be better.
+//! Six is the most that fits the line a switch reads anyway. The default of [`Policy::SHOOTDOWN`]
+//! is checked against the best up to there: fewer slots, or the other victim rule, must not be
+//! better.
 
 use shootdown::policy::{Policy, Victim};
 use shootdown_machine::{Profile, Stride, Time};
@@ -25,8 +27,8 @@ pub struct Slots;
 const MACHINE: &str = "skylake-laptop";
 /// Pages a process touches each time it runs: a timeslice of a few microseconds.
 const TOUCHED: u64 = 64;
-/// What the machine's kernel has: as many as share one cache line with the rest of what a switch needs
-/// of its CPU. A seventh would put a fourth line into every switch.
+/// What the machine's kernel has: as many as share one cache line with the rest of what a switch
+/// needs of its CPU. A seventh would put a fourth line into every switch.
 const MOST_SLOTS: u8 = 6;
 
 /// A schedule: its name, how many spaces it uses, and which runs at a step.
@@ -54,7 +56,8 @@ const SCHEDULES: [Schedule; 4] = [
     Schedule { name: "zipf of 16", spaces: 16, at: |seed, step| zipf(chance(seed, step)) },
 ];
 
-/// One of sixteen with weight 1/k: weights in units of 1/720720, the least common multiple of 1 to 16.
+/// One of sixteen with weight 1/k: weights in units of 1/720720, the least common multiple of 1 to
+/// 16.
 fn zipf(random: u64) -> u64 {
     const UNIT: u64 = 720_720;
     let sum: u64 = (1..=16).map(|k| UNIT / k).sum();
@@ -121,7 +124,8 @@ fn label(slots: u8, victim: Victim) -> String {
     format!("{slots} slots, {rule}")
 }
 
-/// Percentage of switches that kept entries, and the mean cost of a switch with the touches after it.
+/// Percentage of switches that kept entries, and the mean cost of a switch with the touches after
+/// it.
 fn measure(
     profile: &Profile,
     policy: Policy,

@@ -1,37 +1,47 @@
-//! Writing more memory than there is: how fast pages go to swap, by when the entries go whose accessed bits reclaim has cleared.
+//! Writing more memory than there is: how fast pages go to swap, by when the entries go whose
+//! accessed bits reclaim has cleared.
 //!
-//! Published: "multi-threaded test with a lot of swap to several PCIe SSDs", 1.5 GB/s when each cleared bit is flushed at
-//! once, 1.85 GB/s when that is left to the next switch (van Riel 2014): 1.23 times. Its author says of leaving
-//! the entries alone that it gives "20% ~ 30%" (Li 2013, 2014). Neither says what machine it was, nor how many threads.
+//! Published: "multi-threaded test with a lot of swap to several PCIe SSDs", 1.5 GB/s when each
+//! cleared bit is flushed at once, 1.85 GB/s when that is left to the next switch (van Riel 2014):
+//! 1.23 times. Its author says of leaving the entries alone that it gives "20% ~ 30%" (Li 2013,
+//! 2014). Neither says what machine it was, nor how many threads.
 //!
 //! # The model
-//! Threads of one space, each on a CPU, write pages that none of them has written before, one after the other. When few frames
-//! are left, whoever needs one reclaims first, 32 pages at a time, as kernels of that time do:
-//! - pages from the front of the *active* list have their accessed bits cleared, and become *inactive*;
-//! - pages from the front of the *inactive* list have theirs cleared too. Where it was set, the page gets another round; where
-//!   not, its entry is cleared, the CPUs are told, and it is written out. With batches, they are told once in so many pages.
+//! Threads of one space, each on a CPU, write pages that none of them has written before, one after
+//! the other. When few frames are left, whoever needs one reclaims first, 32 pages at a time, as
+//! kernels of that time do:
+//! - pages from the front of the *active* list have their accessed bits cleared, and become
+//!   *inactive*;
+//! - pages from the front of the *inactive* list have theirs cleared too. Where it was set, the
+//!   page gets another round; where not, its entry is cleared, the CPUs are told, and it is written
+//!   out. With batches, they are told once in so many pages.
 //!
-//! A page that is written once is thus found young once: one flush of a cleared bit and one of a cleared entry for every page. That
-//! follows from the lists and is no parameter. Each thread also keeps using 64 pages (as in `overlap`, whose guess that is), eight
-//! of which are on the lists: reclaim that does not notice so loses them, and the thread waits until they are read back.
+//! A page that is written once is thus found young once: one flush of a cleared bit and one of a
+//! cleared entry for every page. That follows from the lists and is no parameter. Each thread also
+//! keeps using 64 pages (as in `overlap`, whose guess that is), eight of which are on the lists:
+//! reclaim that does not notice so loses them, and the thread waits until they are read back.
 //!
 //! # What is fitted, and what is not
-//! One thing is fitted, for each number of threads: the time that a thread spends on a page besides the simulated faults, flushes
-//! and interrupts ([`Bench::calibrate`]), such that flushes *at switch* let 1.85 GB/s through. It is clearing the page, the allocator,
-//! the lists, the swap map, the block layer, and waiting for the locks of all of them; half is spent at the fault, half at reclaim. What
-//! it comes to is a row. So the published *rates* are the fit's; predicted is how much of them is lost when each bit is flushed
-//! at once.
+//! One thing is fitted, for each number of threads: the time that a thread spends on a page besides
+//! the simulated faults, flushes and interrupts ([`Bench::calibrate`]), such that flushes *at
+//! switch* let 1.85 GB/s through. It is clearing the page, the allocator, the lists, the swap map,
+//! the block layer, and waiting for the locks of all of them; half is spent at the fault, half at
+//! reclaim. What it comes to is a row. So the published *rates* are the fit's; predicted is how
+//! much of them is lost when each bit is flushed at once.
 //!
-//! Costs of interrupts are the profile's, without the mitigations of 2018; these are *assumed*. Those with mitigations are fitted to
-//! something (see `overlap`), and dearer than a kernel of 2014 had them: rows with them are printed as the other bound.
+//! Costs of interrupts are the profile's, without the mitigations of 2018; these are *assumed*.
+//! Those with mitigations are fitted to something (see `overlap`), and dearer than a kernel of 2014
+//! had them: rows with them are printed as the other bound.
 //!
-//! As nobody says how many threads there were, 4, 8, 16 and 24 (a socket) are all held against the published ratio. Few are more likely: with
-//! 4 and 8 the fit leaves a page 5 and 11 us, about what the work is; with 16 and 24 it leaves 23 and 35, which could only be waiting for
-//! locks, while the author of the test says of those that he has split (commit ec8acf20afb8, 2013) that flushes are the much heavier
-//! bottleneck. Batches are tried with 8.
+//! As nobody says how many threads there were, 4, 8, 16 and 24 (a socket) are all held against the
+//! published ratio. Few are more likely: with 4 and 8 the fit leaves a page 5 and 11 us, about what
+//! the work is; with 16 and 24 it leaves 23 and 35, which could only be waiting for locks, while
+//! the author of the test says of those that he has split (commit ec8acf20afb8, 2013) that flushes
+//! are the much heavier bottleneck. Batches are tried with 8.
 //!
-//! The system is nearest to `linux-4.13`: no tags, the local flush before the remote ones. (Its generations are younger than the test.)
-//! Not in the model: kswapd, locks one by one, and the size of memory: it is 128 MiB here, which makes the lists turn faster.
+//! The system is nearest to `linux-4.13`: no tags, the local flush before the remote ones. (Its
+//! generations are younger than the test.) Not in the model: kswapd, locks one by one, and the size
+//! of memory: it is 128 MiB here, which makes the lists turn faster.
 
 mod memory;
 mod thread;
@@ -205,9 +215,10 @@ impl Bench<'_> {
         ran
     }
 
-    /// The one fit: what a page costs a thread besides, such that flushes at switch let the published rate through. What a page costs
-    /// in all is the threads' time for it; so the difference to the published one is added, and the run repeated, because
-    /// flushes get in each other's way less when there is more between them.
+    /// The one fit: what a page costs a thread besides, such that flushes at switch let the
+    /// published rate through. What a page costs in all is the threads' time for it; so the
+    /// difference to the published one is added, and the run repeated, because flushes get in
+    /// each other's way less when there is more between them.
     fn calibrate(&mut self, way: Way) -> Result<Way, LabError> {
         let Way { threads, .. } = way;
         self.progress.at(format!("{threads} threads, the fit"));

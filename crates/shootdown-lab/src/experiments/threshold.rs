@@ -1,11 +1,13 @@
 //! When a tag for all CPUs pays on x86.
 //!
-//! A process with one thread on each of *n* CPUs, which all run. Its threads do what `invlpgb` has them do, a page given
-//! back an iteration; either all of them, or only one while the others compute. What an iteration costs is the
-//! time of the threads that iterate, and what the others lose of theirs, over the iterations.
+//! A process with one thread on each of *n* CPUs, which all run. Its threads do what `invlpgb` has
+//! them do, a page given back an iteration; either all of them, or only one while the others
+//! compute. What an iteration costs is the time of the threads that iterate, and what the others
+//! lose of theirs, over the iterations.
 //!
-//! By interrupts, by broadcasts from the first look on, and under `shootdown`'s own threshold. Broadcasts take as long
-//! as the fabric takes for one (*assumed*, nobody published it), so that is varied.
+//! By interrupts, by broadcasts from the first look on, and under `shootdown`'s own threshold.
+//! Broadcasts take as long as the fabric takes for one (*assumed*, nobody published it), so that is
+//! varied.
 
 use shootdown::policy::Policy;
 use shootdown::tags::shared::Threshold;

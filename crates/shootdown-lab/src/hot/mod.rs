@@ -1,9 +1,9 @@
 //! The hot paths on this host, at full speed: what the library itself costs, hardware apart.
 //!
-//! The library is compiled without traced atomics and driven through a port (`bare.rs`) whose hardware
-//! does nothing. So the figures hold the library's own instructions, its fence and its accesses to lines
-//! that stay in this core's cache; they do not hold a root load, an invalidation or an interrupt, whose
-//! costs belong to a machine, not to this code.
+//! The library is compiled without traced atomics and driven through a port (`bare.rs`) whose
+//! hardware does nothing. So the figures hold the library's own instructions, its fence and its
+//! accesses to lines that stay in this core's cache; they do not hold a root load, an invalidation
+//! or an interrupt, whose costs belong to a machine, not to this code.
 //!
 //! The benches of `cargo bench` and `shootdown bench hot` run the same [`Path`]s.
 
@@ -91,8 +91,8 @@ impl Hot {
     }
 
     fn switch(&self, to: usize) {
-        // SAFETY: the port has no interrupts, the spaces live for ever and are not retired, and their
-        // tables are never walked.
+        // SAFETY: the port has no interrupts, the spaces live for ever and are not retired, and
+        // their tables are never walked.
         black_box(unsafe { switch_to::<Bare>(&self.pin, self.spaces[to]) });
     }
 

@@ -1,7 +1,8 @@
-//! Who is measured: this project's allocators, crates that do the same, and what people write by hand.
+//! Who is measured: this project's allocators, crates that do the same, and what people write by
+//! hand.
 //!
-//! All get the same requests: so many pages, aligned to the next power of two of their number, as IOMMUs like them. What
-//! locks nothing itself stands behind a mutex of the standard library.
+//! All get the same requests: so many pages, aligned to the next power of two of their number, as
+//! IOMMUs like them. What locks nothing itself stands behind a mutex of the standard library.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::collections::BTreeMap;
@@ -86,8 +87,8 @@ pub fn magazines(cpus: usize) -> Magazines<Tree> {
     Magazines::new(tree(), &config(cpus)).expect("memory")
 }
 
-/// The same for a host that [promises](crate::pinned) that threads are alone with the numbers they pass, as they are here: a number is
-/// a worker's, and a worker one thread's at a time.
+/// The same for a host that [promises](crate::pinned) that threads are alone with the numbers they
+/// pass, as they are here: a number is a worker's, and a worker one thread's at a time.
 ///
 /// # Panics
 /// Without memory.
@@ -163,8 +164,8 @@ impl Contestant for RangeAlloc {
     }
 }
 
-/// `vm-allocator` of rust-vmm: an interval tree. It gets bytes: free ranges of length 1 it does not merge, and what
-/// begins at 1 it does not take back.
+/// `vm-allocator` of rust-vmm: an interval tree. It gets bytes: free ranges of length 1 it does not
+/// merge, and what begins at 1 it does not take back.
 struct VmAllocator(Mutex<vm_allocator::AddressAllocator>);
 
 impl Contestant for VmAllocator {
@@ -205,8 +206,9 @@ unsafe impl vmem::alloc::Allocator for Tags {
     }
 }
 
-/// `vmem`: boundary tags and free lists by size, instant fit, with its own use of a mutex. Its constrained allocation looks into
-/// one free list only and gives up soon, so that it is asked without alignment, which is easier.
+/// `vmem`: boundary tags and free lists by size, instant fit, with its own use of a mutex. Its
+/// constrained allocation looks into one free list only and gives up soon, so that it is asked
+/// without alignment, which is easier.
 struct Vmem(vmem::Arena<'static, 'static, Tags, Mutex<()>>);
 
 impl Contestant for Vmem {
@@ -268,7 +270,8 @@ impl Contestant for FreeMap {
     }
 }
 
-/// The paper's simplest: as many bytes from the memory allocator as there are pages, and their address is the page number.
+/// The paper's simplest: as many bytes from the memory allocator as there are pages, and their
+/// address is the page number.
 struct Malloc;
 
 impl Malloc {

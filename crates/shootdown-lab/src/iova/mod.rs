@@ -1,10 +1,11 @@
-//! Allocators of I/O addresses on this host, at full speed: this project's, its peers, and what people write by hand
-//! ([`contestants`]).
+//! Allocators of I/O addresses on this host, at full speed: this project's, its peers, and what
+//! people write by hand ([`contestants`]).
 //!
-//! Two workloads. *One page*: a page is allocated and freed again. *Mixed*: of many live ranges of 1 to 1024 pages (each power
-//! of two half as frequent as the one before, some odd) a random one is freed and another one allocated. *Fresh* is
-//! after as many operations as fill the live ranges; *aged*, after many more. With two threads, each has its own
-//! live ranges, and they change hands between batches: half of what a thread frees, the other has allocated.
+//! Two workloads. *One page*: a page is allocated and freed again. *Mixed*: of many live ranges of
+//! 1 to 1024 pages (each power of two half as frequent as the one before, some odd) a random one is
+//! freed and another one allocated. *Fresh* is after as many operations as fill the live ranges;
+//! *aged*, after many more. With two threads, each has its own live ranges, and they change hands
+//! between batches: half of what a thread frees, the other has allocated.
 
 pub mod contestants;
 
@@ -18,8 +19,8 @@ use crate::experiments::chance;
 use crate::hot::Timing;
 use contestants::Contestant;
 
-/// Ranges that are live in the mixed workload: as many buffers as eight rings of 1024 descriptors, and as many as ten rings
-/// of 4096 (about the 42,300 that were counted on a Linux server in 2019).
+/// Ranges that are live in the mixed workload: as many buffers as eight rings of 1024 descriptors,
+/// and as many as ten rings of 4096 (about the 42,300 that were counted on a Linux server in 2019).
 pub const LIVE: [usize; 2] = [8_192, 40_960];
 
 /// A source of chance that costs next to nothing.
@@ -49,7 +50,8 @@ fn take<C: Contestant + ?Sized>(contestant: &C, cpu: usize, pages: u64) -> u64 {
     first.unwrap_or_else(|| panic!("{} has no room for {pages} pages", contestant.name()))
 }
 
-/// A live range to be replaced, and the pages of the one that comes for it. Small, as what is measured shares caches with it.
+/// A live range to be replaced, and the pages of the one that comes for it. Small, as what is
+/// measured shares caches with it.
 #[derive(Clone, Copy)]
 struct Turn {
     at: u16,
@@ -151,7 +153,8 @@ pub struct Effort {
     pub patience: Duration,
 }
 
-/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the least and the middle one.
+/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the least and
+/// the middle one.
 ///
 /// # Panics
 /// When a contestant has no room, or a thread panics.
@@ -243,8 +246,8 @@ impl Aged {
         Self { operations: live as u64, workers }
     }
 
-    /// Ages the contestant: mixed sizes, from both CPUs by turns, each freeing what the other has allocated. Calls
-    /// `each` now and then.
+    /// Ages the contestant: mixed sizes, from both CPUs by turns, each freeing what the other has
+    /// allocated. Calls `each` now and then.
     pub fn age(
         &mut self,
         contestant: &dyn Contestant,
@@ -278,7 +281,8 @@ impl Aged {
     }
 }
 
-/// Nanoseconds of a pair when the magazines are lent for 64 allocations, and again for as many frees.
+/// Nanoseconds of a pair when the magazines are lent for 64 allocations, and again for as many
+/// frees.
 ///
 /// # Panics
 /// Without memory.

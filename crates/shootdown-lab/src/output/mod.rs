@@ -1,8 +1,9 @@
 //! Results: rows, the document they form, and how it is printed.
 //!
-//! A row is one figure: what was measured ([`Row::metric`] in [`Row::unit`]), under which policy, on
-//! which workload with how many CPUs, beside the published figure where there is one and where that
-//! comes from. The JSON form is a contract (schema 1); the table form is for reading and may change.
+//! A row is one figure: what was measured ([`Row::metric`] in [`Row::unit`]), under which policy,
+//! on which workload with how many CPUs, beside the published figure where there is one and where
+//! that comes from. The JSON form is a contract (schema 1); the table form is for reading and may
+//! change.
 
 mod format;
 mod table;
@@ -119,8 +120,8 @@ impl Document {
             .map(|r| r.value)
     }
 
-    /// The document as text in the given form, without a trailing newline. JSON is one line, so that
-    /// several documents can follow each other as JSON lines.
+    /// The document as text in the given form, without a trailing newline. JSON is one line, so
+    /// that several documents can follow each other as JSON lines.
     #[must_use]
     pub fn render(&self, format: Format) -> String {
         match format {
@@ -132,8 +133,8 @@ impl Document {
     }
 }
 
-/// Prints a line of results. A reader that went away (`| head`) ends the process quietly: nobody is left
-/// to be told.
+/// Prints a line of results. A reader that went away (`| head`) ends the process quietly: nobody is
+/// left to be told.
 pub fn emit(text: &str) {
     let mut out = io::stdout().lock();
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {

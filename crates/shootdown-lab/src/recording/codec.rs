@@ -3,15 +3,15 @@
 //! **Problem.** An event in memory has 64 bytes or so, and a second of a busy program has a hundred
 //! thousand of them.
 //!
-//! **Protocol.** Integers are LEB128 varints, signed ones zigzagged. Times are differences to the event
-//! before. The CPU is left out when it is that of the event before, the thread when it is the one this CPU
-//! was last known to run (a switch tells the next). Addresses are differences to the last one used on that
-//! CPU. All of this state starts afresh with every frame.
+//! **Protocol.** Integers are LEB128 varints, signed ones zigzagged. Times are differences to the
+//! event before. The CPU is left out when it is that of the event before, the thread when it is the
+//! one this CPU was last known to run (a switch tells the next). Addresses are differences to the
+//! last one used on that CPU. All of this state starts afresh with every frame.
 //!
 //! **Invariants.**
 //! - C1: decoding what was encoded gives the same events.
-//! - C2: decoding arbitrary bytes gives events or an error; it never panics and never allocates more than
-//!   the bytes at hand.
+//! - C2: decoding arbitrary bytes gives events or an error; it never panics and never allocates
+//!   more than the bytes at hand.
 
 use super::model::{
     Call, CallArgs, Cpu, Event, Extent, FlushStep, Header, OffCpu, Origin, Purpose, Tid, Trailer,

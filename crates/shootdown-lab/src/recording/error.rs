@@ -1,5 +1,5 @@
-//! What can be wrong with a recording, said so that its owner can act on it: which file, where, and what
-//! should have been there.
+//! What can be wrong with a recording, said so that its owner can act on it: which file, where, and
+//! what should have been there.
 
 use std::io;
 use std::path::PathBuf;

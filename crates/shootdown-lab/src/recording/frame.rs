@@ -1,11 +1,12 @@
 //! The container: magic, version, then checksummed, compressed frames.
 //!
-//! **Problem.** A recording is written once, kept for years and copied about. A reader must be able to
-//! stream it, and must notice a cut, a flipped bit or a foreign file before it believes a number in it.
+//! **Problem.** A recording is written once, kept for years and copied about. A reader must be able
+//! to stream it, and must notice a cut, a flipped bit or a foreign file before it believes a number
+//! in it.
 //!
-//! **Protocol.** `MAGIC`, version, then frames of [kind, stored length, plain length, checksum, stored
-//! bytes]; the checksum covers kind, lengths and stored bytes, the stored bytes are a raw DEFLATE stream.
-//! The first frame is the header, the last the trailer, and after it the file ends.
+//! **Protocol.** `MAGIC`, version, then frames of [kind, stored length, plain length, checksum,
+//! stored bytes]; the checksum covers kind, lengths and stored bytes, the stored bytes are a raw
+//! DEFLATE stream. The first frame is the header, the last the trailer, and after it the file ends.
 //!
 //! **Invariants.**
 //! - F1: lengths are bounded, so a damaged length cannot make a reader allocate without limit.
@@ -19,14 +20,15 @@ use flate2::write::DeflateEncoder;
 
 use super::error::Problem;
 
-/// The first bytes of every recording. As in PNG: a byte above 127 and both line ends show transports
-/// that change text.
+/// The first bytes of every recording. As in PNG: a byte above 127 and both line ends show
+/// transports that change text.
 pub const MAGIC: [u8; 8] = [0x89, b'S', b'D', b'R', b'\r', b'\n', 0x1a, b'\n'];
 
 /// The version this program writes, and the only one it reads.
 pub const VERSION: u16 = 1;
 
-/// The most bytes a frame may hold, stored or plain (F1). Event frames are closed at a quarter of it.
+/// The most bytes a frame may hold, stored or plain (F1). Event frames are closed at a quarter of
+/// it.
 pub const FRAME_LIMIT: u32 = 1 << 20;
 
 /// What a frame holds.

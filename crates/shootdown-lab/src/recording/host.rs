@@ -25,8 +25,8 @@ pub fn header() -> Header {
     }
 }
 
-/// How often each CPU was interrupted for a TLB flush since it booted; `None` where the kernel does not
-/// tell.
+/// How often each CPU was interrupted for a TLB flush since it booted; `None` where the kernel does
+/// not tell.
 #[must_use]
 pub fn tlb_interrupts() -> Option<Vec<u64>> {
     let text = fs::read_to_string("/proc/interrupts").ok()?;

@@ -1,11 +1,11 @@
 //! From what a tracer tells to what a recording holds.
 //!
-//! **Problem.** A tracer sees the whole machine. A recording is about one command; the rest matters only
-//! because it occupies CPUs, evicts tags and shares counters.
+//! **Problem.** A tracer sees the whole machine. A recording is about one command; the rest matters
+//! only because it occupies CPUs, evicts tags and shares counters.
 //!
-//! **Protocol.** [`Origins`](perf::Origins) decides whose each thread is, from the whole text; then every event
-//! is kept, reduced or counted by that. The result is in order of time and every thread is declared before
-//! it is named (I3, I4 of the module above).
+//! **Protocol.** [`Origins`](perf::Origins) decides whose each thread is, from the whole text; then
+//! every event is kept, reduced or counted by that. The result is in order of time and every thread
+//! is declared before it is named (I3, I4 of the module above).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -43,8 +43,8 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Writes it as a recording; returns the bytes written. The clock's base and, unless the header knows
-    /// better, the number of CPUs are filled in.
+    /// Writes it as a recording; returns the bytes written. The clock's base and, unless the header
+    /// knows better, the number of CPUs are filled in.
     ///
     /// # Errors
     ///
@@ -60,8 +60,8 @@ impl Imported {
     }
 }
 
-/// Imports a text file. `root` is the first thread of the command; without it, the first program that
-/// was started while the tracer ran, and without one of those, every program.
+/// Imports a text file. `root` is the first thread of the command; without it, the first program
+/// that was started while the tracer ran, and without one of those, every program.
 ///
 /// # Errors
 ///

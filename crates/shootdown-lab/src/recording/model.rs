@@ -12,8 +12,8 @@ pub struct Tid(pub u32);
 impl Tid {
     /// The idle thread (each CPU has its own; they share the number).
     pub const IDLE: Self = Self(0);
-    /// Numbers end below this. Linux gives none above 2^22; a replay of 256 copies numbers threads anew
-    /// and must not run out of 32 bits.
+    /// Numbers end below this. Linux gives none above 2^22; a replay of 256 copies numbers threads
+    /// anew and must not run out of 32 bits.
     pub const LIMIT: u32 = 1 << 24;
 
     /// The thread of that number, if there can be one.
@@ -145,7 +145,8 @@ pub enum Extent {
 /// Where in the flush path the kernel was (`tlb:tlb_flush`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum FlushStep {
-    /// A context switch loaded another space: flushed (`Everything`) or kept its entries (`Pages(0)`).
+    /// A context switch loaded another space: flushed (`Everything`) or kept its entries
+    /// (`Pages(0)`).
     Switch,
     /// A responder invalidated.
     Responded,

@@ -1,12 +1,12 @@
 //! The text of `perf script`, line by line.
 //!
-//! **Problem.** `perf.data` is the tool's own, changing format; its text is the stable interface. One line
-//! is one event: `comm pid/tid [cpu] seconds.fraction: group:event: fields`, where `comm` may be missing or
-//! hold anything, and `pid/` may be missing.
+//! **Problem.** `perf.data` is the tool's own, changing format; its text is the stable interface.
+//! One line is one event: `comm pid/tid [cpu] seconds.fraction: group:event: fields`, where `comm`
+//! may be missing or hold anything, and `pid/` may be missing.
 //!
-//! **Protocol.** [`line()`] takes a line apart, [`fields::what`] turns event and fields into a [`Seen`].
-//! Lines of events we do not use are skipped; a line that is no event at all is an error, so that a file
-//! of something else is not silently an empty recording.
+//! **Protocol.** [`line()`] takes a line apart, [`fields::what`] turns event and fields into a
+//! [`Seen`]. Lines of events we do not use are skipped; a line that is no event at all is an error,
+//! so that a file of something else is not silently an empty recording.
 
 use super::model::{CallArgs, Cpu, Extent, FlushStep, OffCpu, Tid, What};
 
@@ -112,7 +112,8 @@ pub struct Line<'a> {
 /// Takes a line apart; `None` when it is not one of an event.
 #[must_use]
 pub fn line(text: &str) -> Option<Line<'_>> {
-    // A name may hold brackets too, so the CPU is the first bracketed number that follows a thread number.
+    // A name may hold brackets too, so the CPU is the first bracketed number that follows a thread
+    // number.
     let mut from = 0;
     while let Some(open) = text[from..].find('[').map(|at| at + from) {
         from = open + 1;
@@ -172,7 +173,8 @@ pub fn seconds(text: &str) -> Option<u64> {
 ///
 /// # Errors
 ///
-/// What was expected, for a line that is no event and for one whose fields are not as they should be.
+/// What was expected, for a line that is no event and for one whose fields are not as they should
+/// be.
 pub fn sample(text: &str) -> Result<Option<Sample>, &'static str> {
     let line = line(text).ok_or("`comm pid/tid [cpu] time: event: fields`")?;
     let seen = fields::what(line.event, line.fields)?;

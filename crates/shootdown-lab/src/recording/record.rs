@@ -1,12 +1,12 @@
 //! Recording a command.
 //!
-//! **Problem.** Tracepoints need a tool, a mounted tracefs and permission, and each may be missing. The
-//! user should hear which, and what to do about it, before the command has run for an hour.
+//! **Problem.** Tracepoints need a tool, a mounted tracefs and permission, and each may be missing.
+//! The user should hear which, and what to do about it, before the command has run for an hour.
 //!
-//! **Protocol.** `perf::usable` tries a recording of nothing. If it works, perf records the whole machine
-//! while the command runs (switches of other programs decide which CPU may be left alone), and its text is
-//! imported as it comes; nothing but the recording remains. Otherwise strace does what it can, and why is
-//! said. With neither, nothing is run.
+//! **Protocol.** `perf::usable` tries a recording of nothing. If it works, perf records the whole
+//! machine while the command runs (switches of other programs decide which CPU may be left alone),
+//! and its text is imported as it comes; nothing but the recording remains. Otherwise strace does
+//! what it can, and why is said. With neither, nothing is run.
 
 use std::path::{Path, PathBuf};
 

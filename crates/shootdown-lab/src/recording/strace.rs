@@ -1,12 +1,13 @@
 //! The text of `strace -f -ttt`, where perf cannot be used.
 //!
-//! **What it can tell.** Which thread made which memory call when, who created whom, who ended. Not: on
-//! which CPU anything ran, who was interrupted, what was touched. So each thread is given a CPU of its own
-//! for its whole life (the fewest that do: a CPU is given again when its thread has ended), there are no
-//! flush events, and the recording has no truth to hold a prediction against. strace slows every call by
-//! some 30 us, which the times include.
+//! **What it can tell.** Which thread made which memory call when, who created whom, who ended.
+//! Not: on which CPU anything ran, who was interrupted, what was touched. So each thread is given a
+//! CPU of its own for its whole life (the fewest that do: a CPU is given again when its thread has
+//! ended), there are no flush events, and the recording has no truth to hold a prediction against.
+//! strace slows every call by some 30 us, which the times include.
 //!
-//! A call that is cut in two (`<unfinished ...>`, `<... NAME resumed>`) is put together again by thread.
+//! A call that is cut in two (`<unfinished ...>`, `<... NAME resumed>`) is put together again by
+//! thread.
 
 use std::collections::BTreeMap;
 

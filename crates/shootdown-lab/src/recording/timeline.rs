@@ -1,34 +1,39 @@
-//! What a recording means: which space each CPU had loaded when, who flushed what of it, who touched what.
+//! What a recording means: which space each CPU had loaded when, who flushed what of it, who
+//! touched what.
 //!
-//! **Problem.** The events name threads. Whether a flush has to interrupt a CPU depends on spaces: which
-//! one the CPU has loaded, and whether it runs it or merely keeps it while a kernel thread runs.
+//! **Problem.** The events name threads. Whether a flush has to interrupt a CPU depends on spaces:
+//! which one the CPU has loaded, and whether it runs it or merely keeps it while a kernel thread
+//! runs.
 //!
 //! **Rules.**
-//! - R1: a thread made with `CLONE_VM` has its creator's space; any other has a new one; `exec` gives a
-//!   new one. Of `exec` the moment that counts is when the kernel loads the new space, which it reports
-//!   as a switch that no context switch preceded.
-//! - R2: threads of other programs have a space per process. Kernel threads and the idle thread have none:
-//!   the CPU keeps what it had, lazily.
-//! - R3: a flush is one request, seen as [`FlushStep::Ask`] when other CPUs are in the space's set and as
-//!   [`FlushStep::LocalSpace`] when the CPU itself has it loaded; both together are one request.
-//! - R4: a request inside a memory system call is about the call's range; one right after a write fault,
-//!   about the page of the fault; one that asks other CPUs for everything while the last thread of a space
-//!   ends or leaves it by `exec`, about that space's end; what any other is about is not known, only how
-//!   many pages.
+//! - R1: a thread made with `CLONE_VM` has its creator's space; any other has a new one; `exec`
+//!   gives a new one. Of `exec` the moment that counts is when the kernel loads the new space,
+//!   which it reports as a switch that no context switch preceded.
+//! - R2: threads of other programs have a space per process. Kernel threads and the idle thread
+//!   have none: the CPU keeps what it had, lazily.
+//! - R3: a flush is one request, seen as [`FlushStep::Ask`] when other CPUs are in the space's set
+//!   and as [`FlushStep::LocalSpace`] when the CPU itself has it loaded; both together are one
+//!   request.
+//! - R4: a request inside a memory system call is about the call's range; one right after a write
+//!   fault, about the page of the fault; one that asks other CPUs for everything while the last
+//!   thread of a space ends or leaves it by `exec`, about that space's end; what any other is about
+//!   is not known, only how many pages.
 //! - R5: a CPU ran, from the beginning, the thread its first event names.
-//! - R6: when an event names another thread than the one the CPU was last known to run, a switch went
-//!   unseen (perf loses what happens in the idle thread of every CPU but the first). It happened as long
-//!   before this event as the first event of a thread follows its switch from idle elsewhere in the
-//!   recording (the median), but not before the thread was made runnable or the CPU's last event.
-//! - R7: in a recording without any flush events (of strace) each call that takes something away is one
-//!   request for its whole range, whether or not anything of it was there.
+//! - R6: when an event names another thread than the one the CPU was last known to run, a switch
+//!   went unseen (perf loses what happens in the idle thread of every CPU but the first). It
+//!   happened as long before this event as the first event of a thread follows its switch from idle
+//!   elsewhere in the recording (the median), but not before the thread was made runnable or the
+//!   CPU's last event.
+//! - R7: in a recording without any flush events (of strace) each call that takes something away is
+//!   one request for its whole range, whether or not anything of it was there.
 //!
-//! None of these rules looks at [`What::RemoteFlush`], so that what is predicted can be held against it.
+//! None of these rules looks at [`What::RemoteFlush`], so that what is predicted can be held
+//! against it.
 //!
-//! **The truth.** The recording's own count of remote flushes is the number of its `RemoteFlush` events: one
-//! for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line of
-//! `/proc/interrupts` counts (the trailer has that number for the whole machine). Where the kernel has no
-//! such event, the interrupts sent for flushes are counted instead.
+//! **The truth.** The recording's own count of remote flushes is the number of its `RemoteFlush`
+//! events: one for each CPU that was asked, each time. On Linux x86 it equals what the `TLB` line
+//! of `/proc/interrupts` counts (the trailer has that number for the whole machine). Where the
+//! kernel has no such event, the interrupts sent for flushes are counted instead.
 //!
 //! [`FlushStep::Ask`]: super::model::FlushStep::Ask
 //! [`FlushStep::LocalSpace`]: super::model::FlushStep::LocalSpace
@@ -173,7 +178,8 @@ pub struct Timeline {
     pub pauses: BTreeMap<Tid, Vec<Pause>>,
     /// Who made each thread of the command, and when.
     pub births: BTreeMap<Tid, (Tid, u64)>,
-    /// Whether the tracer saw flushes; otherwise there is no truth, and requests are presumed (R7).
+    /// Whether the tracer saw flushes; otherwise there is no truth, and requests are presumed
+    /// (R7).
     pub flushes_seen: bool,
     /// From when to when each CPU was between two spaces, as far as seen.
     pub switches: BTreeMap<Cpu, Vec<(u64, u64)>>,
@@ -190,11 +196,12 @@ pub struct Truth {
     pub met_running: u64,
     /// Those that found it kept lazily, and so made the CPU leave it.
     pub met_lazy: u64,
-    /// Those that found the CPU between two spaces, where it has to be asked whatever they are. It is
-    /// there for a tenth of a microsecond, but for ten times as long while that is being traced.
+    /// Those that found the CPU between two spaces, where it has to be asked whatever they are. It
+    /// is there for a tenth of a microsecond, but for ten times as long while that is being
+    /// traced.
     pub met_switching: u64,
-    /// Those that found the CPU with another space or none: Linux clears CPU sets lazily since 6.14, and
-    /// asks everyone in the set when tables are freed.
+    /// Those that found the CPU with another space or none: Linux clears CPU sets lazily since
+    /// 6.14, and asks everyone in the set when tables are freed.
     pub in_vain: u64,
     /// Those asked by kernel threads, whose space is not known, so that no replay repeats them.
     pub unknown: u64,
@@ -215,8 +222,9 @@ impl Timeline {
         build::timeline(events)
     }
 
-    /// How often a flush met another CPU that ran (not merely kept) the space, in the recorded schedule:
-    /// what an exact filter would have asked. Replays measure the same on the machine.
+    /// How often a flush met another CPU that ran (not merely kept) the space, in the recorded
+    /// schedule: what an exact filter would have asked. Replays measure the same on the
+    /// machine.
     #[must_use]
     pub fn met_running(&self) -> u64 {
         let mut runs: BTreeMap<Cpu, Runs> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Writing a recording.
 //!
-//! I1 of the module above is kept here: frames go to a temporary file beside the final one, and only
-//! [`Writer::finish`] gives it its name. A writer that is dropped before takes its file away.
+//! I1 of the module above is kept here: frames go to a temporary file beside the final one, and
+//! only [`Writer::finish`] gives it its name. A writer that is dropped before takes its file away.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -12,8 +12,8 @@ use super::error::RecordingError;
 use super::frame::{self, FRAME_LIMIT, Kind};
 use super::model::{Event, Header, Trailer};
 
-/// Plain bytes after which a frame of events is closed. The largest event (a name of 255 bytes) fits many
-/// times between this and [`FRAME_LIMIT`].
+/// Plain bytes after which a frame of events is closed. The largest event (a name of 255 bytes)
+/// fits many times between this and [`FRAME_LIMIT`].
 const CLOSE_AT: usize = FRAME_LIMIT as usize / 4;
 
 /// Writes events to a stream, frame by frame.
@@ -139,7 +139,8 @@ impl Writer {
             Ok(size)
         });
         named.map_err(|source| {
-            // The error that stopped us is the one to tell; a leftover that cannot be removed is its echo.
+            // The error that stopped us is the one to tell; a leftover that cannot be removed is
+            // its echo.
             let _ = fs::remove_file(&self.temporary);
             RecordingError::Io { path: self.path.clone(), source }
         })

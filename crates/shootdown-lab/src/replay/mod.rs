@@ -1,25 +1,29 @@
 //! Replaying a recording on the machine.
 //!
-//! **Problem.** A recording says what a program did to its spaces on one machine under one kernel. What it
-//! would cost on another machine, under other policies, is to be found by doing the same things there.
+//! **Problem.** A recording says what a program did to its spaces on one machine under one kernel.
+//! What it would cost on another machine, under other policies, is to be found by doing the same
+//! things there.
 //!
-//! **Protocol.** The rebuilt [`Timeline`] becomes one program per simulated CPU ([`drive`]): it switches,
-//! maps, touches, unmaps, protects and flushes through the machine's kernel, which is to say through the
-//! library, with the oracle watching. With as many CPUs as recorded and one copy, every CPU does what the
-//! recorded one did, when it did it. Otherwise [`spread`] makes a new schedule first.
+//! **Protocol.** The rebuilt [`Timeline`] becomes one program per simulated CPU ([`drive`]): it
+//! switches, maps, touches, unmaps, protects and flushes through the machine's kernel, which is to
+//! say through the library, with the oracle watching. With as many CPUs as recorded and one copy,
+//! every CPU does what the recorded one did, when it did it. Otherwise [`spread`] makes a new
+//! schedule first.
 //!
 //! **Rules of the replay.**
-//! - P1 (pace): nothing happens before its recorded time. A CPU that is late (because a policy costs more
-//!   than the recorded kernel did) catches up in the time the recording left idle or computing.
-//! - P2 (changes): a recorded flush is made by really doing what it was for, where the recording tells:
-//!   pages are unmapped, write-protected, given back. Where it does not, the same number of pages of the
-//!   same space is flushed. Either way it is one request.
-//! - P3 (working set): between events a thread reads pages it has touched before: when it gets a CPU,
-//!   after each of its flushes, and every [`drive::SLICE`] of its time, [`drive::READS`] of the last
-//!   [`drive::WORKING_SET`] pages it faulted on. Recordings do not hold accesses that do not fault, so
-//!   TLB misses are comparable between policies, not with the recorded machine's.
-//! - P4 (tables): page tables are freed when no mapping is left that they serve, as recorded `mmap` and
-//!   `munmap` calls leave them. What `exec` mapped is known only page by page, when it is touched.
+//! - P1 (pace): nothing happens before its recorded time. A CPU that is late (because a policy
+//!   costs more than the recorded kernel did) catches up in the time the recording left idle or
+//!   computing.
+//! - P2 (changes): a recorded flush is made by really doing what it was for, where the recording
+//!   tells: pages are unmapped, write-protected, given back. Where it does not, the same number of
+//!   pages of the same space is flushed. Either way it is one request.
+//! - P3 (working set): between events a thread reads pages it has touched before: when it gets a
+//!   CPU, after each of its flushes, and every [`drive::SLICE`] of its time, [`drive::READS`] of
+//!   the last [`drive::WORKING_SET`] pages it faulted on. Recordings do not hold accesses that do
+//!   not fault, so TLB misses are comparable between policies, not with the recorded machine's.
+//! - P4 (tables): page tables are freed when no mapping is left that they serve, as recorded `mmap`
+//!   and `munmap` calls leave them. What `exec` mapped is known only page by page, when it is
+//!   touched.
 //! - P5 (spaces): a space ends when its last thread is gone and no CPU has it loaded any more.
 
 pub mod drive;
@@ -76,8 +80,8 @@ impl Replayed {
         self.outcome.total().library.kicks_sent
     }
 
-    /// Time of all CPUs that was neither idle nor the program's own computing: accesses and their misses,
-    /// faults, switches, flushes, waits, interrupts.
+    /// Time of all CPUs that was neither idle nor the program's own computing: accesses and their
+    /// misses, faults, switches, flushes, waits, interrupts.
     #[must_use]
     pub fn spent(&self) -> Time {
         let time = self.outcome.total().time;
@@ -88,7 +92,8 @@ impl Replayed {
 /// Replays a timeline on a machine with as many CPUs as it has, or more.
 ///
 /// # Errors
-/// [`LabError::BadInput`] when there is no such machine; [`LabError::Broken`] when the oracle stopped it.
+/// [`LabError::BadInput`] when there is no such machine; [`LabError::Broken`] when the oracle
+/// stopped it.
 pub fn run(
     timeline: &Timeline,
     profile: &Profile,
@@ -118,8 +123,10 @@ pub fn run(
     Ok(Replayed { outcome, computing })
 }
 
-/// Nanoseconds. The machine counts picoseconds in 64 bits; this leaves as much for what policies cost.
+/// Nanoseconds. The machine counts picoseconds in 64 bits; this leaves as much for what policies
+/// cost.
 const MOST_TIME: u64 = 1 << 53;
 
-/// Physical memory of a replay, in frames of 4 KiB: 64 GiB, of which only what is used costs the host.
+/// Physical memory of a replay, in frames of 4 KiB: 64 GiB, of which only what is used costs the
+/// host.
 const FRAMES: u32 = 1 << 24;

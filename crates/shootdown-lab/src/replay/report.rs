@@ -148,8 +148,9 @@ impl Report {
         self.times("omniscient", wait, stolen);
     }
 
-    /// How far the prediction is from the recording. What the recorded kernel asked in the middle of a switch
-    /// belongs mostly to the tracer, not to the program; so the comparison is made with and without it.
+    /// How far the prediction is from the recording. What the recorded kernel asked in the middle
+    /// of a switch belongs mostly to the tracer, not to the program; so the comparison is made
+    /// with and without it.
     pub fn prediction(&mut self, recorded: &Recorded, outcome: &Outcome) {
         let timeline = &recorded.timeline;
         let predicted = outcome.total().library.kicks_sent;

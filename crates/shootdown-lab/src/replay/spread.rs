@@ -1,17 +1,17 @@
 //! A recording on another number of CPUs, or several of it at once.
 //!
-//! **Problem.** A schedule for two CPUs says nothing about eight. What remains of it is what each thread
-//! did by itself: how long it ran before it slept, and how long it slept.
+//! **Problem.** A schedule for two CPUs says nothing about eight. What remains of it is what each
+//! thread did by itself: how long it ran before it slept, and how long it slept.
 //!
 //! **Rules.**
-//! - S1: each thread of the command has a home CPU and stays there. Threads get homes in the order of
-//!   their first run, each the CPU with the fewest living threads (the lowest of those).
-//! - S2: runs keep their length and what is done in them, sleeps keep theirs; waiting for a CPU is left
-//!   out, and happens anew.
-//! - S3: a CPU serves its threads in the order in which they became ready; a run ends as it was recorded
-//!   to end.
-//! - S4: a thread is ready when its creator's run reaches the creation; one whose creation was not seen,
-//!   at its recorded first run.
+//! - S1: each thread of the command has a home CPU and stays there. Threads get homes in the order
+//!   of their first run, each the CPU with the fewest living threads (the lowest of those).
+//! - S2: runs keep their length and what is done in them, sleeps keep theirs; waiting for a CPU is
+//!   left out, and happens anew.
+//! - S3: a CPU serves its threads in the order in which they became ready; a run ends as it was
+//!   recorded to end.
+//! - S4: a thread is ready when its creator's run reaches the creation; one whose creation was not
+//!   seen, at its recorded first run.
 //! - S5: copies are separate in everything; they begin together.
 //! - S6: other programs and kernel threads are left out.
 

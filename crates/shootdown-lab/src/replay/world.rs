@@ -1,8 +1,9 @@
-//! What the programs of a replay know together: which space is which, what is mapped and touched in it.
+//! What the programs of a replay know together: which space is which, what is mapped and touched in
+//! it.
 //!
-//! It is the laboratory's notebook: reading and writing it takes no virtual time. It is kept in the order
-//! in which the CPUs act on the machine, not in the recorded one, so that it agrees with the machine.
-//! It is never borrowed across a call into the machine, which may let another CPU run.
+//! It is the laboratory's notebook: reading and writing it takes no virtual time. It is kept in the
+//! order in which the CPUs act on the machine, not in the recorded one, so that it agrees with the
+//! machine. It is never borrowed across a call into the machine, which may let another CPU run.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,7 +19,8 @@ use crate::recording::timeline::{Range, SpaceId, Timeline};
 /// First page above user space.
 pub const USER_PAGES: u64 = 1 << (47 - 12);
 
-/// A range of addresses as whole pages of user space: first, and how many; `None` when there are none.
+/// A range of addresses as whole pages of user space: first, and how many; `None` when there are
+/// none.
 pub fn pages_of(range: Range) -> Option<(u64, u64)> {
     let first = (range.addr >> 12).max(1);
     let end = range.addr.checked_add(range.len)?.div_ceil(4096).min(USER_PAGES);

@@ -270,9 +270,9 @@ const fn span(level: u8) -> u64 {
     ENTRIES.pow((LAST_LEVEL - level) as u32)
 }
 
-/// Does replacing one valid entry by another need a break? Another address or size, other attributes or
-/// shareability, or from non-global to global (Arm ARM D8.16.1). Rights, the access flag, the dirty-bit
-/// modifier and software's bits don't.
+/// Does replacing one valid entry by another need a break? Another address or size, other
+/// attributes or shareability, or from non-global to global (Arm ARM D8.16.1). Rights, the access
+/// flag, the dirty-bit modifier and software's bits don't.
 const fn needs_break(old: u64, new: u64, level: u8) -> bool {
     const ATTRIBUTES: u64 = 0b111 << 2;
     const SHAREABILITY: u64 = 0b11 << 8;

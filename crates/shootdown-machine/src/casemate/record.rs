@@ -16,7 +16,8 @@ pub enum Dsb {
 /// A TLBI.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Tlbi {
-    /// Stage 1 of EL2, an address: the page's number, whether only the last level, whether on all CPUs.
+    /// Stage 1 of EL2, an address: the page's number, whether only the last level, whether on all
+    /// CPUs.
     Va {
         /// Address / 4096.
         page: u64,

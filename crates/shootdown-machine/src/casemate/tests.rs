@@ -156,9 +156,9 @@ fn what_is_no_record_is_named_with_its_line() {
     assert_eq!(parse("! BBM valid->valid\nwhatever"), Ok(vec![]));
 }
 
-/// Published verdicts: which of Arm's tests break before they make. (Sc02 is another matter: it moves a page
-/// while both entries are read-only, which Arm lets pass if the contents are the same. That is not to be
-/// seen in a trace of tables, so the automaton rejects it.)
+/// Published verdicts: which of Arm's tests break before they make. (Sc02 is another matter: it
+/// moves a page while both entries are read-only, which Arm lets pass if the contents are the same.
+/// That is not to be seen in a trace of tables, so the automaton rejects it.)
 #[test]
 fn litmus_traces_are_judged_as_arm_says() {
     use crate::litmus::{Options, Test, embedded, traces};

@@ -1,8 +1,9 @@
 //! Hardware that acts on its own: a coroutine beside those of the CPUs.
 //!
-//! A device is neither interrupted nor does it compute: it does something at certain times, and these are known or made
-//! earlier by somebody who rings. So its coroutine sleeps until the next of them, and is roused; the queue of the
-//! engine puts what it does in the order of time with all that CPUs do.
+//! A device is neither interrupted nor does it compute: it does something at certain times, and
+//! these are known or made earlier by somebody who rings. So its coroutine sleeps until the next of
+//! them, and is roused; the queue of the engine puts what it does in the order of time with all
+//! that CPUs do.
 
 use std::sync::atomic::Ordering;
 
@@ -39,8 +40,8 @@ pub(crate) fn message(target: u32, at: Time) {
     with(|e| e.pend(target, Vector::Wake, at.ps()));
 }
 
-/// A device has stored to this address now: copies of the line are void, the last-level cache has it, and whoever waits for
-/// it looks again.
+/// A device has stored to this address now: copies of the line are void, the last-level cache has
+/// it, and whoever waits for it looks again.
 pub(crate) fn device_stored(addr: usize) {
     with(|e| {
         let Some(line) = e.arena.line(addr) else { return };
@@ -50,7 +51,8 @@ pub(crate) fn device_stored(addr: usize) {
     });
 }
 
-/// The lines of this memory are read, or read and written, by code whose accesses are not traced one by one.
+/// The lines of this memory are read, or read and written, by code whose accesses are not traced
+/// one by one.
 pub(crate) fn touch(addr: usize, bytes: usize, write: bool) {
     for line in (addr >> 6)..=((addr + bytes.max(1) - 1) >> 6) {
         let addr = addr.max(line << 6);

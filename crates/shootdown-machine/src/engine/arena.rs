@@ -1,10 +1,11 @@
 //! The memory that simulated CPUs share.
 //!
-//! Everything the library touches through its atomics lives in one reserved region, so that a cache line
-//! is an index: `(address - base) / 64`. Blocks are handed out in the order they are asked for, 128-byte
-//! aligned (two blocks never share a line, nor the pair of lines that prefetchers fetch together), and
-//! freed blocks are reused by exact size, last freed first. Hence line numbers, and with them every
-//! figure, depend on the order of allocations only, never on the host's allocator.
+//! Everything the library touches through its atomics lives in one reserved region, so that a cache
+//! line is an index: `(address - base) / 64`. Blocks are handed out in the order they are asked
+//! for, 128-byte aligned (two blocks never share a line, nor the pair of lines that prefetchers
+//! fetch together), and freed blocks are reused by exact size, last freed first. Hence line
+//! numbers, and with them every figure, depend on the order of allocations only, never on the
+//! host's allocator.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::collections::BTreeMap;

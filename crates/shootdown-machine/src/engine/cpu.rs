@@ -33,7 +33,8 @@ pub const VECTORS: usize = 2;
 /// No time: nothing is due.
 pub const NEVER: u64 = u64::MAX;
 
-/// Lines remembered for [`super::relax`]; a wait loop that loads more in a turn spins in small steps.
+/// Lines remembered for [`super::relax`]; a wait loop that loads more in a turn spins in small
+/// steps.
 pub const WATCHED: usize = 96;
 
 /// State of one CPU. Times in ps.

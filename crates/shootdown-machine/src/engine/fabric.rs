@@ -1,26 +1,29 @@
 //! The fabric that carries invalidations to every CPU.
 //!
 //! # The problem
-//! On machines that can invalidate everywhere with one instruction, that instruction goes through something
-//! that all CPUs share. How long it takes depends on who else uses it, and whoever does not use it is
-//! disturbed by it.
+//! On machines that can invalidate everywhere with one instruction, that instruction goes through
+//! something that all CPUs share. How long it takes depends on who else uses it, and whoever does
+//! not use it is disturbed by it.
 //!
 //! # The model
-//! One server takes one operation at a time, in the order of issue. It begins with an operation when the
-//! operation has been issued and the server is free; the operation is complete on every CPU a *latency*
-//! later, and the server is free again a *service time* after it began. So `n` CPUs that do nothing but
-//! broadcast get one operation per service time among them, and a lone one sees the latency.
+//! One server takes one operation at a time, in the order of issue. It begins with an operation
+//! when the operation has been issued and the server is free; the operation is complete on every
+//! CPU a *latency* later, and the server is free again a *service time* after it began. So `n` CPUs
+//! that do nothing but broadcast get one operation per service time among them, and a lone one sees
+//! the latency.
 //!
-//! Issuing does not wait. The sync does, without taking interrupts, until the last operation that this CPU
-//! issued is complete.
+//! Issuing does not wait. The sync does, without taking interrupts, until the last operation that
+//! this CPU issued is complete.
 //!
-//! While the server serves, every CPU answers to it. A running CPU (one that neither idles nor waits) loses
-//! a share of that time, the *tax*: what takes it a time `t` when the server is free takes `t / (1 - tax)`
-//! when the server is always busy. Nobody is taxed for an operation of its own, nor between issue and sync.
+//! While the server serves, every CPU answers to it. A running CPU (one that neither idles nor
+//! waits) loses a share of that time, the *tax*: what takes it a time `t` when the server is free
+//! takes `t / (1 - tax)` when the server is always busy. Nobody is taxed for an operation of its
+//! own, nor between issue and sync.
 //!
 //! # Invariants
-//! I1: operations are issued in the order of time, so the order of service is that of issue. I2: busy time up
-//! to a moment only grows, so that what a CPU owes is never negative and nothing is paid twice.
+//! I1: operations are issued in the order of time, so the order of service is that of issue. I2:
+//! busy time up to a moment only grows, so that what a CPU owes is never negative and nothing is
+//! paid twice.
 
 use super::{Engine, Mode, irqs, mode, step, with};
 use crate::profile::BroadcastCosts;
@@ -43,7 +46,8 @@ impl Fabric {
         Self { costs, served: 0, free: 0 }
     }
 
-    /// Takes an operation that is issued now: when it will be complete, and when the server is done with it.
+    /// Takes an operation that is issued now: when it will be complete, and when the server is done
+    /// with it.
     fn issue(&mut self, now: u64) -> (u64, u64) {
         let begin = self.free.max(now);
         self.free = begin + self.costs.service.ps();
@@ -94,8 +98,8 @@ impl Engine {
         self.me().spend(owed);
     }
 
-    /// The time since the last settlement was spent waiting or idle, which nobody taxes; and nobody is taxed
-    /// for what the fabric still does about this CPU's own operation.
+    /// The time since the last settlement was spent waiting or idle, which nobody taxes; and nobody
+    /// is taxed for what the fabric still does about this CPU's own operation.
     #[inline]
     pub(super) fn forgive(&mut self) {
         if let Some(fabric) = &self.fabric {
@@ -126,8 +130,8 @@ pub(crate) fn broadcast(operations: u64) {
     }
 }
 
-/// Waits until what this CPU handed to the fabric is complete. Nobody else has acted at a later time when
-/// this returns.
+/// Waits until what this CPU handed to the fabric is complete. Nobody else has acted at a later
+/// time when this returns.
 pub(crate) fn await_broadcast() {
     let was_on = irqs(false);
     let before = mode(Mode::Waiting);

@@ -67,7 +67,8 @@ fn __shootdown_spin() {
     }
 }
 
-/// Memory is about to be used that only its holder may use, so that its accesses are not traced one by one.
+/// Memory is about to be used that only its holder may use, so that its accesses are not traced one
+/// by one.
 #[unsafe(no_mangle)]
 fn __shootdown_touch(addr: usize, bytes: usize, write: bool) {
     if current().is_some() {

@@ -1,20 +1,22 @@
 //! The hypervisor below the CPUs of a guest.
 //!
 //! # The model
-//! Physical CPU *p* of *P* serves the virtual CPUs *p*, *p + P*, *p + 2P*… in turns of one *slice* each, whether
-//! they have something to do or not: the host is busy, and who does not use a turn loses it to someone else. The turns of
-//! different physical CPUs begin at different times. When its turn ends, a CPU leaves the guest (*exit*), is *away*, and comes
-//! back (*entry*) at its next turn. Interrupts for it wait meanwhile; so does everything else, whatever it was
+//! Physical CPU *p* of *P* serves the virtual CPUs *p*, *p + P*, *p + 2P*… in turns of one *slice*
+//! each, whether they have something to do or not: the host is busy, and who does not use a turn
+//! loses it to someone else. The turns of different physical CPUs begin at different times. When
+//! its turn ends, a CPU leaves the guest (*exit*), is *away*, and comes back (*entry*) at its next
+//! turn. Interrupts for it wait meanwhile; so does everything else, whatever it was
 //! doing and whether its interrupts were on.
 //!
 //! The hypervisor may also force a CPU that runs to leave the guest for a moment.
 //!
-//! What is done on these occasions is the kernel's matter ([`Demand`]); it runs on the CPU's own stack, with the guest's
-//! interrupts off.
+//! What is done on these occasions is the kernel's matter ([`Demand`]); it runs on the CPU's own
+//! stack, with the guest's interrupts off.
 //!
 //! # Invariants
-//! I1: a CPU that is away has nothing to do for the hypervisor: what it was forced to do before, it did on its way out.
-//! I2: turns depend on time alone, so that what a guest does changes nobody's turn.
+//! I1: a CPU that is away has nothing to do for the hypervisor: what it was forced to do before, it
+//! did on its way out. I2: turns depend on time alone, so that what a guest does changes nobody's
+//! turn.
 
 use super::cpu::NEVER;
 use super::{Engine, Mode, step, suspend, with};

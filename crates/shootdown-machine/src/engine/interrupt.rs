@@ -1,10 +1,10 @@
 //! Interrupts between CPUs.
 //!
-//! A command to the interrupt controller costs its sender time, once per cluster of targets, and waits
-//! for the sender's stores, so that what it wrote is visible to whom it interrupts. The interrupt arrives
-//! a distance later. A pending one of the same kind absorbs it. A CPU with interrupts on takes what has
-//! arrived at its next step, at once when it is computing, waiting or idle; the handler runs on the
-//! CPU's own stack with interrupts off.
+//! A command to the interrupt controller costs its sender time, once per cluster of targets, and
+//! waits for the sender's stores, so that what it wrote is visible to whom it interrupts. The
+//! interrupt arrives a distance later. A pending one of the same kind absorbs it. A CPU with
+//! interrupts on takes what has arrived at its next step, at once when it is computing, waiting or
+//! idle; the handler runs on the CPU's own stack with interrupts off.
 
 use super::arena::LINE_SHIFT;
 use super::cpu::NEVER;
@@ -99,7 +99,8 @@ pub(super) fn take() {
 }
 
 impl Engine {
-    /// Fetches what the current CPU's handler will want, all at once instead of one after the other.
+    /// Fetches what the current CPU's handler will want, all at once instead of one after the
+    /// other.
     fn warm_up(&self) {
         for (address, length) in self.hot[self.current as usize] {
             warm::bytes(address, length);

@@ -1,23 +1,23 @@
 //! Who holds which cache line, and what it costs to get it.
 //!
 //! # The problem
-//! What a lock-free protocol costs is decided by which lines move between which CPUs, not by how many
-//! instructions it has. So the machine follows the ownership of each line of shared memory.
+//! What a lock-free protocol costs is decided by which lines move between which CPUs, not by how
+//! many instructions it has. So the machine follows the ownership of each line of shared memory.
 //!
 //! # The protocol
-//! A line has an owner (the CPU that wrote it last, or fetched it first), the set of CPUs that hold a
-//! copy once there are several ([`Sharers`]), the last-level caches those are in, and a version that grows
-//! whenever a write takes the copies of others away. Copies are never evicted: what the library shares is
-//! small beside a cache.
+//! A line has an owner (the CPU that wrote it last, or fetched it first), the set of CPUs that hold
+//! a copy once there are several ([`Sharers`]), the last-level caches those are in, and a version
+//! that grows whenever a write takes the copies of others away. Copies are never evicted: what the
+//! library shares is small beside a cache.
 //!
-//! A load needs a current copy; a store or read-modify-write needs the line alone. A write in flight
-//! makes the line busy until it completes; whoever comes meanwhile waits for that, so that contended
-//! writes queue up, one transfer each.
+//! A load needs a current copy; a store or read-modify-write needs the line alone. A write in
+//! flight makes the line busy until it completes; whoever comes meanwhile waits for that, so that
+//! contended writes queue up, one transfer each.
 //!
 //! # Invariants
 //! - I1: `exclusive` implies that no CPU but the owner holds a current copy.
-//! - I2: a write by a CPU that does not hold the line alone changes the version; so a CPU that loaded a
-//!   line sees that it was written since by comparing versions.
+//! - I2: a write by a CPU that does not hold the line alone changes the version; so a CPU that
+//!   loaded a line sees that it was written since by comparing versions.
 
 use crate::profile::{Costs, Topology};
 
@@ -207,8 +207,8 @@ impl Line {
 
 /// Which CPUs hold a copy of each line that was ever held by several.
 ///
-/// A set per line and not per CPU: CPUs that read one line after the other find their neighbours' bits at
-/// hand. A line held alone has a stale set, which is cleared when it is shared again.
+/// A set per line and not per CPU: CPUs that read one line after the other find their neighbours'
+/// bits at hand. A line held alone has a stale set, which is cleared when it is shared again.
 pub struct Sharers {
     words: Vec<u64>,
     /// Words per line.

@@ -1,9 +1,11 @@
 //! What accesses to shared memory cost.
 //!
-//! - A load waits for the line. The value it returns is the one at its issue; a line that a write has
-//!   made busy delays the load until that write is complete, so no one sees a value before its time.
-//! - A store is posted: the line is fetched in the background, in one of the CPU's fill buffers, and the
-//!   CPU goes on. The next full fence, read-modify-write or interrupt command waits for all of them.
+//! - A load waits for the line. The value it returns is the one at its issue; a line that a write
+//!   has made busy delays the load until that write is complete, so no one sees a value before its
+//!   time.
+//! - A store is posted: the line is fetched in the background, in one of the CPU's fill buffers,
+//!   and the CPU goes on. The next full fence, read-modify-write or interrupt command waits for all
+//!   of them.
 //! - A read-modify-write waits for the CPU's stores, then for the line, alone.
 //! - A prefetch fetches in the background what a later load then waits for only in part.
 //!
@@ -58,14 +60,14 @@ pub fn prefetch(addr: usize, write: bool) {
 }
 
 impl Engine {
-    /// Makes an access that concerns no other CPU: to memory that is not shared, or one that hits while
-    /// this CPU is not too far ahead of the others. Returns the line when others must have their turn
-    /// first.
+    /// Makes an access that concerns no other CPU: to memory that is not shared, or one that hits
+    /// while this CPU is not too far ahead of the others. Returns the line when others must
+    /// have their turn first.
     ///
-    /// A hit may run ahead by the length of a transfer and [`LOOKAHEAD`], because a write by another CPU
-    /// takes about that long to take the copy away; a later access by another CPU waits for the time of the
-    /// write ([`Line::busy`](super::lines::Line::busy)). What no other CPU has ever touched, though its owner has for
-    /// long, may run further ahead
+    /// A hit may run ahead by the length of a transfer and [`LOOKAHEAD`], because a write by
+    /// another CPU takes about that long to take the copy away; a later access by another CPU
+    /// waits for the time of the write ([`Line::busy`](super::lines::Line::busy)). What no
+    /// other CPU has ever touched, though its owner has for long, may run further ahead
     /// ([`PRIVATE_LOOKAHEAD`]).
     #[inline]
     fn attempt(&mut self, addr: usize, access: Access) -> Option<usize> {
@@ -108,8 +110,8 @@ impl Engine {
         }
     }
 
-    /// A line that this CPU has a right to, but that has left its own caches, comes from the last-level cache. A store
-    /// does not wait for it.
+    /// A line that this CPU has a right to, but that has left its own caches, comes from the
+    /// last-level cache. A store does not wait for it.
     fn recall(&mut self, number: usize, access: Access) {
         let cpu = self.current;
         let Some(own) = &mut self.own else { return };
@@ -202,8 +204,8 @@ impl Engine {
         }
     }
 
-    /// Fetches the line alone, in the background. Whoever waits for a write to it sees it taken away and
-    /// looks again, which takes it back: asking too early costs a transfer.
+    /// Fetches the line alone, in the background. Whoever waits for a write to it sees it taken
+    /// away and looks again, which takes it back: asking too early costs a transfer.
     fn prefetch_write(&mut self, number: usize) {
         let (hit, limit) = (self.costs.line_hit.ps(), self.costs.fill_buffers as usize);
         let cpu = self.current;

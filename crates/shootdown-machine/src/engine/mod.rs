@@ -1,28 +1,28 @@
 //! The engine: CPUs as coroutines in virtual time.
 //!
 //! # The problem
-//! Code that runs on thousands of CPUs at once is to be run on one, such that every step happens at a
-//! time the model can account for, and always in the same order.
+//! Code that runs on thousands of CPUs at once is to be run on one, such that every step happens at
+//! a time the model can account for, and always in the same order.
 //!
 //! # The protocol
-//! Every CPU is a stackful coroutine with a time of its own. A queue orders the CPUs that can go on by
-//! (time, number). The CPU that runs goes on until a step would be later than the head of the queue; then
-//! it suspends and the head runs. So steps on shared memory happen in the order of their time: the hooks
-//! of the library's atomics ([`hooks`]) call [`step`] before anything else.
+//! Every CPU is a stackful coroutine with a time of its own. A queue orders the CPUs that can go on
+//! by (time, number). The CPU that runs goes on until a step would be later than the head of the
+//! queue; then it suspends and the head runs. So steps on shared memory happen in the order of
+//! their time: the hooks of the library's atomics ([`hooks`]) call [`step`] before anything else.
 //!
-//! Steps that touch nothing shared (a TLB hit, a computation) may run ahead of the head of the queue by
-//! [`LOOKAHEAD`], which saves most of the suspensions. That is sound because nothing reaches another CPU
-//! faster: an interrupt takes longer than that to arrive.
+//! Steps that touch nothing shared (a TLB hit, a computation) may run ahead of the head of the
+//! queue by [`LOOKAHEAD`], which saves most of the suspensions. That is sound because nothing
+//! reaches another CPU faster: an interrupt takes longer than that to arrive.
 //!
 //! A step first takes interrupts that are due, then charges what the access costs, and returns; the
 //! access itself is made by the caller before any other CPU runs.
 //!
 //! # Invariants
-//! - I1: one CPU runs at a time; engine state is never borrowed across a suspension. Every function here
-//!   takes the engine anew through [`with`].
+//! - I1: one CPU runs at a time; engine state is never borrowed across a suspension. Every function
+//!   here takes the engine anew through [`with`].
 //! - I2: a CPU has at most one queue entry that counts (the one for the time it is to go on).
-//! - I3: a CPU that is not in the queue and not running waits for a line or an interrupt; if the queue is
-//!   empty while a program has not returned, nobody can go on.
+//! - I3: a CPU that is not in the queue and not running waits for a line or an interrupt; if the
+//!   queue is empty while a program has not returned, nobody can go on.
 
 pub(crate) mod agent;
 mod arena;
@@ -106,9 +106,11 @@ pub(crate) struct Engine {
     cpus: Vec<CpuState>,
     /// `None` where no hardware invalidates everywhere.
     fabric: Option<Fabric>,
-    /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or waits.
+    /// When each CPU goes on: the time of its queue entry that counts; NEVER while it runs or
+    /// waits.
     due: Vec<u64>,
-    /// An entry of each CPU that no longer counts but is still in the queue; NEVER when none is known.
+    /// An entry of each CPU that no longer counts but is still in the queue; NEVER when none is
+    /// known.
     left_over: Vec<u64>,
     /// Where the stack of each suspended CPU ends; 0 when it never ran. (Both apart from the
     /// rest, to be at hand when the rest is not.)
@@ -176,8 +178,8 @@ impl Engine {
         self.handler = handler;
     }
 
-    /// Makes the CPUs virtual ones that share so many physical ones, and says what the hypervisor's demands do.
-    /// Nothing where the profile has no hypervisor.
+    /// Makes the CPUs virtual ones that share so many physical ones, and says what the hypervisor's
+    /// demands do. Nothing where the profile has no hypervisor.
     pub(crate) fn share(&mut self, physical: u32, demand: fn(Demand)) {
         let Some(costs) = self.costs.hypervisor else { return };
         let turns = Turns::new(costs, physical, self.topology().cpus);
@@ -268,8 +270,8 @@ impl Engine {
 
     /// Queues a CPU; an earlier entry of it no longer counts.
     ///
-    /// A CPU that computes for long and is interrupted often would leave an entry behind each time. So the
-    /// first one left is remembered, and stands in for any later time until it comes up.
+    /// A CPU that computes for long and is interrupted often would leave an entry behind each time.
+    /// So the first one left is remembered, and stands in for any later time until it comes up.
     fn enqueue(&mut self, cpu: u32, at: u64) {
         assert!(at < 1 << (64 - CPU_BITS), "virtual time ends after 75 minutes");
         self.due[cpu as usize] = at;
@@ -326,8 +328,9 @@ fn current() -> Option<NonNull<Engine>> {
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Engine) -> R) -> R {
     let mut engine = current().expect("a CPU of a machine is running");
-    // SAFETY: CURRENT points to the engine of the run in progress, which outlives it; by I1 no other
-    // reference to it is alive: the run loop holds none while a coroutine runs, and `f` does not suspend.
+    // SAFETY: CURRENT points to the engine of the run in progress, which outlives it; by I1 no
+    // other reference to it is alive: the run loop holds none while a coroutine runs, and `f`
+    // does not suspend.
     f(unsafe { engine.as_mut() })
 }
 
@@ -395,7 +398,8 @@ pub(crate) fn step() {
     }
 }
 
-/// Takes interrupts that are due. Unlike [`step`], for what touches nothing shared and need not wait.
+/// Takes interrupts that are due. Unlike [`step`], for what touches nothing shared and need not
+/// wait.
 #[inline]
 fn take_due() {
     while with(|e| e.me().is_due()) {
@@ -427,8 +431,8 @@ pub(crate) fn charge_private(time: Time) {
     }
 }
 
-/// A computation of this length; interrupts are taken when they arrive, and come on top, and so does what
-/// the fabric takes ([`fabric`]).
+/// A computation of this length; interrupts are taken when they arrive, and come on top, and so
+/// does what the fabric takes ([`fabric`]).
 pub(crate) fn compute(length: Time) {
     let mut left = length.ps();
     take_due();

@@ -1,8 +1,9 @@
 //! What a CPU's own caches hold, where that matters.
 //!
-//! Ownership of a line ([`lines`](super::lines)) says whether it has to come from another CPU. A line that has not, but was
-//! not used for long, comes from the last-level cache instead of the CPU's own. What the library shares on the CPU
-//! side is small beside a cache, so that this is left out there; a tree of tens of thousands of mappings is not.
+//! Ownership of a line ([`lines`](super::lines)) says whether it has to come from another CPU. A
+//! line that has not, but was not used for long, comes from the last-level cache instead of the
+//! CPU's own. What the library shares on the CPU side is small beside a cache, so that this is left
+//! out there; a tree of tens of thousands of mappings is not.
 //!
 //! Each CPU has sets of [`WAYS`] lines, of which the one that was used longest ago goes.
 

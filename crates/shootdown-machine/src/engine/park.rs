@@ -1,9 +1,9 @@
 //! Waiting without working: parked CPUs and idle ones.
 //!
-//! A wait loop loads what it waits for and calls [`relax`]. Instead of turning thousands of times the CPU
-//! is parked until something can have changed: one of the lines it loaded since its last turn is written,
-//! or an interrupt arrives. It wakes when the write completes and then pays for fetching the line, as a
-//! spinning CPU would.
+//! A wait loop loads what it waits for and calls [`relax`]. Instead of turning thousands of times
+//! the CPU is parked until something can have changed: one of the lines it loaded since its last
+//! turn is written, or an interrupt arrives. It wakes when the write completes and then pays for
+//! fetching the line, as a spinning CPU would.
 
 use super::cpu::NEVER;
 use super::{Engine, Mode, suspend, take_due, with};
@@ -17,8 +17,8 @@ const TURN: u64 = 20_000;
 /// Registrations of a line above which old ones are swept out.
 const SWEEP: usize = 8;
 
-/// A turn of a loop that may end by itself after so many turns, ps: a few pauses. Longer than a turn, as nothing happens in
-/// most of them.
+/// A turn of a loop that may end by itself after so many turns, ps: a few pauses. Longer than a
+/// turn, as nothing happens in most of them.
 const SOME_TURNS: u64 = 100_000;
 
 /// One turn of a wait loop.
@@ -26,7 +26,8 @@ pub(crate) fn relax() {
     relax_until(NEVER);
 }
 
-/// The same for a loop that counts its turns: it goes on after some time even if nothing has changed.
+/// The same for a loop that counts its turns: it goes on after some time even if nothing has
+/// changed.
 pub(crate) fn spin() {
     relax_until(super::now().ps() + SOME_TURNS);
 }
@@ -145,7 +146,8 @@ impl Engine {
         }
     }
 
-    /// A line was written by another CPU's fetch: those who wait for it go on when the write completes.
+    /// A line was written by another CPU's fetch: those who wait for it go on when the write
+    /// completes.
     #[inline]
     pub(super) fn written(&mut self, number: usize, done: u64) {
         let list = self.lines[number].extra as usize;

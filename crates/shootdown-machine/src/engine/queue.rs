@@ -1,8 +1,8 @@
 //! The queue of CPUs that can go on, by key: a four-ary heap of plain numbers.
 //!
-//! Four children share a cache line half the time, and a pop compares numbers only, which makes it about
-//! twice as fast as the standard binary heap of pairs at 4096 entries. Entries that no longer count are
-//! not removed; whoever pops one knows it by its key.
+//! Four children share a cache line half the time, and a pop compares numbers only, which makes it
+//! about twice as fast as the standard binary heap of pairs at 4096 entries. Entries that no longer
+//! count are not removed; whoever pops one knows it by its key.
 
 const ARITY: usize = 4;
 

@@ -10,8 +10,8 @@ use crate::breach::Breach;
 use crate::oracle::{self, Invariant, Stamp};
 use crate::time::Time;
 
-/// Bytes of stack per CPU; the host commits what is used. Debug builds need several times the stack of
-/// release builds.
+/// Bytes of stack per CPU; the host commits what is used. Debug builds need several times the stack
+/// of release builds.
 const STACK: usize = 256 << 10;
 
 /// What a CPU runs.
@@ -19,15 +19,15 @@ pub(crate) type Job = Box<dyn FnOnce()>;
 
 type Cpu = Coroutine<(), (), (), Staggered>;
 
-/// A stack that begins somewhere in its last page: were all to begin at the page's end, the hot ends of
-/// thousands of stacks would fight over a few sets of the host's caches.
+/// A stack that begins somewhere in its last page: were all to begin at the page's end, the hot
+/// ends of thousands of stacks would fight over a few sets of the host's caches.
 struct Staggered {
     stack: DefaultStack,
     skip: usize,
 }
 
-// SAFETY: a shorter part of a valid stack, with the same guard page; the base stays aligned, as `skip` is
-// a multiple of 64.
+// SAFETY: a shorter part of a valid stack, with the same guard page; the base stays aligned, as
+// `skip` is a multiple of 64.
 unsafe impl Stack for Staggered {
     fn base(&self) -> StackPointer {
         StackPointer::new(self.stack.base().get() - self.skip).expect("far from zero")
@@ -54,8 +54,8 @@ impl Drop for Running {
     }
 }
 
-/// The coroutines of a run. Those that are suspended when the run ends are abandoned: their frames are
-/// never returned to, and what they own leaks.
+/// The coroutines of a run. Those that are suspended when the run ends are abandoned: their frames
+/// are never returned to, and what they own leaks.
 struct Coroutines(Vec<Option<Cpu>>);
 
 impl Drop for Coroutines {
@@ -89,8 +89,8 @@ pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box
     let engine: *mut Engine = engine;
     let _running = Running;
     loop {
-        // SAFETY: `engine` comes from a unique reference that outlives this function; no coroutine runs
-        // here, so none of its short borrows (`with`) is alive.
+        // SAFETY: `engine` comes from a unique reference that outlives this function; no coroutine
+        // runs here, so none of its short borrows (`with`) is alive.
         let e = unsafe { &mut *engine };
         if let Some(breach) = e.breach.take() {
             return Err(breach);

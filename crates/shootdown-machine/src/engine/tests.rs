@@ -29,8 +29,8 @@ impl Bench {
     /// A word on a line of its own.
     fn word(&mut self) -> &'static AtomicU64 {
         let block = self.engine.alloc(Layout::new::<AtomicU64>());
-        // SAFETY: the block is fresh, zeroed and aligned; tests run the engine before they drop it, and
-        // use the words in jobs only.
+        // SAFETY: the block is fresh, zeroed and aligned; tests run the engine before they drop it,
+        // and use the words in jobs only.
         unsafe { block.cast::<AtomicU64>().as_ref() }
     }
 
@@ -292,8 +292,8 @@ fn four_thousand_cpus_run_and_two_runs_agree() {
     assert!(first.iter().all(|c| c.finished.is_some()));
 }
 
-/// Debug and release builds, and all hosts, agree on this number. It changes when the model of lines or
-/// the profile does, and then it is to be changed here.
+/// Debug and release builds, and all hosts, agree on this number. It changes when the model of
+/// lines or the profile does, and then it is to be changed here.
 #[test]
 fn figures_do_not_depend_on_build_or_host() {
     let ends = storm(300).0.iter().filter_map(|c| c.finished).map(Time::ps).sum::<u64>();

@@ -1,8 +1,9 @@
 //! Asking the host for memory before it is needed.
 //!
-//! With thousands of CPUs, what each of them needs to go on has left the host's nearest cache by the time
-//! of its turn. The CPU at the head of the queue will most probably be next, so its state and the top of
-//! its stack are fetched while the one before it runs. A hint: no result depends on it.
+//! With thousands of CPUs, what each of them needs to go on has left the host's nearest cache by
+//! the time of its turn. The CPU at the head of the queue will most probably be next, so its state
+//! and the top of its stack are fetched while the one before it runs. A hint: no result depends on
+//! it.
 
 /// Lines fetched of a stack: what a suspended CPU returns through.
 const STACK_LINES: usize = 6;
@@ -37,8 +38,8 @@ fn lines(first: *const u8, count: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn line(address: *const u8) {
-    // SAFETY: a prefetch reads nothing architecturally and faults on no address; SSE is baseline on x86-64
-    // (Intel SDM vol. 2, PREFETCHh).
+    // SAFETY: a prefetch reads nothing architecturally and faults on no address; SSE is baseline on
+    // x86-64 (Intel SDM vol. 2, PREFETCHh).
     unsafe {
         std::arch::x86_64::_mm_prefetch(address.cast(), std::arch::x86_64::_MM_HINT_T0);
     }

@@ -1,7 +1,7 @@
 //! A failing run as one line: the adversary, the program, the schedule.
 //!
-//! `weak+speculation : pages=2; switch a | unmap a0; switch a | user : 1r4h2q7k3m0d`. A world of one's own has no
-//! program. In a shell it needs quotes.
+//! `weak+speculation : pages=2; switch a | unmap a0; switch a | user : 1r4h2q7k3m0d`. A world of
+//! one's own has no program. In a shell it needs quotes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -2,31 +2,37 @@
 //!
 //! # The problem
 //! The library's promises rest on what a port says and does: a wrong fact, a lost interrupt or an
-//! invalidation that is narrower than it was asked for breaks them, and no test on real hardware finds it
-//! in reasonable time. [`hunt`] runs *your* port under the model kernel, on the hostile machine.
+//! invalidation that is narrower than it was asked for breaks them, and no test on real hardware
+//! finds it in reasonable time. [`hunt`] runs *your* port under the model kernel, on the hostile
+//! machine.
 //!
 //! # What you write
-//! A [`Port`]: your [`Platform`] and [`Regime`], over [`hw`] where the kernel has its instructions and its
-//! interrupt controller, and one function that sets it up. All of the decisions (what to invalidate for
-//! which request, whom to interrupt, what the handler does) stay your own code. Its names come from
-//! [`crate::shootdown`], which is the library's source with traced atomics; what your port shares
-//! between CPUs has to be an atomic of [`sync`](crate::shootdown::sync), placed with [`hw::place`].
+//! A [`Port`]: your [`Platform`] and [`Regime`], over [`hw`] where the kernel has its instructions
+//! and its interrupt controller, and one function that sets it up. All of the decisions (what to
+//! invalidate for which request, whom to interrupt, what the handler does) stay your own code. Its
+//! names come from [`crate::shootdown`], which is the library's source with traced atomics; what
+//! your port shares between CPUs has to be an atomic of [`sync`](crate::shootdown::sync), placed
+//! with [`hw::place`].
 //!
 //! # What happens
-//! 1. Programs of the model kernel by chance, half of them under random schedules, half under priorities.
+//! 1. Programs of the model kernel by chance, half of them under random schedules, half under
+//!    priorities.
 //! 2. Every schedule of a few small programs.
-//! 3. *Controls*: the random part again with a step taken out of the library. Each must be found: a hunt that
-//!    finds nothing is worth something only if it would have found something.
+//! 3. *Controls*: the random part again with a step taken out of the library. Each must be found: a
+//!    hunt that finds nothing is worth something only if it would have found something.
 //!
-//! The first broken promise ends it. Its program and its schedule are made as short as possible, and drawn.
+//! The first broken promise ends it. Its program and its schedule are made as short as possible,
+//! and drawn.
 //!
 //! # Invariants
 //! - H1: the report depends on the options and the port alone.
-//! - H2: [`Verdict::Kept`] only if all of it ran to its end, every witness was seen and every control found.
+//! - H2: [`Verdict::Kept`] only if all of it ran to its end, every witness was seen and every
+//!   control found.
 //! - H3: the line of a failure replays on any host, from the line alone ([`replay`]).
 //!
 //! # Example
-//! `examples/hunt_your_port.rs` is a complete port with three bugs to choose from. The default port:
+//! `examples/hunt_your_port.rs` is a complete port with three bugs to choose from. The default
+//! port:
 //!
 //! ```
 //! use shootdown_machine::harness::{HuntPort, Options, Verdict, hunt};
@@ -77,9 +83,9 @@ pub fn hunt<P: Port>(options: &Options) -> Result<Report, HarnessError> {
     Ok(hunter.report)
 }
 
-/// Hunts a world of your own: schedules by chance ([`Options::schedules`]), then all of them, unless
-/// [`Options::states`] is 0. What [`Options`] says about programs does not matter, and there are no
-/// controls; [`Options::witnesses`] are what the world itself says with [`hw::witness`].
+/// Hunts a world of your own: schedules by chance ([`Options::schedules`]), then all of them,
+/// unless [`Options::states`] is 0. What [`Options`] says about programs does not matter, and there
+/// are no controls; [`Options::witnesses`] are what the world itself says with [`hw::witness`].
 pub fn hunt_world(world: &dyn World, options: &Options) -> Report {
     let mut hunter = Hunter::new(options);
     hunter.world(world);

@@ -15,8 +15,8 @@ pub struct Options {
     pub seed: u64,
     /// The adversary.
     pub powers: Powers,
-    /// What the model kernel is built like: one after the other for the programs by chance. Where your port
-    /// has split tables, say so here too.
+    /// What the model kernel is built like: one after the other for the programs by chance. Where
+    /// your port has split tables, say so here too.
     pub kernels: Vec<Config>,
     /// How many programs are made by chance.
     pub programs: u64,
@@ -43,8 +43,8 @@ const SMALL: &[(&str, u8, u8)] = &[
 ];
 
 impl Options {
-    /// For a port on a kernel that is built like these: the first of them says what the small programs run
-    /// on. See [`Config`] for what there is.
+    /// For a port on a kernel that is built like these: the first of them says what the small
+    /// programs run on. See [`Config`] for what there is.
     ///
     /// # Panics
     /// When there is none.

@@ -47,7 +47,8 @@ pub struct Failure {
     pub end: End,
     /// The run, as short as it could be made.
     pub code: Code,
-    /// Points at which the adversary did something else than the plainest: at first, and at the end.
+    /// Points at which the adversary did something else than the plainest: at first, and at the
+    /// end.
     pub deviations: (usize, usize),
     /// Nothing more could be left out of the schedule.
     pub minimal: bool,

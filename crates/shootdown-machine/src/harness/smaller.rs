@@ -1,15 +1,16 @@
 //! From a program that fails to a shorter one that breaks the same promise.
 //!
-//! Operations are left out one after the other, and each shorter program is tried with new schedules: a schedule of the
-//! longer one means nothing to it. What is kept has failed in the same way, so nothing here can make a program wrong.
+//! Operations are left out one after the other, and each shorter program is tried with new
+//! schedules: a schedule of the longer one means nothing to it. What is kept has failed in the same
+//! way, so nothing here can make a program wrong.
 
 use super::search::Hunter;
 use crate::hunt::Outcome;
 use crate::hunt::kernel::{Port, Program};
 use crate::hunt::schedule::same_promise;
 
-/// Schedules that a shorter program is tried with, half of them by priorities. A bug of the usual depth shows
-/// in one of some hundreds.
+/// Schedules that a shorter program is tried with, half of them by priorities. A bug of the usual
+/// depth shows in one of some hundreds.
 const SCHEDULES: u64 = 512;
 
 /// Leaves out what is not needed.

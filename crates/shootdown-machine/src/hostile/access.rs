@@ -1,7 +1,8 @@
 //! What an access may meet: every outcome that some real CPU could produce now.
 //!
-//! A CPU may use any cached translation of the page, or walk: from the root, or from any cached step. The
-//! caller chooses among the outcomes, does what the chosen one asks of memory, and goes on.
+//! A CPU may use any cached translation of the page, or walk: from the root, or from any cached
+//! step. The caller chooses among the outcomes, does what the chosen one asks of memory, and goes
+//! on.
 //!
 //! | outcome | the caller |
 //! |---|---|
@@ -79,7 +80,8 @@ pub struct Update {
 
 impl Update {
     /// The word's new content if it still says the same; `None` if the access must start again. The
-    /// comparison and the store are one atomic step (x86: a locked update; Arm ARM D8.13: an atomic one).
+    /// comparison and the store are one atomic step (x86: a locked update; Arm ARM D8.13: an atomic
+    /// one).
     #[must_use]
     pub fn apply(&self, current: Descriptor) -> Option<Descriptor> {
         let own = Descriptor::ACCESSED | Descriptor::DIRTY | self.set;
@@ -164,8 +166,8 @@ fn judge(rules: &Rules, access: Access, translation: Translation, stale: bool) -
 }
 
 impl Hostile {
-    /// Every way an access of `cpu` to `page` may go now, without repetitions. A walk from the root that
-    /// reads the newest values comes first, stale entries last.
+    /// Every way an access of `cpu` to `page` may go now, without repetitions. A walk from the root
+    /// that reads the newest values comes first, stale entries last.
     ///
     /// # Panics
     /// If the page lies outside what the tables can map.
@@ -219,8 +221,8 @@ impl Hostile {
     }
 }
 
-/// Walks to `page` from the root and from every usable step, telling each step. A cached step that the
-/// walk from the root has just made again leads nowhere new.
+/// Walks to `page` from the root and from every usable step, telling each step. A cached step that
+/// the walk from the root has just made again leads nowhere new.
 fn walks<M: TableMemory + ?Sized>(
     rules: &Rules,
     mem: &M,

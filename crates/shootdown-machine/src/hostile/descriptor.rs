@@ -1,7 +1,7 @@
 //! What a page-table word says: one packed format for all architectures.
 //!
-//! The machine's tables are ours, so their words need not look like any manual's. What matters is which
-//! facts a walker reads from them, and those are few:
+//! The machine's tables are ours, so their words need not look like any manual's. What matters is
+//! which facts a walker reads from them, and those are few:
 //!
 //! | bit here | x86-64 | AArch64 (stage 1) | RISC-V |
 //! |---|---|---|---|
@@ -18,9 +18,9 @@
 //! | `SOFTWARE` | ignored bits | ignored bits | RSW |
 //! | target | frame, or the next table | same | same |
 //!
-//! A present leaf can be read. Table descriptors carry rights too, and the walker takes the intersection
-//! along the path (x86: SDM vol. 3A 4.6; Arm: APTable and XNTable). RISC-V tables have no rights:
-//! [`Descriptor::table`] gives all of them, which is the same.
+//! A present leaf can be read. Table descriptors carry rights too, and the walker takes the
+//! intersection along the path (x86: SDM vol. 3A 4.6; Arm: APTable and XNTable). RISC-V tables have
+//! no rights: [`Descriptor::table`] gives all of them, which is the same.
 
 use std::fmt;
 
@@ -33,8 +33,8 @@ pub struct Descriptor(u64);
 impl Descriptor {
     /// Nothing there.
     pub const ABSENT: Self = Self(0);
-    /// What a freed table page should be filled with: a leaf with every right to [`Frame::POISON`], so
-    /// that a walker which still reads the page makes something nobody can overlook.
+    /// What a freed table page should be filled with: a leaf with every right to [`Frame::POISON`],
+    /// so that a walker which still reads the page makes something nobody can overlook.
     pub const POISON: Self = Self(
         Self::PRESENT
             | Self::LEAF
@@ -80,8 +80,8 @@ impl Descriptor {
         Self(Self::PRESENT | Self::LEAF | Self::ACCESSED | (frame.0 as u64) << Self::TARGET_SHIFT)
     }
 
-    /// A private page of a program: user, writable, accessed and dirty (so that no hardware update is
-    /// due when it is used).
+    /// A private page of a program: user, writable, accessed and dirty (so that no hardware update
+    /// is due when it is used).
     #[must_use]
     pub const fn user_rw(frame: Frame) -> Self {
         Self::leaf(frame).with(Self::USER | Self::WRITE | Self::DIRTY)

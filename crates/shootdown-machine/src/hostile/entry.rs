@@ -95,7 +95,8 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Everything but the path, which only a run with provenance has. `last_offset` follows from `level`.
+    /// Everything but the path, which only a run with provenance has. `last_offset` follows from
+    /// `level`.
     #[inline]
     const fn code(&self) -> [u64; 3] {
         [
@@ -127,7 +128,8 @@ impl Translation {
     }
 }
 
-/// A cached non-leaf entry, or a walk that has come this far: the walker may go on from it at any time.
+/// A cached non-leaf entry, or a walk that has come this far: the walker may go on from it at any
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub struct Partial {
     /// The first page.
@@ -176,8 +178,8 @@ const fn place(base: u32, level: u8, owner: Owner, rights: Rights) -> u64 {
     (base as u64) << 32 | (level as u64) << 26 | owner.code() << 8 | rights.bits() as u64
 }
 
-/// Equality, order and hash by [`code`](Translation::code) and path: entries are compared at every step
-/// of every walk, and this is several times faster than field by field.
+/// Equality, order and hash by [`code`](Translation::code) and path: entries are compared at every
+/// step of every walk, and this is several times faster than field by field.
 macro_rules! by_code {
     ($entry:ty) => {
         impl PartialEq for $entry {

@@ -2,7 +2,8 @@
 
 use super::shape::{MAX_INDEX_BITS, MAX_LEVELS};
 
-/// Why the hostile hardware cannot go on. Nothing is ever dropped silently: a set that is full stops the run.
+/// Why the hostile hardware cannot go on. Nothing is ever dropped silently: a set that is full
+/// stops the run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostileError {

@@ -1,10 +1,11 @@
 //! The closure: everything a walker could have cached by now.
 //!
 //! # Protocol
-//! After each event that can let a walker reach something new, the sets of the CPUs concerned are closed
-//! under walking: from the loaded roots and from every usable walk-cache entry, through the words as they
-//! are now. So the sets always hold everything that some sequence of speculative walks could have left
-//! there since the last invalidation, and no choice of "when to fill" is left to make.
+//! After each event that can let a walker reach something new, the sets of the CPUs concerned are
+//! closed under walking: from the loaded roots and from every usable walk-cache entry, through the
+//! words as they are now. So the sets always hold everything that some sequence of speculative
+//! walks could have left there since the last invalidation, and no choice of "when to fill" is left
+//! to make.
 //!
 //! # Invariants
 //! - I1: after a fill, walking once more from a loaded root or a usable partial adds nothing.
@@ -31,8 +32,8 @@ pub(super) struct Scope {
 impl Scope {
     pub const ALL: Self = Self { leaves: Pages::ALL, steps: Pages::ALL };
 
-    /// What an invalidation can have removed. The sets were closed before it, and it opens no new way to
-    /// anything: only what it covers is missing now.
+    /// What an invalidation can have removed. The sets were closed before it, and it opens no new
+    /// way to anything: only what it covers is missing now.
     pub fn of(what: &Invalidation) -> Self {
         let steps = match what.walks {
             Walks::None | Walks::Covering => what.pages,
@@ -146,7 +147,8 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
         for root in self.group[self.at].roots(self.rules) {
             self.table(&root.cursor(self.rules), root.first, root.last);
         }
-        // Entries added meanwhile move others to the right: nothing is skipped, at worst walked twice.
+        // Entries added meanwhile move others to the right: nothing is skipped, at worst walked
+        // twice.
         let last = self.last();
         let mut at = 0;
         while let Some((partial, marks)) = self.group[self.at].partials.at(at) {
@@ -248,7 +250,8 @@ impl<'a, M: TableMemory + ?Sized> Filler<'a, M> {
         }
     }
 
-    /// Keeps a step; its marks if the walk must go on from it because it is new or became more usable.
+    /// Keeps a step; its marks if the walk must go on from it because it is new or became more
+    /// usable.
     fn keep_partial(&mut self, partial: &Partial, marks: Marks) -> Option<Marks> {
         let mut go_on = None;
         for at in 0..self.group.len() {

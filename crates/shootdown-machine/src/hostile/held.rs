@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //! - I1: strictly ascending by entry: two sets with the same content are equal, and hash alike.
-//! - I2: an entry that is met again keeps only the marks that the new copy has too: the new copy was made
-//!   after whatever marked the old one.
+//! - I2: an entry that is met again keeps only the marks that the new copy has too: the new copy
+//!   was made after whatever marked the old one.
 
 use std::hash::{Hash, Hasher};
 
 /// What is about to happen to an entry. Each of the masks holds one bit per outstanding removal
-/// ([`super::late`]), and each is a subset of the one before: they say how far the removal has come.
+/// ([`super::late`]), and each is a subset of the one before: they say how far the removal has
+/// come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Marks {
     /// The removals that were issued when it was there already, and cover it.

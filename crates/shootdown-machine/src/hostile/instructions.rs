@@ -15,8 +15,8 @@
 //! | [`sfence_address`](Invalidation::sfence_address) | page, any ASID | page | no | Privileged 12.2.1, SFENCE.VMA va, x0 |
 //! | [`sfence_address_asid`](Invalidation::sfence_address_asid) | page, that ASID | no | no | SFENCE.VMA va, asid |
 //!
-//! and what the library's seam promises of its requests ([`shootdown::Invalidate`]), which is less than
-//! any instruction does: [`range`](Invalidation::range), [`tag`](Invalidation::tag),
+//! and what the library's seam promises of its requests ([`shootdown::Invalidate`]), which is less
+//! than any instruction does: [`range`](Invalidation::range), [`tag`](Invalidation::tag),
 //! [`kernel`](Invalidation::kernel), [`everything`](Invalidation::everything).
 
 use shootdown::Tag;

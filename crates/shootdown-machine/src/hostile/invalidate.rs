@@ -1,12 +1,14 @@
 //! Removing entries: what an invalidation covers.
 //!
 //! # Protocol
-//! A removal takes effect at once, or when its CPU syncs ([`super::late`]). On a machine that translates
-//! ahead a removed entry remains usable to the CPU that removed it until that CPU synchronizes its
-//! context: an access may have been translated before the removal and be made after it.
+//! A removal takes effect at once, or when its CPU syncs ([`super::late`]). On a machine that
+//! translates ahead a removed entry remains usable to the CPU that removed it until that CPU
+//! synchronizes its context: an access may have been translated before the removal and be made
+//! after it.
 //!
 //! # Invariants
-//! - I1: a removal drops exactly what it covers: dropping more would hide bugs that real hardware shows.
+//! - I1: a removal drops exactly what it covers: dropping more would hide bugs that real hardware
+//!   shows.
 
 use shootdown::Tag;
 
@@ -107,8 +109,8 @@ pub(super) fn lingers(rules: &Rules, marks: &mut Marks, own: bool) -> bool {
     false
 }
 
-/// The erratum: the first removal marks, the second removes. Leaves only: what is walked from a non-leaf
-/// entry that had survived would be new, and survive the second removal.
+/// The erratum: the first removal marks, the second removes. Leaves only: what is walked from a
+/// non-leaf entry that had survived would be new, and survive the second removal.
 fn survives(rules: &Rules, marks: &mut Marks) -> bool {
     if rules.errata.survives_once && !marks.survived && !marks.ahead {
         marks.survived = true;

@@ -1,16 +1,17 @@
 //! Removals that take effect when the CPU that issued them syncs.
 //!
 //! # Protocol
-//! Issuing a removal *dooms* what it covers: doomed entries are used and walked from as before. The sync
-//! removes what is still doomed. An entry that is walked anew after the issue is a new copy and not
-//! doomed; unless the walk went through a step that the same removal has doomed, and the removal covers
-//! the entry too: hardware then has to stop that walk.
+//! Issuing a removal *dooms* what it covers: doomed entries are used and walked from as before. The
+//! sync removes what is still doomed. An entry that is walked anew after the issue is a new copy
+//! and not doomed; unless the walk went through a step that the same removal has doomed, and the
+//! removal covers the entry too: hardware then has to stop that walk.
 //!
 //! # Invariants
 //! - I1: a removal is outstanding exactly as long as it dooms an entry somewhere.
-//! - I2: the list is sorted, and bit `n` of a mark belongs to its item `n`: equal states are equal values.
-//! - I3: after a sync nothing is doomed by the CPU any more, the erratum `early_sync` aside. With it the
-//!   sync only counts, and the entry goes at the first sync after another covering removal.
+//! - I2: the list is sorted, and bit `n` of a mark belongs to its item `n`: equal states are equal
+//!   values.
+//! - I3: after a sync nothing is doomed by the CPU any more, the erratum `early_sync` aside. With
+//!   it the sync only counts, and the entry goes at the first sync after another covering removal.
 
 use super::cpu::Cpu;
 use super::held::{Entry, Held, Marks};
@@ -130,9 +131,9 @@ fn each(cpus: &mut [Cpu], change: impl Fn(u32) -> u32 + Copy) {
 }
 
 impl Cpu {
-    /// Dooms what a removal covers. `bit` is the removal's, `own` those of its issuer. What the issuer
-    /// itself has translated ahead only a context synchronization drops; what others have is out of use
-    /// when the removal is complete.
+    /// Dooms what a removal covers. `bit` is the removal's, `own` those of its issuer. What the
+    /// issuer itself has translated ahead only a context synchronization drops; what others
+    /// have is out of use when the removal is complete.
     fn doom(&mut self, rules: &Rules, what: &Invalidation, bit: u32, own: u32, issuer: bool) {
         let mark = |marks: &mut Marks| {
             marks.again |= marks.early & own;

@@ -57,9 +57,10 @@ impl fmt::Display for Word {
 
 /// The memory that walkers read.
 pub trait TableMemory {
-    /// Calls `see` with every value (and its version) that the walker of `cpu` may read from `word` now,
-    /// the newest first. One value under sequential consistency; several where the walker may read
-    /// stale ones. Freed tables are read like any others: what is there now is what the walker sees.
+    /// Calls `see` with every value (and its version) that the walker of `cpu` may read from `word`
+    /// now, the newest first. One value under sequential consistency; several where the walker
+    /// may read stale ones. Freed tables are read like any others: what is there now is what
+    /// the walker sees.
     ///
     /// Versions tell writes of one word apart. A caller that does not care gives 0.
     fn read(&self, cpu: usize, word: Word, see: &mut dyn FnMut(Descriptor, u32));

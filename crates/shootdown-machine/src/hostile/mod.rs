@@ -1,11 +1,11 @@
 //! Hostile hardware: everything that TLBs and walk caches may hold under the manuals' rules.
 //!
 //! # The problem
-//! A real CPU caches translations when it likes and forgets them when it likes. A test that caches at
-//! some moments and not at others finds a bug only if it guesses the moment. This module guesses
-//! nothing: each CPU's cached entries are the *set* of everything that could have been cached since the
-//! last invalidation that covers it, and an access may go by any of them, or by a walk made now. The set
-//! contains all histories of speculation and eviction at once.
+//! A real CPU caches translations when it likes and forgets them when it likes. A test that caches
+//! at some moments and not at others finds a bug only if it guesses the moment. This module guesses
+//! nothing: each CPU's cached entries are the *set* of everything that could have been cached since
+//! the last invalidation that covers it, and an access may go by any of them, or by a walk made
+//! now. The set contains all histories of speculation and eviction at once.
 //!
 //! # The protocol
 //! The state is plain data: [`Clone`], [`Eq`], [`Hash`](std::hash::Hash), deterministic. It owns no
@@ -23,10 +23,11 @@
 //! | an access goes through | [`Hostile::used`] | only where caching is on access |
 //!
 //! and asks: [`Hostile::outcomes`] (what may this access do?), [`Hostile::walkers_reach`] (may this
-//! table page be freed?), [`Hostile::usable`], [`Hostile::unbroken`] (break-before-make), and others.
-//! What the architectures differ in is in [`Rules`], a table with the manuals' sections; what their
-//! instructions remove is in [`Invalidation`]. Stores, store buffers, barriers between stores and walks
-//! are the caller's: a walker that may read stale words is a [`TableMemory`] that tells several values.
+//! table page be freed?), [`Hostile::usable`], [`Hostile::unbroken`] (break-before-make), and
+//! others. What the architectures differ in is in [`Rules`], a table with the manuals' sections;
+//! what their instructions remove is in [`Invalidation`]. Stores, store buffers, barriers between
+//! stores and walks are the caller's: a walker that may read stale words is a [`TableMemory`] that
+//! tells several values.
 //!
 //! ```
 //! use shootdown::{Reach, Tag};
@@ -64,10 +65,11 @@
 //! ```
 //!
 //! # Invariants
-//! - H1: after every call the sets are closed: a walk from anything that can be walked from adds nothing
-//!   (with [`Fills::Anytime`]; see `fill.rs`).
-//! - H2: an entry leaves only through an invalidation that covers it, a fault on it where the rules say
-//!   so, or a load that does not keep its tag. Nothing is dropped to save room: a full set is an error.
+//! - H1: after every call the sets are closed: a walk from anything that can be walked from adds
+//!   nothing (with [`Fills::Anytime`]; see `fill.rs`).
+//! - H2: an entry leaves only through an invalidation that covers it, a fault on it where the rules
+//!   say so, or a load that does not keep its tag. Nothing is dropped to save room: a full set is
+//!   an error.
 //! - H3: equal states behave equally: whatever decides the future is part of equality and hash.
 //! - H4: without [`Rules::provenance`] versions do not matter and are stored as 0.
 //!

@@ -1,4 +1,5 @@
-//! Questions to the hardware: who holds what, who can still walk where, what breaks the rules of change.
+//! Questions to the hardware: who holds what, who can still walk where, what breaks the rules of
+//! change.
 
 use super::rules::{Fills, Rules, WalkCache};
 use super::walk::{Cursor, Step};
@@ -45,8 +46,8 @@ impl Hostile {
         self.cpus[cpu].serves(owner)
     }
 
-    /// The CPUs (one bit each) whose walkers can read `table` now: through a loaded root, or through a
-    /// cached step that serves what runs there.
+    /// The CPUs (one bit each) whose walkers can read `table` now: through a loaded root, or
+    /// through a cached step that serves what runs there.
     pub fn walkers_reach<M: TableMemory + ?Sized>(&self, mem: &M, table: TableId) -> u16 {
         let rules = &self.rules;
         let closed = rules.fills == Fills::Anytime
@@ -72,8 +73,8 @@ impl Hostile {
         (0..self.cpus.len()).filter(|&cpu| reaches(cpu)).fold(0, |mask, cpu| mask | 1 << cpu)
     }
 
-    /// The CPUs (one bit each) that remember a step to `table` under any tag: reusing that tag without an
-    /// invalidation would let their walkers read it again.
+    /// The CPUs (one bit each) that remember a step to `table` under any tag: reusing that tag
+    /// without an invalidation would let their walkers read it again.
     #[must_use]
     pub fn remember(&self, table: TableId) -> u16 {
         (0..self.cpus.len())
@@ -94,8 +95,9 @@ impl Hostile {
             .fold(0, |mask, cpu| mask | 1 << cpu)
     }
 
-    /// The CPUs (one bit each) that may still hold what `word` said before, if `new` differs from it in
-    /// a way that needs break-before-make. Ask before the write; any bit is a violation on Arm.
+    /// The CPUs (one bit each) that may still hold what `word` said before, if `new` differs from
+    /// it in a way that needs break-before-make. Ask before the write; any bit is a violation
+    /// on Arm.
     #[must_use]
     pub fn unbroken(&self, word: Word, new: Descriptor) -> u16 {
         if !new.present() {
@@ -111,8 +113,8 @@ impl Hostile {
             .fold(0, |mask, cpu| mask | 1 << cpu)
     }
 
-    /// Two translations of one page that `cpu` may use now and that differ in size: what an access does
-    /// is undefined then (Intel SDM 3A 4.10.2.3; Arm calls it a TLB conflict).
+    /// Two translations of one page that `cpu` may use now and that differ in size: what an access
+    /// does is undefined then (Intel SDM 3A 4.10.2.3; Arm calls it a TLB conflict).
     #[must_use]
     pub fn two_sizes(&self, cpu: usize) -> Option<(&Translation, &Translation)> {
         let state = &self.cpus[cpu];

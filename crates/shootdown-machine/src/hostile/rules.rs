@@ -1,4 +1,5 @@
-//! What the hardware may do: the manuals' caching rules as plain facts, one preset per architecture.
+//! What the hardware may do: the manuals' caching rules as plain facts, one preset per
+//! architecture.
 //!
 //! | field | x86-64 | AArch64 | RISC-V | source |
 //! |---|---|---|---|---|
@@ -39,8 +40,8 @@ pub enum Dirty {
     Hardware,
     /// A store through a writable leaf with `DIRTY` clear faults (RISC-V Svade).
     Fault,
-    /// There is no dirty bit. With `hardware`, a store turns `DBM` into `WRITE` (Arm); without, `DBM`
-    /// means nothing.
+    /// There is no dirty bit. With `hardware`, a store turns `DBM` into `WRITE` (Arm); without,
+    /// `DBM` means nothing.
     Modifier {
         /// FEAT_HAFDBS is on (TCR.HD).
         hardware: bool,
@@ -50,8 +51,9 @@ pub enum Dirty {
 /// What happens to a leaf with `ACCESSED` clear where hardware sets the bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AccessedUpdates {
-    /// The caller performs every update: such a leaf is not cached until the word in memory has the bit
-    /// ([`Hostile::early_updates`](super::Hostile::early_updates) lists what hardware may set now).
+    /// The caller performs every update: such a leaf is not cached until the word in memory has the
+    /// bit ([`Hostile::early_updates`](super::Hostile::early_updates) lists what hardware may
+    /// set now).
     Explicit,
     /// Nobody looks at accessed bits: such a leaf is cached as if the bit were set.
     Assumed,
@@ -149,7 +151,8 @@ pub struct Rules {
     pub dirty: Dirty,
     /// A page fault drops the faulting page's entries of the CPU.
     pub fault_forgets: bool,
-    /// A removed entry stays usable on the CPU that removed it until that CPU synchronizes its context.
+    /// A removed entry stays usable on the CPU that removed it until that CPU synchronizes its
+    /// context.
     pub translates_ahead: bool,
     /// When removals take effect.
     pub late: Late,
@@ -164,19 +167,21 @@ pub struct Rules {
     /// Entries remember the versions and the path they were made from. On for an oracle that asks
     /// "is it revoked?"; off where states are compared.
     pub provenance: bool,
-    /// Neighbouring CPUs that share entries: 1 for none, 2 for pairs (Arm CnP, RISC-V hart groups).
+    /// Neighbouring CPUs that share entries: 1 for none, 2 for pairs (Arm CnP, RISC-V hart
+    /// groups).
     pub sharing: u8,
     /// Defects.
     pub errata: Errata,
     /// Deliberate breakage.
     pub broken: Broken,
-    /// How many translations (and how many walk-cache entries) one CPU may hold before the run stops with
-    /// [`HostileError::Full`](super::HostileError::Full).
+    /// How many translations (and how many walk-cache entries) one CPU may hold before the run
+    /// stops with [`HostileError::Full`](super::HostileError::Full).
     pub capacity: usize,
 }
 
 impl Rules {
-    /// Enough for any small configuration, small enough that a leak stops the run before it slows it.
+    /// Enough for any small configuration, small enough that a leak stops the run before it slows
+    /// it.
     const CAPACITY: usize = 4096;
 
     /// An x86-64 CPU (Intel SDM vol. 3A 4.10).

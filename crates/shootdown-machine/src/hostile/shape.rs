@@ -2,7 +2,8 @@
 
 use super::HostileError;
 
-/// The levels of a table tree and the entries of a table. Level 0 is the last: its entries map pages.
+/// The levels of a table tree and the entries of a table. Level 0 is the last: its entries map
+/// pages.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
     levels: u8,
@@ -18,7 +19,8 @@ impl Shape {
     /// `levels` levels of tables with 2^`index_bits` entries each.
     ///
     /// # Errors
-    /// [`HostileError::Shape`] unless there are 1 to [`MAX_LEVELS`] levels of 1 to [`MAX_INDEX_BITS`] bits.
+    /// [`HostileError::Shape`] unless there are 1 to [`MAX_LEVELS`] levels of 1 to
+    /// [`MAX_INDEX_BITS`] bits.
     pub const fn new(levels: u8, index_bits: u8) -> Result<Self, HostileError> {
         if levels == 0 || levels > MAX_LEVELS || index_bits == 0 || index_bits > MAX_INDEX_BITS {
             return Err(HostileError::Shape { levels, index_bits });
@@ -62,7 +64,8 @@ impl Shape {
         ((1u64 << self.shift(level)) - 1) as u32
     }
 
-    /// The first page that entry `index` of a table of `level` spans, if the table's first is `base`.
+    /// The first page that entry `index` of a table of `level` spans, if the table's first is
+    /// `base`.
     pub(super) const fn base(self, base: u32, level: u8, index: u8) -> u32 {
         base | (index as u32) << self.shift(level)
     }

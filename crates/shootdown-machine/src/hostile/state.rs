@@ -82,9 +82,9 @@ impl Hostile {
         self.cpus[cpu].tag
     }
 
-    /// `cpu` loads a root under a tag; with `None` its walker has nowhere to start. Without `keep` the
-    /// tag's entries on this CPU are gone, global ones excepted, once the root is in force. The load
-    /// synchronizes the CPU's context, and no walk through the previous root goes on.
+    /// `cpu` loads a root under a tag; with `None` its walker has nowhere to start. Without `keep`
+    /// the tag's entries on this CPU are gone, global ones excepted, once the root is in force.
+    /// The load synchronizes the CPU's context, and no walk through the previous root goes on.
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -106,8 +106,9 @@ impl Hostile {
         self.close(mem, cpu)
     }
 
-    /// `cpu` loads a root for the upper half of the addresses (Arm TTBR1); `None` gives that half back to
-    /// the root loaded by [`Hostile::load`]. Entries stay. Synchronizes the CPU's context.
+    /// `cpu` loads a root for the upper half of the addresses (Arm TTBR1); `None` gives that half
+    /// back to the root loaded by [`Hostile::load`]. Entries stay. Synchronizes the CPU's
+    /// context.
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -123,8 +124,8 @@ impl Hostile {
         self.close(mem, cpu)
     }
 
-    /// Walkers may read something new in `word`: every CPU whose walker can reach it may have done so.
-    /// Every change has to be reported before the next call of another kind.
+    /// Walkers may read something new in `word`: every CPU whose walker can reach it may have done
+    /// so. Every change has to be reported before the next call of another kind.
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -145,7 +146,8 @@ impl Hostile {
         Ok(())
     }
 
-    /// The walker of `cpu` alone may read something new in `word` (its own store buffer, its own view).
+    /// The walker of `cpu` alone may read something new in `word` (its own store buffer, its own
+    /// view).
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -174,7 +176,8 @@ impl Hostile {
     }
 
     /// `cpu` issues a removal on itself or on every CPU. It takes effect now or at the next
-    /// [`Hostile::sync`] of this CPU, as the rules say; what can be walked again comes back at once.
+    /// [`Hostile::sync`] of this CPU, as the rules say; what can be walked again comes back at
+    /// once.
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -236,13 +239,15 @@ impl Hostile {
         cpu: usize,
     ) -> Result<(), HostileError> {
         let gone = self.cpus[cpu].forget_ahead();
-        // What is ahead of the TLB cannot be walked any more, or it would be in the TLB; faults apart.
+        // What is ahead of the TLB cannot be walked any more, or it would be in the TLB; faults
+        // apart.
         let refill = self.rules.negative == Negative::UntilContextSync;
         if gone && refill { self.close(mem, cpu) } else { Ok(()) }
     }
 
-    /// `cpu` takes a fault on `page`. Where the rules say so the CPU forgets what it has cached for the
-    /// page, so that the same stale entry does not fault twice. Synchronizes the CPU's context.
+    /// `cpu` takes a fault on `page`. Where the rules say so the CPU forgets what it has cached for
+    /// the page, so that the same stale entry does not fault twice. Synchronizes the CPU's
+    /// context.
     ///
     /// # Errors
     /// [`HostileError::Full`].
@@ -264,8 +269,9 @@ impl Hostile {
         if gone { self.close(mem, cpu) } else { Ok(()) }
     }
 
-    /// An access went by `translation`, which [`Hostile::outcomes`] has just found fresh: a machine that
-    /// caches on access keeps it, and the steps that led to it. The others have it already.
+    /// An access went by `translation`, which [`Hostile::outcomes`] has just found fresh: a machine
+    /// that caches on access keeps it, and the steps that led to it. The others have it
+    /// already.
     ///
     /// # Errors
     /// [`HostileError::Full`].

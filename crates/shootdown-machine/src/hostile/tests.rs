@@ -38,8 +38,8 @@ pub(super) const ONE: Tag = Tag(1);
 pub(super) const TWO: Tag = Tag(2);
 
 impl World {
-    /// Two levels of four entries: `ROOT` names `LEAVES`, which maps page 0 to `OLD`. Both CPUs have the
-    /// root loaded under tag `ONE`.
+    /// Two levels of four entries: `ROOT` names `LEAVES`, which maps page 0 to `OLD`. Both CPUs
+    /// have the root loaded under tag `ONE`.
     pub fn new(rules: impl FnOnce(Shape) -> Rules) -> Self {
         let rules = rules(Shape::new(2, 2).unwrap());
         let mut world = Self { hw: Hostile::new(rules, 2).unwrap(), mem: Tables::default() };

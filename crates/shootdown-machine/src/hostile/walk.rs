@@ -1,7 +1,7 @@
 //! One step of a walk: what a walker makes of a word it has read.
 //!
-//! Filling ([`super::fill`]) and accesses ([`super::access`]) both walk with this; they differ in what
-//! they do with the result.
+//! Filling ([`super::fill`]) and accesses ([`super::access`]) both walk with this; they differ in
+//! what they do with the result.
 
 use shootdown::Tag;
 
@@ -33,7 +33,8 @@ pub(super) enum Step {
     Leaf(Translation),
     /// The walk goes on ([`Cursor::below`]); the walk cache may keep the step.
     Table(Partial),
-    /// The word cannot be used before hardware has set its accessed bit (or, on a leaf, faulted over it).
+    /// The word cannot be used before hardware has set its accessed bit (or, on a leaf, faulted
+    /// over it).
     Unaccessed {
         /// The word's place and content.
         translation: Translation,

@@ -17,8 +17,8 @@ const OWN: usize = 64;
 #[derive(Clone)]
 struct Line([u8; ALIGN]);
 
-/// A region that is used from the bottom and emptied before each run: what is placed in it is at the same
-/// offset in every run, and has the same location numbers.
+/// A region that is used from the bottom and emptied before each run: what is placed in it is at
+/// the same offset in every run, and has the same location numbers.
 pub(super) struct Arena {
     memory: Box<[Line]>,
     top: usize,
@@ -137,7 +137,8 @@ impl Arena {
             .map_or_else(|| format!("word {offset:#x}"), |(_, _, name)| name.clone())
     }
 
-    /// A value of the word at this address, for people. The host's addresses differ from run to run.
+    /// A value of the word at this address, for people. The host's addresses differ from run to
+    /// run.
     pub fn value_of(&self, addr: usize, value: u64) -> String {
         #[allow(clippy::cast_possible_truncation)] // an address of this host
         let at = value as usize;

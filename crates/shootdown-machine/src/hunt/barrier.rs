@@ -7,8 +7,9 @@ use shootdown::CpuId;
 use super::machine::{step, with};
 use super::memory::FENCES;
 
-/// Makes a CPU pass a full memory barrier, and passes one: what it has stored is seen here from now on, and what was stored here
-/// is seen there. (An interrupt whose handler is a fence, and that is waited for; `membarrier`.)
+/// Makes a CPU pass a full memory barrier, and passes one: what it has stored is seen here from now
+/// on, and what was stored here is seen there. (An interrupt whose handler is a fence, and that is
+/// waited for; `membarrier`.)
 pub fn on_cpu(cpu: CpuId) {
     step(FENCES, true, true);
     with(|h| {

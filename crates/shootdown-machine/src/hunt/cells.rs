@@ -1,9 +1,10 @@
 //! Cells of shared memory, whose content one CPU at a time uses.
 //!
-//! To use it is no step, since to enter the cell was one. What follows from it is known to the machine in two ways. Where states are
-//! compared, by who was in the cell in which order. Everywhere else, under the language's memory model, by a word for each
-//! cell that whoever uses it writes: who comes next must know of that write, or the two were not kept apart by anything that the
-//! language knows, which is a data race.
+//! To use it is no step, since to enter the cell was one. What follows from it is known to the
+//! machine in two ways. Where states are compared, by who was in the cell in which order.
+//! Everywhere else, under the language's memory model, by a word for each cell that whoever uses it
+//! writes: who comes next must know of that write, or the two were not kept apart by anything that
+//! the language knows, which is a data race.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +30,8 @@ impl Cells {
 }
 
 impl Hunt {
-    /// This CPU uses what is in a cell at this address. `false`: somebody else may be at it, and the run is over.
+    /// This CPU uses what is in a cell at this address. `false`: somebody else may be at it, and
+    /// the run is over.
     pub fn touch(&mut self, addr: usize, write: bool) -> bool {
         let Some(offset) = self.arena.offset(addr).filter(|_| self.running) else { return true };
         if !self.wants_state {

@@ -1,9 +1,9 @@
 //! Choices: everything that is not determined is asked of a [`Chooser`].
 //!
-//! A schedule *is* the list of its choices: the same world, powers and choices give the same run, always.
-//! Option 0 is the one in which nothing special happens (the same CPU goes on, a load returns the newest
-//! value, no fault is injected), so that a short schedule is one with few deviations from 0. A point with
-//! one option only is not asked, and not recorded.
+//! A schedule *is* the list of its choices: the same world, powers and choices give the same run,
+//! always. Option 0 is the one in which nothing special happens (the same CPU goes on, a load
+//! returns the newest value, no fault is injected), so that a short schedule is one with few
+//! deviations from 0. A point with one option only is not asked, and not recorded.
 
 use super::powers::Power;
 

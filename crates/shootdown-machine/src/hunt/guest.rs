@@ -1,8 +1,9 @@
 //! Virtual CPUs: the adversary is their hypervisor too, and takes them away at any step.
 //!
-//! A CPU that is away does not run: it takes no interrupts, nothing walks, and what it has cached stays. What the
-//! hypervisor does when it takes a CPU away and brings it back is the world's to say
-//! ([`World::absent`](super::World::absent)); its accesses are steps like any other, so that others run meanwhile.
+//! A CPU that is away does not run: it takes no interrupts, nothing walks, and what it has cached
+//! stays. What the hypervisor does when it takes a CPU away and brings it back is the world's to
+//! say ([`World::absent`](super::World::absent)); its accesses are steps like any other, so that
+//! others run meanwhile.
 
 use shootdown::{CpuId, Tag};
 
@@ -97,7 +98,8 @@ pub enum Forget {
     Everything,
 }
 
-/// The hypervisor makes a CPU forget, whether it runs or not. Both CPUs know of each other what they did.
+/// The hypervisor makes a CPU forget, whether it runs or not. Both CPUs know of each other what
+/// they did.
 pub fn forget_on(target: CpuId, what: Forget) {
     // What the target may do next depends on it.
     step(0, false, true);

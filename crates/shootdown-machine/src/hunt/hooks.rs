@@ -1,9 +1,10 @@
-//! What the library's atomics do in a hunt: each access is a step, and its value comes from the memory
-//! model.
+//! What the library's atomics do in a hunt: each access is a step, and its value comes from the
+//! memory model.
 //!
 //! Memory outside of the hunt's shared region (stacks) and parts of it that one CPU has for itself
-//! ([`hw::own`](super::hw::own)) take no part: their accesses are made natively. An interrupt can still come
-//! before an access to a CPU's own part, when one is pending: its handler reads the same memory.
+//! ([`hw::own`](super::hw::own)) take no part: their accesses are made natively. An interrupt can
+//! still come before an access to a CPU's own part, when one is pending: its handler reads the same
+//! memory.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -168,7 +169,8 @@ pub fn load(addr: usize, newest: u64) -> u64 {
 }
 
 impl Hunt {
-    /// A word is overwritten: if devices read it, and find something else from now on, they share it.
+    /// A word is overwritten: if devices read it, and find something else from now on, they share
+    /// it.
     fn meant(&mut self, addr: usize, old: u64, new: u64) {
         let Some(sharing) = self.sharing.as_mut() else { return };
         let table = self.io_tables.is_some_and(|tables| tables.has(addr));
@@ -270,8 +272,9 @@ pub fn fence(order: Ordering) {
     });
 }
 
-/// What is in a cell is about to be used by whoever is alone with it. That is no step, since entering the cell was one; but what
-/// the cell holds follows from who was in it, in which order, and what this CPU does next follows from what it holds.
+/// What is in a cell is about to be used by whoever is alone with it. That is no step, since
+/// entering the cell was one; but what the cell holds follows from who was in it, in which order,
+/// and what this CPU does next follows from what it holds.
 pub fn touch(addr: usize, write: bool) {
     if is_hunting() && !with(|h| h.touch(addr, write)) {
         stop();
@@ -283,7 +286,8 @@ pub fn place(layout: Layout) -> Option<NonNull<u8>> {
     is_hunting().then(|| with(|h| h.arena.alloc(layout)))
 }
 
-/// A turn of a loop that waits for another CPU: this CPU goes on when something that it has read has changed.
+/// A turn of a loop that waits for another CPU: this CPU goes on when something that it has read
+/// has changed.
 pub fn spin() {
     if is_hunting() && with(|h| h.running) {
         relax();
@@ -293,8 +297,8 @@ pub fn spin() {
 /// Writes a buffered store to native memory.
 pub(super) fn write_native(at: *mut (), width: u8, value: u64) {
     #[allow(clippy::cast_possible_truncation)] // the value has this width
-    // SAFETY: `at` came from an atomic of this width in the hunt's shared region, which outlives the run;
-    // CPUs of a hunt run on one thread.
+    // SAFETY: `at` came from an atomic of this width in the hunt's shared region, which outlives
+    // the run; CPUs of a hunt run on one thread.
     unsafe {
         match width {
             1 => (*at.cast::<AtomicBool>()).store(value != 0, Ordering::Relaxed),

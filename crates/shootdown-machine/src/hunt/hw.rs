@@ -1,8 +1,9 @@
 //! The hostile hardware, as code under test uses it.
 //!
-//! These functions reach the machine that runs in this thread; elsewhere they panic. A port of the library
-//! (a `Platform` and a `Regime`) for hunts is written with them, and so is the kernel that calls it. During
-//! [`World::boot`](super::World::boot) they may be used too; then nothing is a step.
+//! These functions reach the machine that runs in this thread; elsewhere they panic. A port of the
+//! library (a `Platform` and a `Regime`) for hunts is written with them, and so is the kernel that
+//! calls it. During [`World::boot`](super::World::boot) they may be used too; then nothing is a
+//! step.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -39,7 +40,8 @@ pub struct Change {
 /// What to invalidate on a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// Entries of these pages, first and last, under a tag; non-leaf entries too unless `leaf_only`.
+    /// Entries of these pages, first and last, under a tag; non-leaf entries too unless
+    /// `leaf_only`.
     Pages {
         /// Under this tag.
         tag: Tag,
@@ -110,7 +112,8 @@ pub fn own(at: NonNull<u8>, len: usize) {
     with(|h| h.arena.set_own(at.as_ptr() as usize, len));
 }
 
-/// Part of the shared memory, in whole lines, that is [given back](given_back) one day: plain reads of it are steps too.
+/// Part of the shared memory, in whole lines, that is [given back](given_back) one day: plain reads
+/// of it are steps too.
 pub fn is_given_back(at: NonNull<u8>, len: usize) {
     with(|h| h.arena.set_mortal(at.as_ptr() as usize, len, false));
 }
@@ -204,16 +207,16 @@ pub fn kick(target: CpuId) -> bool {
     !failed
 }
 
-/// A turn of a wait loop: lets others go on. Comes back when something that this CPU loaded since the last
-/// turn has changed, or after an interrupt.
+/// A turn of a wait loop: lets others go on. Comes back when something that this CPU loaded since
+/// the last turn has changed, or after an interrupt.
 pub fn relax() {
     machine::relax();
 }
 
 // ---------------------------------------------------------------- memory management
 
-/// A table page, with what it was left with. It was given back under the allocator's lock, and the lock was
-/// taken since: this CPU knows what those knew who gave pages back.
+/// A table page, with what it was left with. It was given back under the allocator's lock, and the
+/// lock was taken since: this CPU knows what those knew who gave pages back.
 ///
 /// # Panics
 /// When all are in use.
@@ -321,8 +324,8 @@ pub fn swap_entry(word: Word, to: Descriptor) -> (Descriptor, Change) {
 
 /// Clears the accessed bit of an entry that is there; says what it is, and which change that was.
 ///
-/// The walker sets the bit again on the next walk, so the entry reads the same: what counts is which translations
-/// come from before.
+/// The walker sets the bit again on the next walk, so the entry reads the same: what counts is
+/// which translations come from before.
 pub fn age_entry(word: Word) -> Option<(Descriptor, Change)> {
     let now = read_entry(word);
     if !now.present() {
@@ -363,8 +366,8 @@ pub fn loaded() -> Option<(TableId, Tag)> {
     with(|h| h.mmu.loaded[h.current as usize].map(|l| (l.root, l.tag)))
 }
 
-/// Makes the walker of this CPU use the tables under `root`, with new entries under `tag`; without `keep`,
-/// entries under the tag are gone first.
+/// Makes the walker of this CPU use the tables under `root`, with new entries under `tag`; without
+/// `keep`, entries under the tag are gone first.
 pub fn load_root(root: TableId, tag: Tag, keep: bool) {
     own_step();
     with(|h| {
@@ -488,18 +491,20 @@ pub fn note(text: impl FnOnce() -> String) {
     with(|h| h.tell(text));
 }
 
-/// The executing CPU has read this of what CPUs share outside of atomics ([`World::state`](super::World::state)).
+/// The executing CPU has read this of what CPUs share outside of atomics
+/// ([`World::state`](super::World::state)).
 pub fn saw(what: u64) {
     with(|h| h.saw(what));
 }
 
-/// The executing CPU is about to use one of the things that CPUs share outside of atomics, by its number: a step, where others may go
-/// on.
+/// The executing CPU is about to use one of the things that CPUs share outside of atomics, by its
+/// number: a step, where others may go on.
 pub fn thing(number: u32) {
     step(THINGS - number, true, false);
 }
 
-/// One of `count` possibilities, for programs that are not determined themselves; 0 is the plainest.
+/// One of `count` possibilities, for programs that are not determined themselves; 0 is the
+/// plainest.
 #[must_use]
 pub fn choose(count: usize) -> usize {
     if count < 2 {
@@ -513,8 +518,9 @@ pub fn choose(count: usize) -> usize {
     chosen.unwrap_or_else(|| stop())
 }
 
-/// A step that concerns this CPU's MMU only. Writes to tables, and what is said about them, depend on every
-/// step, so two such steps of different CPUs may be exchanged. It waits for the CPU's stores.
+/// A step that concerns this CPU's MMU only. Writes to tables, and what is said about them, depend
+/// on every step, so two such steps of different CPUs may be exchanged. It waits for the CPU's
+/// stores.
 pub(super) fn own_step() {
     step(0, false, with(|h| h.memory.buffered(h.current) != 0));
 }

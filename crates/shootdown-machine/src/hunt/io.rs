@@ -1,7 +1,9 @@
 //! Hostile IOMMUs, as code under test uses them: the counterpart of [`hw`](super::hw) for devices.
 //!
-//! A world says what they are like with [`set_up`], places page tables with [`tables`], plugs devices in, and names the root of
-//! their tables in their entries; from then on, every store to the tables is followed by walks. [`submit`] and [`completed`] are what a driver of a queue comes down to. The rest is the oracle's.
+//! A world says what they are like with [`set_up`], places page tables with [`tables`], plugs
+//! devices in, and names the root of their tables in their entries; from then on, every store to
+//! the tables is followed by walks. [`submit`] and [`completed`] are what a driver of a queue comes
+//! down to. The rest is the oracle's.
 
 use std::ptr::NonNull;
 
@@ -104,7 +106,8 @@ pub fn set_up(model: Model) {
     });
 }
 
-/// Walkers see what was stored to tables so far. At the end of `boot`, during which stores are nobody's steps.
+/// Walkers see what was stored to tables so far. At the end of `boot`, during which stores are
+/// nobody's steps.
 pub fn tables_are_ready() {
     let pages = with(|h| h.io_tables).expect("the world has I/O page tables");
     for page in 0..pages.bytes / PAGE {
@@ -122,7 +125,8 @@ pub fn tables_are_ready() {
     with(|h| h.iommu.know_all());
 }
 
-/// There is a device behind a unit, with a cache of its own or not. Nothing is mapped for it before its entry says so.
+/// There is a device behind a unit, with a cache of its own or not. Nothing is mapped for it before
+/// its entry says so.
 pub fn plug(device: DeviceId, unit: usize, caches: bool) {
     step(0, false, true);
     with(|h| {
@@ -140,7 +144,8 @@ pub fn unplug(device: DeviceId) {
     });
 }
 
-/// Writes a word of the entry by which units find the tables of a device, and makes it visible to them.
+/// Writes a word of the entry by which units find the tables of a device, and makes it visible to
+/// them.
 pub fn write_entry(device: DeviceId, half: Half, value: u64) {
     step(0, false, true);
     with(|h| {
@@ -180,13 +185,15 @@ pub fn write_back(entries: &[shootdown_dma::sync::AtomicU64]) {
     });
 }
 
-/// A step that concerns IOMMUs only, and waits for this CPU's stores. (Stores to tables depend on everything.)
+/// A step that concerns IOMMUs only, and waits for this CPU's stores. (Stores to tables depend on
+/// everything.)
 pub(super) fn io_step(changes: bool) {
     step(IOMMUS, changes, with(|h| h.memory.buffered(h.current) != 0));
 }
 
-/// A turn of a loop that waits for an IOMMU, which is no CPU, or for another CPU: others go on. As long as an IOMMU has something to
-/// do this CPU may go on too; else it does when something that it has read has changed.
+/// A turn of a loop that waits for an IOMMU, which is no CPU, or for another CPU: others go on. As
+/// long as an IOMMU has something to do this CPU may go on too; else it does when something that it
+/// has read has changed.
 pub fn relax() {
     if with(|h| h.iommu.was_full() || !h.running || h.iommu.is_busy()) {
         step(0, false, false);
@@ -195,9 +202,9 @@ pub fn relax() {
     }
 }
 
-/// A table page is taken, and cleared. It was given back under the allocator's lock, and the lock was taken since: this CPU knows
-/// what those knew who gave pages back. A walker that does not look into CPUs' caches reads what it had `before`, until its lines
-/// are written back.
+/// A table page is taken, and cleared. It was given back under the allocator's lock, and the lock
+/// was taken since: this CPU knows what those knew who gave pages back. A walker that does not look
+/// into CPUs' caches reads what it had `before`, until its lines are written back.
 pub fn table_is_taken(page: PhysAddr, before: u64) {
     step(0, false, true);
     let words = with(|h| {
@@ -260,8 +267,8 @@ impl Addresses<'_> {
     }
 }
 
-/// No device may reach this page of memory, nor those behind it, by these addresses any more; as long as nobody has mapped it
-/// there again, which only the caller knows.
+/// No device may reach this page of memory, nor those behind it, by these addresses any more; as
+/// long as nobody has mapped it there again, which only the caller knows.
 pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr, is_again: impl FnOnce() -> bool) {
     io_step(false);
     if is_again() {
@@ -283,8 +290,9 @@ pub fn is_revoked(addresses: Addresses<'_>, first: PhysAddr, is_again: impl FnOn
     });
 }
 
-/// A device is told to use these addresses: they lead to `first` and what follows it, with these rights and sizes of one kind, and
-/// nowhere else; and they do lead there. `reads_too`: what may be written may be read, as tables can't say otherwise.
+/// A device is told to use these addresses: they lead to `first` and what follows it, with these
+/// rights and sizes of one kind, and nowhere else; and they do lead there. `reads_too`: what may be
+/// written may be read, as tables can't say otherwise.
 pub fn leads_to(addresses: Addresses<'_>, first: PhysAddr, rights: Rights, reads_too: bool) {
     io_step(false);
     let Addresses { range, tags } = addresses;

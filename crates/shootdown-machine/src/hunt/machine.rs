@@ -128,7 +128,8 @@ pub(super) struct Hunt {
     pub wants_state: bool,
     /// The CPUs run: before that, nothing is a step.
     pub running: bool,
-    /// What is known of words that only one CPU uses, or nobody writes; `None`: every access is a step.
+    /// What is known of words that only one CPU uses, or nobody writes; `None`: every access is a
+    /// step.
     pub sharing: Option<Sharing>,
     pub cells: Cells,
 }
@@ -160,8 +161,8 @@ pub(super) fn is_hunting() -> bool {
 pub(super) fn with<R>(f: impl FnOnce(&mut Hunt) -> R) -> R {
     let hunt = CURRENT.get();
     assert!(!hunt.is_null(), "no hunt is running in this thread");
-    // SAFETY: the pointer is set for the length of `run`, whose machine outlives it; borrows are short:
-    // `f` neither suspends the CPU nor calls code under test.
+    // SAFETY: the pointer is set for the length of `run`, whose machine outlives it; borrows are
+    // short: `f` neither suspends the CPU nor calls code under test.
     f(unsafe { &mut *hunt })
 }
 
@@ -199,8 +200,9 @@ pub fn run(
     run_with(world, powers, bounds, chooser, None)
 }
 
-/// The same, where accesses that nobody could notice are no steps; which ones, it learns from run to run. For worlds without
-/// interrupts. A run that finds out that it has taken too much for private is abandoned.
+/// The same, where accesses that nobody could notice are no steps; which ones, it learns from run
+/// to run. For worlds without interrupts. A run that finds out that it has taken too much for
+/// private is abandoned.
 ///
 /// # Panics
 /// As [`run`].
@@ -237,8 +239,8 @@ fn run_with(
     arena.reset();
     mmu.reset(powers, cpus);
     let wants_state = chooser.wants_state();
-    // SAFETY: only the lifetimes are erased; both references outlive this function, and nothing that holds
-    // these pointers outlives it (`Running`).
+    // SAFETY: only the lifetimes are erased; both references outlive this function, and nothing
+    // that holds these pointers outlives it (`Running`).
     let (world, chooser) = unsafe {
         (
             std::mem::transmute::<*const (dyn World + '_), *const (dyn World + 'static)>(world),
@@ -311,8 +313,8 @@ fn run_with(
 
 type Cpu = Coroutine<(), (), ()>;
 
-/// The coroutines of a run. Those that are suspended when it ends are abandoned: their frames are never
-/// returned to, and what they own leaks.
+/// The coroutines of a run. Those that are suspended when it ends are abandoned: their frames are
+/// never returned to, and what they own leaks.
 struct Coroutines<'a> {
     cpus: Vec<Option<Cpu>>,
     stacks: &'a mut Vec<DefaultStack>,
@@ -340,7 +342,8 @@ fn drive(world: *const dyn World, cpus: u8, stacks: &mut Vec<DefaultStack>) {
     let mut coroutines = Coroutines { cpus: (0..cpus).map(|_| None).collect(), stacks };
     with(|h| {
         h.running = true;
-        // Every CPU is about to take its first step; CPU 0 goes first unless someone decides otherwise.
+        // Every CPU is about to take its first step; CPU 0 goes first unless someone decides
+        // otherwise.
         for (cpu, state) in (0..).zip(&mut h.cpus) {
             state.next = Footprint { cpu, location: 0, write: false, everything: false };
         }
@@ -368,8 +371,8 @@ fn drive(world: *const dyn World, cpus: u8, stacks: &mut Vec<DefaultStack>) {
 
 fn spawn(world: &dyn World, cpu: u8, stack: DefaultStack) -> Cpu {
     let world: *const dyn World = world;
-    // SAFETY: only the lifetime is erased: the coroutine is reset before `run`, which borrows the world,
-    // returns.
+    // SAFETY: only the lifetime is erased: the coroutine is reset before `run`, which borrows the
+    // world, returns.
     let world = unsafe {
         std::mem::transmute::<*const (dyn World + '_), *const (dyn World + 'static)>(world)
     };
@@ -421,7 +424,8 @@ impl Hunt {
         }
     }
 
-    /// Tells the story, if it is recorded. What the hardware does while the world boots is no part of it.
+    /// Tells the story, if it is recorded. What the hardware does while the world boots is no part
+    /// of it.
     #[inline]
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         if self.running {
@@ -479,7 +483,8 @@ impl Hunt {
         }
     }
 
-    /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware hold.
+    /// Hash of the whole state: what every CPU has seen and done, and what memory and hardware
+    /// hold.
     pub fn state(&mut self) -> u64 {
         let mut hash = self.memory.hash() ^ self.mmu.hash() ^ self.iommu.hash();
         hash ^= self.cells.hash();

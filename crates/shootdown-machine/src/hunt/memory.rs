@@ -1,8 +1,9 @@
-//! Shared memory as the adversary sees it: which values a load may return, and when a store is seen.
+//! Shared memory as the adversary sees it: which values a load may return, and when a store is
+//! seen.
 //!
-//! Three models, one store of *locations*. A location is a word of shared memory (an atomic of the library
-//! by its address, or an entry of a page table), numbered in the order of first use. It has a history of
-//! *messages*: the values it held, oldest first.
+//! Three models, one store of *locations*. A location is a word of shared memory (an atomic of the
+//! library by its address, or an entry of a page table), numbered in the order of first use. It has
+//! a history of *messages*: the values it held, oldest first.
 //!
 //! | model | store | load | fence |
 //! |---|---|---|---|
@@ -12,14 +13,14 @@
 //!
 //! A *view* says for each location which message is the oldest that may still be read. That is the
 //! operational form of release/acquire with relaxed accesses and fences (Kang et al., "A Promising
-//! Semantics for Relaxed-Memory Concurrency", POPL 2017, without promises): all that C++ and Rust allow
-//! except that a load can't see a store that its own CPU makes later, and stores of different CPUs to one
-//! location are ordered as they are made. Sequentially consistent *accesses* count as fenced on both
-//! sides, which is stronger than the language (the library has none).
+//! Semantics for Relaxed-Memory Concurrency", POPL 2017, without promises): all that C++ and Rust
+//! allow except that a load can't see a store that its own CPU makes later, and stores of different
+//! CPUs to one location are ordered as they are made. Sequentially consistent *accesses* count as
+//! fenced on both sides, which is stronger than the language (the library has none).
 //!
-//! Walkers are observers of their own. Under `Weak` they read what was *published* or newer, whatever the
-//! views say (Arm: a store is seen by walkers after `DSB ISHST`; RISC-V: after a fence). Under `Tso` they
-//! read memory, past all buffers.
+//! Walkers are observers of their own. Under `Weak` they read what was *published* or newer,
+//! whatever the views say (Arm: a store is seen by walkers after `DSB ISHST`; RISC-V: after a
+//! fence). Under `Tso` they read memory, past all buffers.
 
 mod marks;
 mod news;
@@ -39,7 +40,8 @@ pub type Location = u32;
 /// The location that stands for the order of sequentially consistent fences.
 pub const FENCES: Location = u32::MAX;
 
-/// Locations that stand for what is no word of memory: what IOMMUs have, and things of the world ([`hw::thing`](super::hw::thing)).
+/// Locations that stand for what is no word of memory: what IOMMUs have, and things of the world
+/// ([`hw::thing`](super::hw::thing)).
 pub const IOMMUS: Location = FENCES - 64;
 /// See there; further ones are below.
 pub const THINGS: Location = IOMMUS - 1;
@@ -284,7 +286,8 @@ impl SharedMemory {
         }
     }
 
-    /// A store. Under `Tso` it goes to the buffer, and `true` says that memory is not to be written yet.
+    /// A store. Under `Tso` it goes to the buffer, and `true` says that memory is not to be written
+    /// yet.
     pub fn store(
         &mut self,
         cpu: u8,
@@ -310,8 +313,8 @@ impl SharedMemory {
         }
     }
 
-    /// A read-modify-write: the newest value, and what was written over it, if anything. The own buffer
-    /// was drained before.
+    /// A read-modify-write: the newest value, and what was written over it, if anything. The own
+    /// buffer was drained before.
     pub fn rmw(&mut self, cpu: u8, location: Location, new: Option<u64>, order: Ordering) {
         let same = self.swaps_wait && new == Some(self.value(location));
         if new.is_none() {
@@ -431,7 +434,8 @@ impl SharedMemory {
         }
     }
 
-    /// Everything this CPU stored to the location, or knows to be stored, is seen by walkers from now on.
+    /// Everything this CPU stored to the location, or knows to be stored, is seen by walkers from
+    /// now on.
     pub fn publish(&mut self, cpu: u8, location: Location) {
         let known = at(&self.observers[cpu as usize].now, location);
         let history = &mut self.histories[location as usize - 1];
@@ -451,8 +455,8 @@ impl SharedMemory {
         join(&mut self.observers[cpu as usize].now, knowledge);
     }
 
-    /// The CPU gives a page back: the allocator's lock is released with what the CPU knows. Its buffer is
-    /// empty (the lock's store comes after all that it holds).
+    /// The CPU gives a page back: the allocator's lock is released with what the CPU knows. Its
+    /// buffer is empty (the lock's store comes after all that it holds).
     pub fn release_page(&mut self, cpu: u8) {
         if self.model == Memory::Weak {
             join(&mut self.freed, &self.observers[cpu as usize].now);

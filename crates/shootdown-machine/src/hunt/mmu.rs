@@ -7,8 +7,8 @@
 //! | table reuse | when a table page is freed: no walker of any CPU reaches it any more |
 //!
 //! A change of an entry becomes *revoked* when the code under test says that its flush has returned
-//! ([`hw::revoked`](super::hw::revoked)). From then on every translation that was made from an older write
-//! of that entry is stale.
+//! ([`hw::revoked`](super::hw::revoked)). From then on every translation that was made from an
+//! older write of that entry is stale.
 
 mod guest;
 
@@ -325,7 +325,8 @@ impl Mmu {
         }
     }
 
-    /// Does another CPU have a translation, or the beginning of a walk, that was made from this entry?
+    /// Does another CPU have a translation, or the beginning of a walk, that was made from this
+    /// entry?
     pub fn is_cached_elsewhere(&self, cpu: u8, word: Word) -> bool {
         (0..self.hostile.cpus()).filter(|other| *other != usize::from(cpu)).any(|other| {
             let mut translations = self.hostile.translations(other);
@@ -372,7 +373,8 @@ impl Mmu {
         }
     }
 
-    /// The code under test was told of a change, and has promised that each CPU sees to it by itself.
+    /// The code under test was told of a change, and has promised that each CPU sees to it by
+    /// itself.
     pub fn deferred(&mut self, change: Change, promise: Invariant) {
         let number = self.number(change.word) as u64;
         let place = self.deferred.len() as u64 + 1;
@@ -381,8 +383,8 @@ impl Mmu {
         self.deferred.push((change, promise));
     }
 
-    /// A CPU has come by, and had heard of the first `told` of these promises before: what it could use now is not
-    /// older than any of those changes.
+    /// A CPU has come by, and had heard of the first `told` of these promises before: what it could
+    /// use now is not older than any of those changes.
     pub fn check_deferred(
         &self,
         cpu: u8,

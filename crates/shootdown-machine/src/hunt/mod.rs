@@ -1,14 +1,15 @@
 //! Hunt mode: the library's own code on a machine that is as hostile as the manuals allow.
 //!
 //! A [`World`] says what each CPU executes. [`run`] executes one *schedule* of it: the code runs in
-//! coroutines, one per CPU, and every access to shared memory, every page-table write and every operation
-//! of the hardware is a *step*. Between two steps anything may happen that the adversary's [`Powers`]
-//! allow: another CPU goes on, an interrupt is taken, a store leaves a buffer, a load returns an older
-//! value. All of that is asked of a [`Chooser`], so that a schedule can be random, systematic, or replayed.
+//! coroutines, one per CPU, and every access to shared memory, every page-table write and every
+//! operation of the hardware is a *step*. Between two steps anything may happen that the
+//! adversary's [`Powers`] allow: another CPU goes on, an interrupt is taken, a store leaves a
+//! buffer, a load returns an older value. All of that is asked of a [`Chooser`], so that a schedule
+//! can be random, systematic, or replayed.
 //!
-//! Translations are not a matter of choice: the machine keeps, for each CPU, *everything* that its TLB and
-//! walk caches could hold ([`crate::hostile`]), and a promise is broken when any of it could be used
-//! against it.
+//! Translations are not a matter of choice: the machine keeps, for each CPU, *everything* that its
+//! TLB and walk caches could hold ([`crate::hostile`]), and a promise is broken when any of it
+//! could be used against it.
 //!
 //! ```text
 //! World (programs) --> library under test --> atomics (hooks), Platform, Regime
@@ -18,9 +19,10 @@
 //!                                                 machine.rs: one step; who is next? --> Chooser
 //! ```
 //!
-//! What the adversary can't see: state that a world shares between CPUs outside of atomics and page tables. It takes
-//! part in no step. An exhaustive search takes two states for one that differ in it only, unless the world tells of it
-//! ([`World::state`]); what lies in cells of the library of devices, it knows by who was there, in which order.
+//! What the adversary can't see: state that a world shares between CPUs outside of atomics and page
+//! tables. It takes part in no step. An exhaustive search takes two states for one that differ in
+//! it only, unless the world tells of it ([`World::state`]); what lies in cells of the library of
+//! devices, it knows by who was there, in which order.
 
 mod arena;
 pub mod barrier;
@@ -61,21 +63,22 @@ pub trait World {
     /// How many CPUs there are; at most [`MAX_CPUS`].
     fn cpus(&self) -> u8;
 
-    /// Builds what the CPUs share. No CPU runs yet: nothing here is a step. Called once per schedule, so
-    /// it must build the same things every time.
+    /// Builds what the CPUs share. No CPU runs yet: nothing here is a step. Called once per
+    /// schedule, so it must build the same things every time.
     fn boot(&self);
 
     /// The program of a CPU. Starts with interrupts on.
     fn program(&self, cpu: CpuId);
 
-    /// The handler of the interrupt that [`hw::kick`] raises. Starts, and must end, with interrupts off.
+    /// The handler of the interrupt that [`hw::kick`] raises. Starts, and must end, with interrupts
+    /// off.
     fn interrupt(&self, cpu: CpuId);
 
     /// The hypervisor takes the CPU away and brings it back ([`hw::virtual_cpus`]).
     fn absent(&self, _cpu: CpuId) {}
 
-    /// A hash of what the world's CPUs share outside of atomics, page tables and cells of the library. What a CPU reads of it is
-    /// to be [told](hw::saw).
+    /// A hash of what the world's CPUs share outside of atomics, page tables and cells of the
+    /// library. What a CPU reads of it is to be [told](hw::saw).
     fn state(&self) -> u64 {
         0
     }

@@ -10,9 +10,9 @@ pub enum Memory {
     Sc,
     /// From a first-in first-out buffer per CPU, at any later step (x86: total store order).
     Tso,
-    /// As the language allows: a load may return any value that this CPU does not know to be overwritten,
-    /// unless release and acquire, or fences, say otherwise. Unfenced stores of one CPU become visible in
-    /// any order.
+    /// As the language allows: a load may return any value that this CPU does not know to be
+    /// overwritten, unless release and acquire, or fences, say otherwise. Unfenced stores of
+    /// one CPU become visible in any order.
     #[default]
     Weak,
 }
@@ -36,8 +36,8 @@ impl Memory {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[non_exhaustive]
 pub enum Power {
-    /// Translations are cached at any step, for everything a walker can reach, and never evicted unless
-    /// invalidated. Without it only what is accessed is cached.
+    /// Translations are cached at any step, for everything a walker can reach, and never evicted
+    /// unless invalidated. Without it only what is accessed is cached.
     Speculation,
     /// Non-leaf entries are cached at every level, and lead into table pages that were freed since.
     WalkCaches,
@@ -51,10 +51,11 @@ pub enum Power {
     Preemption,
     /// An IOMMU that remembers what was not mapped goes on doing so until it is told.
     RemembersAbsence,
-    /// Accesses of devices that have begun with a translation go on after an IOMMU has forgotten it, until the
-    /// invalidation is complete.
+    /// Accesses of devices that have begun with a translation go on after an IOMMU has forgotten
+    /// it, until the invalidation is complete.
     InFlight,
-    /// An IOMMU that does not look into CPUs' caches may read what was in memory before, until lines are written back.
+    /// An IOMMU that does not look into CPUs' caches may read what was in memory before, until
+    /// lines are written back.
     StaleLines,
     /// An IOMMU reads the words of a device's entry at different times.
     TornEntries,
@@ -62,8 +63,8 @@ pub enum Power {
     CachedEntries,
     /// A large page is cached in pieces, and a piece may be forgotten alone.
     Fracture,
-    /// An IOMMU that can't be told something now says so; what it refused is told again; and a device with a cache of its own may stop
-    /// answering.
+    /// An IOMMU that can't be told something now says so; what it refused is told again; and a
+    /// device with a cache of its own may stop answering.
     QueueErrors,
     /// Defect: a leaf may survive one invalidation of its page.
     SurvivesOnce,
@@ -156,8 +157,8 @@ impl Powers {
         .with(Power::LateInterrupts)
         .with(Power::LateInvalidation);
 
-    /// The same of IOMMUs and devices. (What takes a model of hardware of its own is up to the world: see
-    /// [`io::Model`](super::io::Model).)
+    /// The same of IOMMUs and devices. (What takes a model of hardware of its own is up to the
+    /// world: see [`io::Model`](super::io::Model).)
     pub const HOSTILE_DEVICES: Self = Self::HOSTILE
         .with(Power::RemembersAbsence)
         .with(Power::InFlight)

@@ -6,8 +6,8 @@ use super::machine::{step, stop, with};
 use crate::hostile::{Frame, Outcome, TableId, Word};
 use crate::oracle::Invariant;
 
-/// The change that made an entry what it is: to be named by who promises that nothing older is used,
-/// whoever made it.
+/// The change that made an entry what it is: to be named by who promises that nothing older is
+/// used, whoever made it.
 pub fn latest(word: Word) -> Change {
     let location = with(|h| h.mmu.location(&mut h.memory, word));
     step(location, false, false);
@@ -19,8 +19,8 @@ pub fn latest(word: Word) -> Change {
     })
 }
 
-/// The contents of a frame were taken (copied, or written to a disk): if anybody can still write it, this
-/// promise is broken. Until the frame is free, or [`unseal`]ed.
+/// The contents of a frame were taken (copied, or written to a disk): if anybody can still write
+/// it, this promise is broken. Until the frame is free, or [`unseal`]ed.
 pub fn seal(frame: Frame, promise: Invariant) {
     step(0, false, true);
     with(|h| {
@@ -79,8 +79,8 @@ pub fn user_store(page: u32) -> bool {
     }
 }
 
-/// Code runs on this CPU that may use any translation of its loaded tables that user mode may use. A
-/// promise is broken if it could use one that it must not.
+/// Code runs on this CPU that may use any translation of its loaded tables that user mode may use.
+/// A promise is broken if it could use one that it must not.
 pub fn user_code() {
     own_step();
     check(|h| {
@@ -122,9 +122,10 @@ pub fn reused(changes: &[Change]) {
     });
 }
 
-/// The code under test was told of a change (an accessed bit that was cleared, [`hw::age_entry`](super::hw::age_entry); a
-/// lazy unmapping), and has promised that a CPU that comes by after that was heard of uses no older translation. No step:
-/// what says that it was told is the caller's own memory, stored just before.
+/// The code under test was told of a change (an accessed bit that was cleared,
+/// [`hw::age_entry`](super::hw::age_entry); a lazy unmapping), and has promised that a CPU that
+/// comes by after that was heard of uses no older translation. No step: what says that it was told
+/// is the caller's own memory, stored just before.
 pub fn deferred(change: Change, promise: Invariant) {
     with(|h| {
         h.mmu.deferred(change, promise);
@@ -132,7 +133,8 @@ pub fn deferred(change: Change, promise: Invariant) {
     });
 }
 
-/// This CPU has come by, and had heard of the first `told` of these at the beginning; `only` those of one promise count.
+/// This CPU has come by, and had heard of the first `told` of these at the beginning; `only` those
+/// of one promise count.
 pub fn check_deferred(told: usize, only: Option<Invariant>) {
     own_step();
     check(|h| h.mmu.check_deferred(h.current, told, only));

@@ -1,16 +1,20 @@
-//! What CPUs share of shared memory: for exhaustive searches, which need not take steps where nobody could notice.
+//! What CPUs share of shared memory: for exhaustive searches, which need not take steps where
+//! nobody could notice.
 //!
-//! Most of what lies in shared memory is not shared in a small world: a CPU's own cell that nobody else comes by, a list of devices that
-//! nobody changes. An access to a word that one CPU only uses, or that nobody writes, commutes with all that others do,
-//! and no value but the newest can be read there; so it need not be a step. Which words these are is not known before, but a
-//! search can find out: it begins with what some schedules have shown, and as soon as a word turns out to be
-//! shared that it took for private, it begins again, with that word among the shared ones. A search that ends without that
-//! has taken a step at every access to every word that two CPUs use and one writes, in every schedule.
+//! Most of what lies in shared memory is not shared in a small world: a CPU's own cell that nobody
+//! else comes by, a list of devices that nobody changes. An access to a word that one CPU only
+//! uses, or that nobody writes, commutes with all that others do, and no value but the newest can
+//! be read there; so it need not be a step. Which words these are is not known before, but a search
+//! can find out: it begins with what some schedules have shown, and as soon as a word turns out to
+//! be shared that it took for private, it begins again, with that word among the shared ones. A
+//! search that ends without that has taken a step at every access to every word that two CPUs use
+//! and one writes, in every schedule.
 //!
-//! A word of a table that devices walk is shared if it ever says something to them: the IOMMU is the other one. By all others of the
-//! table nothing is mapped in any schedule. They only take part in its coming and going (512 tombstones at once, which say
-//! nothing to a walker), and the order of these is not explored: `loom` does that, on tables of four entries.
-//! (Interrupts are not thought of here: a world that has them takes all steps.)
+//! A word of a table that devices walk is shared if it ever says something to them: the IOMMU is
+//! the other one. By all others of the table nothing is mapped in any schedule. They only take part
+//! in its coming and going (512 tombstones at once, which say nothing to a walker), and the order
+//! of these is not explored: `loom` does that, on tables of four entries. (Interrupts are not
+//! thought of here: a world that has them takes all steps.)
 
 use super::memory::MAX_CPUS;
 
@@ -83,7 +87,8 @@ impl Sharing {
         if self.learning { Access::Shared } else { Access::News }
     }
 
-    /// What was written to the word means something to devices. `true`: that is news, and the run is over.
+    /// What was written to the word means something to devices. `true`: that is news, and the run
+    /// is over.
     pub(super) fn meant(&mut self, offset: usize) -> bool {
         let word = &mut self.words[offset];
         let news = *word & SHARED == 0 && !self.learning;

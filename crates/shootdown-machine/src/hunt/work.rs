@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How much a run has the machine do, what happens during the boot left out. A run takes more of it than it
-/// must where the library invalidates, interrupts or waits without need: no promise is broken by that, and
-/// somebody pays for it.
+/// How much a run has the machine do, what happens during the boot left out. A run takes more of it
+/// than it must where the library invalidates, interrupts or waits without need: no promise is
+/// broken by that, and somebody pays for it.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Work {
     /// Interrupts raised, and barriers that other CPUs are made to pass.
@@ -41,8 +41,8 @@ impl Work {
         ]
     }
 
-    /// The kind of which there is most more than in `usual`, in proportion: its name, the usual number and
-    /// this one.
+    /// The kind of which there is most more than in `usual`, in proportion: its name, the usual
+    /// number and this one.
     #[must_use]
     pub fn more_than(&self, usual: &Self) -> Option<(&'static str, u64, u64)> {
         let both = self.kinds().into_iter().zip(usual.kinds());

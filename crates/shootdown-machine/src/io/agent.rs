@@ -47,7 +47,8 @@ impl Events {
     }
 }
 
-/// Is the hardware, until all CPUs have [left](super::leave). The program of the CPU behind the last that uses it.
+/// Is the hardware, until all CPUs have [left](super::leave). The program of the CPU behind the
+/// last that uses it.
 pub fn serve(_: &mut crate::Cpu) {
     while !with(|s| s.left == s.setup.cpus) {
         let next = with(|s| s.events.next());

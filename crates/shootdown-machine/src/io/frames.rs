@@ -1,11 +1,12 @@
 //! Memory that drivers own and the domain holds.
 //!
-//! Which page is whose is the oracle's knowledge; references are words in the machine's memory, one line for each page, as
-//! kernels have them. A page is recycled when its owner has given it and nobody holds it.
+//! Which page is whose is the oracle's knowledge; references are words in the machine's memory, one
+//! line for each page, as kernels have them. A page is recycled when its owner has given it and
+//! nobody holds it.
 //!
-//! Pages are handed out as kernels do it: from a list of the CPU, what was freed last first; lists that are empty are filled from
-//! what all share, some pages in a row. So what is in use lies together, and how many large pages or tables it is spread over is
-//! as it would be.
+//! Pages are handed out as kernels do it: from a list of the CPU, what was freed last first; lists
+//! that are empty are filled from what all share, some pages in a row. So what is in use lies
+//! together, and how many large pages or tables it is spread over is as it would be.
 
 use shootdown_dma::PhysAddr;
 use shootdown_dma::fixed::Fixed;
@@ -159,7 +160,8 @@ impl State {
     }
 }
 
-/// Does something for each page, with the counter of its piece where that begins, and where the pages do; `None`: there is no such page.
+/// Does something for each page, with the counter of its piece where that begins, and where the
+/// pages do; `None`: there is no such page.
 fn each(first: PhysAddr, pages: u64, f: impl Fn(Option<&AtomicU32>, usize)) -> Option<()> {
     let missing = with(|s| s.frames.pages.is_none().then_some(s.frames.owned.len()));
     if let Some(count) = missing {

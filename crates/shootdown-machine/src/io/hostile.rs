@@ -1,7 +1,7 @@
 //! A device that goes on using what it has seen.
 //!
-//! The network card turned against its owner: every so often it tries an address that it was given once, to read or to
-//! write, whether it is still mapped or not. The oracle tells what it gets to:
+//! The network card turned against its owner: every so often it tries an address that it was given
+//! once, to read or to write, whether it is still mapped or not. The oracle tells what it gets to:
 //! - under [`Promise::Now`] nothing that was unmapped;
 //! - under [`Promise::Held`] only pages that have not been recycled since;
 //! - under [`Promise::Later`] pages that may be anybody's, for some time.
@@ -63,7 +63,8 @@ pub struct HostileCounts {
     pub longest: Option<Time>,
 }
 
-/// Addresses that it remembers, the newest: so few that the IOTLB has them all, as long as nobody has it forget them.
+/// Addresses that it remembers, the newest: so few that the IOTLB has them all, as long as nobody
+/// has it forget them.
 const SEEN: usize = 32;
 
 pub(super) struct Hostile {
@@ -114,7 +115,8 @@ impl State {
         let write = chance & 1 != 0;
         let found = self.iommu.translate(now, (DEVICE, page, write), &self.tables);
         let gone = self.gone.get(&page).copied();
-        // What is being mapped just now, or unmapped, is so in the tables and not yet, or no more, in the notes.
+        // What is being mapped just now, or unmapped, is so in the tables and not yet, or no more,
+        // in the notes.
         let tables = self.iommu.look_up(DEVICE, page, &self.tables);
         let live: [_; 2] = [self.live.get(&page).copied(), tables];
         let recycled = |to| self.frames.number(to).map(|page| self.frames.times_recycled(page));

@@ -1,18 +1,20 @@
 //! An IOMMU as it is built: what it caches, what it reads, and how long that takes.
 //!
 //! # The problem
-//! What translation costs a device depends on what the IOMMU has cached, and that on what software maps where, and on what it
-//! tells it to forget. So the caches are here with their sizes, and a miss reads the page tables that the library has
-//! written, word by word.
+//! What translation costs a device depends on what the IOMMU has cached, and that on what software
+//! maps where, and on what it tells it to forget. So the caches are here with their sizes, and a
+//! miss reads the page tables that the library has written, word by word.
 //!
 //! # The protocol
-//! A request of a device is looked up in the device's own cache if it has one (ATC), then in the context cache (which
-//! tables?), the IOTLB, and the walk caches, from the lowest table on; then the rest of the way is read. So many walks
-//! are under way at a time; others wait. An entry is there from the time its walk begins, and usable when it ends: requests
-//! for the same page meanwhile wait for the same walk. Absence is not cached. A request for which there is no
+//! A request of a device is looked up in the device's own cache if it has one (ATC), then in the
+//! context cache (which tables?), the IOTLB, and the walk caches, from the lowest table on; then
+//! the rest of the way is read. So many walks are under way at a time; others wait. An entry is
+//! there from the time its walk begins, and usable when it ends: requests for the same page
+//! meanwhile wait for the same walk. Absence is not cached. A request for which there is no
 //! entry, or none that allows it, is a fault: recorded and counted, and the device gets nothing.
 //!
-//! Commands ([`Iommu::execute`]) forget what they cover, in no time; how long they take is the queue's ([`queue`](super::queue)).
+//! Commands ([`Iommu::execute`]) forget what they cover, in no time; how long they take is the
+//! queue's ([`queue`](super::queue)).
 //!
 //! # Invariants
 //! - I1: an entry was read from the tables at the time of the request that put it there.
@@ -149,7 +151,8 @@ impl Iommu {
         }
     }
 
-    /// A device's entry: its domain, and the root of its tables. `own`: entries of a cache of its own; 0: it has none.
+    /// A device's entry: its domain, and the root of its tables. `own`: entries of a cache of its
+    /// own; 0: it has none.
     pub fn attach(&mut self, device: DeviceId, domain: DomainId, root: PhysAddr, own: u32) {
         self.devices.insert(device, Attached { domain, root, caches: own != 0 });
         if own != 0 {

@@ -1,20 +1,23 @@
 //! Devices and their IOMMU in virtual time.
 //!
 //! # The problem
-//! How fast a kernel maps and unmaps for devices is decided by three things together: the lines that CPUs fight for, the
-//! time that the IOMMU takes for commands, and the misses that devices meet. So the library's domain runs on the
-//! machine's CPUs, over page tables and an invalidation queue in the machine's memory; and an IOMMU as it is built
-//! ([`iommu`]) serves devices that use what is mapped.
+//! How fast a kernel maps and unmaps for devices is decided by three things together: the lines
+//! that CPUs fight for, the time that the IOMMU takes for commands, and the misses that devices
+//! meet. So the library's domain runs on the machine's CPUs, over page tables and an invalidation
+//! queue in the machine's memory; and an IOMMU as it is built ([`iommu`]) serves devices that use
+//! what is mapped.
 //!
 //! # The protocol
-//! All hardware is one coroutine beside the CPUs, the *agent*: it sleeps until the next thing happens that any of it does
-//! (`Event`), in the order of time with everything else. CPUs reach it as kernels do: by registers (which cost what the
-//! profile says, and act some time later), by memory, and by interrupts from it. [`Hardware`] makes it and
-//! installs it for the thread; the last CPU of the machine is lent to the agent ([`serve`]).
+//! All hardware is one coroutine beside the CPUs, the *agent*: it sleeps until the next thing
+//! happens that any of it does (`Event`), in the order of time with everything else. CPUs reach it
+//! as kernels do: by registers (which cost what the profile says, and act some time later), by
+//! memory, and by interrupts from it. [`Hardware`] makes it and installs it for the thread; the
+//! last CPU of the machine is lent to the agent ([`serve`]).
 //!
-//! What the library shares lies in the machine's memory if it is made while a CPU runs, and is traced by its atomics; what
-//! only a lock's holder uses is charged by the lines of the cell that it is in (`__shootdown_touch`). Memory of the heap
-//! that such a cell leads to is charged as a hit: queues of what is owed, magazines.
+//! What the library shares lies in the machine's memory if it is made while a CPU runs, and is
+//! traced by its atomics; what only a lock's holder uses is charged by the lines of the cell that
+//! it is in (`__shootdown_touch`). Memory of the heap that such a cell leads to is charged as a
+//! hit: queues of what is owed, magazines.
 //!
 //! # What is promised
 //! | when | nobody | invariant |
@@ -25,8 +28,8 @@
 //! | a page of a page table is given back | can walk to it | [`TableReuse`](crate::oracle::Invariant::TableReuse) |
 //! | a device reaches what was unmapped lazily | does so later than the bound | [`LazyBound`](crate::oracle::Invariant::LazyBound) |
 //!
-//! The checks are those of the hunts ([`devices`](crate::oracle)); here they see what a real IOMMU would have cached, there
-//! everything that one could.
+//! The checks are those of the hunts ([`devices`](crate::oracle)); here they see what a real IOMMU
+//! would have cached, there everything that one could.
 //!
 //! | file | does |
 //! |---|---|
@@ -130,7 +133,8 @@ thread_local! {
 pub(crate) fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
     let state = STATE.get();
     assert!(!state.is_null(), "the run has devices");
-    // SAFETY: set by `Hardware`, which lives as long as it is set; nobody else has a reference, as `f` does not come back.
+    // SAFETY: set by `Hardware`, which lives as long as it is set; nobody else has a reference, as
+    // `f` does not come back.
     f(unsafe { &mut *state })
 }
 

@@ -1,13 +1,16 @@
-//! A network card: a pair of queues for each CPU, descriptors and buffers behind the IOMMU, moderated interrupts.
+//! A network card: a pair of queues for each CPU, descriptors and buffers behind the IOMMU,
+//! moderated interrupts.
 //!
-//! A connection's requests go to one queue (receive-side scaling). The card fetches descriptors of receive buffers in advance, some at
-//! a time. A request that comes takes the next of them: the card writes the packet and, in the descriptor's place, the completion,
-//! and interrupts if the driver waits and the last interrupt is long enough ago. When the driver has rung to send, the card
-//! reads the descriptors, then each answer, writes the completion, and the other side's next request is on its way. Each direction
-//! does one packet after the other at the rate of the profile; what is under way overlaps. Completions of a queue come in order.
+//! A connection's requests go to one queue (receive-side scaling). The card fetches descriptors of
+//! receive buffers in advance, some at a time. A request that comes takes the next of them: the
+//! card writes the packet and, in the descriptor's place, the completion, and interrupts if the
+//! driver waits and the last interrupt is long enough ago. When the driver has rung to send, the
+//! card reads the descriptors, then each answer, writes the completion, and the other side's next
+//! request is on its way. Each direction does one packet after the other at the rate of the
+//! profile; what is under way overlaps. Completions of a queue come in order.
 //!
-//! Each of these accesses is translated when it is made: what one waits for is not asked for before. So a miss is
-//! later first, and dear only when the IOMMU has no walker left.
+//! Each of these accesses is translated when it is made: what one waits for is not asked for
+//! before. So a miss is later first, and dear only when the IOMMU has no walker left.
 
 use std::collections::VecDeque;
 
@@ -121,7 +124,8 @@ impl Nic {
 }
 
 impl State {
-    /// The time on the other side: the profile's, and up to an eighth more or less, or all connections would fall into step.
+    /// The time on the other side: the profile's, and up to an eighth more or less, or all
+    /// connections would fall into step.
     fn remote(&mut self) -> u64 {
         self.nic.draws += 1;
         let all = self.setup.costs.nic.remote.ps();
@@ -305,7 +309,8 @@ pub fn set_rings(cpu: u32, receive: DmaAddr, send: DmaAddr) {
     with(|s| s.nic.queues[cpu as usize].rings = [receive.0, send.0]);
 }
 
-/// The driver posts a receive buffer. (Its descriptor is in the CPU's cache; the card finds it by itself.)
+/// The driver posts a receive buffer. (Its descriptor is in the CPU's cache; the card finds it by
+/// itself.)
 pub fn post(cpu: u32, at: DmaAddr) {
     engine::step();
     let rouses = with(|s| {
@@ -337,7 +342,8 @@ pub fn begin(connections: u32) {
     engine::agent::rouse(agent, Time::from_ps(first));
 }
 
-/// The driver looks for a request: the card has written the completion, so that the line comes from the last-level cache.
+/// The driver looks for a request: the card has written the completion, so that the line comes from
+/// the last-level cache.
 #[must_use]
 pub fn receive(cpu: u32) -> Option<Received> {
     look(|s| s.nic.queues[cpu as usize].received.pop_front())

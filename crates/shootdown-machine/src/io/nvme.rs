@@ -1,13 +1,15 @@
-//! Drives behind one IOMMU, as one device: a pair of queues in memory for each CPU, lists of pages, completions in any order.
+//! Drives behind one IOMMU, as one device: a pair of queues in memory for each CPU, lists of pages,
+//! completions in any order.
 //!
-//! The driver writes a read's entry into the submission queue and rings. The device fetches the entries of all that were rung for
-//! together; it takes one command after the other, and reads the medium for so many at a time. Where the data go is in the
-//! entry (NVMe's *PRP*): one page, two, or one and the address of a list of the others, which the device reads meanwhile. The
-//! data go over the link page by page, each written when it has been translated; then the completion is written, and if
-//! the driver waits it is interrupted.
+//! The driver writes a read's entry into the submission queue and rings. The device fetches the
+//! entries of all that were rung for together; it takes one command after the other, and reads the
+//! medium for so many at a time. Where the data go is in the entry (NVMe's *PRP*): one page, two,
+//! or one and the address of a list of the others, which the device reads meanwhile. The
+//! data go over the link page by page, each written when it has been translated; then the
+//! completion is written, and if the driver waits it is interrupted.
 //!
-//! All drives are one controller, one medium and one link, as fast as they are together (the profile's `nvme`). Each access
-//! is translated when it is made.
+//! All drives are one controller, one medium and one link, as fast as they are together (the
+//! profile's `nvme`). Each access is translated when it is made.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -211,7 +213,8 @@ pub fn set_queues(cpu: u32, submissions: DmaAddr, completions: DmaAddr) {
     with(|s| s.nvme.queues[cpu as usize].rings = [submissions.0, completions.0]);
 }
 
-/// The driver puts a read into its CPU's queue. (The entry is in the CPU's cache; [`ring`] tells the device.)
+/// The driver puts a read into its CPU's queue. (The entry is in the CPU's cache; [`ring`] tells
+/// the device.)
 ///
 /// # Panics
 /// When the tag is in use, or above the queue's depth.
@@ -237,7 +240,8 @@ pub fn ring(cpu: u32) {
     engine::agent::rouse(agent, Time::from_ps(at));
 }
 
-/// The driver looks for a completion, which the device has written: the line comes from the last-level cache.
+/// The driver looks for a completion, which the device has written: the line comes from the
+/// last-level cache.
 #[must_use]
 pub fn completed(cpu: u32) -> Option<u32> {
     super::look(|s| s.nvme.queues[cpu as usize].completed.pop_front())

@@ -65,8 +65,9 @@ pub fn new_queue() -> Queue<Registers, Vtd> {
     Queue::new(registers, Vtd { facts, slots: SLOTS as u64 }).expect("256 slots are enough")
 }
 
-// SAFETY: the registers are as VT-d has them, as far as the queue uses them; the agent reads the ring, and stores the
-// status when all before it is complete. All is one thread, in the order of virtual time.
+// SAFETY: the registers are as VT-d has them, as far as the queue uses them; the agent reads the
+// ring, and stores the status when all before it is complete. All is one thread, in the order of
+// virtual time.
 unsafe impl Port for Registers {
     fn read32(&self, offset: usize) -> u32 {
         read_register();
@@ -160,7 +161,8 @@ impl Words for TablePages {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tables;
 
-// SAFETY: pages of the machine, cleared when they are taken again; whoever is given one has it until it is freed.
+// SAFETY: pages of the machine, cleared when they are taken again; whoever is given one has it
+// until it is freed.
 unsafe impl TableMemory for Tables {
     fn allocate(&self) -> Option<PhysAddr> {
         let index = match with(|s| s.tables.free.pop()) {
@@ -192,7 +194,8 @@ unsafe impl TableMemory for Tables {
 
     unsafe fn table(&self, page: PhysAddr) -> &Table {
         let at = with(|s| std::ptr::from_ref(s.tables.at(page)));
-        // SAFETY: in the machine's memory, and never moved nor freed as long as the hardware is there.
+        // SAFETY: in the machine's memory, and never moved nor freed as long as the hardware is
+        // there.
         unsafe { &*at }
     }
 }
@@ -258,7 +261,8 @@ pub(super) fn store_status(word: usize, address: PhysAddr, status: u32) {
 pub(super) fn read_slot(ring: usize, index: u64) -> [u64; 2] {
     let ring = std::ptr::with_exposed_provenance::<AtomicU64>(ring);
     let word = |n: u64| {
-        // SAFETY: the index is below the slots of the ring, which are in the machine's memory as long as the run lasts.
+        // SAFETY: the index is below the slots of the ring, which are in the machine's memory as
+        // long as the run lasts.
         let word = unsafe { &*ring.add(usize::try_from(2 * index + n).unwrap_or(0)) };
         engine::silently(|| word.load(Ordering::Relaxed))
     };

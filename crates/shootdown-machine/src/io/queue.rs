@@ -1,11 +1,13 @@
-//! The queue in which the IOMMU takes its commands: VT-d's, read from the ring that the library has written.
+//! The queue in which the IOMMU takes its commands: VT-d's, read from the ring that the library has
+//! written.
 //!
-//! The unit begins some time after its register was written, and does one command after the other; each takes what the
-//! profile says, and takes effect at the end of that. A wait is complete when all before it is, and when every access has
-//! landed that was translated before they took effect (the library asks for it: DR, DW); then its status is stored.
+//! The unit begins some time after its register was written, and does one command after the other;
+//! each takes what the profile says, and takes effect at the end of that. A wait is complete when
+//! all before it is, and when every access has landed that was translated before they took effect
+//! (the library asks for it: DR, DW); then its status is stored.
 //!
-//! Descriptors are read as the specification says (VT-d, 6.5.2), apart from the library's encoder. What is none stops the
-//! queue (IQE), as it would in hardware.
+//! Descriptors are read as the specification says (VT-d, 6.5.2), apart from the library's encoder.
+//! What is none stops the queue (IQE), as it would in hardware.
 
 use shootdown_dma::invalidate::Command;
 use shootdown_dma::{DeviceId, DomainId, IovaRange, PhysAddr};

@@ -1,8 +1,11 @@
-//! What an IOMMU finds in a page table, read apart from the library's own reading: here and in [hunts](crate::hunt::io).
+//! What an IOMMU finds in a page table, read apart from the library's own reading: here and in
+//! [hunts](crate::hunt::io).
 //!
-//! What is read is the same in both; *how* is not, so that there are two walkers in code. The measured one ([`iommu`](super::iommu)) takes
-//! one way, from the lowest table that it has cached, counts the words and has room for so much. The hunted one takes any
-//! way that hardware could, through lines that were not written back and tables that were freed, and forgets nothing for want of room.
+//! What is read is the same in both; *how* is not, so that there are two walkers in code. The
+//! measured one ([`iommu`](super::iommu)) takes one way, from the lowest table that it has cached,
+//! counts the words and has room for so much. The hunted one takes any way that hardware could,
+//! through lines that were not written back and tables that were freed, and forgets nothing for
+//! want of room.
 
 use shootdown_dma::{PhysAddr, Rights};
 
@@ -27,8 +30,9 @@ pub enum Decoded {
 pub struct Walker {
     /// Levels of a full walk; a table at level 1 has leaves only.
     pub levels: u8,
-    /// The logarithm of the bytes of a page, and of a table: as many entries, of 8 bytes each, does one have. Commands count in such pages;
-    /// all else here counts in pages of 4 KiB, and tables larger than that are several *sheets*, one behind the other.
+    /// The logarithm of the bytes of a page, and of a table: as many entries, of 8 bytes each,
+    /// does one have. Commands count in such pages; all else here counts in pages of 4 KiB,
+    /// and tables larger than that are several *sheets*, one behind the other.
     pub granule: u32,
     /// What a word in a table of a level says.
     pub decode: fn(level: u8, word: u64) -> Decoded,

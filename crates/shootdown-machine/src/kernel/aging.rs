@@ -1,4 +1,5 @@
-//! Accessed bits: clearing them, as a kernel does that looks for pages to reclaim, and what is promised of it.
+//! Accessed bits: clearing them, as a kernel does that looks for pages to reclaim, and what is
+//! promised of it.
 
 use shootdown::accessed::Aged;
 use shootdown::ids::VaRange;
@@ -11,8 +12,8 @@ use crate::mmu::Root;
 use crate::oracle::Epoch;
 
 impl Kernel {
-    /// Clears the accessed bits of the pages in a range of a space's addresses, one by one; returns how many were
-    /// set.
+    /// Clears the accessed bits of the pages in a range of a space's addresses, one by one; returns
+    /// how many were set.
     ///
     /// # Panics
     /// When the space has ended, or `pages` is 0.
@@ -48,8 +49,8 @@ impl Kernel {
         young
     }
 
-    /// Is the accessed bit of the page at an address of a space set? `None` when nothing is mapped there. Takes
-    /// no virtual time.
+    /// Is the accessed bit of the page at an address of a space set? `None` when nothing is mapped
+    /// there. Takes no virtual time.
     ///
     /// # Panics
     /// When the space has ended.
@@ -78,7 +79,8 @@ pub(super) fn now() -> Epoch {
     with(|s| s.memory.now())
 }
 
-/// A switch or a tick of the executing CPU that began then is over: nothing that was told before may be cached still.
+/// A switch or a tick of the executing CPU that began then is over: nothing that was told before
+/// may be cached still.
 pub(super) fn check(begun: Epoch) {
     let checked_now = with(|s| {
         let cpu = s.executing() as usize;

@@ -6,7 +6,8 @@ use super::port::load;
 use super::state::with;
 use crate::engine::{self, Mode, Vector};
 
-/// Enters the kernel: under split tables, the kernel half is loaded (its price is part of the entry's).
+/// Enters the kernel: under split tables, the kernel half is loaded (its price is part of the
+/// entry's).
 pub(crate) fn enter() {
     engine::mode(Mode::Kernel);
     load_kernel_half();

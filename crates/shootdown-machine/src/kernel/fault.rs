@@ -67,8 +67,8 @@ fn price(s: &State, found: Found, pace: Pace) -> Time {
     }
 }
 
-/// A page fault: fills the page on demand, or gives back the right that cleaning took. `false` when no
-/// area allows the access.
+/// A page fault: fills the page on demand, or gives back the right that cleaning took. `false` when
+/// no area allows the access.
 fn fault(va: u64, write: bool) -> bool {
     let cost = with(|s| s.costs.fault);
     entry::enter();

@@ -1,9 +1,10 @@
 //! What the hypervisor does for the guest, and what the guest sees of it.
 //!
-//! Each virtual CPU has a byte on a line of its own that says whether it is preempted ([`PreemptedWord`]). A hypercall
-//! names CPUs and pages. The hypervisor makes those that are away forget at once, before they run again; it forces those
-//! that run to leave the guest and forget, and waits until they have. That wait needs nothing of the guest: a CPU
-//! whose interrupts are off leaves it too.
+//! Each virtual CPU has a byte on a line of its own that says whether it is preempted
+//! ([`PreemptedWord`]). A hypercall names CPUs and pages. The hypervisor makes those that are away
+//! forget at once, before they run again; it forces those that run to leave the guest and forget,
+//! and waits until they have. That wait needs nothing of the guest: a CPU whose interrupts are off
+//! leaves it too.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;

@@ -43,8 +43,8 @@ impl Kernel {
         create_space(|layout| engine::with(|e| e.alloc(layout)))
     }
 
-    /// Ends a space: unmaps what it maps, makes CPUs that still have it loaded lazily leave it, and frees
-    /// its tables.
+    /// Ends a space: unmaps what it maps, makes CPUs that still have it loaded lazily leave it, and
+    /// frees its tables.
     ///
     /// # Panics
     /// When a CPU runs in it.
@@ -56,8 +56,8 @@ impl Kernel {
             (s.library, handle, s.spaces[space.0 as usize].root)
         });
         if with(|s| s.policy.lazy == Lazy::Off) {
-            // Without lazy mode the library can't tell that a CPU with the space loaded runs a kernel
-            // thread; this kernel can.
+            // Without lazy mode the library can't tell that a CPU with the space loaded runs a
+            // kernel thread; this kernel can.
             let idle = with(|s| s.cpus_with(root));
             library.evict(&idle).unwrap_or_else(|e| panic!("space {}: {e}", space.0));
         }
@@ -84,7 +84,8 @@ impl Kernel {
         va
     }
 
-    /// Maps `pages` pages of this size at `va`, filled on demand; what was mapped there is unmapped.
+    /// Maps `pages` pages of this size at `va`, filled on demand; what was mapped there is
+    /// unmapped.
     pub fn map_at(&mut self, va: u64, pages: u64, size: Stride) {
         let space = self.space();
         let end = va + pages * size.bytes();
@@ -92,8 +93,8 @@ impl Kernel {
         with(|s| s.space(space).areas.insert(va, Area { end, size, writable: true }));
     }
 
-    /// Unmaps 4 KiB pages; a large page that is partly in the range goes as a whole, and fills again. Frames,
-    /// and page tables that became empty, are freed after the flush.
+    /// Unmaps 4 KiB pages; a large page that is partly in the range goes as a whole, and fills
+    /// again. Frames, and page tables that became empty, are freed after the flush.
     pub fn unmap(&mut self, va: u64, pages: u64) {
         let space = self.space();
         let range = pages_from(va, pages);
@@ -142,8 +143,8 @@ impl Kernel {
         }
     }
 
-    /// Write-protects dirty pages one by one, each with a flush of its own, as `msync` does; the next
-    /// write faults and makes the page writable again. Returns how many were dirty.
+    /// Write-protects dirty pages one by one, each with a flush of its own, as `msync` does; the
+    /// next write faults and makes the page writable again. Returns how many were dirty.
     pub fn clean(&mut self, va: u64, pages: u64) -> u64 {
         let space = self.space();
         let range = pages_from(va, pages);
@@ -302,7 +303,8 @@ impl Kernel {
     }
 }
 
-/// How many pages are looked up on other CPUs after a flush; what lies beyond is found out when it is used.
+/// How many pages are looked up on other CPUs after a flush; what lies beyond is found out when it
+/// is used.
 const LOOKS: usize = 4096;
 
 /// A flush of these pages has returned: no CPU that runs user code may have any of them still.

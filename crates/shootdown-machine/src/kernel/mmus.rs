@@ -1,13 +1,13 @@
 //! The MMUs of a machine, where CPUs of a cluster may share one.
 //!
 //! # The problem
-//! Arm lets the CPUs of a cluster share TLB entries when software says that tags mean the same on all of them
-//! (CnP, Arm ARM D8.16). Then what one CPU cached is there for the next, and what one forgets is gone for
-//! all; and a tag that means two spaces at once breaks both.
+//! Arm lets the CPUs of a cluster share TLB entries when software says that tags mean the same on
+//! all of them (CnP, Arm ARM D8.16). Then what one CPU cached is there for the next, and what one
+//! forgets is gone for all; and a tag that means two spaces at once breaks both.
 //!
 //! # The protocol
-//! Entries belong to the cluster's MMU, what is loaded belongs to the CPU. One CPU at a time is in front of an
-//! MMU; when another one comes, they change places ([`CpuMmu::change_places`]).
+//! Entries belong to the cluster's MMU, what is loaded belongs to the CPU. One CPU at a time is in
+//! front of an MMU; when another one comes, they change places ([`CpuMmu::change_places`]).
 
 use shootdown::CpuId;
 

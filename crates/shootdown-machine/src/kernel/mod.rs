@@ -1,13 +1,14 @@
 //! The kernel of the machine: spaces, memory calls, faults, switches, all through the library.
 //!
-//! It is as small as a kernel can be that uses every part of the library in earnest. Page tables are real
-//! (in simulated memory), pages are filled on demand, frames and table pages come back from a gather's
-//! flush before they are freed, and the oracle watches all of it.
+//! It is as small as a kernel can be that uses every part of the library in earnest. Page tables
+//! are real (in simulated memory), pages are filled on demand, frames and table pages come back
+//! from a gather's flush before they are freed, and the oracle watches all of it.
 //!
 //! # What a memory call costs
-//! Finding the area (`kernel.area`), editing entries (`kernel.entry_edit` each), the flush (as the library
-//! goes about it, line by line and interrupt by interrupt), and the way in and out of the kernel
-//! ([`crate::Cpu::syscall`]). Kernel code runs with interrupts on, but for switches and handlers.
+//! Finding the area (`kernel.area`), editing entries (`kernel.entry_edit` each), the flush (as the
+//! library goes about it, line by line and interrupt by interrupt), and the way in and out of the
+//! kernel ([`crate::Cpu::syscall`]). Kernel code runs with interrupts on, but for switches and
+//! handlers.
 //!
 //! # Invariants
 //! - I1: tables are edited in the order of time, in one step each call; flushes come after.
@@ -78,8 +79,8 @@ impl Kernel {
         with(|s| s.cpus[self.cpu.index()].current)
     }
 
-    /// Switches this CPU to a space: a context switch, with the price of the scheduler. `None` is a kernel
-    /// thread, which keeps the last space loaded lazily.
+    /// Switches this CPU to a space: a context switch, with the price of the scheduler. `None` is a
+    /// kernel thread, which keeps the last space loaded lazily.
     pub fn switch_to(&mut self, space: Option<Space>) -> Option<Switched> {
         let cost = with(|s| s.costs.switch);
         engine::compute(cost);
@@ -121,8 +122,8 @@ impl Kernel {
         engine::irqs(true);
     }
 
-    /// Does nothing until this time, or until woken; returns whether it was woken. The caller has switched
-    /// to a kernel thread, or left, as an idle loop does.
+    /// Does nothing until this time, or until woken; returns whether it was woken. The caller has
+    /// switched to a kernel thread, or left, as an idle loop does.
     pub fn idle_until(&mut self, time: Time) -> bool {
         idle(time)
     }

@@ -1,7 +1,7 @@
 //! The port: the library's two traits on the simulated hardware, for sets of 64, 512 and 4096 CPUs.
 //!
-//! A real kernel picks one width. The machine has three, so that the sets of a small machine are as small
-//! as they would be in a kernel built for it, and hides them behind [`Library`].
+//! A real kernel picks one width. The machine has three, so that the sets of a small machine are as
+//! small as they would be in a kernel built for it, and hides them behind [`Library`].
 
 use std::alloc::Layout;
 use std::marker::PhantomData;
@@ -46,10 +46,11 @@ unsafe impl Pinned for Pin {
     }
 }
 
-// SAFETY: (1) slots are allocated once per CPU, before it comes online. (2, 3) The engine keeps a pending
-// interrupt until the CPU takes it, runs the handler with interrupts off, and waits for the sender's
-// stores first. (4) Both live as long as the machine. (5) The only interrupt is maskable. (6, 7) A virtual CPU's coroutine
-// is suspended between `Stopped` and `Resumes`; a hypercall returns when each CPU has forgotten under every tag (`host`).
+// SAFETY: (1) slots are allocated once per CPU, before it comes online. (2, 3) The engine keeps a
+// pending interrupt until the CPU takes it, runs the handler with interrupts off, and waits for the
+// sender's stores first. (4) Both live as long as the machine. (5) The only interrupt is maskable.
+// (6, 7) A virtual CPU's coroutine is suspended between `Stopped` and `Resumes`; a hypercall
+// returns when each CPU has forgotten under every tag (`host`).
 unsafe impl<const W: usize> Platform for Port<W> {
     type Pin = Pin;
     type Regime = Hardware;
@@ -63,7 +64,8 @@ unsafe impl<const W: usize> Platform for Port<W> {
 
     fn system() -> &'static System<Self> {
         let system = with(|s| s.system);
-        // SAFETY: `Library::create` made a `System` of this width there; the arena outlives the run.
+        // SAFETY: `Library::create` made a `System` of this width there; the arena outlives the
+        // run.
         unsafe { system.cast().as_ref() }
     }
 
@@ -122,9 +124,9 @@ unsafe impl<const W: usize> Platform for Port<W> {
 /// The MMU of the executing CPU.
 pub(super) struct Hardware;
 
-// SAFETY: (1, 2) the MMU forgets at once what it is told to, and every MMU before `sync` returns from a
-// broadcast; walks are instantaneous. (3) Facts come from the configuration. (4) Only `sync` of a broadcast
-// waits. (7) Both MMU and fabric take any tag.
+// SAFETY: (1, 2) the MMU forgets at once what it is told to, and every MMU before `sync` returns
+// from a broadcast; walks are instantaneous. (3) Facts come from the configuration. (4) Only `sync`
+// of a broadcast waits. (7) Both MMU and fabric take any tag.
 unsafe impl Regime for Hardware {
     type Root = Root;
 
@@ -177,8 +179,8 @@ unsafe impl Regime for Hardware {
     }
 }
 
-/// Hands an invalidation to the fabric. The MMUs forget when the sync finds it complete, which is as late as
-/// they may.
+/// Hands an invalidation to the fabric. The MMUs forget when the sync finds it complete, which is
+/// as late as they may.
 fn broadcast(what: Invalidate) {
     let operations = with(|s| {
         let strides = match what {
@@ -324,8 +326,8 @@ pub(super) fn create_tags(block: NonNull<u8>, facts: &Facts, cpus: u32) -> Resul
     Ok(())
 }
 
-/// Makes the allocator of tags for all CPUs, beside slots, in its block. `bits`: of a tag; `None` when slots leave
-/// none.
+/// Makes the allocator of tags for all CPUs, beside slots, in its block. `bits`: of a tag; `None`
+/// when slots leave none.
 pub(super) fn create_shared_tags(block: NonNull<u8>, bits: u8) -> Option<()> {
     // Slots have tags 1 to 6.
     let tags = SharedTags::new(Tag(7), bits).ok()?;
@@ -364,7 +366,8 @@ pub(crate) trait Library {
     fn flush_kernel(&self, range: VaRange) -> Result<(), FlushError>;
     fn accessed_cleared(&self, space: NonNull<u8>, range: VaRange) -> Result<Aged, FlushError>;
     fn tick(&self);
-    /// Has `clear` unmap one page of each of these spaces after the other, and pays for all of them together.
+    /// Has `clear` unmap one page of each of these spaces after the other, and pays for all of them
+    /// together.
     fn reclaim(
         &self,
         spaces: &[NonNull<u8>],
@@ -386,8 +389,8 @@ pub(super) fn library_for(cpus: u32) -> &'static dyn Library {
 
 impl<const W: usize> Port<W> {
     fn space(space: NonNull<u8>) -> &'static AddressSpace<Self> {
-        // SAFETY: `new_space` made an `AddressSpace` of this width there; the kernel gives the block back
-        // only after `retire`, and the arena outlives the run.
+        // SAFETY: `new_space` made an `AddressSpace` of this width there; the kernel gives the
+        // block back only after `retire`, and the arena outlives the run.
         unsafe { space.cast().as_ref() }
     }
 }
@@ -438,7 +441,8 @@ impl<const W: usize> Library for Port<W> {
             if with(|s| s.mine().current.is_none()) {
                 // This CPU runs the function with interrupts on.
                 let was = engine::irqs(false);
-                // SAFETY: interrupts are off, and a CPU without a program is lazy, or has nothing loaded.
+                // SAFETY: interrupts are off, and a CPU without a program is lazy, or has nothing
+                // loaded.
                 unsafe { shootdown::leave::<Self>(&Self::pin()) };
                 engine::irqs(was);
             }
@@ -447,8 +451,8 @@ impl<const W: usize> Library for Port<W> {
 
     fn switch_to(&self, space: NonNull<u8>) -> Switched {
         // SAFETY: (1) the kernel turned interrupts off; (2) a space's block and tables stay until
-        // `retire` has succeeded, which it does not while a CPU has the space; (3) ended spaces have no
-        // handle.
+        // `retire` has succeeded, which it does not while a CPU has the space; (3) ended spaces
+        // have no handle.
         unsafe { shootdown::switch_to(&Self::pin(), Self::space(space)) }
     }
 

@@ -18,8 +18,9 @@ struct Going {
 }
 
 impl Kernel {
-    /// Unmaps single pages of any spaces: clears one entry after the other, `look` being spent on each, then has the CPUs
-    /// concerned told once, and frees the frames. Says how many were mapped. The pages count as clean.
+    /// Unmaps single pages of any spaces: clears one entry after the other, `look` being spent on
+    /// each, then has the CPUs concerned told once, and frees the frames. Says how many were
+    /// mapped. The pages count as clean.
     pub fn reclaim(&mut self, mappings: &[(Space, u64)], look: Time) -> u64 {
         let (library, edit) = with(|s| (s.library, s.costs.entry_edit));
         let handles: Vec<_> = mappings

@@ -1,8 +1,8 @@
 //! Kernel mappings, shared by all spaces, and walks ahead of any use.
 //!
-//! Without split tables kernel pages are global: one entry serves all tags. With them none is, and the
-//! same page may be cached under the tag of every space a CPU remembers; the library's kernel flush has to
-//! reach all of those.
+//! Without split tables kernel pages are global: one entry serves all tags. With them none is, and
+//! the same page may be cached under the tag of every space a CPU remembers; the library's kernel
+//! flush has to reach all of those.
 
 use shootdown::facts::SplitTables;
 use shootdown::ids::Stride;
@@ -52,8 +52,8 @@ impl Kernel {
         });
     }
 
-    /// Accesses one word in each of `pages` pages from kernel mode, kernel pages or pages of the loaded
-    /// space; returns how many are mapped. Faults are not handled.
+    /// Accesses one word in each of `pages` pages from kernel mode, kernel pages or pages of the
+    /// loaded space; returns how many are mapped. Faults are not handled.
     pub fn touch_kernel(&mut self, va: u64, pages: u64, write: bool) -> u64 {
         let kind = if write { Access::KernelWrite } else { Access::KernelRead };
         let mut mapped = 0;
@@ -85,8 +85,9 @@ impl Kernel {
         result
     }
 
-    /// The CPU walks to an address of what it has loaded, ahead of any use, and caches what it finds, as
-    /// hardware may do at any time. Returns whether something is mapped there and was not cached.
+    /// The CPU walks to an address of what it has loaded, ahead of any use, and caches what it
+    /// finds, as hardware may do at any time. Returns whether something is mapped there and was
+    /// not cached.
     pub fn speculate(&mut self, va: u64) -> bool {
         engine::step();
         checked(with(|s| {

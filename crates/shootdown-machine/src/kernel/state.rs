@@ -1,5 +1,5 @@
-//! What the simulated kernel knows, reached through a thread-local: the library's traits have static
-//! methods.
+//! What the simulated kernel knows, reached through a thread-local: the library's traits have
+//! static methods.
 
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -71,7 +71,8 @@ pub(crate) struct CpuKernel {
     /// What is loaded on behalf of the kernel half.
     pub loaded: Option<(Root, Tag)>,
     pub invalidations: Invalidations,
-    /// The space, and its last clearing of accessed bits, that this CPU's entries were checked against.
+    /// The space, and its last clearing of accessed bits, that this CPU's entries were checked
+    /// against.
     pub ages_checked: Option<(Root, Epoch)>,
     /// Broadcast and not yet synced.
     pub broadcasts: Vec<Invalidate>,
@@ -233,8 +234,9 @@ impl Drop for Installed {
 #[inline]
 pub(crate) fn with<R>(f: impl FnOnce(&mut State) -> R) -> R {
     let mut state = NonNull::new(STATE.get()).expect("a machine runs on this thread");
-    // SAFETY: STATE points to the kernel of a machine while `Installed` lives, which its machine outlives;
-    // `f` does not suspend, so no other CPU uses it meanwhile, and does not call `with` again.
+    // SAFETY: STATE points to the kernel of a machine while `Installed` lives, which its machine
+    // outlives; `f` does not suspend, so no other CPU uses it meanwhile, and does not call
+    // `with` again.
     f(unsafe { state.as_mut() })
 }
 

@@ -10,8 +10,8 @@ use crate::{Breach, Config, CpuId, Machine, Outcome, Profile, Time, engine};
 
 const VA: u64 = 0x10_0000;
 
-/// CPU 1 reads a page all the time, which CPU 0 takes away with a broadcast and no interrupt. Without the
-/// sync, CPU 0 claims too early that it is gone.
+/// CPU 1 reads a page all the time, which CPU 0 takes away with a broadcast and no interrupt.
+/// Without the sync, CPU 0 claims too early that it is gone.
 fn unmap_by_broadcast(sync: bool) -> Result<Outcome, Box<Breach>> {
     let config = Config {
         cpus: Some(2),

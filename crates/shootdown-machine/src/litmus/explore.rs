@@ -1,7 +1,7 @@
 //! Every run of a test: breadth-first search over an exact visited set.
 //!
-//! The set keeps a 128-bit fingerprint of each state, made of two independent 64-bit hashes. With a million
-//! states the chance that two different ones share a fingerprint is below 10^-26.
+//! The set keeps a 128-bit fingerprint of each state, made of two independent 64-bit hashes. With a
+//! million states the chance that two different ones share a fingerprint is below 10^-26.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt::Write as _;
@@ -86,7 +86,8 @@ impl Explored {
     }
 }
 
-/// An ending as text: registers that programs write, faults, and words that are not as at the start.
+/// An ending as text: registers that programs write, faults, and words that are not as at the
+/// start.
 fn describe(end: &End<'_>) -> String {
     let test = end.machine.test;
     let mut text = String::new();

@@ -1,8 +1,9 @@
 //! The machine that runs a test: its options, its memory, and a state of it.
 //!
-//! A state holds everything that decides the future: the words of memory, what the hostile hardware may
-//! have cached ([`crate::hostile`]), and for each CPU how far every instruction has come. Barriers have no
-//! step of their own: they are conditions on the steps of others (see [`super::window`]).
+//! A state holds everything that decides the future: the words of memory, what the hostile hardware
+//! may have cached ([`crate::hostile`]), and for each CPU how far every instruction has come.
+//! Barriers have no step of their own: they are conditions on the steps of others (see
+//! [`super::window`]).
 
 use crate::hostile::{
     Aarch64, AccessedUpdates, Broken, Descriptor, FaultKind, Hostile, Negative, RiscV, Rules,
@@ -103,7 +104,8 @@ pub(super) enum Step {
         word: u8,
         source: u8,
     },
-    /// An invalidation issued; the mask names the accesses of other CPUs that still go by what it removed.
+    /// An invalidation issued; the mask names the accesses of other CPUs that still go by what it
+    /// removed.
     Issued {
         outstanding: u128,
     },

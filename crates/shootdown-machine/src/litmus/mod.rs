@@ -1,24 +1,26 @@
 //! Litmus tests: small programs with a published answer, run on every schedule there is.
 //!
 //! # The problem
-//! A machine that is kinder than the architecture hides bugs, a machine that is harsher finds bugs that are
-//! none. A litmus test asks one question (may this run end so?) to which the manuals, a formal model or a
-//! published suite give an answer. This module asks them all of our machine: the same
-//! [hostile hardware](crate::hostile) that hunts the library, under programs of a few instructions.
+//! A machine that is kinder than the architecture hides bugs, a machine that is harsher finds bugs
+//! that are none. A litmus test asks one question (may this run end so?) to which the manuals, a
+//! formal model or a published suite give an answer. This module asks them all of our machine: the
+//! same [hostile hardware](crate::hostile) that hunts the library, under programs of a few
+//! instructions.
 //!
 //! # The parts
-//! - tests are text files of our own format (`parse`, and a page of the book), embedded in the library
-//!   ([`embedded`]); Arm's herd files are read too, as far as our machine has their instructions
-//!   ([`check_directory`]);
-//! - `window` and `step` say what a CPU may do next: x86-64 executes in order with a store buffer, AArch64
-//!   and RISC-V in any order that dependencies, barriers and accesses of the same word permit;
+//! - tests are text files of our own format (`parse`, and a page of the book), embedded in the
+//!   library ([`embedded`]); Arm's herd files are read too, as far as our machine has their
+//!   instructions ([`check_directory`]);
+//! - `window` and `step` say what a CPU may do next: x86-64 executes in order with a store buffer,
+//!   AArch64 and RISC-V in any order that dependencies, barriers and accesses of the same word
+//!   permit;
 //! - `device` is devices behind an IOMMU, where a test has some;
 //! - [`explore`] visits every state once, [`run`] compares with the published verdict.
 //!
 //! # Invariants
 //! - L1: no verdict without a finished exploration: a limit is "unknown", never "pass".
-//! - L2: a test with a forbidden outcome names a witness, an outcome that must be reachable; a missing
-//!   witness fails the test, so that nothing passes because nothing happened.
+//! - L2: a test with a forbidden outcome names a witness, an outcome that must be reachable; a
+//!   missing witness fails the test, so that nothing passes because nothing happened.
 //! - L3: what our machine cannot decide says so and why, and never counts as passed.
 //! - L4: results are the same in every run and build: no hash order, no addresses, no time.
 //!

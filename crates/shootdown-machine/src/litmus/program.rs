@@ -73,8 +73,8 @@ pub(super) enum Scope {
     PageAnyTag { page: u8 },
     /// One page's leaf only, under one tag or any.
     LastLevel { page: u8, tag: Option<u16> },
-    /// What INVLPG removes: one page under the tag in force, its global entries, and every walk-cache
-    /// entry of the tag.
+    /// What INVLPG removes: one page under the tag in force, its global entries, and every
+    /// walk-cache entry of the tag.
     PageHere { page: u8 },
     /// One tag.
     Tag(u16),

@@ -1,9 +1,10 @@
 //! Runs of AArch64 tests as Casemate traces.
 //!
-//! Programs are executed in order here, one instruction after the other, in every interleaving: a trace is
-//! what a log in the code would show, not what the hardware makes of it. The tables get levels above them,
-//! so that there are four, and the operations of EL1 become those of EL2's stage 1, which the format has.
-//! A lock is held by the CPU that writes the tables, as Casemate asks. DMBs and DSB LD have no record.
+//! Programs are executed in order here, one instruction after the other, in every interleaving: a
+//! trace is what a log in the code would show, not what the hardware makes of it. The tables get
+//! levels above them, so that there are four, and the operations of EL1 become those of EL2's stage
+//! 1, which the format has. A lock is held by the CPU that writes the tables, as Casemate asks.
+//! DMBs and DSB LD have no record.
 
 use std::collections::{BTreeSet, HashSet};
 

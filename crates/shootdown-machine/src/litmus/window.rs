@@ -1,11 +1,11 @@
 //! The instruction window of one CPU: what may be done next.
 //!
 //! # The model
-//! Memory is one: a store is seen by everyone at the moment it is performed. A CPU may do the steps of its
-//! instructions in any order that the rules below permit. An access to a page has two steps: it is
-//! *translated* (it then holds a frame, or a fault), later it is *performed* (or the fault is taken).
-//! Holding is what makes AArch64 and RISC-V delicate: the translation of an access may be older than
-//! everything that the program did before it.
+//! Memory is one: a store is seen by everyone at the moment it is performed. A CPU may do the steps
+//! of its instructions in any order that the rules below permit. An access to a page has two steps:
+//! it is *translated* (it then holds a frame, or a fault), later it is *performed* (or the fault is
+//! taken). Holding is what makes AArch64 and RISC-V delicate: the translation of an access may be
+//! older than everything that the program did before it.
 //!
 //! # The rules
 //! | step | waits for |
@@ -19,9 +19,10 @@
 //! | TLBI | branches resolved |
 //! | DSB | the accesses before it; if full, also those accesses of other CPUs that were translated before a TLBI that precedes the DSB and covers them |
 //!
-//! A load takes the value of an earlier store of its own CPU to the same word, or memory's. A guess that
-//! turns out wrong (a branch, or two accesses that meet at one word only after translation) ends the run
-//! without a result: what such a run would have done, another run does without the guess.
+//! A load takes the value of an earlier store of its own CPU to the same word, or memory's. A guess
+//! that turns out wrong (a branch, or two accesses that meet at one word only after translation)
+//! ends the run without a result: what such a run would have done, another run does without the
+//! guess.
 
 use super::machine::{CpuState, Execution, FORWARDED, Machine, State, Step};
 use super::program::{Barrier, Class, Invalidator, Op, Operand, Place, Reg};
@@ -265,8 +266,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The value that an earlier store of this CPU gives to a load of `word`: the store's index and its
-    /// data, `None` inside if the data is not known.
+    /// The value that an earlier store of this CPU gives to a load of `word`: the store's index and
+    /// its data, `None` inside if the data is not known.
     pub fn forwarded(&self, k: usize, word: u8) -> Option<(usize, Option<Value>)> {
         (0..k).rev().find_map(|j| {
             let pending = matches!(
@@ -279,8 +280,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// A later load of the same word was satisfied by another write than `source`: the guess that the two
-    /// do not meet was wrong.
+    /// A later load of the same word was satisfied by another write than `source`: the guess that
+    /// the two do not meet was wrong.
     pub fn overtaken(&self, k: usize, word: u8, source: u8) -> bool {
         let at = self.path.at(k);
         (k + 1..self.path.len()).any(|j| {
@@ -335,8 +336,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Tells the values of stores to `word` that wait in the CPU's own store buffer. Tables are stored to with
-/// immediate values on machines with store buffers.
+/// Tells the values of stores to `word` that wait in the CPU's own store buffer. Tables are stored
+/// to with immediate values on machines with store buffers.
 pub(super) fn buffered(
     machine: &Machine<'_>,
     cpu: &CpuState,

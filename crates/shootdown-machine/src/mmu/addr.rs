@@ -1,7 +1,8 @@
 //! Names of frames, tables, slots and roots, and how a virtual address is cut into indices.
 //!
 //! Physical memory is cut into zones by page size, so that the state of a large page is one record
-//! and a frame's zone can be told from its number alone. Zones are disjoint ranges of frame numbers.
+//! and a frame's zone can be told from its number alone. Zones are disjoint ranges of frame
+//! numbers.
 
 use std::fmt;
 

@@ -76,7 +76,8 @@ pub(crate) mod rights {
 /// Which contexts still exist.
 pub(crate) trait Liveness {
     fn alive(&self, key: u64) -> bool;
-    /// How many have died so far: while it stands still, a search for dead entries finds no new ones.
+    /// How many have died so far: while it stands still, a search for dead entries finds no new
+    /// ones.
     fn deaths(&self) -> u64;
 }
 
@@ -129,8 +130,8 @@ impl Entries {
         }
     }
 
-    /// Adds or replaces the entry of `key`, at the expense of an empty or dead place if there is one,
-    /// else of the least recently used entry.
+    /// Adds or replaces the entry of `key`, at the expense of an empty or dead place if there is
+    /// one, else of the least recently used entry.
     pub(crate) fn insert(&mut self, key: u64, entry: Entry, alive: &impl Liveness) {
         match self {
             Self::Set(a) => a.insert(key, entry, alive),

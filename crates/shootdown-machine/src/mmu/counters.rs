@@ -9,7 +9,8 @@ pub struct MmuCounters {
     pub l2_hits: u64,
     /// Missed in both: a walk was started (`dtlb_load_misses.miss_causes_a_walk` and its like).
     pub walks: u64,
-    /// Walks that were started because the dirty bit had to be set or a cached right was too small.
+    /// Walks that were started because the dirty bit had to be set or a cached right was too
+    /// small.
     pub assists: u64,
     /// Walks that began at a cached PML4 entry, PDPT entry, PD entry.
     pub walk_cache_hits: [u64; 3],

@@ -165,8 +165,8 @@ impl CpuMmu {
     /// Translates an address for an access by the loaded tables' user or by the kernel.
     ///
     /// # Errors
-    /// [`Trap::Fault`] when the tables don't allow it, [`Trap::Breach`] when the access went through
-    /// something that nobody may use any more.
+    /// [`Trap::Fault`] when the tables don't allow it, [`Trap::Breach`] when the access went
+    /// through something that nobody may use any more.
     #[inline]
     pub fn translate(
         &mut self,
@@ -235,8 +235,8 @@ impl CpuMmu {
         Ok(Translation { frame, found })
     }
 
-    /// As an adversary or a prefetcher: caches the translation of an address if the tables have one,
-    /// without anyone using it. Returns whether they have.
+    /// As an adversary or a prefetcher: caches the translation of an address if the tables have
+    /// one, without anyone using it. Returns whether they have.
     ///
     /// # Errors
     /// [`Trap::Breach`] when the walk reached a freed table.
@@ -251,9 +251,9 @@ impl CpuMmu {
         }
     }
 
-    /// Drops the entries of a range under a tag: one single-page invalidation per stride, so an entry
-    /// goes when it translates the first address of a stride. Under the loaded tag global entries go
-    /// too (INVLPG), under another they stay (INVPCID type 0).
+    /// Drops the entries of a range under a tag: one single-page invalidation per stride, so an
+    /// entry goes when it translates the first address of a stride. Under the loaded tag global
+    /// entries go too (INVLPG), under another they stay (INVPCID type 0).
     pub fn invalidate_range(&mut self, tag: Tag, range: VaRange, leaf_only: bool) {
         self.counters.range_invalidations += 1;
         self.counters.page_invalidations += range.count();
@@ -297,15 +297,15 @@ impl CpuMmu {
         }
     }
 
-    /// Drops the entries of a kernel range under the loaded tag, and global ones. What is cached under
-    /// other tags stays, as with INVLPG.
+    /// Drops the entries of a kernel range under the loaded tag, and global ones. What is cached
+    /// under other tags stays, as with INVLPG.
     pub fn invalidate_kernel(&mut self, range: VaRange) {
         self.counters.kernel_invalidations += 1;
         self.drop_under_loaded(range, false);
     }
 
-    /// Drops the entries of a range under every tag, global ones included, and all walk caches: what a hypervisor
-    /// does for its guest.
+    /// Drops the entries of a range under every tag, global ones included, and all walk caches:
+    /// what a hypervisor does for its guest.
     pub fn invalidate_range_of_all(&mut self, range: VaRange) {
         self.counters.range_invalidations += 1;
         self.counters.page_invalidations += range.count();

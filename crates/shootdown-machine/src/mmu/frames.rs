@@ -1,7 +1,8 @@
 //! Who owns which physical memory, and when it was last freed.
 //!
-//! Frame numbers are cut into one zone per page size, so that a large page has one record. Freed units
-//! are given out again last-in first-out: a stale translation meets a new owner as soon as possible.
+//! Frame numbers are cut into one zone per page size, so that a large page has one record. Freed
+//! units are given out again last-in first-out: a stale translation meets a new owner as soon as
+//! possible.
 
 use shootdown::Stride;
 

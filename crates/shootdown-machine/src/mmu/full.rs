@@ -1,5 +1,5 @@
-//! A fully associative array: any entry anywhere, found through a hash, replaced least recently used
-//! first, every step in constant time.
+//! A fully associative array: any entry anywhere, found through a hash, replaced least recently
+//! used first, every step in constant time.
 
 use crate::mmu::array::{Entry, Liveness};
 

@@ -32,8 +32,8 @@ impl Array {
 /// What a single-page invalidation of the loaded tag does to the walk caches.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum UpperLevels {
-    /// Drops all of the tag's walk-cache entries, whatever the address (x86 INVLPG; Intel SDM vol. 3A
-    /// section 4.10.4.1).
+    /// Drops all of the tag's walk-cache entries, whatever the address (x86 INVLPG; Intel SDM vol.
+    /// 3A section 4.10.4.1).
     #[default]
     AllOfTag,
     /// Drops those on the path of the address (AMD with EFER.TCE set).
@@ -53,8 +53,8 @@ pub struct TlbGeometry {
     pub walk_cache: [u16; 3],
     /// What a single-page invalidation does to them.
     pub upper_levels: UpperLevels,
-    /// Lines of table entries (eight each) that a walk finds near (first-level data cache): a power of
-    /// two, or 0 for none.
+    /// Lines of table entries (eight each) that a walk finds near (first-level data cache): a
+    /// power of two, or 0 for none.
     pub near_lines: u32,
     /// Lines of table entries that a walk finds at a typical distance (second-level data cache).
     pub typical_lines: u32,
@@ -84,7 +84,8 @@ impl TlbGeometry {
         }
     }
 
-    /// Zen 4 (CPUID dumps: 72 fully associative for all sizes, 3072; 12 ways and walk caches assumed).
+    /// Zen 4 (CPUID dumps: 72 fully associative for all sizes, 3072; 12 ways and walk caches
+    /// assumed).
     #[must_use]
     pub fn zen4() -> Self {
         Self {

@@ -10,8 +10,8 @@ use crate::mmu::tags::TagState;
 use crate::oracle::{Breach, Epoch, Invariant};
 
 impl CpuMmu {
-    /// Looks at what is cached for one address under the loaded tag, without using it: what a flush that
-    /// has returned promises is that nothing stale is found on a CPU that runs user code.
+    /// Looks at what is cached for one address under the loaded tag, without using it: what a flush
+    /// that has returned promises is that nothing stale is found on a CPU that runs user code.
     ///
     /// # Errors
     /// When an access would be a breach.
@@ -33,8 +33,8 @@ impl CpuMmu {
         }
     }
 
-    /// Looks at everything cached under the loaded tag for entries whose accessed bit was cleared, and that was
-    /// told, by `since`: this CPU has switched, or ticked, after that.
+    /// Looks at everything cached under the loaded tag for entries whose accessed bit was cleared,
+    /// and that was told, by `since`: this CPU has switched, or ticked, after that.
     ///
     /// # Errors
     /// The first one found.
@@ -65,8 +65,8 @@ impl CpuMmu {
         self.breach(Invariant::AccessedBound, Some(owner), Some(va), what)
     }
 
-    /// Looks at everything cached under a tag for entries that nobody may use any more: for tests and
-    /// adversaries, which want to know before an access does.
+    /// Looks at everything cached under a tag for entries that nobody may use any more: for tests
+    /// and adversaries, which want to know before an access does.
     ///
     /// # Errors
     /// The first one found.
@@ -94,7 +94,8 @@ impl CpuMmu {
         }
     }
 
-    /// How many leaf entries are cached under a tag, global ones not counted, each level for itself.
+    /// How many leaf entries are cached under a tag, global ones not counted, each level for
+    /// itself.
     #[must_use]
     pub fn cached(&self, tag: Tag) -> usize {
         let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return 0 };

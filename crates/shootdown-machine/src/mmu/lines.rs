@@ -1,11 +1,12 @@
-//! Where a walk finds a table entry: a small model of the data caches as far as they hold page tables.
+//! Where a walk finds a table entry: a small model of the data caches as far as they hold page
+//! tables.
 //!
 //! Eight entries share a 64-byte line. Each CPU remembers the lines its walker touched in two
 //! direct-mapped directories, a small and a large one, standing for the table entries' share of the
 //! first- and second-level data caches. A read costs "near" when its line is in the small one,
 //! "typical" when only in the large one, "far" otherwise, and enters both. A page walked with walk
-//! caches warm therefore costs one read; eight neighbouring pages share one distant read. Not modelled:
-//! other CPUs' stores into tables making the line distant again.
+//! caches warm therefore costs one read; eight neighbouring pages share one distant read. Not
+//! modelled: other CPUs' stores into tables making the line distant again.
 
 /// Where a line of table entries was found.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -49,8 +50,9 @@ impl Lines {
         if n == 0 {
             return false;
         }
-        // Lines of one table are neighbours: the low bits spread them without conflict. The high bits
-        // are mixed in so that the same page of different tables doesn't always collide.
+        // Lines of one table are neighbours: the low bits spread them without conflict. The high
+        // bits are mixed in so that the same page of different tables doesn't always
+        // collide.
         let place =
             &mut directory[(name ^ (name >> 6).wrapping_mul(0x9e37_79b1) >> 7) as usize & (n - 1)];
         let hit = *place == name;

@@ -1,4 +1,5 @@
-//! Physical memory with its page tables, shared by all CPUs, and the oracle's record of changes to it.
+//! Physical memory with its page tables, shared by all CPUs, and the oracle's record of changes to
+//! it.
 
 use shootdown::{Stride, VaRange};
 
@@ -21,11 +22,11 @@ pub(crate) enum TableState {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) entries: Box<[Pte]>,
-    /// Per entry: the latest change to it that has become binding. Never reset: epochs only grow, so
-    /// what was binding for an earlier life of the table accuses nothing made later.
+    /// Per entry: the latest change to it that has become binding. Never reset: epochs only grow,
+    /// so what was binding for an earlier life of the table accuses nothing made later.
     binding: Box<[Epoch]>,
-    /// Per entry: when its accessed bit was last cleared, and when that was told. Never reset either. Made when
-    /// the first bit is cleared.
+    /// Per entry: when its accessed bit was last cleared, and when that was told. Never reset
+    /// either. Made when the first bit is cleared.
     aged: Option<Box<[(Epoch, Epoch)]>>,
     pub(crate) present: u16,
     pub(crate) state: TableState,
@@ -60,8 +61,8 @@ pub(crate) struct Violation {
 }
 
 impl Memory {
-    /// Memory of `frames` frames of 4 KiB for data; page tables are extra. Holds the kernel's tables
-    /// ([`Root::KERNEL`]) and nothing else.
+    /// Memory of `frames` frames of 4 KiB for data; page tables are extra. Holds the kernel's
+    /// tables ([`Root::KERNEL`]) and nothing else.
     #[must_use]
     pub fn new(frames: u64) -> Self {
         let mut memory = Self {
@@ -215,8 +216,8 @@ impl Memory {
         self.record.begin(None, None, true)
     }
 
-    /// The flush has returned to its caller: what it covers is binding from now on. Returns the pages
-    /// concerned, by their first address.
+    /// The flush has returned to its caller: what it covers is binding from now on. Returns the
+    /// pages concerned, by their first address.
     pub fn flush_returns(&mut self, token: FlushToken) -> Vec<u64> {
         let tables = &mut self.tables;
         let mut pages = Vec::new();
@@ -230,7 +231,8 @@ impl Memory {
         pages
     }
 
-    /// The accessed bit of an entry was cleared at `cleared`; from now on the library has been told.
+    /// The accessed bit of an entry was cleared at `cleared`; from now on the library has been
+    /// told.
     pub(crate) fn aging_told(&mut self, root: Root, slot: SlotId, cleared: Epoch) {
         let told = self.record.aged();
         self.spaces[root.0 as usize].aged = told;
@@ -274,8 +276,9 @@ impl Memory {
         self.record.now()
     }
 
-    /// May this leaf entry still be used, for the 4 KiB unit `frame` of its page? Where several promises
-    /// are broken, the one that was broken first is named: that of the flush, if one has returned.
+    /// May this leaf entry still be used, for the 4 KiB unit `frame` of its page? Where several
+    /// promises are broken, the one that was broken first is named: that of the flush, if one
+    /// has returned.
     pub(crate) fn check_leaf(&self, entry: &Entry, frame: Frame) -> Result<(), Violation> {
         if self.binding(entry.slot) > entry.filled {
             return Err(self.violation(Invariant::Revocation, entry));

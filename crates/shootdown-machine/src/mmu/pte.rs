@@ -21,8 +21,9 @@ impl Perms {
     /// A page of the kernel, in every tag.
     pub const KERNEL_RW: Self = Self { write: true, user: false, global: true };
 
-    /// Does going from `self` to `to` take something away? Globalness is no right: changing it counts
-    /// as taking away because the cached entry answers to other invalidations than the new one.
+    /// Does going from `self` to `to` take something away? Globalness is no right: changing it
+    /// counts as taking away because the cached entry answers to other invalidations than the
+    /// new one.
     pub(crate) const fn narrowed_by(self, to: Self) -> bool {
         (self.write && !to.write) || (self.user && !to.user) || self.global != to.global
     }

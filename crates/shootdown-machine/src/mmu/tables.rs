@@ -1,7 +1,7 @@
 //! Editing page tables, one entry at a time, as a kernel does.
 //!
-//! Every edit changes memory and nothing else. One that takes something away is told to the oracle's
-//! record; it is the caller who owes the flush.
+//! Every edit changes memory and nothing else. One that takes something away is told to the
+//! oracle's record; it is the caller who owes the flush.
 
 use shootdown::{Stride, VaRange};
 
@@ -205,8 +205,8 @@ impl Memory {
         })
     }
 
-    /// Gives the page that holds an address other rights; `None` when there is none. Taking rights away
-    /// forgets that the page was dirty: returned is whether it was.
+    /// Gives the page that holds an address other rights; `None` when there is none. Taking rights
+    /// away forgets that the page was dirty: returned is whether it was.
     pub fn protect(&mut self, root: Root, va: u64, perms: Perms) -> Option<(Protected, bool)> {
         let leaf = self.owned(root, va)?;
         let dirty = leaf.pte.dirty();
@@ -227,9 +227,9 @@ impl Memory {
         Some((Protected::Narrowed, dirty))
     }
 
-    /// Makes the page that holds an address lead to another frame of the same size, with other rights
-    /// (copy on write, migration); returns the old frame, `None` when nothing is mapped there or the
-    /// frame is not aligned. A flush is owed.
+    /// Makes the page that holds an address lead to another frame of the same size, with other
+    /// rights (copy on write, migration); returns the old frame, `None` when nothing is mapped
+    /// there or the frame is not aligned. A flush is owed.
     pub fn replace(&mut self, root: Root, va: u64, frame: Frame, perms: Perms) -> Option<Unmapped> {
         let leaf = self.owned(root, va)?;
         if !u64::from(frame.0).is_multiple_of(leaf.size.bytes() >> 12) {
@@ -246,8 +246,9 @@ impl Memory {
         })
     }
 
-    /// Clears the accessed bit of the page that holds an address; returns what it was. Takes nothing
-    /// away: a CPU that has the page cached may not set the bit again before its entry is gone.
+    /// Clears the accessed bit of the page that holds an address; returns what it was. Takes
+    /// nothing away: a CPU that has the page cached may not set the bit again before its entry
+    /// is gone.
     pub fn clear_accessed(&mut self, root: Root, va: u64) -> Option<bool> {
         let leaf = self.owned(root, va)?;
         self.place(leaf.slot).0 &= !Pte::A;
@@ -255,13 +256,15 @@ impl Memory {
         Some(leaf.pte.accessed())
     }
 
-    /// Is the accessed bit of the page that holds an address set? `None` when nothing is mapped there.
+    /// Is the accessed bit of the page that holds an address set? `None` when nothing is mapped
+    /// there.
     #[must_use]
     pub fn accessed(&self, root: Root, va: u64) -> Option<bool> {
         self.next_leaf(root, va).ok().map(|leaf| leaf.pte.accessed())
     }
 
-    /// Calls `f` for every page that begins in `[start, end)` or holds `start`, in order of address.
+    /// Calls `f` for every page that begins in `[start, end)` or holds `start`, in order of
+    /// address.
     pub fn for_each_leaf(&self, root: Root, start: u64, end: u64, mut f: impl FnMut(Leaf)) {
         let mut va = start;
         while va < end && in_reach(root, va, va) {
@@ -297,9 +300,10 @@ impl Memory {
         Err(1 << 12)
     }
 
-    /// Takes tables out of the tree that lie in the range's addresses, all or in part, and have become
-    /// empty; appends them to `out`, lower levels first. A flush that knows of freed tables is owed for
-    /// each. The top level stays, and so do the tables at the top of the kernel's half.
+    /// Takes tables out of the tree that lie in the range's addresses, all or in part, and have
+    /// become empty; appends them to `out`, lower levels first. A flush that knows of freed
+    /// tables is owed for each. The top level stays, and so do the tables at the top of the
+    /// kernel's half.
     pub fn unhook_empty_tables(&mut self, root: Root, range: VaRange, out: &mut Vec<TablePage>) {
         if let Some(top) = self.top(root)
             && in_reach(root, range.start(), range.last())

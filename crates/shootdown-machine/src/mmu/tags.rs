@@ -1,10 +1,10 @@
 //! Tags and the contexts that stand for them.
 //!
 //! Invalidating a whole tag must cost the same however much is cached under it. So entries are not
-//! found by tag but by *context*: a number that a tag is given when it is loaded for the first time and
-//! that is replaced whenever everything under the tag is invalidated. What carries the old number is
-//! never found again. Leaf entries and walk-cache entries have separate contexts, because a
-//! single-page invalidation empties the walk caches of a tag but not its TLB.
+//! found by tag but by *context*: a number that a tag is given when it is loaded for the first time
+//! and that is replaced whenever everything under the tag is invalidated. What carries the old
+//! number is never found again. Leaf entries and walk-cache entries have separate contexts, because
+//! a single-page invalidation empties the walk caches of a tag but not its TLB.
 //!
 //! # Invariants
 //! I1: two live contexts never share a number. I2: numbers are not reused while an entry may carry
@@ -20,8 +20,8 @@ use crate::oracle::Epoch;
 #[derive(Debug)]
 pub(crate) struct Exhausted;
 
-/// How many contexts can be alive at once. A real CPU may forget a tag at any time; this one does when
-/// more are in use (the core remembers about six).
+/// How many contexts can be alive at once. A real CPU may forget a tag at any time; this one does
+/// when more are in use (the core remembers about six).
 const LIVE: usize = 256;
 
 /// The contexts of one kind of entry.
@@ -96,8 +96,8 @@ pub(crate) struct TagState {
     pub(crate) loaded: Epoch,
 }
 
-/// More tags than this and the least recently loaded one is forgotten; leaves room for the contexts of
-/// global entries and of the tag being loaded.
+/// More tags than this and the least recently loaded one is forgotten; leaves room for the contexts
+/// of global entries and of the tag being loaded.
 pub(crate) const MAX_TAGS: usize = LIVE - 8;
 
 #[cfg(test)]

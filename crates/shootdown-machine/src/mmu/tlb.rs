@@ -164,8 +164,8 @@ impl Tlb {
         }
     }
 
-    /// As one single-page invalidation per stride of the range: an entry goes when it translates the
-    /// first address of a stride.
+    /// As one single-page invalidation per stride of the range: an entry goes when it translates
+    /// the first address of a stride.
     pub(crate) fn drop_range(&mut self, range: VaRange, context: u32) {
         if range.count() <= self.many {
             for i in 0..range.count() {

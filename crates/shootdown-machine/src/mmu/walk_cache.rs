@@ -1,8 +1,8 @@
 //! Walk caches: non-leaf entries that a CPU remembers, so that a walk need not start at the root.
 //!
 //! Three of them, for entries of level 3 (PML4E), 2 (PDPTE) and 1 (PDE). An entry answers for all
-//! addresses it leads to. It goes on leading to its table whatever becomes of the table entry it was
-//! made from, or of the table.
+//! addresses it leads to. It goes on leading to its table whatever becomes of the table entry it
+//! was made from, or of the table.
 
 use shootdown::VaRange;
 

@@ -1,9 +1,9 @@
 //! The page walker: reads tables, sets accessed and dirty bits, fills the caches.
 //!
-//! A walk starts from the deepest walk-cache entry that leads to the address, else from the root. When
-//! it fails from a walk cache, it forgets the path and walks again from the root before it faults: a
-//! fault is only ever due to what the tables say (Intel SDM vol. 3A section 4.10.4.1 has a fault forget
-//! the path; doing it at once stands for the retry after a spurious fault).
+//! A walk starts from the deepest walk-cache entry that leads to the address, else from the root.
+//! When it fails from a walk cache, it forgets the path and walks again from the root before it
+//! faults: a fault is only ever due to what the tables say (Intel SDM vol. 3A section 4.10.4.1 has
+//! a fault forget the path; doing it at once stands for the retry after a spurious fault).
 
 use crate::mmu::addr::{Frame, SlotId, TableId, index, leaf_size};
 use crate::mmu::array::{Entry, rights};

@@ -21,7 +21,8 @@ pub enum Invariant {
     TagReuse,
     /// A tag loaded with its entries kept has none older than a flush that has returned.
     MasterInvariant,
-    /// After a flush that was told of freed tables returned, no walk starts from an entry that leads to one.
+    /// After a flush that was told of freed tables returned, no walk starts from an entry that
+    /// leads to one.
     WalkCacheReuse,
     /// Every wait ends.
     Progress,

@@ -1,7 +1,7 @@
 //! What devices may reach, given all that their caches hold.
 //!
-//! The caches are somebody else's: of a hostile IOMMU that forgets nothing, or of one as it is built. What has to be true of
-//! them is the same.
+//! The caches are somebody else's: of a hostile IOMMU that forgets nothing, or of one as it is
+//! built. What has to be true of them is the same.
 
 use shootdown_dma::{IovaRange, PhysAddr};
 
@@ -104,7 +104,8 @@ pub fn leads_to(
     }
 }
 
-/// A page-table page is given back: nobody walks to it. `walk`: the first page of a way that leads there.
+/// A page-table page is given back: nobody walks to it. `walk`: the first page of a way that leads
+/// there.
 ///
 /// # Errors
 /// Somebody does.

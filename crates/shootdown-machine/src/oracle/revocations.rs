@@ -151,7 +151,8 @@ impl Revocations {
         FlushToken { root, range, freed_tables, begun: self.clock }
     }
 
-    /// Makes the covered changes binding: `bind` is told slot, kind, epoch and first address of each.
+    /// Makes the covered changes binding: `bind` is told slot, kind, epoch and first address of
+    /// each.
     pub(crate) fn complete(
         &mut self,
         token: &FlushToken,

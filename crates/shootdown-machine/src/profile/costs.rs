@@ -149,8 +149,9 @@ impl HypervisorSpec {
 impl BroadcastCosts {
     /// Instructions that name `strides` strides.
     ///
-    /// A range instruction names up to 32 pairs of strides, of 1, 32, 1024 or 32768 pairs each: one for each
-    /// digit to the base 32 that is not 0, and one for the stride that is left over (Arm ARM, `TLBI R*`).
+    /// A range instruction names up to 32 pairs of strides, of 1, 32, 1024 or 32768 pairs each: one
+    /// for each digit to the base 32 that is not 0, and one for the stride that is left over
+    /// (Arm ARM, `TLBI R*`).
     #[must_use]
     pub const fn instructions(&self, strides: u64) -> u64 {
         if !self.ranges {
@@ -183,7 +184,8 @@ impl BroadcastSpec {
 }
 
 impl Profile {
-    /// The topology with this many CPUs: fewer than the profile's use the first ones, more add sockets.
+    /// The topology with this many CPUs: fewer than the profile's use the first ones, more add
+    /// sockets.
     #[must_use]
     pub fn topology(&self, cpus: u32) -> Topology {
         let mut topology = self.stated_topology(cpus);

@@ -171,7 +171,8 @@ pub struct DeviceCosts {
     pub nic: NicCosts,
     /// The drives.
     pub nvme: NvmeCosts,
-    /// A line that this CPU does not have and the last-level cache has: descriptors that a device wrote.
+    /// A line that this CPU does not have and the last-level cache has: descriptors that a device
+    /// wrote.
     pub line: Time,
 }
 

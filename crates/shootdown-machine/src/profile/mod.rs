@@ -1,8 +1,8 @@
 //! Machine profiles: geometry and costs, each figure with its source.
 //!
-//! A profile is a TOML file. Lengths of time are nanoseconds (`value`) or clock cycles (`cycles`). Every
-//! figure is `{ value = 90, source = "…" }` or `{ value = 90, assumed = "why" }`; nothing is defaulted, so
-//! that a profile states a whole machine. The nine profiles of the tree are built in
+//! A profile is a TOML file. Lengths of time are nanoseconds (`value`) or clock cycles (`cycles`).
+//! Every figure is `{ value = 90, source = "…" }` or `{ value = 90, assumed = "why" }`; nothing is
+//! defaulted, so that a profile states a whole machine. The nine profiles of the tree are built in
 //! ([`Profile::named`]); others are read from files ([`Profile::load`]).
 //!
 //! [`Costs`] is the same in the engine's units, with the mitigations chosen.
@@ -166,8 +166,8 @@ impl Profile {
         Ok(geometry)
     }
 
-    /// What a single-page invalidation does to the walk caches: where tags are system-wide, that of Arm and
-    /// RISC-V; else that of x86.
+    /// What a single-page invalidation does to the walk caches: where tags are system-wide, that of
+    /// Arm and RISC-V; else that of x86.
     fn upper_levels(&self) -> UpperLevels {
         if self.has_system_tags() { UpperLevels::PathUnlessLeafOnly } else { UpperLevels::AllOfTag }
     }

@@ -4,8 +4,8 @@ use serde::Deserialize;
 
 use crate::time::Time;
 
-/// A figure of a profile: its value, and either the source it was taken from or the reason why it was
-/// assumed. A figure with neither, or with both, is refused when the profile is read.
+/// A figure of a profile: its value, and either the source it was taken from or the reason why it
+/// was assumed. A figure with neither, or with both, is refused when the profile is read.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Number {
@@ -86,7 +86,8 @@ impl Number {
     }
 }
 
-/// A cost with the mitigations of 2018 (page-table isolation, indirect-branch barriers) and without.
+/// A cost with the mitigations of 2018 (page-table isolation, indirect-branch barriers) and
+/// without.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pair {

@@ -49,8 +49,8 @@ pub struct Profile {
     pub nvme: Option<NvmeSpec>,
 }
 
-/// CPUs are numbered socket by socket; within a socket the first thread of every core comes first, then
-/// the second of every core, as Linux numbers them when one socket is looked at.
+/// CPUs are numbered socket by socket; within a socket the first thread of every core comes first,
+/// then the second of every core, as Linux numbers them when one socket is looked at.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopologySpec {
@@ -90,8 +90,8 @@ pub struct LineSpec {
     pub fence: Number,
     /// Line transfers that can be under way for one CPU.
     pub fill_buffers: Number,
-    /// Lines that a CPU's own caches hold. Without it they hold all that is shared; used only where a run asks for it
-    /// ([`Config::own_caches`](crate::Config::own_caches)).
+    /// Lines that a CPU's own caches hold. Without it they hold all that is shared; used only
+    /// where a run asks for it ([`Config::own_caches`](crate::Config::own_caches)).
     pub own: Option<Number>,
 }
 
@@ -131,7 +131,8 @@ pub struct KernelSpec {
     pub kick_handler: Number,
     /// A switch between threads, the switch of the space apart.
     pub switch: Number,
-    /// What a memory call does before and after it touches page tables (finding and splitting areas).
+    /// What a memory call does before and after it touches page tables (finding and splitting
+    /// areas).
     pub area: Number,
     /// Editing one page-table entry.
     pub entry_edit: Number,
@@ -155,12 +156,13 @@ pub struct InvalidateSpec {
     pub load_keep: Number,
     /// Loading a root and dropping them.
     pub load_flush: Number,
-    /// Waiting for invalidations on this CPU; 0 when left out, as where they serialize by themselves.
+    /// Waiting for invalidations on this CPU; 0 when left out, as where they serialize by
+    /// themselves.
     pub sync: Option<Number>,
 }
 
-/// Invalidation everywhere by hardware. One fabric serves the whole machine, one operation at a time, in
-/// the order in which they were issued.
+/// Invalidation everywhere by hardware. One fabric serves the whole machine, one operation at a
+/// time, in the order in which they were issued.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BroadcastSpec {
@@ -226,8 +228,8 @@ pub struct TlbSpec {
     pub l1: Vec<ArraySpec>,
     /// Second level.
     pub l2: Vec<ArraySpec>,
-    /// CPUs that share entries where tags are machine-wide (Arm's CnP), in the order of their numbers; when
-    /// left out, every CPU has its own.
+    /// CPUs that share entries where tags are machine-wide (Arm's CnP), in the order of their
+    /// numbers; when left out, every CPU has its own.
     pub shared_by: Option<Number>,
 }
 

@@ -1,8 +1,8 @@
 //! x86-64: instructions in order, stores through a queue.
 //!
-//! Rules: x86-TSO (Owens, Sarkar, Sewell); Intel SDM vol. 3A 4.10.2.3 (only present entries are cached),
-//! 4.10.4.1 (INVLPG; a fault drops the page's entries), 8.3 (INVLPG and MFENCE wait for the queue). The
-//! walker of a CPU may read the CPU's own queue.
+//! Rules: x86-TSO (Owens, Sarkar, Sewell); Intel SDM vol. 3A 4.10.2.3 (only present entries are
+//! cached), 4.10.4.1 (INVLPG; a fault drops the page's entries), 8.3 (INVLPG and MFENCE wait for
+//! the queue). The walker of a CPU may read the CPU's own queue.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Mutex;
@@ -92,7 +92,8 @@ impl InOrder {
         Self { program, rules, ends: Mutex::default() }
     }
 
-    /// The instruction a CPU is at. Fences are no steps: it is past one as soon as its queue is empty.
+    /// The instruction a CPU is at. Fences are no steps: it is past one as soon as its queue is
+    /// empty.
     fn current(&self, cpu: usize, state: &Cpu) -> Option<(usize, Instr)> {
         let code = &self.program.cpus[cpu];
         let fences = code[state.at..].iter().take_while(|i| **i == Instr::Fence).count();
@@ -279,7 +280,8 @@ impl Model for InOrder {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Stateright visits everything only while a property has not failed; this one also notes the ends.
+        // Stateright visits everything only while a property has not failed; this one also notes
+        // the ends.
         vec![Property::always("a load reads a number", |model: &Self, state: &State| {
             if model.ended(state) {
                 model.ends.lock().expect("one thread").insert(model.describe(state));

@@ -1,12 +1,12 @@
 //! A second explorer of litmus tests, with which ours must agree on every count.
 //!
-//! The machine is written once more, from the rules, in another representation (x86-64 with a queue of
-//! stores and a program counter, the others with one status per instruction), and searched by
+//! The machine is written once more, from the rules, in another representation (x86-64 with a queue
+//! of stores and a program counter, the others with one status per instruction), and searched by
 //! `stateright`. It shares no code with the library's `hostile` and `litmus` modules.
 //!
 //! Compared are the exact number of distinct states and the set of all possible ends; on three
-//! configurations of some hundred to some thousand states, and on random programs. Twins with one rule
-//! changed must disagree.
+//! configurations of some hundred to some thousand states, and on random programs. Twins with one
+//! rule changed must disagree.
 
 mod inorder;
 mod memory;
@@ -83,8 +83,8 @@ fn x86() -> Program {
     }
 }
 
-/// Break-before-make with a broadcast TLBI; a reader that is told too early, and one that is not told and
-/// has two names for the frame.
+/// Break-before-make with a broadcast TLBI; a reader that is told too early, and one that is not
+/// told and has two names for the frame.
 fn arm() -> Program {
     Program {
         arch: Arch::Arm,
@@ -106,7 +106,8 @@ fn arm() -> Program {
     }
 }
 
-/// A mapping that appears, a fence on the CPU that makes it, and readers that may remember its absence.
+/// A mapping that appears, a fence on the CPU that makes it, and readers that may remember its
+/// absence.
 fn riscv() -> Program {
     Program {
         arch: Arch::Riscv,

@@ -59,14 +59,16 @@ impl Memory {
     }
 }
 
-/// A TLB that caches at every moment everything that a walk could find, and loses nothing by itself.
+/// A TLB that caches at every moment everything that a walk could find, and loses nothing by
+/// itself.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Tlb(BTreeSet<(usize, Mapping)>);
 
 /// The rules of caching, each with a source.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caching {
-    /// "Nothing there" may be cached (RISC-V Privileged 12.2.1; not on x86, SDM 3A 4.10.2.3, nor on Arm).
+    /// "Nothing there" may be cached (RISC-V Privileged 12.2.1; not on x86, SDM 3A 4.10.2.3, nor
+    /// on Arm).
     pub absent: bool,
     /// Entries stay until something removes them. Off: a TLB that is too kind.
     pub retains: bool,

@@ -1,5 +1,5 @@
-//! The programs that both explorers run: a small language of our own, written out as a litmus test for
-//! the one, interpreted by the other.
+//! The programs that both explorers run: a small language of our own, written out as a litmus test
+//! for the one, interpreted by the other.
 
 use std::fmt::Write as _;
 
@@ -116,8 +116,8 @@ impl Instr {
     }
 }
 
-/// A configuration: one table, its pages, and a program for each CPU. Frame `f` holds `f + 1`, variables
-/// hold 0.
+/// A configuration: one table, its pages, and a program for each CPU. Frame `f` holds `f + 1`,
+/// variables hold 0.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub arch: Arch,

@@ -1,7 +1,8 @@
 //! AArch64 and RISC-V: instructions in any order that nothing forbids.
 //!
-//! Rules: the table in `src/litmus/window.rs` read as a specification (it cites none of the code), Arm ARM
-//! D8.13 (TLBI, DSB, ISB), RISC-V Privileged 12.2.1 (SFENCE.VMA; absent entries may be cached).
+//! Rules: the table in `src/litmus/window.rs` read as a specification (it cites none of the code),
+//! Arm ARM D8.13 (TLBI, DSB, ISB), RISC-V Privileged 12.2.1 (SFENCE.VMA; absent entries may be
+//! cached).
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -399,7 +400,8 @@ impl Model for Window {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // Stateright visits everything only while a property has not failed; this one also notes the ends.
+        // Stateright visits everything only while a property has not failed; this one also notes
+        // the ends.
         vec![Property::always("one fault ends a program", |model: &Self, state: &State| {
             if model.ended(state) {
                 model.ends.lock().expect("one thread").insert(model.describe(state));

@@ -1,10 +1,11 @@
 //! Functions that hold one wrapper each, inlined: what `cargo xtask wrappers` disassembles.
 //!
-//! A function is named `PROJECT__WRAPPER`. What fails goes to a function elsewhere, as the path of errors of
-//! a hypervisor does: what is left is the way that succeeds, with the function's own RET behind it.
+//! A function is named `PROJECT__WRAPPER`. What fails goes to a function elsewhere, as the path of
+//! errors of a hypervisor does: what is left is the way that succeeds, with the function's own RET
+//! behind it.
 //!
-//! Not here: the functions that enter a guest. Each is one piece of assembly that does not return the way it
-//! came.
+//! Not here: the functions that enter a guest. Each is one piece of assembly that does not return
+//! the way it came.
 #![no_std]
 // Two underscores part the project from the wrapper.
 #![allow(non_snake_case)]

@@ -8,10 +8,11 @@
 
 use core::fmt;
 
-/// A general register, as instructions number them: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to R15.
+/// A general register, as instructions number them: RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8 to
+/// R15.
 ///
-/// The guest's RSP is in the VMCS (GUEST_RSP), and RSP and RAX are in the VMCB: not where the others
-/// are kept.
+/// The guest's RSP is in the VMCS (GUEST_RSP), and RSP and RAX are in the VMCB: not where the
+/// others are kept.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Gpr(u8);
 
@@ -181,11 +182,11 @@ impl CrAccess {
         Ok(if code < 0x10 { Self::Read(register, gpr) } else { Self::Write(register, gpr) })
     }
 
-    /// From the bytes at the guest's RIP, and whether they are 64-bit code: the access and the length
-    /// of the instruction.
+    /// From the bytes at the guest's RIP, and whether they are 64-bit code: the access and the
+    /// length of the instruction.
     ///
-    /// Decoded are MOV to and from control registers, CLTS, and LMSW of a register. LOCK in front of
-    /// MOV CR0 is AMD's way to CR8 in 32-bit code (APM 3 "MOV CRn").
+    /// Decoded are MOV to and from control registers, CLTS, and LMSW of a register. LOCK in front
+    /// of MOV CR0 is AMD's way to CR8 in 32-bit code (APM 3 "MOV CRn").
     ///
     /// # Errors
     /// [`CrAccessError::OtherInstruction`] for other bytes, or if they end early.
@@ -203,8 +204,8 @@ impl CrAccess {
         let opcode = loop {
             match next()? {
                 byte @ 0x40..=0x4f if code64 => rex = byte,
-                // Segments, operand and address size, REPNE and REP mean nothing here. A REX that is
-                // not last counts for nothing.
+                // Segments, operand and address size, REPNE and REP mean nothing here. A REX that
+                // is not last counts for nothing.
                 0x26 | 0x2e | 0x36 | 0x3e | 0x64..=0x67 | 0xf2 | 0xf3 => rex = 0,
                 0xf0 => (rex, lock) = (0, true),
                 0x0f => break next()?,

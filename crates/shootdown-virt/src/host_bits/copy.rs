@@ -1,9 +1,9 @@
 //! A CPU's CR4, and a copy of it in memory.
 //!
-//! Before each VM entry the host's CR4 is compared with what HOST_CR4 and the guest's effective bits
-//! were made from. Reading the register for that costs 24 to 36 cycles (Haswell, Sandy Bridge: the
-//! measurements with the 2015 patch "Preserve host CR4.MCE value while in guest mode"); reading a
-//! copy costs a load.
+//! Before each VM entry the host's CR4 is compared with what HOST_CR4 and the guest's effective
+//! bits were made from. Reading the register for that costs 24 to 36 cycles (Haswell, Sandy Bridge:
+//! the measurements with the 2015 patch "Preserve host CR4.MCE value while in guest mode"); reading
+//! a copy costs a load.
 //!
 //! # Protocol
 //! - One owner: the CPU whose register it is. No other CPU reads or writes the copy.
@@ -11,9 +11,9 @@
 //!   two, and its handler may change CR4 for a while (a toggle of PGE) and put back what the copy
 //!   says. With the copy first, that is the value about to be written. With the register first, the
 //!   handler would put the old value back, and register and copy would disagree from then on.
-//! - It starts as all ones, which is no value of CR4. [`Cr4Copy::get`] reports it as an error and not
-//!   by a panic: the first reader may be an interrupt-off path that still has an orderly way out.
-//!   A debugger, or code that looks at the memory, sees a value that MOV to CR4 refuses.
+//! - It starts as all ones, which is no value of CR4. [`Cr4Copy::get`] reports it as an error and
+//!   not by a panic: the first reader may be an interrupt-off path that still has an orderly way
+//!   out. A debugger, or code that looks at the memory, sees a value that MOV to CR4 refuses.
 //! - The emergency path reads the register. It runs when nothing in memory can be trusted.
 //!
 //! | # | access | ordering | why |
@@ -137,8 +137,8 @@ impl<R: Cr4Register> Cr4Copy<R> {
     /// [`Cr4Unknown`] before [`Cr4Copy::start`].
     ///
     /// # Panics
-    /// In debug builds, if CR4 was written by another way than [`Cr4Copy::change`], unless virtualization is being taken
-    /// away ([`teardown`]).
+    /// In debug builds, if CR4 was written by another way than [`Cr4Copy::change`], unless
+    /// virtualization is being taken away ([`teardown`]).
     #[inline]
     pub fn for_entry(&self, off: &InterruptsOff) -> Result<Cr4, Cr4Unknown> {
         let value = self.get(off)?;
@@ -157,7 +157,8 @@ impl<R: Cr4Register> Cr4Copy<R> {
     /// [`Cr4Unknown`] before [`Cr4Copy::start`]; nothing is written then.
     ///
     /// # Safety
-    /// This is the copy of the CPU that executes, and running on with the new control bits is sound.
+    /// This is the copy of the CPU that executes, and running on with the new control bits is
+    /// sound.
     pub unsafe fn change(
         &self,
         off: &InterruptsOff,

@@ -1,13 +1,13 @@
 //! XCR0 and PKRU, which neither VM entry nor exit switches.
 //!
-//! XCR0 says which state XSAVE and XRSTOR touch and which registers exist; PKRU says which user pages
-//! may be touched. Both are the guest's for as long as nobody writes them. Code of the host that runs
-//! after an exit, a machine-check handler first of all, needs the host's: with a guest's XCR0 a
-//! register that the handler uses may fault, with its PKRU a user page may.
+//! XCR0 says which state XSAVE and XRSTOR touch and which registers exist; PKRU says which user
+//! pages may be touched. Both are the guest's for as long as nobody writes them. Code of the host
+//! that runs after an exit, a machine-check handler first of all, needs the host's: with a guest's
+//! XCR0 a register that the handler uses may fault, with its PKRU a user page may.
 //!
-//! Writing XCR0 is slow and, where the host is itself a guest, an exit: it is written only where the
-//! two differ. The guest can't change XCR0 without an exit (XSETBV exits always on VMX, and on SVM by
-//! its intercept). It changes PKRU as it likes, so that is read back.
+//! Writing XCR0 is slow and, where the host is itself a guest, an exit: it is written only where
+//! the two differ. The guest can't change XCR0 without an exit (XSETBV exits always on VMX, and on
+//! SVM by its intercept). It changes PKRU as it likes, so that is read back.
 //!
 //! A CPU that the guest's state was loaded on goes back to the host's before the vCPU leaves it.
 
@@ -48,8 +48,8 @@ impl HardwareExtended {
     ///
     /// # Safety
     /// Code that uses the value runs at privilege level 0 with CR4.OSXSAVE set. XCR0 values that it
-    /// writes are ones the CPU has, and no code between relies on state that they leave out. PKRU is
-    /// touched only where CR4.PKE is set.
+    /// writes are ones the CPU has, and no code between relies on state that they leave out. PKRU
+    /// is touched only where CR4.PKE is set.
     #[must_use]
     pub const unsafe fn new() -> Self {
         Self { ring_0: () }
@@ -61,8 +61,8 @@ impl ExtendedRegisters for HardwareExtended {
     #[inline]
     fn write_xcr0(&mut self, value: u64) {
         let () = self.ring_0;
-        // SAFETY: privilege level 0, OSXSAVE, and a value that the CPU has, promised when `self` was
-        // made. Without `nomem` no access moves across it.
+        // SAFETY: privilege level 0, OSXSAVE, and a value that the CPU has, promised when `self`
+        // was made. Without `nomem` no access moves across it.
         unsafe {
             core::arch::asm!("xsetbv", in("ecx") 0, in("eax") value as u32,
                 in("edx") (value >> 32) as u32, options(nostack, preserves_flags));
@@ -143,8 +143,8 @@ impl ExtendedSwitch {
         self.guest.xcr0 = xcr0;
     }
 
-    /// Before the entry: the guest's. `host` is what the CPU has; it is not looked at if the guest's is
-    /// loaded already.
+    /// Before the entry: the guest's. `host` is what the CPU has; it is not looked at if the
+    /// guest's is loaded already.
     ///
     /// # Errors
     /// [`NoProtectionKeys`]; nothing is written then.
@@ -216,8 +216,8 @@ pub(super) mod tests {
         }
     }
 
-    /// Two values of each register, with and without keys in the guest; the guest writes PKRU freely
-    /// and XCR0 by an exit before which the host's is loaded or is not.
+    /// Two values of each register, with and without keys in the guest; the guest writes PKRU
+    /// freely and XCR0 by an exit before which the host's is loaded or is not.
     #[test]
     fn the_host_gets_its_registers_back_and_the_guest_its_own() {
         for n in 0..1u32 << 7 {

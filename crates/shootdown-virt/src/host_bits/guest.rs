@@ -1,12 +1,12 @@
 //! What the CPU checks when a guest writes CR0, CR4 or EFER.
 //!
-//! The write exited, so the hypervisor raises the faults that the CPU would have raised (SDM 2B "MOV
-//! to control register", SDM 3A 2.5 and 10.8.5; APM 2 3.1 and 14.6). A hypervisor that does not would
-//! put a state into the VMCS that VM entry refuses, and a guest could stop its own hypervisor. All
-//! values here are the guest's: what it wrote and what it reads.
+//! The write exited, so the hypervisor raises the faults that the CPU would have raised (SDM 2B
+//! "MOV to control register", SDM 3A 2.5 and 10.8.5; APM 2 3.1 and 14.6). A hypervisor that does
+//! not would put a state into the VMCS that VM entry refuses, and a guest could stop its own
+//! hypervisor. All values here are the guest's: what it wrote and what it reads.
 //!
-//! Not checked: a 16-bit TSS when long mode is entered, and what VMX in the guest (nested) demands of
-//! CR0 and CR4.
+//! Not checked: a 16-bit TSS when long mode is entered, and what VMX in the guest (nested) demands
+//! of CR0 and CR4.
 
 use core::fmt;
 
@@ -84,14 +84,15 @@ impl core::error::Error for WriteFault {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[must_use = "the guest would run on with stale translations, or in another mode than it asked for"]
 pub struct Effects {
-    /// Invalidate the guest's linear translations on this CPU, global ones included: INVVPID of the
-    /// single context, or TLB_CONTROL 3.
+    /// Invalidate the guest's linear translations on this CPU, global ones included: INVVPID of
+    /// the single context, or TLB_CONTROL 3.
     pub invalidate: bool,
-    /// VMX with EPT: load GUEST_PDPTE0 to 3 from the page that the guest's CR3 names. If an entry is
-    /// invalid, inject #GP(0) instead of the write. SVM: false, the CPU reads them itself.
+    /// VMX with EPT: load GUEST_PDPTE0 to 3 from the page that the guest's CR3 names. If an entry
+    /// is invalid, inject #GP(0) instead of the write. SVM: false, the CPU reads them itself.
     pub load_pdptes: bool,
-    /// The guest's EFER changed, as paging turned long mode on or off. VMX: write GUEST_IA32_EFER, and
-    /// set the VM-entry control "IA-32e mode guest" to EFER.LMA. SVM: `None`, as the field is written.
+    /// The guest's EFER changed, as paging turned long mode on or off. VMX: write GUEST_IA32_EFER,
+    /// and set the VM-entry control "IA-32e mode guest" to EFER.LMA. SVM: `None`, as the field
+    /// is written.
     pub efer: Option<u64>,
 }
 
@@ -120,8 +121,8 @@ impl GuestControl {
         self.efer & efer::LMA != 0
     }
 
-    /// A register's value as MOV takes it from a general register: 32 bits outside 64-bit code, where
-    /// the upper half of a general register holds anything.
+    /// A register's value as MOV takes it from a general register: 32 bits outside 64-bit code,
+    /// where the upper half of a general register holds anything.
     pub(super) const fn operand(self, value: u64) -> u64 {
         if self.code64 { value } else { value & 0xffff_ffff }
     }

@@ -1,8 +1,8 @@
 //! Machine checks that come while a guest runs.
 //!
 //! The CPU does not call the host's handler: it exits. What exited has to be recognized, and the
-//! handler called by hand, on the same CPU (the banks that it reads are the CPU's own), so before the
-//! host lets itself be interrupted and moved.
+//! handler called by hand, on the same CPU (the banks that it reads are the CPU's own), so before
+//! the host lets itself be interrupted and moved.
 //!
 //! | exit | when |
 //! |---|---|
@@ -11,11 +11,11 @@
 //! | SVM 0x52 | in the guest, with CR4.MCE set and bit 18 of the exception intercepts |
 //!
 //! Without the intercept the *guest's* handler runs; with CR4.MCE clear the machine shuts down. The
-//! types here ([`super::HostBits`], [`EXCEPTION_INTERCEPT`]) are for neither to happen. A machine check
-//! during a VM exit needs nothing: it is the host's own.
+//! types here ([`super::HostBits`], [`EXCEPTION_INTERCEPT`]) are for neither to happen. A machine
+//! check during a VM exit needs nothing: it is the host's own.
 //!
-//! The handler is code of the host that may use any register and touch any page, so it runs with the
-//! host's XCR0 and PKRU ([`ExtendedSwitch`]).
+//! The handler is code of the host that may use any register and touch any page, so it runs with
+//! the host's XCR0 and PKRU ([`ExtendedSwitch`]).
 
 use super::extended::{ExtendedRegisters, ExtendedSwitch};
 use super::interrupts::InterruptsOff;
@@ -48,8 +48,8 @@ pub struct MachineCheck<'a> {
 }
 
 impl<'a> MachineCheck<'a> {
-    /// From what an entry came to ([`Vmcs::enter`](crate::vmx::Vmcs::enter)) and VM_EXIT_INTR_INFO, which
-    /// is looked at for exit 0 only.
+    /// From what an entry came to ([`Vmcs::enter`](crate::vmx::Vmcs::enter)) and VM_EXIT_INTR_INFO,
+    /// which is looked at for exit 0 only.
     #[must_use]
     pub const fn from_vmx(
         entered: Result<ExitReason, EntryError>,

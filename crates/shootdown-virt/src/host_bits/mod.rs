@@ -2,13 +2,13 @@
 //!
 //! A few bits of CR0, CR4 and EFER are the machine's and not the guest's. With CR4.MCE clear, a
 //! machine check shuts the machine down, and it does not ask whether a guest was running: a guest
-//! that clears its MCE (every guest starts with it clear) would decide that for everybody. Such bits
-//! keep the host's value in guest mode, and the guest goes on reading what it wrote.
+//! that clears its MCE (every guest starts with it clear) would decide that for everybody. Such
+//! bits keep the host's value in guest mode, and the guest goes on reading what it wrote.
 //!
 //! Computing that once is easy. The difficulty is that it is a copy: the host turns a bit on later,
-//! CPUs differ, a task with other bits is loaded (TSD, PCE), CR3 gets another PCID. On VMX the host's
-//! own CR4 is such a copy too, HOST_CR4, and every exit loads it. So the fields are compared with the
-//! CPU's registers before each entry.
+//! CPUs differ, a task with other bits is loaded (TSD, PCE), CR3 gets another PCID. On VMX the
+//! host's own CR4 is such a copy too, HOST_CR4, and every exit loads it. So the fields are compared
+//! with the CPU's registers before each entry.
 //!
 //! | part | what it is |
 //! |---|---|
@@ -90,8 +90,8 @@
 //!
 //! # Not here
 //! Guests without nested paging (the hypervisor then owns more bits of CR0 and CR4 and changes them
-//! itself), guests that have guests, HOST_CR0 (a host that switches x87 state lazily by CR0.TS writes
-//! the field itself), `IA32_XSS`.
+//! itself), guests that have guests, HOST_CR0 (a host that switches x87 state lazily by CR0.TS
+//! writes the field itself), `IA32_XSS`.
 
 mod access;
 mod copy;

@@ -53,29 +53,30 @@ pub enum Outcome<U> {
     Write(U, Effects),
     /// Inject #GP(0). RIP stays.
     Fault(WriteFault),
-    /// The guest turned protection or paging off, and the CPU (or the hypervisor) has no unrestricted
-    /// guests: emulate the guest, or end it. RIP stays.
+    /// The guest turned protection or paging off, and the CPU (or the hypervisor) has no
+    /// unrestricted guests: emulate the guest, or end it. RIP stays.
     NeedsUnrestricted,
     /// Not a register that this module handles. RIP stays.
     Other(CrAccess),
 }
 
 impl<U> Outcome<U> {
-    /// The instruction is done: RIP goes to the next one. Its length is VM_EXIT_INSTRUCTION_LEN on VMX;
-    /// on SVM nRIP says where the next one is, or the length that was decoded.
+    /// The instruction is done: RIP goes to the next one. Its length is VM_EXIT_INSTRUCTION_LEN on
+    /// VMX; on SVM nRIP says where the next one is, or the length that was decoded.
     #[must_use]
     pub const fn advances(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Write(..))
     }
 }
 
-/// What became of an access that a vCPU's handler has seen to ([`Vmcs::control_register`](crate::vmx::Vmcs),
+/// What became of an access that a vCPU's handler has seen to
+/// ([`Vmcs::control_register`](crate::vmx::Vmcs),
 /// [`Vmcb::control_register`](crate::svm::Vmcb::control_register)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the guest waits for its instruction"]
 pub enum Accessed {
-    /// The instruction is done. With effects: invalidate the guest's linear translations and load its PDPTEs where they
-    /// say so.
+    /// The instruction is done. With effects: invalidate the guest's linear translations and load
+    /// its PDPTEs where they say so.
     Done(Option<Effects>),
     /// Inject #GP(0). RIP stays.
     Fault(WriteFault),
@@ -95,8 +96,8 @@ pub struct HostControl {
 }
 
 impl HostControl {
-    /// From this CPU's copies ([`super::Cr4Copy::for_entry`]). Bit 63 of CR3 says how to load it and is
-    /// no part of the register; it is left out.
+    /// From this CPU's copies ([`super::Cr4Copy::for_entry`]). Bit 63 of CR3 says how to load it
+    /// and is no part of the register; it is left out.
     #[must_use]
     pub const fn new(cr3: u64, cr4: shootdown_arch::x86_64::Cr4) -> Self {
         Self { cr3: cr3 & !(1 << 63), cr4: cr4.bits() }

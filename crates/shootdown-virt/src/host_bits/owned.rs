@@ -49,7 +49,8 @@ pub enum HostBitsError {
     NoSvme,
     /// Bits of CR0 that say what the guest's instructions mean.
     Cr0(u64),
-    /// Bits of CR4 that say what the guest's instructions mean, or that the extension does not have.
+    /// Bits of CR4 that say what the guest's instructions mean, or that the extension does not
+    /// have.
     Cr4(u64),
     /// Bits of EFER that say what the guest's instructions mean, or that are not switched by hand.
     Efer(u64),
@@ -92,7 +93,8 @@ impl HostBits {
     /// These bits and no others.
     ///
     /// # Errors
-    /// [`HostBitsError`] when a bit is missing that must be the host's, or one is there that can't be.
+    /// [`HostBitsError`] when a bit is missing that must be the host's, or one is there that can't
+    /// be.
     pub const fn new(
         extension: Extension,
         cr0: u64,

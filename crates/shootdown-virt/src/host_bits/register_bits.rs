@@ -24,7 +24,8 @@ pub mod cr0 {
     pub const CD: u64 = 1 << 30;
     /// Paging.
     pub const PG: u64 = 1 << 31;
-    /// The bits that a write changes. ET reads as 1; a write to any other bit below 32 has no effect.
+    /// The bits that a write changes. ET reads as 1; a write to any other bit below 32 has no
+    /// effect.
     pub const WRITABLE: u64 = PE | MP | EM | TS | NE | WP | AM | NW | CD | PG;
 }
 

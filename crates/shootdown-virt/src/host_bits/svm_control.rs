@@ -9,9 +9,9 @@
 //! | CR0 | what the guest wrote, with the host's owned bits exactly; the guest's alone if none is owned |
 //! | EFER | what the guest wrote, and SVME, which VMRUN demands; RDMSR and WRMSR exit |
 //!
-//! OR and not *exactly the host's*, as on VMX: with MCE clear a machine check shuts the machine down
-//! whoever asked for that, and with MCE set the intercept hands it to the host. So a bit that either
-//! wants is set. KVM does the same on both sides.
+//! OR and not *exactly the host's*, as on VMX: with MCE clear a machine check shuts the machine
+//! down whoever asked for that, and with MCE set the intercept hands it to the host. So a bit that
+//! either wants is set. KVM does the same on both sides.
 //!
 //! VMRUN saves the host's CR3 and CR4 itself and #VMEXIT restores them: there is no HOST_CR4 to go
 //! stale. The guest's MCE can, as on VMX, and [`SvmControl::before_entry`] compares it.
@@ -83,7 +83,8 @@ pub struct SvmIntercepts {
     pub control_registers: u32,
     /// For offset 0x008: exceptions. Machine checks.
     pub exceptions: u32,
-    /// For offset 0x010: XSETBV, because an XCR0 that the guest changes without an exit is not put back.
+    /// For offset 0x010: XSETBV, because an XCR0 that the guest changes without an exit is not put
+    /// back.
     pub instructions: u32,
     /// MSRs whose reads and writes the permission map intercepts: EFER.
     pub msr: u32,
@@ -156,7 +157,8 @@ impl VmcbCr {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Cr0, Self::Cr4, Self::Efer];
 
-    /// The bit of the VMCB's clean field that is cleared when one of them is written (APM 2 15.15.3).
+    /// The bit of the VMCB's clean field that is cleared when one of them is written (APM 2
+    /// 15.15.3).
     pub const CLEAN_BIT: u32 = 1 << 5;
 
     /// Its offset in the VMCB (APM 2 table B-2; the state save area begins at 0x400).
@@ -224,7 +226,8 @@ impl fmt::Display for SvmStartError {
 
 impl core::error::Error for SvmStartError {}
 
-/// Fields to write into the VMCB, with [`VmcbCr::CLEAN_BIT`] cleared, and then [`SvmUpdate::written`].
+/// Fields to write into the VMCB, with [`VmcbCr::CLEAN_BIT`] cleared, and then
+/// [`SvmUpdate::written`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "the VMCB is stale until the fields are written"]
 pub struct SvmUpdate<'a> {
@@ -329,8 +332,8 @@ impl SvmControl {
     }
 
     /// The guest's access to a control register: exit codes 0x00 to 0x1f, decoded by
-    /// [`CrAccess::from_svm`] or [`CrAccess::from_instruction`]. `source` is the general register that
-    /// [`CrAccess::source`] names, and anything if it names none.
+    /// [`CrAccess::from_svm`] or [`CrAccess::from_instruction`]. `source` is the general register
+    /// that [`CrAccess::source`] names, and anything if it names none.
     ///
     /// CR4 is handled, and CR0 if the host owns a bit of it; the others are [`Outcome::Other`].
     pub fn handle(
@@ -412,7 +415,8 @@ impl SvmControl {
             let value = guest | rules.options.owned.efer();
             update.set(VmcbCr::Efer, FieldWrite::whole(value));
         }
-        // EFER is among the fields, and the CPU reads page-directory pointers from memory by itself.
+        // EFER is among the fields, and the CPU reads page-directory pointers from memory by
+        // itself.
         Outcome::Write(update, Effects { efer: None, load_pdptes: false, ..effects })
     }
 

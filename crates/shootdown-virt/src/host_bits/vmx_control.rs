@@ -1,16 +1,16 @@
 //! VMX: a vCPU's control registers, and what of them is in its VMCS.
 //!
-//! The fields are a copy of two things that change by themselves: the guest's registers, and the CR4
-//! and CR3 of the CPU that enters. A stale copy is not seen at once. An exit loads HOST_CR4, and so
-//! undoes what the host changed since it was written (CVE-2014-3690: TSD, PCE); a GUEST_CR4 made
-//! before the host turned MCE on, or on a CPU where it was off, enters with MCE clear.
+//! The fields are a copy of two things that change by themselves: the guest's registers, and the
+//! CR4 and CR3 of the CPU that enters. A stale copy is not seen at once. An exit loads HOST_CR4,
+//! and so undoes what the host changed since it was written (CVE-2014-3690: TSD, PCE); a GUEST_CR4
+//! made before the host turned MCE on, or on a CPU where it was off, enters with MCE clear.
 //!
 //! # Protocol
-//! 1. With interrupts off, on the CPU that enters: [`VmxControl::before_entry`] with this CPU's CR3 and
-//!    CR4. It compares them with those that the fields were made from. When they are equal nothing is
-//!    to be done.
-//! 2. Otherwise write the fields it returns, then call [`VmxUpdate::written`]. Until then the fields
-//!    count as unknown: a write that failed half way makes the next entry write them all.
+//! 1. With interrupts off, on the CPU that enters: [`VmxControl::before_entry`] with this CPU's CR3
+//!    and CR4. It compares them with those that the fields were made from. When they are equal
+//!    nothing is to be done.
+//! 2. Otherwise write the fields it returns, then call [`VmxUpdate::written`]. Until then the
+//!    fields count as unknown: a write that failed half way makes the next entry write them all.
 //! 3. On exit 28: [`VmxControl::handle`], and the same.
 //!
 //! Between 1 and the entry nobody changes CR3 or CR4 on this CPU: interrupts are off, and an NMI
@@ -252,8 +252,8 @@ impl VmxControl {
     /// [`CrAccess::from_qualification`]. `source` is the general register that [`CrAccess::source`]
     /// names, and anything if it names none.
     ///
-    /// CR0 and CR4 are handled; the others are [`Outcome::Other`]. If a field can't be written, call it
-    /// again with the same arguments, or end the guest.
+    /// CR0 and CR4 are handled; the others are [`Outcome::Other`]. If a field can't be written,
+    /// call it again with the same arguments, or end the guest.
     pub fn handle(
         &mut self,
         access: CrAccess,

@@ -7,8 +7,8 @@
 //! | GUEST_CRx | what the guest reads; the host's for owned bits; 1 where FIXED0 says so | same; PE and PG are the guest's if it is unrestricted |
 //! | HOST_CRx | this CPU's CR4 | not computed here |
 //!
-//! Owned bits have *exactly* the host's value, set or clear: guest mode is then as the host is, and a
-//! host that has not set up its machine-check handler yet is not called.
+//! Owned bits have *exactly* the host's value, set or clear: guest mode is then as the host is, and
+//! a host that has not set up its machine-check handler yet is not called.
 
 use core::fmt;
 

@@ -1,7 +1,8 @@
-//! The host's bits and a VMCB: the fields brought in line before an entry, and the exits of control registers and
-//! EFER handled whole.
+//! The host's bits and a VMCB: the fields brought in line before an entry, and the exits of control
+//! registers and EFER handled whole.
 //!
-//! What is to be written is [`SvmControl`]'s to decide; this is the part that reads and writes the VMCB.
+//! What is to be written is [`SvmControl`]'s to decide; this is the part that reads and writes the
+//! VMCB.
 
 use shootdown_arch::x86_64::Cr4;
 
@@ -20,7 +21,8 @@ const LONG: u16 = 1 << 9;
 const MSR_LENGTH: u64 = 2;
 
 impl Vmcb {
-    /// Brings the fields in line with this CPU's CR4: before each entry. When they are in line it is one comparison.
+    /// Brings the fields in line with this CPU's CR4: before each entry. When they are in line it
+    /// is one comparison.
     #[inline]
     pub fn refresh(&mut self, control: &mut SvmControl, host: Cr4, off: &InterruptsOff) {
         if let Some(update) = control.before_entry(host, off) {
@@ -28,9 +30,9 @@ impl Vmcb {
         }
     }
 
-    /// Handles exits 0x00 to 0x1f, accesses to control registers: registers, fields and RIP are as after the
-    /// instruction. `bytes` are those at the guest's RIP (the VMCB has them where the CPU has decode assists and nested
-    /// paging; otherwise the hypervisor fetches up to 15).
+    /// Handles exits 0x00 to 0x1f, accesses to control registers: registers, fields and RIP are as
+    /// after the instruction. `bytes` are those at the guest's RIP (the VMCB has them where the
+    /// CPU has decode assists and nested paging; otherwise the hypervisor fetches up to 15).
     pub fn control_register(
         &mut self,
         control: &mut SvmControl,
@@ -59,7 +61,8 @@ impl Vmcb {
         Accessed::Done(effects)
     }
 
-    /// Handles RDMSR and WRMSR of EFER, which the permission map has intercepted (exit 0x7c with EFER's number in RCX).
+    /// Handles RDMSR and WRMSR of EFER, which the permission map has intercepted (exit 0x7c with
+    /// EFER's number in RCX).
     pub fn efer_access(
         &mut self,
         control: &mut SvmControl,
@@ -88,7 +91,8 @@ impl Vmcb {
         Accessed::Done(done)
     }
 
-    /// Goes on behind an instruction of this length: RIP, and the interrupt shadow that ends with it.
+    /// Goes on behind an instruction of this length: RIP, and the interrupt shadow that ends with
+    /// it.
     pub const fn advance(&mut self, length: u64) {
         self.save.rip = self.save.rip.wrapping_add(length);
         self.control.shadow &= !1;
@@ -165,7 +169,8 @@ mod tests {
         (vmcb, control, GuestRegisters::default())
     }
 
-    /// MOV CR4, R and MOV R, CR4 with each of the sixteen registers: RAX and RSP are found where they are.
+    /// MOV CR4, R and MOV R, CR4 with each of the sixteen registers: RAX and RSP are found where
+    /// they are.
     #[test]
     fn every_general_register_is_found_where_it_is() {
         for number in 0..16u8 {

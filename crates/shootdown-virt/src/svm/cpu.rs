@@ -97,13 +97,13 @@ const fn check(vm_cr: u64, efer: u64) -> Result<(), TurnOnError> {
 /// [`TurnOnError`]; nothing is changed.
 ///
 /// # Safety
-/// The CPU is at privilege level 0 and interrupts are off. The page at `host_save` is this CPU's alone until
-/// [`turn_off`]: VMRUN saves the host's state in it.
+/// The CPU is at privilege level 0 and interrupts are off. The page at `host_save` is this CPU's
+/// alone until [`turn_off`]: VMRUN saves the host's state in it.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn turn_on(host_save: VmcbAddress) -> Result<Capabilities, TurnOnError> {
     let capabilities = Capabilities::of_this_cpu().ok_or(TurnOnError::NoSvm)?;
-    // SAFETY: a CPU with SVM has the registers. VM_HSAVE_PA may be written once SVME is set, and has to be before
-    // the first VMRUN; the address is a page within the CPU's width.
+    // SAFETY: a CPU with SVM has the registers. VM_HSAVE_PA may be written once SVME is set, and
+    // has to be before the first VMRUN; the address is a page within the CPU's width.
     unsafe {
         let efer = msr::read(msr::EFER);
         check(msr::read(msr::VM_CR), efer)?;
@@ -125,29 +125,32 @@ pub unsafe fn turn_on(host_save: VmcbAddress) -> Result<Capabilities, TurnOnErro
 /// As [`turn_on`]; the global interrupt flag is set.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn turn_off() {
-    // SAFETY: the CPU has SVM, since it was turned on. VM_HSAVE_PA is reset while the register is still there.
+    // SAFETY: the CPU has SVM, since it was turned on. VM_HSAVE_PA is reset while the register is
+    // still there.
     unsafe {
         msr::write(msr::VM_HSAVE_PA, 0);
         msr::write(msr::EFER, msr::read(msr::EFER) & !SVME);
     }
 }
 
-/// Takes SVM away from this CPU, in any context, an NMI's included, whatever the CPU was doing: before a reboot, a
-/// crash dump or another kernel. Each CPU calls it for itself. What the hypervisor's code that it interrupted does
-/// next fails as [`Failure::Gone`](crate::Failure::Gone).
+/// Takes SVM away from this CPU, in any context, an NMI's included, whatever the CPU was doing:
+/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. What the
+/// hypervisor's code that it interrupted does next fails as
+/// [`Failure::Gone`](crate::Failure::Gone).
 ///
 /// The global interrupt flag is set first, because INIT is held while it is clear.
 ///
 /// # Safety
-/// 1. The CPU is at privilege level 0, and the kernel's handlers ask [`fixup`](crate::extable::fixup). Outside of an NMI
-///    interrupts are off.
-/// 2. NMIs that were held while the global interrupt flag was clear come as soon as it is set: in an NMI the caller sees to
-///    it that a second one on this CPU finds a stack of its own.
+/// 1. The CPU is at privilege level 0, and the kernel's handlers ask
+///    [`fixup`](crate::extable::fixup). Outside of an NMI interrupts are off.
+/// 2. NMIs that were held while the global interrupt flag was clear come as soon as it is set: in
+///    an NMI the caller sees to it that a second one on this CPU finds a stack of its own.
 /// 3. Guests have the intercept of NMIs, where it comes by NMI.
 /// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off() {
-    // First, so that a failure from here on, on this CPU and in the code that was interrupted, is expected.
+    // First, so that a failure from here on, on this CPU and in the code that was interrupted, is
+    // expected.
     teardown::begin();
     // SAFETY: every x86-64 CPU has EFER.
     let efer = unsafe { msr::read(msr::EFER) };
@@ -173,7 +176,8 @@ mod tests {
 
     #[test]
     fn capabilities_are_the_leafs_bits() {
-        // QEMU 7.2: nested paging alone of these. Bochs 2.7, Ryzen: the others too, but for decode assists.
+        // QEMU 7.2: nested paging alone of these. Bochs 2.7, Ryzen: the others too, but for decode
+        // assists.
         let qemu = Capabilities::decode(16, 1);
         assert!(qemu.asids == 16 && qemu.nested_paging && !qemu.next_rip && !qemu.flush_by_asid);
         let bochs = Capabilities::decode(32768, 0b100_1001);

@@ -1,21 +1,23 @@
 //! Entering a guest and leaving it: VMRUN.
 //!
 //! # The problem
-//! VMRUN switches a part of the state; VMLOAD and VMSAVE switch another (FS, GS, TR, LDTR, KernelGsBase, the MSRs
-//! of system calls); general registers are software's. Between the VMLOAD of the guest's state and that of the
-//! host's the CPU has the guest's GS, so no handler of the host may run there: the global interrupt flag is clear
-//! for so long.
+//! VMRUN switches a part of the state; VMLOAD and VMSAVE switch another (FS, GS, TR, LDTR,
+//! KernelGsBase, the MSRs of system calls); general registers are software's. Between the VMLOAD of
+//! the guest's state and that of the host's the CPU has the guest's GS, so no handler of the host
+//! may run there: the global interrupt flag is clear for so long.
 //!
 //! # The sequence of [`enter`]
-//! CLGI; STI; VMSAVE to the host's page; VMLOAD from the VMCB; registers; VMRUN; VMSAVE to the VMCB; VMLOAD from the
-//! host's page; CLI; mitigations; STGI. STI, because an interrupt that is to end the guest does so only with the host's IF set
-//! where V_INTR_MASKING is (APM vol. 2, 15.21.1); with the global flag clear the host takes nothing meanwhile.
+//! CLGI; STI; VMSAVE to the host's page; VMLOAD from the VMCB; registers; VMRUN; VMSAVE to the
+//! VMCB; VMLOAD from the host's page; CLI; mitigations; STGI. STI, because an interrupt that is to
+//! end the guest does so only with the host's IF set where V_INTR_MASKING is (APM vol. 2, 15.21.1);
+//! with the global flag clear the host takes nothing meanwhile.
 //!
 //! # Faults
-//! CLGI faults where SVM is off, and nothing is changed then. The VMLOAD checks the address of the VMCB as VMRUN
-//! does, before it loads anything; NMIs are held from the CLGI on, so nobody turns SVM off in between. A VMRUN of
-//! this sequence can only be refused, by VMEXIT_INVALID. It has entries in the exception table nevertheless. The VMSAVE and
-//! VMLOAD behind it have none: where they fault the CPU has the guest's GS, and nothing of the host can run.
+//! CLGI faults where SVM is off, and nothing is changed then. The VMLOAD checks the address of the
+//! VMCB as VMRUN does, before it loads anything; NMIs are held from the CLGI on, so nobody turns
+//! SVM off in between. A VMRUN of this sequence can only be refused, by VMEXIT_INVALID. It has
+//! entries in the exception table nevertheless. The VMSAVE and VMLOAD behind it have none: where
+//! they fault the CPU has the guest's GS, and nothing of the host can run.
 //!
 //! | state | who switches it |
 //! |---|---|
@@ -25,8 +27,9 @@
 //! | x87, SSE, AVX, XCR0, XSS, PKRU, DR0 to DR3 | the hypervisor, around the call |
 //! | DR6, DR7, CR2 | nobody gives the host's back: DR7 is reset by the exit, the other two are the guest's |
 //!
-//! [`svm_entry!`](crate::svm_entry) makes functions with text for mitigations, at the places that the VMX entry
-//! has too: when the guest's registers are loaded, and after the exit when they are saved.
+//! [`svm_entry!`](crate::svm_entry) makes functions with text for mitigations, at the places that
+//! the VMX entry has too: when the guest's registers are loaded, and after the exit when they are
+//! saved.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -44,7 +47,8 @@ const LEFT: u64 = 0;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// An instruction faulted. CLGI, VMSAVE and VMLOAD report that to the [hook](crate::set_hook) before, VMRUN does not.
+    /// An instruction faulted. CLGI, VMSAVE and VMLOAD report that to the [hook](crate::set_hook)
+    /// before, VMRUN does not.
     Failed(Failure),
     /// VMEXIT_INVALID: the guest's state or its controls are invalid. Nothing says which. What
     /// [`Vmcb::flush`] asked for is still to be done.
@@ -64,12 +68,13 @@ impl fmt::Display for EntryError {
 
 impl core::error::Error for EntryError {}
 
-/// An entry function: [`enter`] is the one without mitigations, [`svm_entry!`](crate::svm_entry) makes others.
+/// An entry function: [`enter`] is the one without mitigations, [`svm_entry!`](crate::svm_entry)
+/// makes others.
 ///
-/// Given the physical address of the VMCB, the guest's registers, the physical address of the page for the host's
-/// state, and the VMCB (which it does not use, and which may have changed when it returns), it returns 0 when
-/// VMRUN was executed. Otherwise 1, 2, 3 or 4 for #UD, #GP, #SS or #PF of CLGI; 16 more: of VMSAVE of the host's
-/// state; 32 more: of VMLOAD; 48 more: of VMRUN.
+/// Given the physical address of the VMCB, the guest's registers, the physical address of the page
+/// for the host's state, and the VMCB (which it does not use, and which may have changed when it
+/// returns), it returns 0 when VMRUN was executed. Otherwise 1, 2, 3 or 4 for #UD, #GP, #SS or #PF
+/// of CLGI; 16 more: of VMSAVE of the host's state; 32 more: of VMLOAD; 48 more: of VMRUN.
 pub type EntryFunction = unsafe extern "sysv64" fn(u64, *mut GuestRegisters, u64, *mut Vmcb) -> u64;
 
 /// Makes an entry function with text for mitigations.
@@ -258,16 +263,16 @@ fn failed(code: u64, vmcb: u64, host: u64) -> Failure {
     conclude(instruction, operand, Failure::Fault(fault), slow::here())
 }
 
-/// VMRUN of the VMCB at this physical address and nothing else: what is not VMRUN's to switch stays the host's, and
-/// the guest begins with whatever is in the registers. For tests of VMRUN itself. After `Ok` the global interrupt flag is
-/// clear, as after every exit.
+/// VMRUN of the VMCB at this physical address and nothing else: what is not VMRUN's to switch stays
+/// the host's, and the guest begins with whatever is in the registers. For tests of VMRUN itself.
+/// After `Ok` the global interrupt flag is clear, as after every exit.
 ///
 /// # Errors
 /// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned, not reported.
 ///
 /// # Safety
-/// As [`Vmcb::enter`], for a guest that changes no register but RAX and RSP. Interrupts are off, the global flag is
-/// the caller's.
+/// As [`Vmcb::enter`], for a guest that changes no register but RAX and RSP. Interrupts are off,
+/// the global flag is the caller's.
 #[inline(never)]
 pub unsafe fn vmrun_raw(address: u64) -> Result<(), Failure> {
     // SAFETY: this function's contract.
@@ -276,8 +281,8 @@ pub unsafe fn vmrun_raw(address: u64) -> Result<(), Failure> {
 }
 
 impl Vmcb {
-    /// Enters the guest, and returns when it was left. What [`flush`](Self::flush) asked for is done then, and not
-    /// asked for any more.
+    /// Enters the guest, and returns when it was left. What [`flush`](Self::flush) asked for is
+    /// done then, and not asked for any more.
     ///
     /// RAX is the VMCB's: `registers.rax` is neither read nor written.
     ///
@@ -285,7 +290,8 @@ impl Vmcb {
     /// [`EntryError`]: the guest did not run. An emergency on this CPU makes it [`Failure::Gone`].
     ///
     /// # Safety
-    /// 1. SVM is on on this CPU, interrupts are off, the contract of the [instructions](super::vmload) holds.
+    /// 1. SVM is on on this CPU, interrupts are off, the contract of the
+    ///    [instructions](super::vmload) holds.
     /// 2. `address` is this VMCB's; `host` is a page of this CPU's alone, for the host's state.
     /// 3. Its fields are such that the guest touches only what it may.
     /// 4. What the table of this module leaves to the hypervisor is switched.

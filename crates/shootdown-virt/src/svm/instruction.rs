@@ -1,8 +1,9 @@
 //! The SVM instructions but for VMRUN (`entry.rs`).
 //!
-//! SVM has no VMfail: an instruction succeeds or faults, so there is not even a jump on the way that succeeds.
-//! APM vol. 3, chapter 4 ("System instruction reference"), describes each. SKINIT is left out: it resets the
-//! CPU and starts a loader, of which no kernel that uses this crate would see anything.
+//! SVM has no VMfail: an instruction succeeds or faults, so there is not even a jump on the way
+//! that succeeds. APM vol. 3, chapter 4 ("System instruction reference"), describes each. SKINIT is
+//! left out: it resets the CPU and starts a loader, of which no kernel that uses this crate would
+//! see anything.
 //!
 //! # Safety of all of them
 //! 1. The CPU is at privilege level 0.
@@ -97,8 +98,8 @@ pub unsafe fn clgi() -> Result<(), Failure> {
     Ok(())
 }
 
-/// INVLPGA: removes this CPU's entries for one linear address under one ASID. A change of guest-physical
-/// translations needs [`TlbControl`](super::TlbControl) instead.
+/// INVLPGA: removes this CPU's entries for one linear address under one ASID. A change of
+/// guest-physical translations needs [`TlbControl`](super::TlbControl) instead.
 ///
 /// # Errors
 /// #UD with EFER.SVME clear. (An ASID that the CPU does not have is taken without a word.)
@@ -139,8 +140,8 @@ pub unsafe fn invlpga_raw(address: u64, asid: u32) -> Result<(), Failure> {
 pub unsafe fn vmmcall(registers: &mut Hypercall) -> Result<(), Failure> {
     let at: *mut Hypercall = registers;
     // RBX can't be an operand: it is saved by hand.
-    // SAFETY: this function's contract. RBX and RSP are what they were at every label: the fix-ups are entered
-    // behind the PUSH, so they go by way of local labels that undo it.
+    // SAFETY: this function's contract. RBX and RSP are what they were at every label: the fix-ups
+    // are entered behind the PUSH, so they go by way of local labels that undo it.
     unsafe {
         core::arch::asm!(
             "push rbx",

@@ -17,14 +17,16 @@ pub enum OperandError {
     },
     /// ASID 0 is the host's.
     HostAsid,
-    /// The CPU has only so many ASIDs, 0 included. VMRUN and INVLPGA of some CPUs take others without a word.
+    /// The CPU has only so many ASIDs, 0 included. VMRUN and INVLPGA of some CPUs take others
+    /// without a word.
     NoSuchAsid {
         /// The number.
         asid: u32,
         /// How many there are.
         count: u32,
     },
-    /// The CPU can't flush one ASID alone (CPUID 8000_000A, EDX bit 6): flush all, or take a new one.
+    /// The CPU can't flush one ASID alone (CPUID 8000_000A, EDX bit 6): flush all, or take a new
+    /// one.
     NoFlushByAsid,
 }
 
@@ -81,7 +83,8 @@ impl VmcbAddress {
 pub struct Asid(u32);
 
 impl Asid {
-    /// The identifier with this number, on a CPU that has so many (CPUID 8000_000A, EBX), 0 included.
+    /// The identifier with this number, on a CPU that has so many (CPUID 8000_000A, EBX), 0
+    /// included.
     ///
     /// # Errors
     /// [`OperandError::HostAsid`], [`OperandError::NoSuchAsid`].
@@ -102,8 +105,8 @@ impl Asid {
     }
 }
 
-/// What VMRUN removes before the guest runs (APM vol. 2, 15.16). It happens when VMRUN succeeds; one that fails
-/// has not done it, so the field is reset only after an exit.
+/// What VMRUN removes before the guest runs (APM vol. 2, 15.16). It happens when VMRUN succeeds;
+/// one that fails has not done it, so the field is reset only after an exit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TlbControl {
     /// Nothing.

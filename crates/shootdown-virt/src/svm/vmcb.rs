@@ -1,7 +1,7 @@
 //! The VMCB: what a guest may do, why it was left, and its state (APM vol. 2, appendix B).
 //!
-//! Fields have the manual's names. The CPU reads and writes the VMCB in VMRUN alone, so ordinary loads and stores
-//! do between entries.
+//! Fields have the manual's names. The CPU reads and writes the VMCB in VMRUN alone, so ordinary
+//! loads and stores do between entries.
 
 use core::fmt;
 use core::mem::offset_of;
@@ -225,14 +225,16 @@ impl ExitCode {
     /// A nested page fault.
     pub const NESTED_PAGE_FAULT: Self = Self(0x400);
 
-    /// The field's value. All codes but the negative ones fit into 32 bits, and some hypervisors that run
-    /// hypervisors store 32 bits of -1 too: the upper half of such a value does not count.
+    /// The field's value. All codes but the negative ones fit into 32 bits, and some hypervisors
+    /// that run hypervisors store 32 bits of -1 too: the upper half of such a value does not
+    /// count.
     #[must_use]
     pub const fn from_bits(raw: u64) -> Self {
         if raw & 0xffff_ffff == 0xffff_ffff { Self::INVALID } else { Self(raw) }
     }
 
-    /// VMRUN has not entered the guest: VMEXIT_INVALID, and the other negative codes (VMEXIT_BUSY and its like).
+    /// VMRUN has not entered the guest: VMEXIT_INVALID, and the other negative codes (VMEXIT_BUSY
+    /// and its like).
     #[must_use]
     pub const fn is_refusal(self) -> bool {
         self.0 & 0xffff_ff00 == 0xffff_ff00
@@ -252,9 +254,9 @@ impl fmt::Display for ExitCode {
 }
 
 impl Vmcb {
-    /// One that is all zeros but for the intercepts that a guest needs so that it can't reach its host: VMRUN, without
-    /// which VMRUN refuses it, and the other instructions of SVM, which work in a guest because its EFER.SVME is set;
-    /// XSETBV, because no exit switches XCR0.
+    /// One that is all zeros but for the intercepts that a guest needs so that it can't reach its
+    /// host: VMRUN, without which VMRUN refuses it, and the other instructions of SVM, which
+    /// work in a guest because its EFER.SVME is set; XSETBV, because no exit switches XCR0.
     #[must_use]
     pub const fn new() -> Self {
         // SAFETY: a VMCB is nothing but integers, for which zeros are values.
@@ -279,8 +281,8 @@ impl Vmcb {
         self.control.clean &= !CLEAN;
     }
 
-    /// Has the next VMRUN that succeeds remove entries. The request stays until then: a VMRUN that is refused has
-    /// removed nothing. Of two requests the wider one stays.
+    /// Has the next VMRUN that succeeds remove entries. The request stays until then: a VMRUN that
+    /// is refused has removed nothing. Of two requests the wider one stays.
     ///
     /// # Errors
     /// [`OperandError::NoFlushByAsid`].

@@ -1,6 +1,8 @@
-//! The host's bits and a VMCS: the fields brought in line before an entry, and exit 28 handled whole.
+//! The host's bits and a VMCS: the fields brought in line before an entry, and exit 28 handled
+//! whole.
 //!
-//! What is to be written is [`VmxControl`]'s to decide; this is the part that reads and writes fields.
+//! What is to be written is [`VmxControl`]'s to decide; this is the part that reads and writes
+//! fields.
 
 use core::pin::Pin;
 
@@ -39,15 +41,15 @@ unsafe fn store(update: VmxUpdate<'_>) -> Result<(), Failure> {
 }
 
 impl Vmcs {
-    /// Brings the fields in line with this CPU's CR3 and CR4: before each entry. When they are in line it is one
-    /// comparison.
+    /// Brings the fields in line with this CPU's CR3 and CR4: before each entry. When they are in
+    /// line it is one comparison.
     ///
     /// # Errors
     /// A field could not be written; the next call writes all of them.
     ///
     /// # Safety
-    /// It is current on this CPU, `host` is this CPU's, `control` is this VMCS's, and the contract of the
-    /// [instructions](super::vmwrite) holds.
+    /// It is current on this CPU, `host` is this CPU's, `control` is this VMCS's, and the contract
+    /// of the [instructions](super::vmwrite) holds.
     #[inline]
     pub unsafe fn refresh(
         self: Pin<&Self>,
@@ -62,7 +64,8 @@ impl Vmcs {
         }
     }
 
-    /// Handles exit 28, an access to a control register: registers, fields, EFER and RIP are as after the instruction.
+    /// Handles exit 28, an access to a control register: registers, fields, EFER and RIP are as
+    /// after the instruction.
     ///
     /// # Errors
     /// A field could not be read or written: the guest is in no state to go on.
@@ -124,14 +127,15 @@ impl Vmcs {
         Ok(Accessed::Done(effects))
     }
 
-    /// Goes on behind the instruction that exited: RIP, and the blocking by STI and MOV SS that ends with it.
+    /// Goes on behind the instruction that exited: RIP, and the blocking by STI and MOV SS that
+    /// ends with it.
     ///
     /// # Errors
     /// A field could not be read or written.
     ///
     /// # Safety
-    /// It is current on this CPU, the guest was left by an exit whose instruction length is valid (SDM vol. 3C,
-    /// 28.2.5), and the instruction counts as executed.
+    /// It is current on this CPU, the guest was left by an exit whose instruction length is valid
+    /// (SDM vol. 3C, 28.2.5), and the instruction counts as executed.
     pub unsafe fn advance(self: Pin<&Self>) -> Result<(), Failure> {
         const STI_OR_MOV_SS: u32 = 0b11;
         // SAFETY: the caller's promise.

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - C1: [`turn_on`] leaves CR4 as it found it when it fails.
-//! - C2: [`emergency_off`] needs nothing that the code it interrupted may be in the middle of changing: it reads
-//!   CR4 from the register, and the list of loaded VMCSs is whole at every instruction (`loaded.rs`, L1).
+//! - C2: [`emergency_off`] needs nothing that the code it interrupted may be in the middle of
+//!   changing: it reads CR4 from the register, and the list of loaded VMCSs is whole at every
+//!   instruction (`loaded.rs`, L1).
 
 use core::fmt;
 
@@ -124,7 +125,8 @@ impl Preconditions {
     }
 }
 
-/// Permits VMX in IA32_FEATURE_CONTROL and locks it, where firmware has not: once for each CPU after a reset.
+/// Permits VMX in IA32_FEATURE_CONTROL and locks it, where firmware has not: once for each CPU
+/// after a reset.
 ///
 /// # Safety
 /// The CPU is at privilege level 0 and has VMX.
@@ -150,7 +152,8 @@ pub unsafe fn permit_vmx() {
 /// # Safety
 /// The CPU is at privilege level 0, interrupts are off, and the kernel's handlers ask
 /// [`fixup`](crate::extable::fixup). The page at `region` holds the CPU's
-/// [revision](Capabilities::revision) in its first four bytes and is this CPU's alone until [`turn_off`].
+/// [revision](Capabilities::revision) in its first four bytes and is this CPU's alone until
+/// [`turn_off`].
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn turn_on(
     region: RegionAddress,
@@ -172,7 +175,8 @@ pub unsafe fn turn_on(
     }
     now.check(capabilities)?;
     set_vmxe(true);
-    // SAFETY: this function's contract. An emergency that came before CR4.VMXE was set has found nothing to do.
+    // SAFETY: this function's contract. An emergency that came before CR4.VMXE was set has found
+    // nothing to do.
     let done = unsafe {
         vmxon(region).and_then(|()| {
             if !teardown::has_begun() {
@@ -233,35 +237,41 @@ pub unsafe fn turn_off(
     Ok(())
 }
 
-/// Takes VMX away from this CPU, in any context, an NMI's included, whatever the CPU was doing: before a reboot, a
-/// crash dump or another kernel. Each CPU calls it for itself. What the hypervisor's code that it interrupted does
-/// next fails as [`Failure::Gone`].
+/// Takes VMX away from this CPU, in any context, an NMI's included, whatever the CPU was doing:
+/// before a reboot, a crash dump or another kernel. Each CPU calls it for itself. What the
+/// hypervisor's code that it interrupted does next fails as [`Failure::Gone`].
 ///
 /// # Safety
-/// 1. The CPU is at privilege level 0, and the kernel's handlers ask [`fixup`](crate::extable::fixup). `loaded` is this
-///    CPU's list. Outside of an NMI interrupts are off.
-/// 2. Instructions fault here on purpose, and the IRET of their handler ends the blocking of NMIs: in an NMI the caller sees
-///    to it that a second NMI on this CPU finds a stack of its own, or none comes.
+/// 1. The CPU is at privilege level 0, and the kernel's handlers ask
+///    [`fixup`](crate::extable::fixup). `loaded` is this CPU's list. Outside of an NMI interrupts
+///    are off.
+/// 2. Instructions fault here on purpose, and the IRET of their handler ends the blocking of NMIs:
+///    in an NMI the caller sees to it that a second NMI on this CPU finds a stack of its own, or
+///    none comes.
 /// 3. Guests have NMI exiting, where it comes by NMI.
 /// 4. After it no guest is entered on this CPU until the steps of [`teardown::cancel`] are done.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn emergency_off(loaded: &LoadedList) {
-    // First, so that a failure from here on, on this CPU and in the code that was interrupted, is expected.
+    // First, so that a failure from here on, on this CPU and in the code that was interrupted, is
+    // expected.
     teardown::begin();
     // SAFETY: privilege level 0. The register itself (C2): a copy may be in the middle of a change.
     let cr4 = unsafe { read_cr4() }.bits();
     if cr4 & VMXE == 0 {
         return;
     }
-    // SAFETY: the list is this CPU's; in an NMI, and otherwise with interrupts off, nobody changes it meanwhile.
+    // SAFETY: the list is this CPU's; in an NMI, and otherwise with interrupts off, nobody changes
+    // it meanwhile.
     for region in unsafe { loaded.each() } {
         // SAFETY: this CPU's VMCSs. A failure means that VMX operation has ended, or had not begun.
         let _ = unsafe { vmclear(region) };
     }
-    // SAFETY: no VMCS is active. Whether VMX operation was on can't be known here: a fault is as good as success.
+    // SAFETY: no VMCS is active. Whether VMX operation was on can't be known here: a fault is as
+    // good as success.
     let _ = unsafe { vmxoff() };
-    // SAFETY: outside of VMX operation the bit may be cleared, and nothing relies on it. A CPU that is still in VMX
-    // operation (SMM can forbid VMXOFF) refuses by #GP, and nothing more can be done.
+    // SAFETY: outside of VMX operation the bit may be cleared, and nothing relies on it. A CPU that
+    // is still in VMX operation (SMM can forbid VMXOFF) refuses by #GP, and nothing more can be
+    // done.
     unsafe {
         core::arch::asm!(
             crate::may_fault!("mov cr4, {0}"),

@@ -1,10 +1,10 @@
 //! Entering a guest and leaving it: VMLAUNCH and VMRESUME.
 //!
 //! # The problem
-//! An entry loads the guest's registers, which leaves none for the host, and an exit comes back at an address that
-//! the VMCS names, with the guest's registers in place. So both are one piece of assembly, in which nothing may be
-//! between the last register and the instruction. An NMI that takes VMX away may come before any instruction of
-//! it.
+//! An entry loads the guest's registers, which leaves none for the host, and an exit comes back at
+//! an address that the VMCS names, with the guest's registers in place. So both are one piece of
+//! assembly, in which nothing may be between the last register and the instruction. An NMI that
+//! takes VMX away may come before any instruction of it.
 //!
 //! # What is saved
 //! | state | who switches it |
@@ -18,11 +18,12 @@
 //! The flags of the host are as the CPU leaves them at an exit: interrupts off, direction up.
 //!
 //! # Mitigations
-//! Text of the hypervisor's can stand at two places: immediately before the entry, when the guest's registers are
-//! loaded (it may use memory operands relative to RIP and RSP; it changes no register and leaves CF alone: VERW is
-//! such an instruction), and after the exit, when all of the guest's registers are saved and zero, before the first
-//! RET (filling the return buffer, writing SPEC_CTRL; it may use all registers but RSP).
-//! [`vmx_entry!`](crate::vmx_entry) makes a function with such text.
+//! Text of the hypervisor's can stand at two places: immediately before the entry, when the guest's
+//! registers are loaded (it may use memory operands relative to RIP and RSP; it changes no register
+//! and leaves CF alone: VERW is such an instruction), and after the exit, when all of the guest's
+//! registers are saved and zero, before the first RET (filling the return buffer, writing
+//! SPEC_CTRL; it may use all registers but RSP). [`vmx_entry!`](crate::vmx_entry) makes a function
+//! with such text.
 
 use core::pin::Pin;
 
@@ -37,11 +38,12 @@ use crate::slow;
 /// What an entry function gives as long as the guest was left by an exit.
 const LEFT: u64 = 0;
 
-/// An entry function: [`enter`] is the one without mitigations, [`vmx_entry!`](crate::vmx_entry) makes others.
+/// An entry function: [`enter`] is the one without mitigations, [`vmx_entry!`](crate::vmx_entry)
+/// makes others.
 ///
-/// Given the guest's registers, the cell with what HOST_RSP holds, and whether to resume (1) or to launch (0), it
-/// returns 0 after an exit; otherwise 1 for VMfail and 2, 3, 4, 5 for #UD, #GP, #SS and #PF, with 16 more where
-/// VMWRITE was it.
+/// Given the guest's registers, the cell with what HOST_RSP holds, and whether to resume (1) or to
+/// launch (0), it returns 0 after an exit; otherwise 1 for VMfail and 2, 3, 4, 5 for #UD, #GP, #SS
+/// and #PF, with 16 more where VMWRITE was it.
 pub type EntryFunction = unsafe extern "sysv64" fn(*mut GuestRegisters, *mut u64, u64) -> u64;
 
 /// Makes an entry function with text for mitigations: see the [module](crate::vmx::EntryFunction).
@@ -232,7 +234,8 @@ fn failed(code: u64, registers: *const GuestRegisters, resume: bool) -> Failure 
 }
 
 impl Vmcs {
-    /// Enters the guest, and returns when it was left. The first entry since it was loaded or cleared launches.
+    /// Enters the guest, and returns when it was left. The first entry since it was loaded or
+    /// cleared launches.
     ///
     /// # Errors
     /// [`EntryError`]: the guest did not run, or an emergency came between its exit and the reading of the reason. VMfail
@@ -242,9 +245,9 @@ impl Vmcs {
     /// # Safety
     /// 1. It is loaded and current on this CPU, interrupts are off, the contract of the
     ///    [instructions](super::vmread) holds.
-    /// 2. Its fields are such that the guest touches only what it may, and that the host's state after an exit is
-    ///    this CPU's: HOST_CR3, HOST_CR4, the segments, GDTR, IDTR and TR, SYSENTER. (HOST_RSP and HOST_RIP are
-    ///    this function's.)
+    /// 2. Its fields are such that the guest touches only what it may, and that the host's state
+    ///    after an exit is this CPU's: HOST_CR3, HOST_CR4, the segments, GDTR, IDTR and TR,
+    ///    SYSENTER. (HOST_RSP and HOST_RIP are this function's.)
     /// 3. What the table of this module leaves to the hypervisor is switched.
     pub unsafe fn enter(
         self: Pin<&Self>,
@@ -260,9 +263,9 @@ impl Vmcs {
     /// As [`enter`](Self::enter).
     ///
     /// # Safety
-    /// As [`enter`](Self::enter); `function` was made by [`vmx_entry!`](crate::vmx_entry), and from one
-    /// [clear](Self::clear) to the next the VMCS is entered by one function, because HOST_RIP is written only when the stack
-    /// has moved.
+    /// As [`enter`](Self::enter); `function` was made by [`vmx_entry!`](crate::vmx_entry), and from
+    /// one [clear](Self::clear) to the next the VMCS is entered by one function, because
+    /// HOST_RIP is written only when the stack has moved.
     pub unsafe fn enter_by(
         self: Pin<&Self>,
         function: EntryFunction,
@@ -285,7 +288,8 @@ impl Vmcs {
         };
         let outcome = outcome(reason, qualification);
         if outcome.is_ok() {
-            // An entry that fails with bit 31 leaves the launch state as it was (SDM vol. 3C, 27.8).
+            // An entry that fails with bit 31 leaves the launch state as it was (SDM vol. 3C,
+            // 27.8).
             self.set_launched();
         }
         outcome

@@ -73,8 +73,9 @@ impl fmt::Display for ExitReason {
 
 /// Does this VM-exit interruption information say that a non-maskable interrupt ended the guest?
 ///
-/// The CPU has not called the host's handler, and holds further NMIs until an IRET. The hypervisor runs the handler by a
-/// frame of its own that ends in IRET, commonly by INT 2, before it may be moved to another CPU.
+/// The CPU has not called the host's handler, and holds further NMIs until an IRET. The hypervisor
+/// runs the handler by a frame of its own that ends in IRET, commonly by INT 2, before it may be
+/// moved to another CPU.
 #[must_use]
 pub const fn is_nmi(interruption: u32) -> bool {
     /// Valid; type 2 in bits 10:8; vector 2.
@@ -98,8 +99,8 @@ pub enum EntryError {
         /// Its number in the list, from 1.
         entry: u64,
     },
-    /// Exit 41: a machine check came during the entry. The host's handler has to hear of it before the host may
-    /// move to another CPU ([`host_bits`](crate::host_bits)).
+    /// Exit 41: a machine check came during the entry. The host's handler has to hear of it before
+    /// the host may move to another CPU ([`host_bits`](crate::host_bits)).
     MachineCheck,
     /// Another exit with bit 31, of which the manual did not know when this was written.
     Other(ExitReason),

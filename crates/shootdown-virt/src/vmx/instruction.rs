@@ -1,17 +1,19 @@
 //! The VMX instructions but for the two that enter a guest (`entry.rs`).
 //!
-//! Each function executes one instruction and returns what became of it: `Ok`, or the [`Failure`]. On the way
-//! that succeeds there is the instruction and one conditional jump that is not taken (`jna`: CF or ZF); all
-//! else is out of line. SDM vol. 3C, chapter 31, is where each instruction is described.
+//! Each function executes one instruction and returns what became of it: `Ok`, or the [`Failure`].
+//! On the way that succeeds there is the instruction and one conditional jump that is not taken
+//! (`jna`: CF or ZF); all else is out of line. SDM vol. 3C, chapter 31, is where each instruction
+//! is described.
 //!
-//! The functions that take typed operands can't be made to fail by an operand. Those whose name ends in `_raw`
-//! or `_at` take what the instruction takes, and are for tests, for nested virtualization, and for fields that
-//! [`field`](super::field) does not list.
+//! The functions that take typed operands can't be made to fail by an operand. Those whose name
+//! ends in `_raw` or `_at` take what the instruction takes, and are for tests, for nested
+//! virtualization, and for fields that [`field`](super::field) does not list.
 //!
 //! # Safety of all of them
 //! 1. The CPU is at privilege level 0.
 //! 2. The kernel's handlers of #UD, #GP, #SS and #PF ask [`fixup`](crate::extable::fixup).
-//! 3. The caller stays on this CPU between instructions that belong together: the current VMCS is the CPU's.
+//! 3. The caller stays on this CPU between instructions that belong together: the current VMCS is
+//!    the CPU's.
 
 use core::arch::asm;
 use core::mem::MaybeUninit;
@@ -25,11 +27,13 @@ use crate::slow::{self, NO_MEMORY, execute, memory};
 
 /// VMXON: enters VMX root operation.
 ///
-/// A failure is returned and never reported: [`turn_on`](super::turn_on) checks first what can be checked.
+/// A failure is returned and never reported: [`turn_on`](super::turn_on) checks first what can be
+/// checked.
 ///
 /// # Errors
-/// [`Failure::Invalid`] for a region that the CPU refuses; [`InstructionError::VMXON_AGAIN`] (or `Invalid`
-/// without a current VMCS) in VMX operation; #UD with CR4.VMXE clear; #GP where CR0, CR4 or firmware forbid it.
+/// [`Failure::Invalid`] for a region that the CPU refuses; [`InstructionError::VMXON_AGAIN`] (or
+/// `Invalid` without a current VMCS) in VMX operation; #UD with CR4.VMXE clear; #GP where CR0, CR4
+/// or firmware forbid it.
 ///
 /// # Safety
 /// As the module says; the region is this CPU's alone until VMXOFF, and holds the CPU's revision.
@@ -62,7 +66,8 @@ pub unsafe fn vmxon_at(operand: *const u64) -> Result<(), Failure> {
 /// #UD outside of VMX operation; number 23 under the dual-monitor treatment of SMIs.
 ///
 /// # Safety
-/// As the module says; no VMCS is active on this CPU ([`vmclear`] each first), or its memory is not used again.
+/// As the module says; no VMCS is active on this CPU ([`vmclear`] each first), or its memory is not
+/// used again.
 #[inline(always)]
 pub unsafe fn vmxoff() -> Result<(), Failure> {
     // SAFETY: this function's contract.
@@ -178,9 +183,10 @@ pub unsafe fn vmread<W: Width, A>(field: Field<W, A>) -> Result<Value<W>, Failur
     unsafe { vmread_raw(u64::from(field.encoding())) }.map(|raw| field.of(raw))
 }
 
-/// VMREAD for handlers of exits that read many fields: 0 instead of a failure. While virtualization is taken
-/// away every read gives 0; the entry that comes next says [`Failure::Gone`]. Any other failure has been
-/// reported to the [hook](crate::set_hook), which panics unless the kernel has set another.
+/// VMREAD for handlers of exits that read many fields: 0 instead of a failure. While virtualization
+/// is taken away every read gives 0; the entry that comes next says [`Failure::Gone`]. Any other
+/// failure has been reported to the [hook](crate::set_hook), which panics unless the kernel has set
+/// another.
 ///
 /// # Safety
 /// As the module says.
@@ -236,8 +242,8 @@ pub unsafe fn vmread_raw(encoding: u64) -> Result<u64, Failure> {
 /// [`InstructionError::UNSUPPORTED_FIELD`].
 ///
 /// # Safety
-/// As the module says, and with this value in the field an entry into the guest and an exit from it are sound:
-/// fields of the host's state become this CPU's, tables of the guest reach memory.
+/// As the module says, and with this value in the field an entry into the guest and an exit from it
+/// are sound: fields of the host's state become this CPU's, tables of the guest reach memory.
 #[inline(always)]
 pub unsafe fn vmwrite<W: Width>(
     field: Field<W, ReadWrite>,
@@ -371,10 +377,10 @@ pub struct Hypercall {
 #[inline(always)]
 pub unsafe fn vmcall(registers: &mut Hypercall) -> Result<(), Failure> {
     let at: *mut Hypercall = registers;
-    // RBX can't be an operand: it is saved by hand. The hypervisor leaves the flags, so the comparison clears
-    // CF and ZF before; in root operation VMCALL sets one of them.
-    // SAFETY: this function's contract. RBX and RSP are what they were at every label: the fix-ups are entered
-    // behind the PUSH, so they go by way of local labels that undo it.
+    // RBX can't be an operand: it is saved by hand. The hypervisor leaves the flags, so the
+    // comparison clears CF and ZF before; in root operation VMCALL sets one of them.
+    // SAFETY: this function's contract. RBX and RSP are what they were at every label: the fix-ups
+    // are entered behind the PUSH, so they go by way of local labels that undo it.
     unsafe {
         asm!(
             "push rbx",
@@ -418,8 +424,8 @@ pub unsafe fn vmcall(registers: &mut Hypercall) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The number that VMfailValid left, if there is a current VMCS to have left it in; fails without a word, because
-/// it is a part of how failures are told.
+/// The number that VMfailValid left, if there is a current VMCS to have left it in; fails without a
+/// word, because it is a part of how failures are told.
 ///
 /// # Safety
 /// As the module says, after an instruction of VMX that failed.

@@ -1,20 +1,21 @@
 //! VMCSs, and which of them are active on a CPU.
 //!
 //! # The problem
-//! A VMCS that was made active by VMPTRLD may live in the CPU's caches until VMCLEAR. Whoever takes VMX away from
-//! the CPU (`cpu.rs`) has to clear each first, or its memory may be written to later, by whatever kernel owns it
-//! then; and it comes by NMI, between any two instructions of the code that loads and clears VMCSs.
+//! A VMCS that was made active by VMPTRLD may live in the CPU's caches until VMCLEAR. Whoever takes
+//! VMX away from the CPU (`cpu.rs`) has to clear each first, or its memory may be written to later,
+//! by whatever kernel owns it then; and it comes by NMI, between any two instructions of the code
+//! that loads and clears VMCSs.
 //!
 //! # The protocol
-//! Each CPU has a [`LoadedList`]: a chain of the VMCSs that may be active on it. A VMCS is linked before its
-//! VMPTRLD and unlinked after its VMCLEAR. Only the CPU itself changes its list, with interrupts off; an NMI on
-//! the CPU only reads it.
+//! Each CPU has a [`LoadedList`]: a chain of the VMCSs that may be active on it. A VMCS is linked
+//! before its VMPTRLD and unlinked after its VMCLEAR. Only the CPU itself changes its list, with
+//! interrupts off; an NMI on the CPU only reads it.
 //!
 //! # Invariants
-//! - L1: At every instruction the chain from the head is whole: a VMCS points at the rest before the head points
-//!   at it, and its predecessor points past it before its own pointer changes.
-//! - L2: A VMCS that may be active is on the list of the CPU where it is active. (One that is on the list may
-//!   be inactive: VMCLEAR of it does no harm.)
+//! - L1: At every instruction the chain from the head is whole: a VMCS points at the rest before
+//!   the head points at it, and its predecessor points past it before its own pointer changes.
+//! - L2: A VMCS that may be active is on the list of the CPU where it is active. (One that is on
+//!   the list may be inactive: VMCLEAR of it does no harm.)
 //! - L3: A VMCS is on one list at most: it names the list that it is on.
 //!
 //! | access | ordering | partner | why |
@@ -45,7 +46,8 @@ pub struct Vmcs {
     next: AtomicPtr<Vmcs>,
     /// VMLAUNCH has succeeded since the last VMCLEAR.
     launched: AtomicBool,
-    /// How often virtualization had been taken away when it was loaded: a later emergency has cleared it.
+    /// How often virtualization had been taken away when it was loaded: a later emergency has
+    /// cleared it.
     epoch: AtomicU32,
     /// What HOST_RSP holds; 0: nothing yet, nor does HOST_RIP.
     host_rsp: AtomicU64,
@@ -103,11 +105,13 @@ impl LoadedList {
     /// The regions of all that is on it, the last that was loaded first.
     ///
     /// # Safety
-    /// As long as the iterator is used, the caller runs on the list's CPU, with interrupts off or in an NMI.
+    /// As long as the iterator is used, the caller runs on the list's CPU, with interrupts off or
+    /// in an NMI.
     pub unsafe fn each(&self) -> impl Iterator<Item = RegionAddress> {
         let mut at = self.head.load(Ordering::Acquire); // [P3]
         core::iter::from_fn(move || {
-            // SAFETY: what is on a list stays in place (the contract of `Vmcs::load`), and the chain is whole (L1).
+            // SAFETY: what is on a list stays in place (the contract of `Vmcs::load`), and the
+            // chain is whole (L1).
             let vmcs = unsafe { at.as_ref() }?;
             at = vmcs.next.load(Ordering::Acquire); // [P3]
             Some(vmcs.region)
@@ -132,7 +136,8 @@ impl LoadedList {
                 from.store(rest, Ordering::Release); // [P1]: the predecessor first (L1)
                 break;
             }
-            // SAFETY: `vmcs` is on the list, so the chain does not end before it; what is on it stays in place.
+            // SAFETY: `vmcs` is on the list, so the chain does not end before it; what is on it
+            // stays in place.
             from = unsafe { &(*at).next };
         }
         vmcs.next.store(ptr::null_mut(), Ordering::Relaxed);
@@ -182,16 +187,18 @@ impl Vmcs {
         self.host_rsp.as_ptr()
     }
 
-    /// Makes it active and current on this CPU. The first time, after a [clear](Self::clear), and after an emergency
-    /// that was called off, its launch state is clear.
+    /// Makes it active and current on this CPU. The first time, after a [clear](Self::clear), and
+    /// after an emergency that was called off, its launch state is clear.
     ///
     /// # Errors
-    /// [`LoadError::Elsewhere`]; [`LoadError::Failed`], and then it is on no list that it was not on before.
+    /// [`LoadError::Elsewhere`]; [`LoadError::Failed`], and then it is on no list that it was not
+    /// on before.
     ///
     /// # Safety
     /// 1. VMX is on on this CPU, `list` is this CPU's, interrupts are off, and the contract of the
     ///    [instructions](super::vmptrld) holds.
-    /// 2. It and its region stay in place until [`clear`](Self::clear) has returned `Ok`. So does the list.
+    /// 2. It and its region stay in place until [`clear`](Self::clear) has returned `Ok`. So does
+    ///    the list.
     pub unsafe fn load(self: Pin<&Self>, list: &LoadedList) -> Result<(), LoadError> {
         let own = ptr::from_ref(list).cast_mut();
         // [P4]
@@ -210,15 +217,17 @@ impl Vmcs {
         }
         let epoch = teardown::epoch();
         let fresh = linked || self.epoch.load(Ordering::Relaxed) != epoch;
-        // SAFETY: the contract above. What was on no list is cleared first: a region that was never active has no
-        // launch state otherwise (SDM vol. 3C, 25.11.3). What an emergency has cleared may be cleared again.
+        // SAFETY: the contract above. What was on no list is cleared first: a region that was never
+        // active has no launch state otherwise (SDM vol. 3C, 25.11.3). What an emergency
+        // has cleared may be cleared again.
         let done = unsafe {
             if fresh { vmclear(self.region) } else { Ok(()) }.and_then(|()| vmptrld(self.region))
         };
         if fresh {
             self.epoch.store(epoch, Ordering::Relaxed);
             self.launched.store(false, Ordering::Relaxed);
-            // HOST_RSP and HOST_RIP are written at the next entry, which may be by another function.
+            // HOST_RSP and HOST_RIP are written at the next entry, which may be by another
+            // function.
             self.host_rsp.store(0, Ordering::Relaxed);
         }
         done.map_err(|failure| {
@@ -235,8 +244,8 @@ impl Vmcs {
     /// While virtualization is taken away it counts as cleared: the emergency did it.
     ///
     /// # Errors
-    /// [`LoadError::Elsewhere`], also where it is on no list; [`LoadError::Failed`], and then it is still on the
-    /// list.
+    /// [`LoadError::Elsewhere`], also where it is on no list; [`LoadError::Failed`], and then it is
+    /// still on the list.
     ///
     /// # Safety
     /// As the first of [`load`](Self::load).
@@ -303,7 +312,8 @@ mod tests {
         }
     }
 
-    /// What an NMI between any two instructions of `link` and `unlink` finds: single steps stand in for NMIs.
+    /// What an NMI between any two instructions of `link` and `unlink` finds: single steps stand in
+    /// for NMIs.
     #[cfg(target_os = "linux")]
     #[test]
     fn an_nmi_finds_a_whole_chain_at_every_instruction() {
@@ -311,7 +321,8 @@ mod tests {
         use core::sync::atomic::AtomicU32;
 
         static LIST: LoadedList = LoadedList::new();
-        /// Steps, and those at which the chain lacked one of the two that stay, or had more than all three.
+        /// Steps, and those at which the chain lacked one of the two that stay, or had more than
+        /// all three.
         static STEPS: AtomicU32 = AtomicU32::new(0);
         static BROKEN: AtomicU32 = AtomicU32::new(0);
 
@@ -333,7 +344,8 @@ mod tests {
             if first {
                 link(&LIST, &b);
             }
-            // SAFETY: the handler only reads the list and counts; the trap flag is cleared again at the end.
+            // SAFETY: the handler only reads the list and counts; the trap flag is cleared again at
+            // the end.
             unsafe {
                 let handler: extern "C" fn(i32) = step;
                 libc::signal(libc::SIGTRAP, handler as usize);

@@ -1,5 +1,5 @@
-//! Operands of VMX instructions. A value that exists is one that the instruction accepts on the CPU whose
-//! capabilities it was made with.
+//! Operands of VMX instructions. A value that exists is one that the instruction accepts on the CPU
+//! whose capabilities it was made with.
 
 use core::fmt;
 
@@ -196,7 +196,8 @@ impl Descriptor {
     }
 }
 
-/// One INVEPT operation. It removes guest-physical and combined entries, of the executing CPU alone.
+/// One INVEPT operation. It removes guest-physical and combined entries, of the executing CPU
+/// alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invept {
     /// Type 1: entries of one EPT pointer.
@@ -237,8 +238,8 @@ impl Invept {
     }
 }
 
-/// One INVVPID operation. It removes linear and combined entries, of the executing CPU alone; guest-physical
-/// entries stay (SDM vol. 3C, 29.4.3.1).
+/// One INVVPID operation. It removes linear and combined entries, of the executing CPU alone;
+/// guest-physical entries stay (SDM vol. 3C, 29.4.3.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Invvpid {
     /// Type 0: entries for one linear address under one VPID.
@@ -252,7 +253,8 @@ pub enum Invvpid {
 }
 
 impl Invvpid {
-    /// The narrowest operation of the CPU that removes at least what this one does. Each type may be missing.
+    /// The narrowest operation of the CPU that removes at least what this one does. Each type may
+    /// be missing.
     ///
     /// # Errors
     /// [`OperandError::NoInvvpid`] where there is none.

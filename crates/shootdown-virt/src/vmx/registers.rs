@@ -29,7 +29,8 @@ pub struct GuestRegisters {
 }
 
 impl GuestRegisters {
-    /// A general register by its number in an instruction; `None` for RSP, which the VMCS or the VMCB holds.
+    /// A general register by its number in an instruction; `None` for RSP, which the VMCS or the
+    /// VMCB holds.
     pub const fn gpr(&mut self, gpr: Gpr) -> Option<&mut u64> {
         Some(match gpr.number() {
             0 => &mut self.rax,

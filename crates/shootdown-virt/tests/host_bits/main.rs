@@ -107,12 +107,13 @@ enum Op {
     HostCr3 { cpu: usize, cr3: u64 },
     /// A vCPU goes to another CPU.
     Move { vcpu: usize, cpu: usize },
-    /// A vCPU is entered where it is, does this, and exits. Of what the hypervisor writes before the
-    /// entry, so many fields get lost once (a VMWRITE failed): it starts again.
+    /// A vCPU is entered where it is, does this, and exits. Of what the hypervisor writes before
+    /// the entry, so many fields get lost once (a VMWRITE failed): it starts again.
     Run { vcpu: usize, instruction: Instruction, lose_after: Option<usize> },
 }
 
-/// Values near what a register could hold: few bits of those that matter, over or against what is there.
+/// Values near what a register could hold: few bits of those that matter, over or against what is
+/// there.
 fn cr4_value() -> impl Strategy<Value = u64> {
     let one = prop::sample::select(&oracle::CR4_BITS[..]);
     let few = prop::collection::vec(one, 0..6);

@@ -1,5 +1,5 @@
-//! What the CPU does with a write to CR0, CR4 or EFER, from the manuals: which writes fault, and what
-//! the others change beside the register.
+//! What the CPU does with a write to CR0, CR4 or EFER, from the manuals: which writes fault, and
+//! what the others change beside the register.
 
 use proptest::prelude::*;
 use shootdown_virt::host_bits::{Effects, GuestControl};

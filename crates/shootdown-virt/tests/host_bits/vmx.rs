@@ -1,4 +1,5 @@
-//! VMX of the hardware: VM entry, what a guest does, VM exit (SDM 3C 25.1.3, 25.3, 26.2, 26.3, 27.5).
+//! VMX of the hardware: VM entry, what a guest does, VM exit (SDM 3C 25.1.3, 25.3, 26.2, 26.3,
+//! 27.5).
 
 use std::collections::HashMap;
 
@@ -109,8 +110,8 @@ impl GuestMode<'_> {
         None
     }
 
-    /// One instruction; the exit, if it makes one. The operand of MOV is in RDX, the way that 64-bit
-    /// code or other code has it.
+    /// One instruction; the exit, if it makes one. The operand of MOV is in RDX, the way that
+    /// 64-bit code or other code has it.
     fn execute(&mut self, instruction: &Instruction, code64: bool) -> Option<Exit> {
         let operand = |value: u64| if code64 { value } else { u64::from(value as u32) };
         match *instruction {

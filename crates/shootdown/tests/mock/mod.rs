@@ -1,7 +1,7 @@
-// A kernel and its hardware in a few lines: up to eight CPUs that take turns in one thread, page tables
-// that are a map, TLBs that never evict, and interrupts that arrive at once unless a CPU masks them.
-// Shared by the documentation's examples, the tests and the benches (`include!` or `mod mock`), each of
-// which uses a part of it.
+// A kernel and its hardware in a few lines: up to eight CPUs that take turns in one thread, page
+// tables that are a map, TLBs that never evict, and interrupts that arrive at once unless a CPU
+// masks them. Shared by the documentation's examples, the tests and the benches (`include!` or `mod
+// mock`), each of which uses a part of it.
 
 use shootdown::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown::facts::{Broadcast, Errata, SplitTables, TagScope};
@@ -39,7 +39,8 @@ pub const RISCV: Facts = Facts { tag_scope: TagScope::System, tag_bits: 3, ..PCI
 /// The same, and hardware that broadcasts.
 pub const ARM: Facts = Facts { broadcast: Broadcast::Tlbi { ranges: true }, ..RISCV };
 
-/// Tags of each CPU's own, nine beside them that could be everyone's, and hardware that broadcasts by tag.
+/// Tags of each CPU's own, nine beside them that could be everyone's, and hardware that broadcasts
+/// by tag.
 pub const INVLPGB: Facts =
     Facts { broadcast: Broadcast::Invlpgb { max_pages: 8 }, tag_bits: 4, ..PCID };
 
@@ -357,7 +358,8 @@ fn finish() {
     mine.into_iter().for_each(|(_, what)| forget(cpu, what, Reach::Broadcast));
 }
 
-/// Takes an interrupt: what the hardware had not completed on this CPU is over before the handler runs.
+/// Takes an interrupt: what the hardware had not completed on this CPU is over before the handler
+/// runs.
 fn interrupt(cpu: u32) {
     on_cpu(cpu, |_| finish());
     on_cpu(cpu, |pin| assert_eq!(shootdown::on_kick(irqs_off(pin)), Served::Done));
@@ -445,7 +447,8 @@ pub fn access(page: u64) -> Option<u64> {
     })
 }
 
-/// What this CPU reads at a kernel page, which all tables map alike: through its TLB, or by a walk that fills it.
+/// What this CPU reads at a kernel page, which all tables map alike: through its TLB, or by a walk
+/// that fills it.
 pub fn access_kernel(page: u64) -> Option<u64> {
     with_hw(|hw| {
         if let Some(frame) = hw.tlb.get(&(hw.tag.0, page)) {

@@ -1,10 +1,11 @@
 //! From reset to [`crate::kmain`].
 //!
 //! # The protocol
-//! QEMU enters `_start` on one CPU, MMU off, at EL1, or at EL2 with `virtualization=on`. The others wait for
-//! PSCI, which enters `_secondary_start` with the CPU's number in x0. Both become one path (`boot.s`): down to EL1, vector
-//! registers on, the boot tables in both base registers, MMU on, a jump to the upper half, a stack. Then
-//! [`aarch64_enter`] loads empty tables for the lower half, and turns on what the ID registers offer.
+//! QEMU enters `_start` on one CPU, MMU off, at EL1, or at EL2 with `virtualization=on`. The others
+//! wait for PSCI, which enters `_secondary_start` with the CPU's number in x0. Both become one path
+//! (`boot.s`): down to EL1, vector registers on, the boot tables in both base registers, MMU on, a
+//! jump to the upper half, a stack. Then [`aarch64_enter`] loads empty tables for the lower half,
+//! and turns on what the ID registers offer.
 //!
 //! # What is where
 //! | physical | what | mapped as |
@@ -13,11 +14,13 @@
 //! | 1 to 2 GiB | memory | write-back, inner shareable |
 //! | 256 to 257 GiB | PCI configuration space (ECAM) | device nGnRnE |
 //!
-//! Everything is at its physical address plus [`PHYSICAL_BASE`], in blocks of 1 GiB, global. QEMU's TLB keeps one region that
-//! holds all pages larger than 4 KiB that it has seen since it was emptied, and an invalidation inside the region empties it.
-//! The lower half, where the spaces under test are, has no such page unless a case of large pages makes one.
+//! Everything is at its physical address plus [`PHYSICAL_BASE`], in blocks of 1 GiB, global. QEMU's
+//! TLB keeps one region that holds all pages larger than 4 KiB that it has seen since it was
+//! emptied, and an invalidation inside the region empties it. The lower half, where the spaces
+//! under test are, has no such page unless a case of large pages makes one.
 //!
-//! QEMU leaves a device tree at the beginning of memory: how much memory there is, which CPUs, the command line.
+//! QEMU leaves a device tree at the beginning of memory: how much memory there is, which CPUs, the
+//! command line.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -56,14 +59,15 @@ unsafe impl Sync for Stacks {}
 #[unsafe(no_mangle)]
 static BOOT_STACKS: Stacks = Stacks(UnsafeCell::new([[0; STACK]; CPUS]));
 
-/// A block of 1 GiB: valid, accessed, global, never executed at EL0. Device memory is MAIR's entry 0 and never executed;
-/// memory is entry 2, inner shareable.
+/// A block of 1 GiB: valid, accessed, global, never executed at EL0. Device memory is MAIR's entry
+/// 0 and never executed; memory is entry 2, inner shareable.
 const fn block(address: u64, is_device: bool) -> u64 {
     let common = address | 1 | 1 << 10 | 1 << 54;
     if is_device { common | 1 << 53 } else { common | 2 << 2 | 3 << 8 }
 }
 
-/// The table below the root `BOOT_L0`, which `boot.s` has: its entry is a sum that only the linker can write.
+/// The table below the root `BOOT_L0`, which `boot.s` has: its entry is a sum that only the linker
+/// can write.
 #[unsafe(no_mangle)]
 static BOOT_L1: Table = Table({
     let mut entries = [0; 512];
@@ -105,8 +109,8 @@ pub(super) fn empty_root() -> u64 {
 /// The device tree, if there is one.
 pub(super) fn device_tree() -> Option<Fdt<'static>> {
     let start = (PHYSICAL_BASE + MEMORY) as *const u8;
-    // SAFETY: memory that is mapped. What is no device tree is refused by its magic number; the image's allocator
-    // begins behind the image, so that nothing has written there.
+    // SAFETY: memory that is mapped. What is no device tree is refused by its magic number; the
+    // image's allocator begins behind the image, so that nothing has written there.
     unsafe { Fdt::from_ptr(start) }.ok()
 }
 
@@ -156,7 +160,8 @@ extern "C" fn aarch64_enter(cpu: usize) -> ! {
     TCR_EL1.modify(TCR_EL1::AS.val(wide_asids.into()));
     TCR_EL1.modify(TCR_EL1::HA.val(accessed.into()) + TCR_EL1::HD.val(dirty.into()));
     barrier::isb(barrier::SY);
-    // SAFETY: it removes what was cached of the boot tables in the lower half, which is loaded no more.
+    // SAFETY: it removes what was cached of the boot tables in the lower half, which is loaded no
+    // more.
     unsafe {
         core::arch::asm!("tlbi vmalle1", "dsb nsh", "isb", options(nostack, preserves_flags));
     }

@@ -1,8 +1,9 @@
 //! Code that is written while the image runs.
 //!
-//! Instruction and data caches need not agree (Arm ARM B2.4.4): after the stores the data cache is cleaned to the point of unification,
-//! line by line, and then the instruction cache forgets the lines on every CPU. Each CPU that fetches needs an ISB after that;
-//! [`super::probe::execute`] has one.
+//! Instruction and data caches need not agree (Arm ARM B2.4.4): after the stores the data cache is
+//! cleaned to the point of unification, line by line, and then the instruction cache forgets the
+//! lines on every CPU. Each CPU that fetches needs an ISB after that; [`super::probe::execute`] has
+//! one.
 
 use core::arch::asm;
 

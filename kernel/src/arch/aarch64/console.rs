@@ -1,6 +1,7 @@
 //! The PL011 of QEMU's `virt`, as far as writing needs it (Arm DDI 0183).
 //!
-//! It needs no set-up there; elsewhere firmware has done it. A byte is written when the FIFO has room.
+//! It needs no set-up there; elsewhere firmware has done it. A byte is written when the FIFO has
+//! room.
 
 use super::{PHYSICAL_BASE, relax};
 
@@ -13,7 +14,8 @@ const FULL: u32 = 1 << 5;
 /// Writes one byte.
 pub fn put(byte: u8) {
     let base = (PHYSICAL_BASE + BASE) as *mut u32;
-    // SAFETY: the boot tables map the UART as device memory; reading FR and writing DR have no effect but the byte.
+    // SAFETY: the boot tables map the UART as device memory; reading FR and writing DR have no
+    // effect but the byte.
     unsafe {
         while base.byte_add(FR).read_volatile() & FULL != 0 {
             relax();

@@ -18,8 +18,8 @@ pub(super) fn affinity() -> u64 {
     MPIDR_EL1.get() & 0xff_00ff_ffff
 }
 
-/// One turn of a wait loop. `core::hint::spin_loop` is an ISB on this architecture, on which an emulator that runs the
-/// CPUs in turn goes on with the same one; YIELD lets the next one run.
+/// One turn of a wait loop. `core::hint::spin_loop` is an ISB on this architecture, on which an
+/// emulator that runs the CPUs in turn goes on with the same one; YIELD lets the next one run.
 pub fn relax() {
     // SAFETY: a hint.
     unsafe { asm!("yield", options(nomem, nostack, preserves_flags)) };
@@ -48,7 +48,8 @@ pub fn start_counting() -> bool {
     if !has_pmu() {
         return false;
     }
-    // SAFETY: the counter is the kernel's: E of PMCR_EL0, C of PMCNTENSET_EL0, every exception level counted.
+    // SAFETY: the counter is the kernel's: E of PMCR_EL0, C of PMCNTENSET_EL0, every exception
+    // level counted.
     unsafe {
         asm!(
             "msr pmccfiltr_el0, xzr",
@@ -65,7 +66,8 @@ pub fn start_counting() -> bool {
     true
 }
 
-/// Cycles of this CPU; on an emulator that counts instructions, those. Call [`start_counting`] before.
+/// Cycles of this CPU; on an emulator that counts instructions, those. Call [`start_counting`]
+/// before.
 #[must_use]
 pub fn count() -> u64 {
     let cycles: u64;
@@ -97,7 +99,8 @@ pub(super) fn fault_address() -> u64 {
     FAR_EL1.get()
 }
 
-/// Everything stored to memory before is seen by devices before they see what is stored to their registers after.
+/// Everything stored to memory before is seen by devices before they see what is stored to their
+/// registers after.
 pub fn barrier_for_devices() {
     // SAFETY: a barrier.
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };

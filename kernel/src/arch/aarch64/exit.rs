@@ -1,7 +1,8 @@
 //! How the image ends: semihosting, which hands QEMU a real exit code.
 //!
-//! Needs `-semihosting`. Without, `HLT` is an undefined instruction; the exception's handler, which knows that it may come, goes on behind
-//! it, and the machine is turned off by PSCI: without a code, so that the last line that was printed is all there is.
+//! Needs `-semihosting`. Without, `HLT` is an undefined instruction; the exception's handler, which
+//! knows that it may come, goes on behind it, and the machine is turned off by PSCI: without a
+//! code, so that the last line that was printed is all there is.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,8 @@ pub(super) fn is_tried() -> bool {
 pub fn exit(code: u8) -> ! {
     TRIED.store(true, Ordering::Relaxed);
     let block = [APPLICATION_EXIT, u64::from(code)];
-    // SAFETY: semihosting's SYS_EXIT_EXTENDED reads two words, a reason and a code, and touches nothing else.
+    // SAFETY: semihosting's SYS_EXIT_EXTENDED reads two words, a reason and a code, and touches
+    // nothing else.
     unsafe {
         asm!("hlt #0xf000", inlateout("x0") SYS_EXIT_EXTENDED => _, in("x1") block.as_ptr(), options(nostack));
     }

@@ -1,7 +1,7 @@
 //! Interrupts between CPUs: SGIs of a GICv3.
 //!
-//! Each CPU has a redistributor, which `virt` numbers as the device tree numbers CPUs; an SGI is one write to ICC_SGI1R_EL1
-//! for each CPU.
+//! Each CPU has a redistributor, which `virt` numbers as the device tree numbers CPUs; an SGI is
+//! one write to ICC_SGI1R_EL1 for each CPU.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -43,7 +43,8 @@ pub(super) fn set_up(cpus: usize) -> Result<(), &'static str> {
     let at = |physical: u64| (PHYSICAL_BASE + physical) as usize;
     let distributor = NonNull::new(at(DISTRIBUTOR) as *mut Gicd).expect("not 0");
     let redistributors = NonNull::new(at(REDISTRIBUTORS) as *mut GicrSgi).expect("not 0");
-    // SAFETY: the boot tables map both as device memory, and nothing else of this image touches them.
+    // SAFETY: the boot tables map both as device memory, and nothing else of this image touches
+    // them.
     let gic = unsafe { GicV3::new(UniqueMmioPointer::new(distributor), redistributors, cpus) };
     let mut gic = gic.map_err(|_| "no GICv3: run QEMU with -M virt,gic-version=3")?;
     gic.setup(0);
@@ -66,7 +67,8 @@ pub(super) fn join(cpu: usize) {
     GicCpuInterface::enable_group1(true);
 }
 
-/// Raises an SGI on one CPU. Never waits. An affinity that no SGI can name is left out; [`super::smp`] starts none such.
+/// Raises an SGI on one CPU. Never waits. An affinity that no SGI can name is left out;
+/// [`super::smp`] starts none such.
 pub(super) fn raise(ipi: Ipi, affinity: u64) {
     let byte = |n: u32| (affinity >> (8 * n)) as u8;
     let target = SgiTarget::List {

@@ -12,7 +12,8 @@ pub fn enabled() -> bool {
 
 /// Turns interrupts on.
 pub fn on() {
-    // SAFETY: the vectors are there from the first instruction of `kmain` on. The compiler moves no access across it.
+    // SAFETY: the vectors are there from the first instruction of `kmain` on. The compiler moves no
+    // access across it.
     unsafe { asm!("msr daifclr, #2", options(nostack)) };
 }
 
@@ -22,8 +23,9 @@ pub fn off() {
     unsafe { asm!("msr daifset, #2", options(nostack)) };
 }
 
-/// With interrupts off: sleeps until one arrives, handles it, returns with interrupts off. WFI ends when an interrupt is
-/// *pending*, masked or not, so that one which came just before is not slept through.
+/// With interrupts off: sleeps until one arrives, handles it, returns with interrupts off. WFI ends
+/// when an interrupt is *pending*, masked or not, so that one which came just before is not slept
+/// through.
 pub fn wait() {
     // SAFETY: it stops this CPU until an interrupt is pending, nothing else.
     unsafe { asm!("dsb sy", "wfi", options(nostack)) };

@@ -1,7 +1,8 @@
 //! AArch64: QEMU's `virt` with a GICv3, at EL1, 4 KiB pages, 48-bit addresses.
 //!
-//! The image runs in the upper half; the lower belongs to the spaces, so that a switch of spaces is a write to
-//! `TTBR0_EL1`. What this machine can and can't show of staleness: `kernel/expect/qemu-aarch64.txt`.
+//! The image runs in the upper half; the lower belongs to the spaces, so that a switch of spaces is
+//! a write to `TTBR0_EL1`. What this machine can and can't show of staleness:
+//! `kernel/expect/qemu-aarch64.txt`.
 
 mod boot;
 pub mod code;
@@ -33,9 +34,10 @@ pub use trap::probe;
 /// What rustc calls this architecture.
 pub const NAME: &str = "aarch64";
 
-/// QEMU's TLB is direct-mapped: a page of the kernel in the same slot as a tested one would evict it, and hide a missing
-/// invalidation. Tested pages have bit 10 of their number set, the kernel's clear. (While QEMU's TLB is small they may meet
-/// nevertheless; it keeps eight entries that met others.)
+/// QEMU's TLB is direct-mapped: a page of the kernel in the same slot as a tested one would evict
+/// it, and hide a missing invalidation. Tested pages have bit 10 of their number set, the kernel's
+/// clear. (While QEMU's TLB is small they may meet nevertheless; it keeps eight entries that met
+/// others.)
 #[must_use]
 pub const fn usable_frame(frame: u64) -> bool {
     frame >> 12 & 1 << 10 == 0

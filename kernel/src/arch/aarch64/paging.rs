@@ -20,7 +20,8 @@ use super::PHYSICAL_BASE;
 use super::regime::{self, Offered};
 use crate::arch::Rights;
 
-/// Where the suite's pages are in a space. The page numbers are 1024 and on modulo 2048: see [`super::usable_frame`].
+/// Where the suite's pages are in a space. The page numbers are 1024 and on modulo 2048: see
+/// [`super::usable_frame`].
 pub const SPACE: u64 = 0x80_0040_0000;
 
 /// Where they are in the kernel's half: tables of their own, beside the blocks.

@@ -1,4 +1,5 @@
-//! PCI of QEMU's `virt`: configuration space is memory (ECAM), and there is no firmware that gives devices addresses.
+//! PCI of QEMU's `virt`: configuration space is memory (ECAM), and there is no firmware that gives
+//! devices addresses.
 
 use super::PHYSICAL_BASE;
 
@@ -13,10 +14,12 @@ fn register(function: u16, offset: u16) -> *mut u32 {
     (PHYSICAL_BASE + ECAM + (u64::from(function) << 12) + u64::from(offset & 0xffc)) as *mut u32
 }
 
-/// Reads a register of a function on bus 0 (device number times eight, and function); all ones where there is none.
+/// Reads a register of a function on bus 0 (device number times eight, and function); all ones
+/// where there is none.
 #[must_use]
 pub fn read(function: u16, offset: u16) -> u32 {
-    // SAFETY: the boot tables map the first 256 MiB of configuration space as device memory; reading has no effect.
+    // SAFETY: the boot tables map the first 256 MiB of configuration space as device memory;
+    // reading has no effect.
     unsafe { register(function & 0xff, offset).read_volatile() }
 }
 

@@ -1,7 +1,7 @@
 //! TLB misses, by this CPU's performance counters (PMUv3, Arm ARM D13).
 //!
-//! `PMCEID0_EL0` and `PMCEID1_EL0` say which common events a CPU counts. Of those that tell of misses the one is taken that
-//! comes nearest to "a walk that was waited for":
+//! `PMCEID0_EL0` and `PMCEID1_EL0` say which common events a CPU counts. Of those that tell of
+//! misses the one is taken that comes nearest to "a walk that was waited for":
 //!
 //! | event | number |
 //! |---|---|
@@ -9,8 +9,8 @@
 //! | `L2D_TLB_REFILL`: a refill of the second level | 0x2d |
 //! | `L1D_TLB_REFILL`: a refill of the first level, which the second may have served | 0x05 |
 //!
-//! Where retired instructions are announced they are counted first, on the same counter: if those stand still, nothing
-//! that it says is believed.
+//! Where retired instructions are announced they are counted first, on the same counter: if those
+//! stand still, nothing that it says is believed.
 
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -44,7 +44,8 @@ fn counters() -> u64 {
 
 /// Counts the event on counter 0 from now on, at EL0 and EL1.
 fn choose(event: u32) {
-    // SAFETY: the counters are the kernel's, and there is one (`start`). Counting changes nothing else.
+    // SAFETY: the counters are the kernel's, and there is one (`start`). Counting changes nothing
+    // else.
     unsafe {
         asm!(
             "msr pmcntenclr_el0, {one}",
@@ -110,6 +111,7 @@ pub fn count() -> u64 {
     unsafe {
         asm!("isb", "mrs {}, pmevcntr0_el0", out(reg) misses, options(nomem, nostack, preserves_flags));
     }
-    // Before PMUv3p5 it has 32 bits, and the upper half reads as zero: a path of the benchmark is far shorter.
+    // Before PMUv3p5 it has 32 bits, and the upper half reads as zero: a path of the benchmark is
+    // far shorter.
     misses
 }

@@ -1,8 +1,8 @@
 //! CPUs up and down, by PSCI (Arm DEN 0022).
 //!
-//! Who answers is told by an instruction: HVC where there is a hypervisor or an emulator that plays one, SMC where
-//! there is firmware. QEMU's `virt` answers HVC, and with `virtualization=on` SMC, because HVC is the guest's own then;
-//! whether the CPUs have EL2 decides.
+//! Who answers is told by an instruction: HVC where there is a hypervisor or an emulator that plays
+//! one, SMC where there is firmware. QEMU's `virt` answers HVC, and with `virtualization=on` SMC,
+//! because HVC is the guest's own then; whether the CPUs have EL2 decides.
 
 use aarch64_cpu::registers::{ID_AA64PFR0_EL1, Readable};
 use smccc::psci::{self, AffinityState, LowestAffinityLevel, error::Error};

@@ -1,10 +1,12 @@
 //! What the ID registers say, and the library's regime over it.
 //!
-//! The regime is `shootdown-arch`'s. Here is what it asks of a kernel ([`Boot`]): features, which are decided once,
-//! by the first CPU, and a root that maps nothing. TCR_EL1 is set accordingly by each CPU on its way up.
+//! The regime is `shootdown-arch`'s. Here is what it asks of a kernel ([`Boot`]): features, which
+//! are decided once, by the first CPU, and a root that maps nothing. TCR_EL1 is set accordingly by
+//! each CPU on its way up.
 //!
-//! With `tags=off` the same instructions are declared as less than they are: no ASIDs, no broadcast. Every space then runs under ASID
-//! 0, each load of a root forgets it, and other CPUs are interrupted, as on a machine without TLBI's inner shareable forms.
+//! With `tags=off` the same instructions are declared as less than they are: no ASIDs, no
+//! broadcast. Every space then runs under ASID 0, each load of a root forgets it, and other CPUs
+//! are interrupted, as on a machine without TLBI's inner shareable forms.
 
 use aarch64_cpu::registers::{
     ID_AA64ISAR0_EL1, ID_AA64MMFR0_EL1, ID_AA64MMFR1_EL1, ID_AA64MMFR2_EL1, Readable,
@@ -113,9 +115,10 @@ pub fn tags() -> Option<&'static Tags> {
 /// What the regime asks of a kernel.
 pub struct Kernel;
 
-// SAFETY: 1. `decide` ran before the first call, from the ID registers of the first CPU; the others are refused if theirs
-// differ (`smp::arrived`), and TCR_EL1 is set from the same values (`boot::aarch64_enter`), A1 and DS clear. 2. `EMPTY` maps
-// nothing, and the upper half's blocks are global. 3. The image runs at EL1; QEMU's CPUs are in one inner shareable domain; no
+// SAFETY: 1. `decide` ran before the first call, from the ID registers of the first CPU; the others
+// are refused if theirs differ (`smp::arrived`), and TCR_EL1 is set from the same values
+// (`boot::aarch64_enter`), A1 and DS clear. 2. `EMPTY` maps nothing, and the upper half's blocks
+// are global. 3. The image runs at EL1; QEMU's CPUs are in one inner shareable domain; no
 // handler but the kick's touches TTBR0_EL1.
 unsafe impl Boot for Kernel {
     fn port() -> &'static Port {
@@ -130,11 +133,13 @@ unsafe impl Boot for Kernel {
 /// The regime of `shootdown-arch`.
 type Arm = ArmRegime<Kernel>;
 
-/// The library's regime on this hardware: `shootdown-arch`'s, with what was decided at boot for its facts.
+/// The library's regime on this hardware: `shootdown-arch`'s, with what was decided at boot for its
+/// facts.
 pub struct Regime;
 
-// SAFETY: all is `ArmRegime`'s, which keeps the promises with what it declares. Without tags less is declared: 2. and 5.: every root
-// is loaded under ASID 0 and with `keep == false`, and the kernel's maps nothing and forgets what was there.
+// SAFETY: all is `ArmRegime`'s, which keeps the promises with what it declares. Without tags less
+// is declared: 2. and 5.: every root is loaded under ASID 0 and with `keep == false`, and the
+// kernel's maps nothing and forgets what was there.
 unsafe impl shootdown::Regime for Regime {
     type Root = RootFrame;
 

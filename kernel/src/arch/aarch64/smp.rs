@@ -1,7 +1,8 @@
 //! CPUs: which there are, up, down, and up again.
 //!
-//! The device tree names them; PSCI starts them, one after the other, so that their numbers have no gaps. A CPU that
-//! goes down ([`power_off`]) loses all it had, TLB included, and comes back through the same entry.
+//! The device tree names them; PSCI starts them, one after the other, so that their numbers have no
+//! gaps. A CPU that goes down ([`power_off`]) loses all it had, TLB included, and comes back
+//! through the same entry.
 //!
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
@@ -97,7 +98,8 @@ pub(super) fn arrived() {
     ARRIVALS.fetch_add(1, Ordering::Release); // [S1]
 }
 
-/// Turns this CPU off: the library must have been told before. It comes back through `crate::ap_main`.
+/// Turns this CPU off: the library must have been told before. It comes back through
+/// `crate::ap_main`.
 pub fn power_off() -> ! {
     super::interrupts::off();
     let why = psci::stop();

@@ -4,8 +4,9 @@ use aarch64_cpu::registers::{CNTV_CTL_EL0, CNTV_TVAL_EL0, Writeable};
 
 use super::{interrupts, ticks, ticks_per_ms};
 
-/// Sleeps for so many milliseconds, with interrupts off afterwards as before. Where every CPU sleeps, a machine whose
-/// clock is its instruction count goes on to the next moment at which anything happens.
+/// Sleeps for so many milliseconds, with interrupts off afterwards as before. Where every CPU
+/// sleeps, a machine whose clock is its instruction count goes on to the next moment at which
+/// anything happens.
 pub fn sleep_ms(ms: u32) {
     let enabled = interrupts::enabled();
     interrupts::off();

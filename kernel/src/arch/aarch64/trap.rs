@@ -1,21 +1,24 @@
 //! Exceptions: interrupts, and accesses that are *meant* to fault.
 //!
 //! # The problem
-//! A test asks "can this address still be read?". The answer "no" is a synchronous exception in the middle of an
-//! instruction, which must come back as a value.
+//! A test asks "can this address still be read?". The answer "no" is a synchronous exception in the
+//! middle of an instruction, which must come back as a value.
 //!
 //! # The protocol
-//! Such accesses are made by three functions in `vectors.s`, each with one instruction that may fault. The handler
-//! knows their addresses: it puts ESR_EL1 into x1 of the saved registers, which is where those functions answer, and
-//! goes on behind the access. A faulting *fetch* has no instruction of its own: it is known by the link register,
-//! which names the call in `attempt_call`. Every other synchronous exception is a defect of the image, and ends it. So does
-//! any exception for which the stack has no room, and that is looked at before anything is stored there: saving registers would
-//! fault, come back to the same vector, and go on so for ever without a word.
+//! Such accesses are made by three functions in `vectors.s`, each with one instruction that may
+//! fault. The handler knows their addresses: it puts ESR_EL1 into x1 of the saved registers, which
+//! is where those functions answer, and goes on behind the access. A faulting *fetch* has no
+//! instruction of its own: it is known by the link register, which names the call in
+//! `attempt_call`. Every other synchronous exception is a defect of the image, and ends it. So does
+//! any exception for which the stack has no room, and that is looked at before anything is stored
+//! there: saving registers would fault, come back to the same vector, and go on so for ever without
+//! a word.
 //!
 //! # Invariants
-//! - I1: all registers are saved and restored, vector registers in full: compiled Rust may use the upper halves of
-//!   v8 to v15, which the calling convention does not keep.
-//! - I2: exceptions are taken with interrupts masked, and nothing here unmasks them: one handler at a time on each CPU.
+//! - I1: all registers are saved and restored, vector registers in full: compiled Rust may use the
+//!   upper halves of v8 to v15, which the calling convention does not keep.
+//! - I2: exceptions are taken with interrupts masked, and nothing here unmasks them: one handler at
+//!   a time on each CPU.
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;
@@ -88,8 +91,9 @@ pub mod probe {
 
     /// Stores a word.
     pub fn write(address: u64, value: u64) -> Result<(), Fault> {
-        // SAFETY: as in the module's head; that what is written over is the caller's holds for every case of the suite, stale
-        // translations included: frames that may be reached so belong to the case until it is over.
+        // SAFETY: as in the module's head; that what is written over is the caller's holds for
+        // every case of the suite, stale translations included: frames that may be reached
+        // so belong to the case until it is over.
         match judged(address, unsafe { attempt_store(address, value) }) {
             Ok(_) => Ok(()),
             Err(fault) => Err(fault),
@@ -98,8 +102,8 @@ pub mod probe {
 
     /// Calls a function that takes nothing and changes x0 alone.
     pub fn execute(address: u64) -> Result<u64, Fault> {
-        // SAFETY: ISB: what was written before is fetched. The suite executes only pages that hold such functions, before
-        // and after a change; a fault comes back as a value.
+        // SAFETY: ISB: what was written before is fetched. The suite executes only pages that hold
+        // such functions, before and after a change; a fault comes back as a value.
         judged(address, unsafe {
             core::arch::asm!("isb", options(nostack, preserves_flags));
             attempt_call(address)
@@ -107,8 +111,8 @@ pub mod probe {
     }
 }
 
-/// The stack of a CPU that has lost its own. It ends the kernel; should several lose theirs at once, what they print may be
-/// garbled, and it is a crash all the same.
+/// The stack of a CPU that has lost its own. It ends the kernel; should several lose theirs at
+/// once, what they print may be garbled, and it is a crash all the same.
 #[repr(C, align(16))]
 struct Emergency(UnsafeCell<[u8; 0x2000]>);
 // SAFETY: memory that is used by way of the stack pointer alone, and never returned from.
@@ -121,7 +125,8 @@ static EMERGENCY_STACK: Emergency = Emergency(UnsafeCell::new([0; 0x2000]));
 #[unsafe(no_mangle)]
 extern "C" fn aarch64_stack_gone(stack: u64) -> ! {
     if exit::is_tried() {
-        // The second time, from this stack itself, which the vectors don't know: there is no semihosting.
+        // The second time, from this stack itself, which the vectors don't know: there is no
+        // semihosting.
         psci::system_off()
     }
     panic!(

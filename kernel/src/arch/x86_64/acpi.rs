@@ -1,7 +1,7 @@
 //! What firmware describes: the CPUs, and the tables of IOMMUs, which `dma` reads.
 //!
-//! The crate `acpi` finds tables, looks at their checksums, and knows the MADT. A loader may say where the tables begin; if it
-//! does not, or what is there is none, the BIOS area is searched.
+//! The crate `acpi` finds tables, looks at their checksums, and knows the MADT. A loader may say
+//! where the tables begin; if it does not, or what is there is none, the BIOS area is searched.
 
 use core::ptr::NonNull;
 
@@ -19,14 +19,15 @@ struct Mapped;
 
 impl AcpiHandler for Mapped {
     unsafe fn map_physical_region<T>(&self, at: usize, size: usize) -> PhysicalMapping<Self, T> {
-        // What lies above can't be read here: it reads as zeros, which have no table's signature, so it is passed over. More
-        // than a header is asked for only behind a signature.
+        // What lies above can't be read here: it reads as zeros, which have no table's signature,
+        // so it is passed over. More than a header is asked for only behind a signature.
         static NOTHING: [u64; 8] = [0; 8];
         let is_mapped = at.checked_add(size).is_some_and(|end| end <= 1 << 32);
         assert!(is_mapped || size <= size_of_val(&NOTHING), "a table reaches over 4 GiB");
         let there = if is_mapped { at } else { (&raw const NOTHING).addr() };
         let there = NonNull::new(there as *mut T).expect("no table is at 0");
-        // SAFETY: firmware's tables (the caller's promise) stay where they are, and the allocator was not given that memory.
+        // SAFETY: firmware's tables (the caller's promise) stay where they are, and the allocator
+        // was not given that memory.
         unsafe { PhysicalMapping::new(at, there, size, size, *self) }
     }
 

@@ -41,7 +41,8 @@ pub fn is_x2() -> bool {
     X2.load(Ordering::Relaxed)
 }
 
-/// Can an interrupt be sent to the CPU with this id? An xAPIC's commands have eight bits for it, and 255 is all.
+/// Can an interrupt be sent to the CPU with this id? An xAPIC's commands have eight bits for it,
+/// and 255 is all.
 pub fn can_name(id: u32) -> bool {
     is_x2() || id < 0xff
 }
@@ -51,7 +52,8 @@ fn read(register: u32) -> u32 {
         // SAFETY: the register exists in x2APIC mode, which `init` turned on.
         unsafe { Msr::new(MSR + (register >> 4)).read() as u32 }
     } else {
-        // SAFETY: the registers are mapped to themselves, uncached by the memory type of that range.
+        // SAFETY: the registers are mapped to themselves, uncached by the memory type of that
+        // range.
         unsafe { ((MMIO + u64::from(register)) as *const u32).read_volatile() }
     }
 }
@@ -66,7 +68,8 @@ fn write(register: u32, value: u32) {
     }
 }
 
-/// On the boot CPU: decides the mode, and silences the old controllers, whose interrupts nobody handles.
+/// On the boot CPU: decides the mode, and silences the old controllers, whose interrupts nobody
+/// handles.
 pub fn decide() {
     const X2APIC: u32 = 1 << 21;
     X2.store(core::arch::x86_64::__cpuid(1).ecx & X2APIC != 0, Ordering::Relaxed);
@@ -79,7 +82,8 @@ pub fn decide() {
 /// Turns this CPU's controller on; returns its id.
 pub fn init() -> u32 {
     let mut base = Msr::new(BASE);
-    // SAFETY: the modes are entered in the order that the manual asks for (10.12.5), and only where CPUID has them.
+    // SAFETY: the modes are entered in the order that the manual asks for (10.12.5), and only where
+    // CPUID has them.
     unsafe {
         let on = base.read() | BASE_ENABLE;
         base.write(on);
@@ -115,8 +119,8 @@ pub fn never() {
 /// Sends `command` (a vector, or one of the constants above) to the CPU with this id.
 pub fn send(id: u32, command: u32) {
     if is_x2() {
-        // ORDERING: a write of an x2APIC's MSR does not wait for earlier stores (10.12.3), and what was stored before a kick
-        // must be seen by who is kicked.
+        // ORDERING: a write of an x2APIC's MSR does not wait for earlier stores (10.12.3), and what
+        // was stored before a kick must be seen by who is kicked.
         // SAFETY: fences have no precondition on x86-64.
         unsafe { core::arch::asm!("mfence", "lfence", options(nostack, preserves_flags)) };
         // SAFETY: as in `write`.

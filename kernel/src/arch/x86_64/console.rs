@@ -1,4 +1,5 @@
-//! COM1, which every machine that this image runs on has, or ignores; and the screen, if there is one.
+//! COM1, which every machine that this image runs on has, or ignores; and the screen, if there is
+//! one.
 
 use uart_16550::spec::registers::LSR;
 use uart_16550::{BaudRate, Config, Uart16550, backend::PioBackend};

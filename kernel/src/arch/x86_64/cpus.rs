@@ -110,7 +110,8 @@ fn start(id: u32) -> bool {
             clock::delay_us(100);
         }
     }
-    // It waits for a SIPI again: should it have come late, the next one has its number and its stack.
+    // It waits for a SIPI again: should it have come late, the next one has its number and its
+    // stack.
     apic::send(id, apic::INIT);
     false
 }

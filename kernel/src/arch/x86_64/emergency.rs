@@ -1,20 +1,23 @@
-//! Stacks of their own for what comes when the stack may be the problem: double faults, non-maskable interrupts, machine
-//! checks.
+//! Stacks of their own for what comes when the stack may be the problem: double faults,
+//! non-maskable interrupts, machine checks.
 //!
 //! # The problem
-//! The CPU pushes an exception on the stack that is in use. If that stack is gone, pushing faults, which is a double fault;
-//! if pushing that one faults too, the CPU shuts down and the machine is reset, without a word of what happened.
+//! The CPU pushes an exception on the stack that is in use. If that stack is gone, pushing faults,
+//! which is a double fault; if pushing that one faults too, the CPU shuts down and the machine is
+//! reset, without a word of what happened.
 //!
 //! # The protocol
-//! Every CPU loads a task state segment, whose interrupt stack table names three stacks (SDM 3A, 8.7 and 6.14.5); the gates
-//! of the three vectors say which one they want (`traps.rs`). A segment is marked busy in the descriptor table by whoever
-//! loads it, so each CPU has both of its own. Selectors mean what they meant in the boot table.
+//! Every CPU loads a task state segment, whose interrupt stack table names three stacks (SDM 3A,
+//! 8.7 and 6.14.5); the gates of the three vectors say which one they want (`traps.rs`). A segment
+//! is marked busy in the descriptor table by whoever loads it, so each CPU has both of its own.
+//! Selectors mean what they meant in the boot table.
 //!
 //! # Invariants
-//! - I1: what comes on one of these stacks ends the kernel, or is expected, and then the next of its kind comes after its
-//!   return (`expected.rs`): a second exception on the same stack, which begins at its top again, overwrites nothing that
-//!   is needed.
-//! - I2: the tables of a CPU are written by that CPU alone, before it loads them, and by its hardware after.
+//! - I1: what comes on one of these stacks ends the kernel, or is expected, and then the next of
+//!   its kind comes after its return (`expected.rs`): a second exception on the same stack, which
+//!   begins at its top again, overwrites nothing that is needed.
+//! - I2: the tables of a CPU are written by that CPU alone, before it loads them, and by its
+//!   hardware after.
 
 use core::cell::UnsafeCell;
 
@@ -41,7 +44,8 @@ pub const DOUBLE_FAULT: u64 = 8;
 /// Hardware found an error of its own.
 pub const MACHINE_CHECK: u64 = 18;
 
-/// What a gate says about its stack: the number in the interrupt stack table, or 0 for the one in use.
+/// What a gate says about its stack: the number in the interrupt stack table, or 0 for the one in
+/// use.
 pub const fn stack_of(vector: u64) -> u16 {
     let mut at = 0;
     while at < VECTORS.len() {
@@ -53,7 +57,8 @@ pub const fn stack_of(vector: u64) -> u16 {
     0
 }
 
-/// The stacks of a CPU, apart from the rest: they are nothing but zeros, and take no room in the image.
+/// The stacks of a CPU, apart from the rest: they are nothing but zeros, and take no room in the
+/// image.
 #[repr(align(16))]
 struct Stacks(UnsafeCell<[[u8; STACK]; VECTORS.len()]>);
 
@@ -82,12 +87,14 @@ static STATES: States = States(
     }; MAX_CPUS as usize],
 );
 
-/// Makes this CPU, whose number this is, ready for the three; each CPU calls it once, on its way up.
+/// Makes this CPU, whose number this is, ready for the three; each CPU calls it once, on its way
+/// up.
 pub fn load(cpu: CpuId) {
     let state = STATES.0[cpu.index()].get();
     let bottom = STACKS[cpu.index()].0.get() as u64;
-    // SAFETY: I2: nobody else uses this CPU's state, and it is not loaded yet. It is static, as what is loaded must be. The
-    // table's first entries are those of the boot table, so that the selectors in use stay right.
+    // SAFETY: I2: nobody else uses this CPU's state, and it is not loaded yet. It is static, as
+    // what is loaded must be. The table's first entries are those of the boot table, so that
+    // the selectors in use stay right.
     unsafe {
         for stack in 0..VECTORS.len() {
             let top = VirtAddr::new(bottom + (stack as u64 + 1) * STACK as u64);
@@ -124,7 +131,8 @@ pub fn machine_check() -> Option<(u32, u64, u64)> {
     if !has_machine_checks() {
         return None;
     }
-    // SAFETY: the registers exist where CPUID says so, for as many banks as the first of them says; reading has no effect.
+    // SAFETY: the registers exist where CPUID says so, for as many banks as the first of them says;
+    // reading has no effect.
     unsafe {
         let banks = Msr::new(CAPABILITIES).read() as u32 & 0xff;
         (0..banks).find_map(|bank| {

@@ -23,8 +23,8 @@ pub fn image_end() -> u64 {
 extern "C" fn start(magic: u32, address: u32) -> ! {
     console::init();
     let address = u64::from(address);
-    // SAFETY: the loader's information is where EBX points, in memory that is mapped to itself and that nothing
-    // has written since.
+    // SAFETY: the loader's information is where EBX points, in memory that is mapped to itself and
+    // that nothing has written since.
     let info = unsafe { multiboot2::read(magic, address).or_else(|| pvh::read(address)) };
     let info = info.unwrap_or(BootInfo {
         loader: "an unknown loader",

@@ -1,8 +1,10 @@
-//! Non-maskable interrupts and machine checks that somebody expects: a case of the suite, for as long as it runs.
+//! Non-maskable interrupts and machine checks that somebody expects: a case of the suite, for as
+//! long as it runs.
 //!
-//! The handler of each runs on a stack of its own, which the next one of its kind would overwrite; a case raises one at a
-//! time. A fault in such a handler that goes on at a fix-up is no harm: it uses the same stack further down. (Its IRET ends
-//! the blocking of NMIs early, and none is under way.)
+//! The handler of each runs on a stack of its own, which the next one of its kind would overwrite;
+//! a case raises one at a time. A fault in such a handler that goes on at a fix-up is no harm: it
+//! uses the same stack further down. (Its IRET ends the blocking of NMIs early, and none is under
+//! way.)
 
 use core::mem;
 use core::ptr;
@@ -23,7 +25,8 @@ impl Expected {
     }
 
     fn run(&self) -> bool {
-        // ORDERING: Acquire, with the Release in `set`: what the handler relies on was stored before.
+        // ORDERING: Acquire, with the Release in `set`: what the handler relies on was stored
+        // before.
         let handler = self.0.load(Ordering::Acquire);
         if handler.is_null() {
             return false;
@@ -34,7 +37,8 @@ impl Expected {
     }
 }
 
-/// From now on `handler` runs for each non-maskable interrupt, on any CPU; `None`: nobody expects one.
+/// From now on `handler` runs for each non-maskable interrupt, on any CPU; `None`: nobody expects
+/// one.
 pub fn on_non_maskable(handler: Option<Handler>) {
     NON_MASKABLE.set(handler);
 }

@@ -53,7 +53,8 @@ pub fn enter() {
     let own = Cpuid::decode(&Leaves::of_this_cpu());
     assert!(own == decided().cpuid, "this CPU has not what the first one has: {own:?}");
     if decided().port.tags() {
-        // SAFETY: the CPU has PCIDs (the port says so), CR3 names PCID 0 since boot, and no handler of this kernel touches CR4.
+        // SAFETY: the CPU has PCIDs (the port says so), CR3 names PCID 0 since boot, and no handler
+        // of this kernel touches CR4.
         unsafe {
             let on = read_cr4().with_pcide(read_cr3());
             write_cr4(on.expect("global pages are on, and PCID 0 is loaded, since boot"));
@@ -80,9 +81,12 @@ pub fn kernel_root() -> RootFrame {
 /// This kernel's tables.
 pub struct Hardware;
 
-// SAFETY: 1. `decide` ran before the first call, and `enter` on every CPU, which refuses one that is not like the first.
-// 2. The boot tables map all that the kernel uses, are static, and map no space. 3. No handler changes CR3 or CR4.
-// 4. Masking is never turned on. 5. The boot tables' leaves are global, and so are those of `paging::KERNEL` where a case
+// SAFETY: 1. `decide` ran before the first call, and `enter` on every CPU, which refuses one that
+// is not like the first.
+// 2. The boot tables map all that the kernel uses, are static, and map no space. 3. No handler
+//    changes CR3 or CR4.
+// 4. Masking is never turned on. 5. The boot tables' leaves are global, and so are those of
+//    `paging::KERNEL` where a case
 // does not say otherwise, and then it flushes them as what they are.
 unsafe impl Boot for Hardware {
     fn port() -> &'static Port {

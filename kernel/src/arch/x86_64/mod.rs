@@ -39,8 +39,9 @@ pub const NAME: &str = "x86_64";
 /// Physical memory is mapped to itself.
 pub const PHYSICAL_BASE: u64 = 0;
 
-/// Emulators have direct-mapped TLBs (Bochs: 2048 entries): a page of the kernel in the same slot as a tested one would
-/// evict it, and hide a missing invalidation. Tested pages have bit 10 of their number set, the kernel's clear.
+/// Emulators have direct-mapped TLBs (Bochs: 2048 entries): a page of the kernel in the same slot
+/// as a tested one would evict it, and hide a missing invalidation. Tested pages have bit 10 of
+/// their number set, the kernel's clear.
 #[must_use]
 pub const fn usable_frame(frame: u64) -> bool {
     frame >> 12 & 1 << 10 == 0
@@ -56,13 +57,16 @@ pub fn barrier_for_devices() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::SeqCst);
 }
 
-/// Writes memory back from the caches, to where a device finds it that does not look into them; done when it returns.
+/// Writes memory back from the caches, to where a device finds it that does not look into them;
+/// done when it returns.
 pub fn write_back(at: *const u8, bytes: usize) {
-    // Lines have 64 bytes on every x86-64 CPU that was built; what CPUID says could only be less work.
+    // Lines have 64 bytes on every x86-64 CPU that was built; what CPUID says could only be less
+    // work.
     const LINE: usize = 64;
     let end = at as usize + bytes;
     for line in (at as usize & !(LINE - 1)..end).step_by(LINE) {
-        // SAFETY: CLFLUSH is part of SSE2, which every x86-64 CPU has, and has no effect on what is read.
+        // SAFETY: CLFLUSH is part of SSE2, which every x86-64 CPU has, and has no effect on what is
+        // read.
         unsafe { core::arch::x86_64::_mm_clflush(line as *const u8) };
     }
     barrier_for_devices();

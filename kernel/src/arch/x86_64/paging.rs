@@ -96,11 +96,13 @@ pub fn kernel_root() -> u64 {
     hardware::kernel_root().address()
 }
 
-/// Gives an empty table what every root needs: the kernel's entries, which name the same tables in all of them.
+/// Gives an empty table what every root needs: the kernel's entries, which name the same tables in
+/// all of them.
 pub fn new_root(frame: u64) {
     let (from, to) = (memory::at(kernel_root()).cast::<u64>(), memory::at(frame).cast::<u64>());
     for index in (0..512).filter(|index| *index == 0 || *index >= 256) {
-        // SAFETY: both are tables of 512 entries; the kernel's top level does not change once spaces are made.
+        // SAFETY: both are tables of 512 entries; the kernel's top level does not change once
+        // spaces are made.
         unsafe { to.add(index).write_volatile(from.add(index).read_volatile()) };
     }
 }

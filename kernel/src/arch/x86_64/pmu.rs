@@ -1,4 +1,5 @@
-//! TLB misses: walks of the tables that loads of this CPU had to wait for, by its performance counters.
+//! TLB misses: walks of the tables that loads of this CPU had to wait for, by its performance
+//! counters.
 //!
 //! | CPUs | event | select, mask |
 //! |---|---|---|
@@ -6,11 +7,13 @@
 //! | Intel, from Golden Cove on | the same | 0x12, 0x0e |
 //! | AMD, Zen | `ls_l1_d_tlb_miss.all_l2_miss` (PMCx045) | 0x45, 0xf0 |
 //!
-//! (Intel's event lists, perfmon-events.intel.com; AMD's Processor Programming References of families 17h to 1Ah.) The
-//! counters are those of architectural performance monitoring (SDM 3B, 20.2) and of AMD's core extensions (APM 2, 13.2).
+//! (Intel's event lists, perfmon-events.intel.com; AMD's Processor Programming References of
+//! families 17h to 1Ah.) The counters are those of architectural performance monitoring (SDM 3B,
+//! 20.2) and of AMD's core extensions (APM 2, 13.2).
 //!
-//! What CPUID announces need not count: emulators and hypervisors accept the registers and leave them at zero. So
-//! retired instructions are counted first, on the same counter, and where those stand still there is no PMU.
+//! What CPUID announces need not count: emulators and hypervisors accept the registers and leave
+//! them at zero. So retired instructions are counted first, on the same counter, and where those
+//! stand still there is no PMU.
 
 use core::arch::x86_64::__cpuid;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -110,7 +113,8 @@ impl Counter {
         const KERNEL: u64 = 1 << 17;
         const ENABLE: u64 = 1 << 22;
         let chosen = u64::from(event.1) << 8 | u64::from(event.0) | USER | KERNEL | ENABLE;
-        // SAFETY: the caller's promise; counting changes nothing but the counter, whose overflow raises no interrupt.
+        // SAFETY: the caller's promise; counting changes nothing but the counter, whose overflow
+        // raises no interrupt.
         unsafe {
             Msr::new(self.select).write(0);
             Msr::new(self.count).write(0);

@@ -14,7 +14,8 @@ const SHUTDOWN: (u16, &[u8]) = (0x8900, b"Shutdown");
 pub fn exit(code: u8) -> ! {
     interrupts::disable();
     console::drain();
-    // SAFETY: nothing runs after this, so nothing is disturbed by whatever else may be at these ports.
+    // SAFETY: nothing runs after this, so nothing is disturbed by whatever else may be at these
+    // ports.
     unsafe {
         Port::<u32>::new(DEBUG_EXIT).write(u32::from(code));
         for letter in SHUTDOWN.1 {

@@ -17,7 +17,8 @@ extern "C" fn arm(rip: u64, rsp: u64) {
     percpu::this().recovery.arm(rip, rsp);
 }
 
-/// The access itself: a load, a store, or a call. RBX and R12 hold the operands, as they survive a call.
+/// The access itself: a load, a store, or a call. RBX and R12 hold the operands, as they survive a
+/// call.
 macro_rules! probe {
     ($name:ident, $($access:literal),+) => {
         #[unsafe(naked)]

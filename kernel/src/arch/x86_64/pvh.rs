@@ -25,7 +25,8 @@ pub unsafe fn read(address: u64) -> Option<BootInfo> {
     if address == 0 {
         return None;
     }
-    // SAFETY: the caller's promise; the words read are inside a structure of the version that it claims.
+    // SAFETY: the caller's promise; the words read are inside a structure of the version that it
+    // claims.
     unsafe {
         let word = |offset: u64| ((address + offset) as *const u64).read_unaligned();
         let half = |offset: u64| ((address + offset) as *const u32).read_unaligned();

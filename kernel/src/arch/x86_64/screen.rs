@@ -1,7 +1,9 @@
-//! The text screen of a PC that was booted by a BIOS, for those without a serial port: 80 by 25 letters in memory.
+//! The text screen of a PC that was booted by a BIOS, for those without a serial port: 80 by 25
+//! letters in memory.
 //!
-//! Whether there is one is seen by writing to it. UEFI firmware leaves a screen of dots instead, on which nothing is shown. Whoever writes
-//! holds the console's lock, or is about to end the machine: the position needs no more than that.
+//! Whether there is one is seen by writing to it. UEFI firmware leaves a screen of dots instead, on
+//! which nothing is shown. Whoever writes holds the console's lock, or is about to end the machine:
+//! the position needs no more than that.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +20,8 @@ const ABSENT: usize = usize::MAX;
 
 fn get(at: usize) -> u16 {
     assert!(at < COLUMNS * ROWS);
-    // SAFETY: inside the PC's window for graphics memory, which is mapped to itself and is nobody's memory, screen or not.
+    // SAFETY: inside the PC's window for graphics memory, which is mapped to itself and is nobody's
+    // memory, screen or not.
     unsafe { CELLS.add(at).read_volatile() }
 }
 

@@ -3,8 +3,8 @@
 use super::traps::WAKE;
 use super::{apic, interrupts};
 
-/// Cycles of the controller's timer in a millisecond. *Assumed*: emulators count nanoseconds, real buses are slower, and
-/// then the sleep is longer.
+/// Cycles of the controller's timer in a millisecond. *Assumed*: emulators count nanoseconds, real
+/// buses are slower, and then the sleep is longer.
 const PER_MS: u32 = 1_000_000;
 
 /// Interrupts this CPU once, in about so many milliseconds.
@@ -17,9 +17,9 @@ pub fn interrupt_never() {
     apic::never();
 }
 
-/// Sleeps for about so many milliseconds, or until something interrupts: whoever calls it looks whether it was enough.
-/// Where every CPU sleeps, a machine whose clock is its instruction count goes on to the next moment at which
-/// anything happens.
+/// Sleeps for about so many milliseconds, or until something interrupts: whoever calls it looks
+/// whether it was enough. Where every CPU sleeps, a machine whose clock is its instruction count
+/// goes on to the next moment at which anything happens.
 pub fn sleep_ms(ms: u32) {
     let enabled = interrupts::enabled();
     interrupts::off();

@@ -1,8 +1,9 @@
 //! Faults and interrupts: the table of their handlers, and what each does.
 //!
-//! A fault of an instruction of `shootdown-virt` goes on at its fix-up; a fault in a probe (`probe.rs`) goes on behind the
-//! probe, with the fault noted; any other fault ends the kernel. Three vectors come on stacks of their own
-//! (`emergency.rs`), and end it too, unless somebody expects them (`expected.rs`).
+//! A fault of an instruction of `shootdown-virt` goes on at its fix-up; a fault in a probe
+//! (`probe.rs`) goes on behind the probe, with the fault noted; any other fault ends the kernel.
+//! Three vectors come on stacks of their own (`emergency.rs`), and end it too, unless somebody
+//! expects them (`expected.rs`).
 
 use core::arch::global_asm;
 use core::cell::UnsafeCell;

@@ -1,4 +1,5 @@
-//! Cases that only an SMMU has: context descriptors, commands that are refused, and rounds of the ring.
+//! Cases that only an SMMU has: context descriptors, commands that are refused, and rounds of the
+//! ring.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +46,8 @@ const SECURE: Rule = |[low, high]| match low & 0xff {
     _ => [low, high],
 };
 
-/// A context descriptor becomes invalid, while the stream's entry stays: the unit knows it until it is told.
+/// A context descriptor becomes invalid, while the stream's entry stays: the unit knows it until it
+/// is told.
 fn context(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let buffer = behind.map()?;
@@ -72,7 +74,8 @@ fn context(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// Invalidations of another ASID and of neighbours: the unit keeps what it has (the control). Then the right one is heard.
+/// Invalidations of another ASID and of neighbours: the unit keeps what it has (the control). Then
+/// the right one is heard.
 fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         let buffer = behind.map()?;
@@ -86,7 +89,8 @@ fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
             let range = IovaRange::new(first, 1).expect("not the first page");
             Command::Pages { domain, range, leaf_only: true }
         };
-        // A page is told as two, so the neighbour is the page after the next, and the one before the last.
+        // A page is told as two, so the neighbour is the page after the next, and the one before
+        // the last.
         let told = [
             pages(other, page),
             pages(own, page + 1),
@@ -102,7 +106,8 @@ fn others_are_told(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// What the unit is told of a device's entry is two commands. Both are refused, one after the other, and told as two errors.
+/// What the unit is told of a device's entry is two commands. Both are refused, one after the
+/// other, and told as two errors.
 fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let buffer = behind.map()?;
@@ -141,7 +146,8 @@ fn refused_configuration(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// The unit can't read a command: its memory answers with an error, once. The queue stands still, and reads it again.
+/// The unit can't read a command: its memory answers with an error, once. The queue stands still,
+/// and reads it again.
 fn unread(stage: &Stage<Smmu>) -> Outcome {
     /// Behind all that `virt` has.
     const NOWHERE: u64 = 1 << 43;
@@ -172,8 +178,8 @@ fn unread(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// An event can't be written, and a command is refused: two errors of one register. Who mends the command queue leaves the other one to
-/// the host.
+/// An event can't be written, and a command is refused: two errors of one register. Who mends the
+/// command queue leaves the other one to the host.
 fn two_errors(stage: &Stage<Smmu>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         // The first is a neighbour that stays: an empty table would be told of as well.
@@ -211,7 +217,8 @@ fn two_errors(stage: &Stage<Smmu>) -> Outcome {
     })
 }
 
-/// Ranges of lengths that take one piece or several: the first page, the last and one between are gone.
+/// Ranges of lengths that take one piece or several: the first page, the last and one between are
+/// gone.
 fn ranges(stage: &Stage<Smmu>) -> Outcome {
     const LENGTHS: [u64; 6] = [2, 3, 5, 32, 33, 71];
     let large = memory::allocate_large().ok_or(Broken::Premise("memory has no frame of 2 MiB"))?;

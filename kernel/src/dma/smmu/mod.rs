@@ -91,8 +91,8 @@ impl Refuses for Smmu {
     }
 
     fn turn_off_now(self) -> Result<(), Error> {
-        // SAFETY: no domain uses it; the one device does what a case tells it, and that is to land in a frame of
-        // the case.
+        // SAFETY: no domain uses it; the one device does what a case tells it, and that is to land
+        // in a frame of the case.
         unsafe { self.turn_off() }.map_err(|(_, error)| error)
     }
 

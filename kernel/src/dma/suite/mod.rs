@@ -1,8 +1,8 @@
 //! The cases: what must hold of a device's accesses when what it may reach changes.
 //!
-//! Each case is a function of a [`Stage`] and says how many of the device's accesses went the old way. It runs with the queue
-//! muffled ([`Muffle`](super::host::Muffle)): the library does all that it does, and the unit never hears of it; and then
-//! with the unit told:
+//! Each case is a function of a [`Stage`] and says how many of the device's accesses went the old
+//! way. It runs with the queue muffled ([`Muffle`](super::host::Muffle)): the library does all that
+//! it does, and the unit never hears of it; and then with the unit told:
 //!
 //! | not told | told | verdict |
 //! |---|---|---|

@@ -28,7 +28,8 @@ pub const fn cases<I: Iommu>() -> &'static [Case<I>] {
     }
 }
 
-/// A device reaches what is mapped, where it is mapped, and nothing where nothing is: not by the physical address either.
+/// A device reaches what is mapped, where it is mapped, and nothing where nothing is: not by the
+/// physical address either.
 fn translates<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let frame = stage.frame()?;
@@ -54,7 +55,8 @@ fn translates<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// What is refused is recorded: who, where, reading or writing. What is allowed is not (the control).
+/// What is refused is recorded: who, where, reading or writing. What is allowed is not (the
+/// control).
 fn faults<I: Iommu>(stage: &Stage<I>) -> Outcome {
     if !stage.iommu.records_faults() {
         return Err(Broken::NotObservable("the unit records nothing"));
@@ -78,10 +80,11 @@ fn faults<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// More accesses are refused than the unit keeps records of. When they were read it records again, and it is told of what is
-/// unmapped meanwhile.
+/// More accesses are refused than the unit keeps records of. When they were read it records again,
+/// and it is told of what is unmapped meanwhile.
 fn faults_lost<I: Iommu>(stage: &Stage<I>) -> Outcome {
-    /// Of 64 bytes each, of which some units record every four: more than any log here has room for.
+    /// Of 64 bytes each, of which some units record every four: more than any log here has room
+    /// for.
     const ACCESSES: u64 = 12;
     if !stage.iommu.records_faults() {
         return Err(Broken::NotObservable("the unit records nothing"));
@@ -102,7 +105,8 @@ fn faults_lost<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// A device asks for a page that is not there, and then it is. Only units that remember absence can miss it.
+/// A device asks for a page that is not there, and then it is. Only units that remember absence can
+/// miss it.
 fn absence<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1), |behind| {
         let (page, frame) = (behind.given(1), stage.frame()?);
@@ -225,7 +229,8 @@ fn narrow<I: Iommu>(stage: &Stage<I>) -> Outcome {
         stage.change(Muffle::Everything);
         behind.unmap_at(Behind::<I>::page(page))?;
         behind.give(page, buffer.frame, Rights::Read)?;
-        // QEMU's VT-d records nothing when it refuses what it has cached: where the access ends is looked at, no more.
+        // QEMU's VT-d records nothing when it refuses what it has cached: where the access ends is
+        // looked at, no more.
         let stale = stage.lands(buffer.at, buffer.frame);
         if behind.fetch(buffer.at).is_none() {
             return Err(Broken::Wrong("what may be read is not"));
@@ -289,8 +294,8 @@ fn superpage_split<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// A table goes, and its frame becomes something that looks like a table to others' memory. Only units that remember where
-/// tables are can be led there.
+/// A table goes, and its frame becomes something that looks like a table to others' memory. Only
+/// units that remember where tables are can be led there.
 fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
     use shootdown_dma::table::Format;
     stage.with(Config::new(1), |behind| {
@@ -302,7 +307,8 @@ fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let before = behind.domain.table_pages();
         behind.unmap_at(Behind::<I>::page(page))?;
         stage.change(Muffle::Everything);
-        // The CPU's attachment leaves the table for another one: no table is freed that it remembers.
+        // The CPU's attachment leaves the table for another one: no table is freed that it
+        // remembers.
         behind.give(behind.given(2), stage.frame()?, Rights::ReadWrite)?;
         // Far past every bound; and again, as what is found empty is freed when that is complete.
         for turn in 1..4u64 {

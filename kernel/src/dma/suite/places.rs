@@ -1,4 +1,5 @@
-//! Where a device is, and by which addresses it reaches memory: domains that it changes, windows, identity.
+//! Where a device is, and by which addresses it reaches memory: domains that it changes, windows,
+//! identity.
 
 use shootdown_dma::domain::{Config, DmaAddr};
 use shootdown_dma::iova::identity::{Layout, LeafSize};
@@ -100,7 +101,8 @@ fn moved<I: Iommu>(
     stale
 }
 
-/// All of memory, one to one, for a device that is trusted. The control: without the window the policy is refused.
+/// All of memory, one to one, for a device that is trusted. The control: without the window the
+/// policy is refused.
 fn window<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).trusted(), |behind| {
         let frame = stage.frame()?;
@@ -170,7 +172,8 @@ fn identity<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// A page that more share than an entry counts (VT-d's counts 510, AMD-Vi's 14, Arm's 2): it stays until the last of them is done.
+/// A page that more share than an entry counts (VT-d's counts 510, AMD-Vi's 14, Arm's 2): it stays
+/// until the last of them is done.
 fn identity_shared<I: Iommu>(stage: &Stage<I>) -> Outcome {
     const USERS: u32 = 600;
     let layout = layout(stage)?;

@@ -31,7 +31,8 @@ const BEGIN: u64 = 1 << 40;
 const BEFORE: u64 = BEGIN + 9_000_000;
 const AFTER: u64 = BEGIN + 20_000_000;
 
-/// Polls until nothing is owed. What is found then, empty tables, is told the next time that the bound is over.
+/// Polls until nothing is owed. What is found then, empty tables, is told the next time that the
+/// bound is over.
 fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
     for turn in 0..100 {
         domain.poll(AFTER + turn * (AFTER - BEGIN))?;
@@ -43,12 +44,13 @@ fn settle<I: Iommu>(domain: &super::stage::Dom<I>) -> Result<(), Broken> {
     Err(Broken::Wrong("what is owed is not given back"))
 }
 
-/// Unmapping returns at once, and the device may still reach the page; but nobody else has it before the device can't. Its owner
-/// lets go of it meanwhile.
+/// Unmapping returns at once, and the device may still reach the page; but nobody else has it
+/// before the device can't. Its owner lets go of it meanwhile.
 fn strict_ish<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         behind.domain.poll(BEGIN)?;
-        // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
+        // A neighbour that stays: were the table empty, the unit would be told of that as well, and
+        // forget the page by chance.
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
@@ -101,11 +103,13 @@ fn strict_ish_full<I: Iommu>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// Unmapping returns at once, and the page is somebody else's: until the bound the device reaches it, after that it does not.
+/// Unmapping returns at once, and the page is somebody else's: until the bound the device reaches
+/// it, after that it does not.
 fn lazy<I: Iommu>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         behind.domain.poll(BEGIN)?;
-        // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
+        // A neighbour that stays: were the table empty, the unit would be told of that as well, and
+        // forget the page by chance.
         behind.map()?;
         let buffer = behind.map()?;
         behind.warm(buffer)?;
@@ -190,8 +194,9 @@ fn rounds<I: Iommu>(stage: &Stage<I>) -> Outcome {
 /// Frames that a CPU of the next case has had behind its page, and keeps for itself.
 const PAST: usize = 24;
 
-/// Every other CPU maps frame after frame at a page of its own and unmaps it again, while the device writes to all of those
-/// pages. What was unmapped is the CPU's own: no write may land there.
+/// Every other CPU maps frame after frame at a page of its own and unmaps it again, while the
+/// device writes to all of those pages. What was unmapped is the CPU's own: no write may land
+/// there.
 fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
     const COPIES: u32 = 12;
     let others = stage.cpus - 1;
@@ -203,7 +208,8 @@ fn concurrent<I: Iommu>(stage: &Stage<I>) -> Outcome {
             let range = IovaRange::new(page(cpu), 1).expect("not the first page");
             behind.map_at(range, PhysAddr(frame), Rights::ReadWrite).map(|()| range)
         };
-        // Warm, so that the control has something to forget; these frames are this CPU's own from then on.
+        // Warm, so that the control has something to forget; these frames are this CPU's own from
+        // then on.
         let mut warm = [0; crate::MAX_CPUS as usize];
         for cpu in 1..=others {
             let frame = stage.frame()?;

@@ -1,4 +1,5 @@
-//! Queues that stand still: commands that are refused, devices that do not answer, and units that have to be reset.
+//! Queues that stand still: commands that are refused, devices that do not answer, and units that
+//! have to be reset.
 
 use shootdown_dma::domain::{Config, UnmapError};
 use shootdown_dma::invalidate::{Command, QueueError, Unit};
@@ -42,14 +43,16 @@ const fn time(turn: u64) -> u64 {
     turn << 40
 }
 
-/// A page is unmapped and given up, and the unit refuses what it is told of that. The queue stands still, and the page is held.
+/// A page is unmapped and given up, and the unit refuses what it is told of that. The queue stands
+/// still, and the page is held.
 fn stop<I: Refuses>(
     behind: &Behind<'_, I>,
     rule: Rule,
     slots: u32,
 ) -> Result<(Buffer, Mar), Broken> {
     let stage = behind.stage;
-    // A neighbour that stays: were the table empty, the unit would be told of that as well, and forget the page by chance.
+    // A neighbour that stays: were the table empty, the unit would be told of that as well, and
+    // forget the page by chance.
     behind.map()?;
     let buffer = behind.map()?;
     behind.warm(buffer)?;
@@ -69,8 +72,8 @@ fn stop<I: Refuses>(
     Ok((buffer, marred))
 }
 
-/// Polls a domain whose unit has refused something: how often was that told? To the end, though what it owes is back before:
-/// nobody is to hear of it again.
+/// Polls a domain whose unit has refused something: how often was that told? To the end, though
+/// what it owes is back before: nobody is to hear of it again.
 pub fn refusals<I: Iommu>(behind: &Behind<'_, I>) -> Result<u32, Broken> {
     (2..POLLS).try_fold(0, |told, turn| match behind.domain.poll(time(turn)) {
         Ok(()) => Ok(told),
@@ -79,8 +82,8 @@ pub fn refusals<I: Iommu>(behind: &Behind<'_, I>) -> Result<u32, Broken> {
     })
 }
 
-/// Whoever polls makes the queue go on: the error is told once, whoever in the domain has found it, the page is given back, and is out
-/// of reach.
+/// Whoever polls makes the queue go on: the error is told once, whoever in the domain has found it,
+/// the page is given back, and is out of reach.
 fn goes_on<I: Refuses>(behind: &Behind<'_, I>, buffer: Buffer) -> Outcome {
     let told = refusals(behind)?;
     if behind.domain.deferred() != (0, 0) || host::is_held(buffer.frame) {
@@ -121,8 +124,8 @@ fn refused_wait<I: Refuses>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// The unit refuses whatever it is to tell the device: the device is not relied on from then on. Its domain gives nothing back until
-/// it is taken out; another domain's work goes on.
+/// The unit refuses whatever it is to tell the device: the device is not relied on from then on.
+/// Its domain gives nothing back until it is taken out; another domain's work goes on.
 fn refused_device<I: Refuses>(stage: &Stage<I>) -> Outcome {
     let (id, other_id) = (stage.new_id(), stage.new_id());
     let domain = stage.domain(Config::new(1).policy(Policy::Deferred), &stage.space(), id)?;
@@ -174,7 +177,8 @@ fn refused_device<I: Refuses>(stage: &Stage<I>) -> Outcome {
 /// A function that is not there.
 const NOBODY: DeviceId = DeviceId(0x3f);
 
-/// A device that is not there is told to forget. Hardware waits for its answer, and says that there is none.
+/// A device that is not there is told to forget. Hardware waits for its answer, and says that there
+/// is none.
 fn device_timeout<I: Refuses>(stage: &Stage<I>) -> Outcome {
     let queue = stage.iommu.queue();
     let mut errors = 0;
@@ -198,8 +202,8 @@ fn device_timeout<I: Refuses>(stage: &Stage<I>) -> Outcome {
     if relied_on { Err(Broken::Wrong("a device that does not answer is relied on")) } else { Ok(0) }
 }
 
-/// The unit refuses every wait: nothing completes any more, and that is said; nothing is given back. Then the host resets the unit,
-/// and everything goes on.
+/// The unit refuses every wait: nothing completes any more, and that is said; nothing is given
+/// back. Then the host resets the unit, and everything goes on.
 fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let strictly = behind.map()?;
@@ -239,7 +243,8 @@ fn stuck<I: Refuses>(stage: &Stage<I>) -> Outcome {
     })
 }
 
-/// A unit is reset between an unmapping and its invalidation: it has forgotten everything, and what is owed is given back.
+/// A unit is reset between an unmapping and its invalidation: it has forgotten everything, and what
+/// is owed is given back.
 fn reset<I: Refuses>(stage: &Stage<I>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Deferred), |behind| {
         let buffer = behind.map()?;

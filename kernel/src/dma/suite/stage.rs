@@ -21,11 +21,12 @@ use crate::port::Deadline;
 /// Milliseconds within which every try must be over; each of the device's copies takes a hundred.
 const LIMIT: u64 = 20_000;
 
-/// Pages below this are the cases' own to give out; the domain's allocator has the rest, and hands it out from above.
+/// Pages below this are the cases' own to give out; the domain's allocator has the rest, and hands
+/// it out from above.
 const GIVEN: u64 = 0x1000;
 
-/// Where the device reads what it will write. The lowest eight bits of page numbers are different everywhere: QEMU's VT-d
-/// compares no others when it invalidates pages.
+/// Where the device reads what it will write. The lowest eight bits of page numbers are different
+/// everywhere: QEMU's VT-d compares no others when it invalidates pages.
 const SOURCE: u64 = 0x210;
 /// Where it writes what it has read, for cases that want to know.
 const SINK: u64 = 0x220;
@@ -79,8 +80,8 @@ static LAST_ID: AtomicU16 = AtomicU16::new(0);
 static STAMPS: AtomicU64 = AtomicU64::new(0);
 
 fn read(physical: u64) -> u64 {
-    // SAFETY: the first word of a frame that the case has, or that is free; a device may write it at any time, so it is read
-    // as it is now.
+    // SAFETY: the first word of a frame that the case has, or that is free; a device may write it
+    // at any time, so it is read as it is now.
     unsafe { memory::at(physical).cast::<u64>().read_volatile() }
 }
 
@@ -377,7 +378,8 @@ impl<I: Iommu> Behind<'_, I> {
     /// What the device reads there; `None` if it gets nothing.
     pub fn fetch(&self, at: DmaAddr) -> Option<u64> {
         let Stage { edu, sink, .. } = *self.stage;
-        // Into its own page first something else, as a refused read may leave that as it is, or make zeros of it.
+        // Into its own page first something else, as a refused read may leave that as it is, or
+        // make zeros of it.
         edu.read(SOURCE << 12, READ_AT, 8);
         self.stage.clear_faults();
         edu.read(at.0, READ_AT, 8);

@@ -15,8 +15,8 @@ use crate::memory::FRAME;
 pub const CASES: &[Case<Vtd>] =
     &[Case::new("others-are-told", others_are_told).with_control_inside()];
 
-/// Neighbours, another domain and the device's entry are forgotten: the unit keeps what it has (the control). Then the page
-/// alone is.
+/// Neighbours, another domain and the device's entry are forgotten: the unit keeps what it has (the
+/// control). Then the page alone is.
 fn others_are_told(stage: &Stage<Vtd>) -> Outcome {
     stage.with(Config::new(1).policy(Policy::Lazy), |behind| {
         let (buffer, device) = (behind.map()?, stage.device());
@@ -31,7 +31,8 @@ fn others_are_told(stage: &Stage<Vtd>) -> Outcome {
             let range = IovaRange::new(first, pages).expect("not the first page");
             Command::Pages { domain, range, leaf_only: true }
         };
-        // Fewer than 256 pages, or QEMU forgets the domain; and the block of 32 next to the page's own.
+        // Fewer than 256 pages, or QEMU forgets the domain; and the block of 32 next to the page's
+        // own.
         let block = (page & !31) ^ 32;
         stage.iommu.tell(&[
             pages(other, page, 1),

@@ -16,7 +16,8 @@ use shootdown_arch::x86_64::Vendor;
 use super::{Mode, Start};
 use crate::arch::features_of_cpu;
 
-/// The number of a hypercall by which a guest says that it has heard of an exception, or tells a value.
+/// The number of a hypercall by which a guest says that it has heard of an exception, or tells a
+/// value.
 pub const HEARD: u64 = 0x100;
 
 macro_rules! guests {

@@ -1,9 +1,11 @@
-//! A hypervisor, as small as one can be that keeps its host whole: one CPU, one guest at a time, hypercalls.
+//! A hypervisor, as small as one can be that keeps its host whole: one CPU, one guest at a time,
+//! hypercalls.
 //!
-//! It is what the cases run their guests with, and the example of `shootdown-virt`. Read [`vmx`](self) or `svm` from top to
-//! bottom: what an entry needs, the check of the host's bits before each entry, the loop over exits. The guests
-//! (`guests.rs`) run in real mode, in protected mode and in 64-bit mode, and reach memory at the addresses that the host
-//! has it at: nested tables map the first four GiB to themselves.
+//! It is what the cases run their guests with, and the example of `shootdown-virt`. Read
+//! [`vmx`](self) or `svm` from top to bottom: what an entry needs, the check of the host's bits
+//! before each entry, the loop over exits. The guests (`guests.rs`) run in real mode, in protected
+//! mode and in 64-bit mode, and reach memory at the addresses that the host has it at: nested
+//! tables map the first four GiB to themselves.
 //!
 //! | hypercall: RAX | means |
 //! |---|---|
@@ -90,7 +92,8 @@ pub trait Machine {
     fn registers(&mut self) -> &mut GuestRegisters;
 }
 
-/// Runs a guest until it ends; `told` hears of RAX and RBX of each hypercall, and says whether to go on.
+/// Runs a guest until it ends; `told` hears of RAX and RBX of each hypercall, and says whether to
+/// go on.
 ///
 /// # Errors
 /// Why the guest could not be entered, or the exit that nobody handles.
@@ -129,8 +132,9 @@ pub fn frame() -> u64 {
     frame
 }
 
-/// Nested tables that map the first four GiB to themselves, by leaves of 2 MiB, which every CPU has: the frames, the root
-/// first. Entries that name a table have the bits `table`, leaves have `leaf`.
+/// Nested tables that map the first four GiB to themselves, by leaves of 2 MiB, which every CPU
+/// has: the frames, the root first. Entries that name a table have the bits `table`, leaves have
+/// `leaf`.
 pub fn identity(table: u64, leaf: u64) -> [u64; 6] {
     let frames: [u64; 6] = core::array::from_fn(|_| frame());
     let store = |frame: u64, index: u64, entry: u64| {

@@ -51,7 +51,8 @@ impl SvmMachine {
     pub fn new(cpu: &SvmCpu, start: &Start) -> Result<Self, Error> {
         let unable = Error::Unable;
         let region = frame();
-        // SAFETY: the frame is new, aligned and large enough, and the machine's until it is dropped.
+        // SAFETY: the frame is new, aligned and large enough, and the machine's until it is
+        // dropped.
         let vmcb = unsafe { &mut *memory::at(region).cast::<Vmcb>() };
         *vmcb = Vmcb::new();
         let rules = SvmRules::new(SvmOptions {
@@ -138,8 +139,9 @@ impl SvmMachine {
             self.vmcb.efer_access(&mut self.control, &mut self.registers)
         } else {
             let rip = self.code_base + self.vmcb.save.rip;
-            // SAFETY: the guest has fetched the instruction from there, at the address that the host has it at. An
-            // instruction ends within 15 bytes, which are the image's.
+            // SAFETY: the guest has fetched the instruction from there, at the address that the
+            // host has it at. An instruction ends within 15 bytes, which are the
+            // image's.
             let bytes = unsafe { core::slice::from_raw_parts(rip as *const u8, 15) };
             self.vmcb.control_register(&mut self.control, &mut self.registers, bytes)
         };
@@ -156,8 +158,9 @@ impl SvmMachine {
 
     /// Enters the guest once, without a look at anything.
     pub fn enter_raw(&mut self) -> Result<ExitCode, EntryError> {
-        // SAFETY: SVM is on, interrupts are off, the handlers ask `fixup`; the pages are the machine's and the CPU's. The
-        // guest reaches what the image keeps for it or shares with it, and uses no debug registers.
+        // SAFETY: SVM is on, interrupts are off, the handlers ask `fixup`; the pages are the
+        // machine's and the CPU's. The guest reaches what the image keeps for it or shares
+        // with it, and uses no debug registers.
         unsafe { self.vmcb.enter(self.address, &mut self.registers, self.host) }
     }
 }

@@ -17,7 +17,8 @@ use super::{Exit, Machine, Mode, Start, frame, identity};
 use crate::memory;
 use crate::virt::host::{self, VmxCpu};
 
-/// Controls: exits for interrupts and NMIs; HLT; secondary ones. EPT, VPID, unrestricted guest. EFER both ways.
+/// Controls: exits for interrupts and NMIs; HLT; secondary ones. EPT, VPID, unrestricted guest.
+/// EFER both ways.
 const PIN: u32 = 1 << 0 | 1 << 3;
 const PROCESSOR: u32 = 1 << 7 | 1 << 31;
 const SECONDARY: u32 = 1 << 1 | 1 << 5 | 1 << 7;
@@ -97,11 +98,13 @@ impl VmxMachine {
 
     /// Makes it current on this CPU.
     pub fn load(&self) -> Result<(), Error> {
-        // SAFETY: VMX is on, interrupts are off in the whole suite, the machine and its frames stay until `drop`.
+        // SAFETY: VMX is on, interrupts are off in the whole suite, the machine and its frames stay
+        // until `drop`.
         unsafe { self.vmcs.as_ref().load(self.list) }.map_err(Error::Load)
     }
 
-    /// Writes the fields that stay as they are. CR0, CR3, CR4 are `control`'s, RSP and RIP of the host the entry's.
+    /// Writes the fields that stay as they are. CR0, CR3, CR4 are `control`'s, RSP and RIP of the
+    /// host the entry's.
     fn fill(&self, cpu: &VmxCpu, start: &Start, eptp: Eptp) -> Result<(), Error> {
         let c = &cpu.capabilities;
         let have = |value: Result<u32, _>| value.map_err(|_| Error::Unable("controls"));
@@ -186,15 +189,16 @@ impl VmxMachine {
                 vmx::invvpid(self.invalidation).map_err(Error::Vmcs)
             },
             Accessed::Done(_) => Ok(()),
-            // #GP(0): these guests have no handler for it, and their tables have four levels, or none.
+            // #GP(0): these guests have no handler for it, and their tables have four levels, or
+            // none.
             _ => Err(Error::Unable("what the guest wrote to a control register")),
         }
     }
 
     /// Enters the guest once, without a look at anything.
     pub fn enter_raw(&mut self) -> Result<ExitReason, EntryError> {
-        // SAFETY: the VMCS is current, `fill` and `prepare` have seen to the host's state; the guests use neither
-        // extended registers nor MSRs.
+        // SAFETY: the VMCS is current, `fill` and `prepare` have seen to the host's state; the
+        // guests use neither extended registers nor MSRs.
         unsafe { self.vmcs.as_ref().enter(&mut self.registers) }
     }
 }
@@ -246,8 +250,8 @@ impl Machine for VmxMachine {
 
 impl Drop for VmxMachine {
     fn drop(&mut self) {
-        // SAFETY: as in `load`. After an emergency VMCLEAR faults: the list's entry goes all the same, because the
-        // emergency has cleared it.
+        // SAFETY: as in `load`. After an emergency VMCLEAR faults: the list's entry goes all the
+        // same, because the emergency has cleared it.
         let _ = unsafe { self.vmcs.as_ref().clear(self.list) };
         self.tables.into_iter().chain([self.region]).for_each(memory::free);
     }

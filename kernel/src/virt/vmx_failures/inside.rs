@@ -220,7 +220,8 @@ pub(super) fn launch_state(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     Seen::All
 }
 
-/// Numbers 7 and 8, exits 33 and 34: what is wrong with the VMCS. The control: the same VMCS mended.
+/// Numbers 7 and 8, exits 33 and 34: what is wrong with the VMCS. The control: the same VMCS
+/// mended.
 pub(super) fn invalid_vmcs(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     let Some(()) = checks.ok("VMX on", cpu.on()) else { return Seen::All };
     let Some(mut machine) =

@@ -1,4 +1,5 @@
-//! Every VMX instruction with every failure that can be provoked: each comes back as the value that the manual says.
+//! Every VMX instruction with every failure that can be provoked: each comes back as the value that
+//! the manual says.
 
 mod inside;
 mod nmi;
@@ -44,7 +45,8 @@ fn valid(number: u32) -> Failure {
     Failure::Valid(InstructionError::from_number(number))
 }
 
-/// Each instruction but for entries, VMXON and VMCALL. The order matters: VMCLEAR comes before what needs a current VMCS.
+/// Each instruction but for entries, VMXON and VMCALL. The order matters: VMCLEAR comes before what
+/// needs a current VMCS.
 const INSTRUCTIONS: [Instruction; 9] = [
     Instruction::Vmxoff,
     Instruction::Vmclear,
@@ -57,10 +59,11 @@ const INSTRUCTIONS: [Instruction; 9] = [
     Instruction::Vmfunc,
 ];
 
-/// Executes one, with operands that nothing is wrong with; where it succeeds it changes nothing that a case relies on.
+/// Executes one, with operands that nothing is wrong with; where it succeeds it changes nothing
+/// that a case relies on.
 fn execute(instruction: Instruction, cpu: &VmxCpu) -> Result<(), Failure> {
-    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the regions are the CPU's, and no guest relies
-    // on what is invalidated or written.
+    // SAFETY: privilege level 0, the handlers ask `fixup`, interrupts are off; the regions are the
+    // CPU's, and no guest relies on what is invalidated or written.
     unsafe {
         match instruction {
             Instruction::Vmxoff => vmx::vmxoff(),
@@ -116,8 +119,8 @@ fn vmxon_of(address: u64) -> Result<(), Failure> {
 }
 
 fn vmcall() -> Result<(), Failure> {
-    // SAFETY: nothing runs this kernel by VMX in the machines that the suite is for; a hypervisor that does gives the number
-    // no meaning.
+    // SAFETY: nothing runs this kernel by VMX in the machines that the suite is for; a hypervisor
+    // that does gives the number no meaning.
     unsafe { vmx::vmcall(&mut Hypercall { rax: 0xffff_ffff, rbx: 1, rcx: 2, rdx: 3 }) }
 }
 

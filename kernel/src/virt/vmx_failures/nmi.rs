@@ -59,8 +59,8 @@ fn after_nmi(cpu: &VmxCpu, checks: &mut Checks, gone: bool) {
 /// VMX is off after an NMI, and nobody has said so: a defect, which the hook hears of.
 pub(super) fn nmi_vmxoff(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     after_nmi(cpu, checks, false);
-    // An entry: the VMWRITEs of HOST_RSP and HOST_RIP, and then, when they are not needed any more, VMLAUNCH and
-    // VMRESUME themselves.
+    // An entry: the VMWRITEs of HOST_RSP and HOST_RIP, and then, when they are not needed any more,
+    // VMLAUNCH and VMRESUME themselves.
     expected::on_non_maskable(Some(vmxoff_in_silence));
     entries(cpu, checks, UD);
     expected::on_non_maskable(None);
@@ -86,8 +86,8 @@ fn entries(cpu: &VmxCpu, checks: &mut Checks, wanted: Failure) {
             return;
         };
         checks.ok("fields", machine.prepare());
-        // The stack is at the same place in each turn: the second one has no VMWRITE to do. With a VMCS that is refused
-        // (no controls) it is launched again, with a good one resumed.
+        // The stack is at the same place in each turn: the second one has no VMWRITE to do. With a
+        // VMCS that is refused (no controls) it is launched again, with a good one resumed.
         if !launched {
             // SAFETY: the VMCS is current; VMLAUNCH refuses it.
             checks.ok("pin controls", unsafe { vmx::vmwrite(field::PIN_CONTROLS, 0) });
@@ -110,8 +110,9 @@ fn entries(cpu: &VmxCpu, checks: &mut Checks, wanted: Failure) {
     }
 }
 
-/// The emergency clears every VMCS of the CPU, whatever the CPU was doing, and everything unwinds in order: the machine
-/// can be dropped, and the next kernel (here: the next `turn_on`) finds the CPU outside of VMX operation.
+/// The emergency clears every VMCS of the CPU, whatever the CPU was doing, and everything unwinds
+/// in order: the machine can be dropped, and the next kernel (here: the next `turn_on`) finds the
+/// CPU outside of VMX operation.
 pub(super) fn emergency_before_entry(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     let Some(()) = checks.ok("VMX on", cpu.on()) else { return Seen::All };
     let start = guests::start(Program::Call);
@@ -159,8 +160,9 @@ impl elsewhere::Loop for EntryLoop {
         // What fails because the interrupt has come before the guest was whole counts too.
         let gone = match VmxMachine::new(&cpu, &start) {
             Ok(mut machine) => loop {
-                // it is cleared and loaded each time, so that the interrupt finds the list in every state.
-                // SAFETY: VMX is on, or was taken away, and interrupts are off.
+                // it is cleared and loaded each time, so that the interrupt finds the list in every
+                // state. SAFETY: VMX is on, or was taken away, and interrupts are
+                // off.
                 let cleared = unsafe { machine.vmcs.as_ref().clear(cpu.loaded) };
                 let loaded = cleared.map_err(Error::Load).and_then(|()| machine.load());
                 let entered = loaded.and_then(|()| machine.enter());

@@ -94,8 +94,8 @@ unsafe fn vmxon_by_rbp(address: u64) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// VMXON refuses a region that is misaligned, too wide, or of another revision; the typed operand can't be any of the
-/// first two.
+/// VMXON refuses a region that is misaligned, too wide, or of another revision; the typed operand
+/// can't be any of the first two.
 pub(super) fn vmxon_refused(cpu: &VmxCpu, checks: &mut Checks) -> Seen {
     let other = frame();
     let revision = cpu.capabilities.revision().get();

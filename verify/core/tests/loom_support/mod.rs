@@ -22,8 +22,8 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static)
     executions.load(Ordering::Relaxed)
 }
 
-/// Explores every execution of `model` (with at most so many preemptions); then, for each mutant, expects
-/// one that breaks it.
+/// Explores every execution of `model` (with at most so many preemptions); then, for each mutant,
+/// expects one that breaks it.
 pub fn holds(
     name: &str,
     preemptions: Option<usize>,

@@ -106,7 +106,8 @@ unsafe impl Pinned for Pin {
 
 /// What interrupts a CPU of the model comes where the model says so.
 pub fn off(pin: &Pin) -> IrqsOff<'_, Model> {
-    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is used.
+    // SAFETY: a thread of the model runs no handler but in `relax`, and none while one of these is
+    // used.
     unsafe { IrqsOff::assume(pin) }
 }
 

@@ -1,8 +1,9 @@
-//! Units that read rings: VT-d, SMMUv3 and AMD-Vi, as their manuals describe the queue, and as hostile as those allow.
+//! Units that read rings: VT-d, SMMUv3 and AMD-Vi, as their manuals describe the queue, and as
+//! hostile as those allow.
 //!
-//! Commands are read in order and executed whenever the unit likes, until a wait or a barrier says that they are. Devices
-//! fill their caches from the unit's. A slot can be refused, and a device can fail to answer. The readers here are
-//! written from the manuals, not from the encoders.
+//! Commands are read in order and executed whenever the unit likes, until a wait or a barrier says
+//! that they are. Devices fill their caches from the unit's. A slot can be refused, and a device
+//! can fail to answer. The readers here are written from the manuals, not from the encoders.
 #![allow(dead_code)] // each test uses its part
 
 use std::collections::BTreeSet;
@@ -319,8 +320,9 @@ impl State {
     }
 }
 
-// SAFETY: the registers are those of the kind; the ring is written by the queue alone; the status word is stored (Release)
-// after what came before was executed; a mutex orders everything, so there is nothing to publish.
+// SAFETY: the registers are those of the kind; the ring is written by the queue alone; the status
+// word is stored (Release) after what came before was executed; a mutex orders everything, so there
+// is nothing to publish.
 unsafe impl Port for Hardware {
     fn read32(&self, offset: usize) -> u32 {
         let state = self.state.lock().unwrap();

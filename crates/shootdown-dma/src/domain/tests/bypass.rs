@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// What lies in a row in memory is where it is in the window; what does not, gets addresses in which it does.
+/// What lies in a row in memory is where it is in the window; what does not, gets addresses in
+/// which it does.
 #[test]
 fn scattered_memory_is_in_the_window_if_it_is_in_a_row() {
     let world = World::default();

@@ -47,7 +47,8 @@ pub(crate) fn who_ends_owes_nothing() {
     assert_eq!((world.refs(page), world.tables.load(Ordering::Relaxed)), (0, 0));
 }
 
-/// What is still mapped is released, as often as it was held; and the window, which was not, is not.
+/// What is still mapped is released, as often as it was held; and the window, which was not, is
+/// not.
 pub(crate) fn who_ends_holds_nothing() {
     let world = World::default();
     let layout = Layout::new(36, 27, LeafSize::Large).unwrap();
@@ -128,7 +129,8 @@ fn off_by_a_page() -> (IovaRange, PhysAddr) {
     (IovaRange::new(1 << 21, 1 << 15).unwrap(), PhysAddr(0x2_0000_1000))
 }
 
-/// Whoever chooses addresses has tables up to a bound, however far apart they are; those that are empty make room.
+/// Whoever chooses addresses has tables up to a bound, however far apart they are; those that are
+/// empty make room.
 pub(crate) fn tables_are_bounded() {
     const MOST: usize = 40;
     let world = World::default();

@@ -1,4 +1,5 @@
-//! What is left when something fails halfway: the unit does not answer, cells are taken, addresses mean something else.
+//! What is left when something fails halfway: the unit does not answer, cells are taken, addresses
+//! mean something else.
 
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
@@ -11,7 +12,8 @@ fn absent(world: &World) -> Domain<&World> {
     domain(world, Config::new(1).policy(Policy::Deferred).trusted().caching_absence())
 }
 
-/// A window that nobody could be told of is unmapped; its addresses are free when that is complete, and no page was held.
+/// A window that nobody could be told of is unmapped; its addresses are free when that is complete,
+/// and no page was held.
 pub(crate) fn a_window_that_fails_is_taken_back() {
     let world = World::default();
     let domain = absent(&world);
@@ -84,7 +86,8 @@ pub(crate) fn what_failed_is_bounded_too() {
     finish(domain);
 }
 
-/// Does `f` while somebody is in all cells, who leaves when `f` has waited a turn for them, or is done.
+/// Does `f` while somebody is in all cells, who leaves when `f` has waited a turn for them, or is
+/// done.
 fn with_all_cells_taken<R>(domain: &Domain<&World>, f: impl FnOnce() -> R) -> R {
     fn enter(domain: &Domain<&World>, cell: usize, then: &dyn Fn()) {
         if cell == domain.cells.cpus() {
@@ -127,7 +130,8 @@ pub(crate) fn who_unmaps_waits_for_a_cell() {
     finish(domain);
 }
 
-/// Who must not wait for the hardware waits for a cell all the same, where nobody is preempted in one.
+/// Who must not wait for the hardware waits for a cell all the same, where nobody is preempted in
+/// one.
 pub(crate) fn nobody_is_preempted_in_a_cell() {
     fn barrier(_: usize) -> bool {
         crate::sync::fence(Ordering::SeqCst);
@@ -145,7 +149,8 @@ pub(crate) fn nobody_is_preempted_in_a_cell() {
     finish(domain);
 }
 
-/// Where somebody may be preempted in a cell, who must not wait hears that, and nothing has changed.
+/// Where somebody may be preempted in a cell, who must not wait hears that, and nothing has
+/// changed.
 #[test]
 fn who_must_not_wait_is_told_so() {
     let world = World::default();
@@ -160,7 +165,8 @@ fn who_must_not_wait_is_told_so() {
     finish(domain);
 }
 
-/// What was mapped for a moment is unmapped, though all cells are taken just now and nobody may wait.
+/// What was mapped for a moment is unmapped, though all cells are taken just now and nobody may
+/// wait.
 pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     let world = World::default();
     let domain = domain(&world, Config::new(1));
@@ -173,7 +179,8 @@ pub(crate) fn what_is_taken_back_waits_for_a_cell() {
     finish(domain);
 }
 
-/// Whatever contexts of all CPUs are in cells, below the topmost of each, one of those finds another.
+/// Whatever contexts of all CPUs are in cells, below the topmost of each, one of those finds
+/// another.
 pub(crate) fn contexts_find_a_cell() {
     fn nest(domain: &Domain<&World>, inside: &[usize], cpus: usize) {
         match inside.split_first() {
@@ -213,7 +220,8 @@ pub(crate) fn a_flush_waits_for_what_was_stranded() {
     finish(domain);
 }
 
-/// The memory of a mapping that failed, strictly, is not the caller's before a device has forgotten it.
+/// The memory of a mapping that failed, strictly, is not the caller's before a device has forgotten
+/// it.
 #[test]
 fn a_mapping_that_fails_says_if_a_device_may_still_reach_it() {
     let world = World::default();
@@ -341,7 +349,8 @@ pub(crate) fn what_is_mapped_elsewhere_is_not_unmapped_here() {
     finish(theirs);
 }
 
-/// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the mapping still.
+/// A domain's policy is a floor: under a weaker one nothing is unmapped, and who asked has the
+/// mapping still.
 pub(crate) fn a_weaker_policy_is_refused() {
     let all = [Policy::Strict, Policy::Deferred, Policy::Lazy, Policy::Bypass];
     for (n, floor) in all.into_iter().enumerate().take(3) {

@@ -1,6 +1,6 @@
-//! Domains whose pages have 4, 16 or 64 KiB, behind a unit that is told in SMMUv3's commands, with a device that has a cache of its
-//! own. Both remember all that they have seen, and forget exactly what a command names, read as the manual says: what is
-//! told in wrong pages is not forgotten.
+//! Domains whose pages have 4, 16 or 64 KiB, behind a unit that is told in SMMUv3's commands, with
+//! a device that has a cache of its own. Both remember all that they have seen, and forget exactly
+//! what a command names, read as the manual says: what is told in wrong pages is not forgotten.
 
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
@@ -85,7 +85,8 @@ impl<F: Granular> Machine<F> {
             0x11 | 0x28 | 0x30 => tlb.clear(),
             0x12 | 0x2a => {
                 assert_eq!(F::STAGE == Stage::One, opcode == 0x12, "a command of the other stage");
-                // TG: 0 is no range, 1 to 3 are 4, 16 and 64 KiB. Another granule's entries are not found.
+                // TG: 0 is no range, 1 to 3 are 4, 16 and 64 KiB. Another granule's entries are not
+                // found.
                 let pages = match high >> 10 & 3 {
                     0 => 1,
                     tg if 10 + 2 * tg == u64::from(F::GRANULE) => {
@@ -445,7 +446,8 @@ pub(crate) fn given_addresses_windows_and_identity_count_in_the_granule() {
     identity::<ArmStage2<16>>(true);
 }
 
-/// A buffer anywhere in two pages of a guarded domain: a device finds its bytes, zeroes around them, and no secret.
+/// A buffer anywhere in two pages of a guarded domain: a device finds its bytes, zeroes around
+/// them, and no secret.
 fn bounce<F: Granular>() {
     let machine = Machine::<F>::new(true);
     let page = Machine::<F>::PAGE;

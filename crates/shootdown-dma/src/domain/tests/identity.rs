@@ -157,7 +157,8 @@ fn superpages_have_zones_of_their_own() {
     superpages_are_identity_too();
 }
 
-/// A strict unmapping has not taken the page out of reach if others have mapped it too, and says so.
+/// A strict unmapping has not taken the page out of reach if others have mapped it too, and says
+/// so.
 pub(crate) fn who_is_not_the_last_is_told() {
     let world = World::default();
     let domain = by_identity(&world, Policy::Strict);

@@ -1,10 +1,11 @@
 //! The command buffer of AMD-Vi.
 //!
-//! Registers (AMD I/O Virtualization Technology specification, 3.4): head 0x2000 and tail 0x2008 hold the byte offset of a
-//! slot; CONTROL 0x18 has CmdBufEn (bit 12), STATUS 0x2020 CmdBufRun (bit 4), which falls when a command was refused. What
-//! was refused and which device has not answered (IOTLB_INV_TIMEOUT) stands in the event log, which the host reads
-//! ([`Port::drain_events`]). A completion wait completes all the same when a device has not answered: so where devices were told, the log is
-//! drained before a completion is believed.
+//! Registers (AMD I/O Virtualization Technology specification, 3.4): head 0x2000 and tail 0x2008
+//! hold the byte offset of a slot; CONTROL 0x18 has CmdBufEn (bit 12), STATUS 0x2020 CmdBufRun (bit
+//! 4), which falls when a command was refused. What was refused and which device has not answered
+//! (IOTLB_INV_TIMEOUT) stands in the event log, which the host reads ([`Port::drain_events`]). A
+//! completion wait completes all the same when a device has not answered: so where devices were
+//! told, the log is drained before a completion is believed.
 
 use crate::addr::{DeviceId, DomainId, PhysAddr};
 use crate::invalidate::Command;

@@ -1,4 +1,5 @@
-//! What differs between the queues of IOMMUs: what a slot looks like, what registers say, how errors are told.
+//! What differs between the queues of IOMMUs: what a slot looks like, what registers say, how
+//! errors are told.
 
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;
@@ -40,7 +41,8 @@ pub trait Format: Sync {
     /// Encodes a command: at most [`MOST`] slots.
     fn encode(&self, command: &Command, put: &mut dyn FnMut(Slot));
 
-    /// The logarithm of the bytes of a page, as commands count: see [`Unit::granule`](crate::invalidate::Unit::granule).
+    /// The logarithm of the bytes of a page, as commands count: see
+    /// [`Unit::granule`](crate::invalidate::Unit::granule).
     fn granule(&self) -> u32 {
         12
     }
@@ -50,12 +52,12 @@ pub trait Format: Sync {
         true
     }
 
-    /// Nothing after it begins before all before it is complete. `status` is the address of the status word, of which it may
-    /// touch only the upper half.
+    /// Nothing after it begins before all before it is complete. `status` is the address of the
+    /// status word, of which it may touch only the upper half.
     fn barrier(&self, status: PhysAddr) -> Slot;
 
-    /// Are commands for the unit itself to be told twice, with a barrier between? Some units have an erratum by which an entry
-    /// that is in use may survive one invalidation.
+    /// Are commands for the unit itself to be told twice, with a barrier between? Some units have
+    /// an erratum by which an entry that is in use may survive one invalidation.
     fn repeats(&self) -> bool {
         false
     }
@@ -69,7 +71,8 @@ pub trait Format: Sync {
     /// The device that a slot tells to forget.
     fn device(&self, slot: Slot) -> Option<DeviceId>;
 
-    /// How far the unit says that all is complete: at least `base`, which it has read up to already.
+    /// How far the unit says that all is complete: at least `base`, which it has read up to
+    /// already.
     fn position<P: Port>(&self, port: &P, base: u64) -> u64;
 
     /// Can [`position`](Self::position) be anything but the end of a submission?
@@ -77,8 +80,8 @@ pub trait Format: Sync {
         false
     }
 
-    /// Does the unit say that it came to a wait though a device has not answered what was before it, and tell that in its event log
-    /// ([`Port::drain_events`])?
+    /// Does the unit say that it came to a wait though a device has not answered what was before
+    /// it, and tell that in its event log ([`Port::drain_events`])?
     fn logs_timeouts(&self) -> bool {
         false
     }
@@ -102,7 +105,8 @@ pub trait Format: Sync {
     fn resume<P: Port>(&self, port: &P, trouble: Trouble, position: u64);
 }
 
-/// `base`, moved on to what the low 32 bits say: serial arithmetic. What is behind it was overtaken, and moves nothing.
+/// `base`, moved on to what the low 32 bits say: serial arithmetic. What is behind it was
+/// overtaken, and moves nothing.
 #[must_use]
 pub fn widen(base: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(base as u32);

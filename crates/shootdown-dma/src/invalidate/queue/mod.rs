@@ -1,38 +1,48 @@
-//! A ring of commands in memory that many CPUs write and one IOMMU reads: the three of them, behind one protocol.
+//! A ring of commands in memory that many CPUs write and one IOMMU reads: the three of them, behind
+//! one protocol.
 //!
 //! # The protocol
-//! Positions count slots from the beginning and never wrap; a slot is a position modulo the size of the ring. A [`Ticket`] is
-//! the position behind a submission's last slot, which is a wait that makes the unit say that it got there.
-//! 1. **Reserve**: a submitter counts its slots, the wait among them, takes so much room, and moves `reserved` on. Both are
-//!    additions: with a compare-and-swap instead, of all who come at the same time one would get on, and the others fetch
-//!    the line again for nothing. Room that was taken in vain is given back, and what completes gives room (`given`: up to where).
-//! 2. **Write** the slots, and then say so in `ends`, at the index of the first: where the submission ends.
-//! 3. **Publish**: whoever gets the lock moves the tail over all submissions that are written, in order, and tells the unit.
-//!    Who does not get it leaves word that there is work, in the same word as the lock: the holder sees it when it
-//!    leaves. Nobody waits for anybody, so that a submission may be interrupted by another one at any step.
-//! 4. **Complete**: the unit stores the position to the status word (low 32 bits; [`widen`] finds the rest). A slot may be
-//!    written again only when a wait behind it is complete.
+//! Positions count slots from the beginning and never wrap; a slot is a position modulo the size of
+//! the ring. A [`Ticket`] is the position behind a submission's last slot, which is a wait that
+//! makes the unit say that it got there.
+//! 1. **Reserve**: a submitter counts its slots, the wait among them, takes so much room, and moves
+//!    `reserved` on. Both are additions: with a compare-and-swap instead, of all who come at the
+//!    same time one would get on, and the others fetch the line again for nothing. Room that was
+//!    taken in vain is given back, and what completes gives room (`given`: up to where).
+//! 2. **Write** the slots, and then say so in `ends`, at the index of the first: where the
+//!    submission ends.
+//! 3. **Publish**: whoever gets the lock moves the tail over all submissions that are written, in
+//!    order, and tells the unit. Who does not get it leaves word that there is work, in the same
+//!    word as the lock: the holder sees it when it leaves. Nobody waits for anybody, so that a
+//!    submission may be interrupted by another one at any step.
+//! 4. **Complete**: the unit stores the position to the status word (low 32 bits; [`widen`] finds
+//!    the rest). A slot may be written again only when a wait behind it is complete.
 //!
-//! Only three eighths of the ring are handed out. As many again belong to [recovery](self#errors), which copies what was lost,
-//! and the rest to the waits and barriers that it adds: half of it to those between devices that are told one by one.
+//! Only three eighths of the ring are handed out. As many again belong to [recovery](self#errors),
+//! which copies what was lost, and the rest to the waits and barriers that it adds: half of it to
+//! those between devices that are told one by one.
 //!
 //! # Errors
 //! When a queue does not move, whoever polls has a look, with the publisher's lock:
-//! - A slot was **refused**: it is replaced by one that covers it (all of the IOTLB, all of a device), and the queue goes on. A
-//!   device that refuses even that is taken as silent. Anything else that is refused twice is the end: [`QueueError::Stuck`],
-//!   nothing completes any more.
-//! - A **device did not answer**: what the unit has read and not completed is copied behind everything that is
-//!   reserved, with a wait of its own. Until the unit has come to that wait nothing is complete (`gate`), whatever
-//!   the waits on the way say: they do not know what was lost. If the unit does not say which device it was, those that it may have
-//!   been are told one by one then (`recover.rs`). A device that does not answer [`STRIKES`] times is silent: it
-//!   is left out from then on, and [`Unit::answers`] says so, before anything completes without it.
+//! - A slot was **refused**: it is replaced by one that covers it (all of the IOTLB, all of a
+//!   device), and the queue goes on. A device that refuses even that is taken as silent. Anything
+//!   else that is refused twice is the end: [`QueueError::Stuck`], nothing completes any more.
+//! - A **device did not answer**: what the unit has read and not completed is copied behind
+//!   everything that is reserved, with a wait of its own. Until the unit has come to that wait
+//!   nothing is complete (`gate`), whatever the waits on the way say: they do not know what was
+//!   lost. If the unit does not say which device it was, those that it may have been are told one
+//!   by one then (`recover.rs`). A device that does not answer [`STRIKES`] times is silent: it is
+//!   left out from then on, and [`Unit::answers`] says so, before anything completes without it.
 //!
-//! - Units that say which one it was in an **event log** (AMD-Vi) come to the wait all the same. Where devices were told, the log is
-//!   drained after the status was read and before it is believed, with the publisher's lock: who can't have that believes nothing new.
+//! - Units that say which one it was in an **event log** (AMD-Vi) come to the wait all the same.
+//!   Where devices were told, the log is drained after the status was read and before it is
+//!   believed, with the publisher's lock: who can't have that believes nothing new.
 //!
 //! # Invariants
-//! - **I8** The tail never passes the head; the slots of a submission are written before the tail passes them.
-//! - **I9** What was not completed when an error was found is executed again, or covered, before it counts as complete.
+//! - **I8** The tail never passes the head; the slots of a submission are written before the tail
+//!   passes them.
+//! - **I9** What was not completed when an error was found is executed again, or covered, before it
+//!   counts as complete.
 //!
 //! # Orderings
 //! | access | ordering | partner | why |
@@ -74,14 +84,17 @@ use silence::Silence;
 pub use smmu::Smmu;
 pub use vtd::Vtd;
 
-/// Slots that a ring has at least: three eighths of it hold [`BATCH`] commands of [`MOST`] slots, a barrier and a wait.
+/// Slots that a ring has at least: three eighths of it hold [`BATCH`] commands of [`MOST`] slots, a
+/// barrier and a wait.
 pub const SLOTS: usize = ((BATCH * MOST + 2) * 8 / 3 + 1).next_power_of_two();
 
-/// Polls without progress after which somebody has a look at the registers: a look takes as long as tens of polls.
+/// Polls without progress after which somebody has a look at the registers: a look takes as long as
+/// tens of polls.
 const PATIENCE: u32 = 16;
 
-/// The same for who waits, and has seen no progress itself. Many may: a look takes the publisher's lock, and the longer it lasts
-/// the less often it is looked, down to once in [`LONG_PATIENCE`] turns.
+/// The same for who waits, and has seen no progress itself. Many may: a look takes the publisher's
+/// lock, and the longer it lasts the less often it is looked, down to once in [`LONG_PATIENCE`]
+/// turns.
 const WAITERS_PATIENCE: u32 = if cfg!(loom) { PATIENCE } else { 128 };
 const LONG_PATIENCE: u32 = 4096;
 
@@ -108,7 +121,8 @@ pub struct Queue<P, F> {
     /// Slots before it are read, and will not be copied by another recovery.
     floor: AtomicU64,
     gate: AtomicU64,
-    /// Where the newest submission ends that tells a device, of units that [log](Format::logs_timeouts) which ones do not answer.
+    /// Where the newest submission ends that tells a device, of units that
+    /// [log](Format::logs_timeouts) which ones do not answer.
     asked: AtomicU64,
     /// A device was found in the log, and nobody was told yet.
     timed_out: AtomicBool,
@@ -118,7 +132,8 @@ pub struct Queue<P, F> {
     idle: Line<AtomicU32>,
 }
 
-/// On cache lines of its own: what submitters write, or the publisher, is not in the way of those who wait.
+/// On cache lines of its own: what submitters write, or the publisher, is not in the way of those
+/// who wait.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line<T>(T);
@@ -135,8 +150,8 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// A queue that is set up and empty, head and tail at slot 0.
     ///
     /// # Errors
-    /// [`RingError::Slots`] if the ring is no power of two, or has less than [`SLOTS`] (twice that if commands are told
-    /// [twice](Format::repeats)); [`RingError::NoMemory`].
+    /// [`RingError::Slots`] if the ring is no power of two, or has less than [`SLOTS`] (twice that
+    /// if commands are told [twice](Format::repeats)); [`RingError::NoMemory`].
     pub fn new(port: P, format: F) -> Result<Self, RingError> {
         let slots = port.ring().len() / 2;
         let least = if format.repeats() { 2 * SLOTS } else { SLOTS };
@@ -184,7 +199,8 @@ impl<P: Port, F: Format> Queue<P, F> {
 
     /// The first slot that is still needed.
     fn base(&self) -> u64 {
-        // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit has read what is before.
+        // ORDERING: Acquire [Q6]; of the floor, its partner is the store in `recover.rs`: the unit
+        // has read what is before.
         let done = self.done.load(Ordering::Acquire);
         done.max(self.floor.load(Ordering::Acquire))
     }
@@ -278,7 +294,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         self.look(0)
     }
 
-    /// Looks how far the unit is, and keeps it if that is news of so many slots at least. Whoever needs room looks by itself.
+    /// Looks how far the unit is, and keeps it if that is news of so many slots at least. Whoever
+    /// needs room looks by itself.
     fn look(&self, news: u64) -> u64 {
         let kept = self.done.load(Ordering::Acquire); // [Q6]
         let mut done = kept;
@@ -309,8 +326,8 @@ impl<P: Port, F: Format> Queue<P, F> {
     /// May the unit log, of what is behind this position, that a device has not answered?
     #[inline]
     fn may_log(&self, done: u64) -> bool {
-        // ORDERING: whoever has read that the unit is beyond a submission sees what was stored before it was published (contract of
-        // `Port`, 4 and 5).
+        // ORDERING: whoever has read that the unit is beyond a submission sees what was stored
+        // before it was published (contract of `Port`, 4 and 5).
         self.format.logs_timeouts() && self.asked.load(Ordering::Relaxed) > done
     }
 
@@ -332,8 +349,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         Ok(())
     }
 
-    /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget. Devices of `left_out` (a bit for
-    /// each command) are left out.
+    /// The slots of `commands`, in order: what the unit forgets, a barrier, what devices forget.
+    /// Devices of `left_out` (a bit for each command) are left out.
     fn slots_of(&self, commands: &[Command], left_out: u64, put: &mut dyn FnMut(Slot)) {
         let own = || commands.iter().filter(|c| !c.is_for_device());
         own().for_each(|c| self.format.encode(c, put));
@@ -372,10 +389,11 @@ impl<P: Port, F: Format> Queue<P, F> {
     }
 }
 
-// SAFETY: (1) What `refresh` returns is a position that a wait of the unit has come to (contract of `Port`, 4), or a gate
-// before it; a wait is complete when all before it is, and gates hold back those that do not know what was lost (I9), also where
-// that is found in the event log (Q12).
-// (2) A barrier stands before what devices are told, behind everything that was reserved before. (3) Positions only grow.
+// SAFETY: (1) What `refresh` returns is a position that a wait of the unit has come to (contract of
+// `Port`, 4), or a gate before it; a wait is complete when all before it is, and gates hold back
+// those that do not know what was lost (I9), also where that is found in the event log (Q12).
+// (2) A barrier stands before what devices are told, behind everything that was reserved before.
+// (3) Positions only grow.
 unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
     /// Of at most 64 commands.
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
@@ -446,7 +464,8 @@ unsafe impl<P: Port, F: Format> Unit for Queue<P, F> {
         self.ahead() * 2 > self.share()
     }
 
-    /// Writes nothing, and so may be wrong by what has completed since somebody looked last who does.
+    /// Writes nothing, and so may be wrong by what has completed since somebody looked last who
+    /// does.
     fn ahead(&self) -> u64 {
         let reserved = self.reserved.load(Ordering::Relaxed);
         let position = self.format.position(&self.port, self.base());

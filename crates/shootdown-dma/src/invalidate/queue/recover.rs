@@ -1,12 +1,14 @@
 //! A queue that stands still is made to go on, and nothing that it held is lost (I9).
 //!
 //! # Which device has not answered?
-//! Some units don't say (an SMMU; VT-d before it had a field for it). What they tell devices between two barriers they tell them
-//! at a time, and what is behind the second begins when all of these have answered (I6). So it is one of those behind the last
-//! wait that was passed. If they are several, none is struck: they are told again one by one, with a wait and a barrier behind
-//! each, and the wait that isn't passed then names the one. Each takes two slots more; where that is more than may be taken
-//! ([`Queue::singly`]), the first of them are told alone and the others together: those of the first that answer are not copied any
-//! more when the others' wait is not passed, so that in the end one is alone.
+//! Some units don't say (an SMMU; VT-d before it had a field for it). What they tell devices
+//! between two barriers they tell them at a time, and what is behind the second begins when all of
+//! these have answered (I6). So it is one of those behind the last wait that was passed. If they
+//! are several, none is struck: they are told again one by one, with a wait and a barrier behind
+//! each, and the wait that isn't passed then names the one. Each takes two slots more; where that
+//! is more than may be taken ([`Queue::singly`]), the first of them are told alone and the others
+//! together: those of the first that answer are not copied any more when the others' wait is not
+//! passed, so that in the end one is alone.
 
 use core::ops::Range;
 
@@ -18,8 +20,9 @@ use super::format::{Format, Instead, Slot, Trouble};
 use super::{LOCKED, Port, Queue, ReviveError};
 
 impl<P: Port, F: Format> Queue<P, F> {
-    /// Has a look at the unit's registers and its event log, and sees to what it finds. Polls do so by themselves when nothing moves;
-    /// to be called when the unit has interrupted because of an error, or of the log. Never waits.
+    /// Has a look at the unit's registers and its event log, and sees to what it finds. Polls do so
+    /// by themselves when nothing moves; to be called when the unit has interrupted because of
+    /// an error, or of the log. Never waits.
     ///
     /// # Errors
     /// What was found: [`QueueError::Refused`] and [`QueueError::DeviceTimeout`] were seen to.
@@ -37,8 +40,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         seen.unwrap_or(Ok(())).and_then(|()| self.unless_timed_out())
     }
 
-    /// Sees to what the unit has logged of devices that have not answered. False: somebody else is at the queue, and may have
-    /// taken out of the log what is not seen to yet.
+    /// Sees to what the unit has logged of devices that have not answered. False: somebody else is
+    /// at the queue, and may have taken out of the log what is not seen to yet.
     pub(super) fn drain(&self) -> bool {
         self.exclusively(|| self.drain_held()).is_some()
     }
@@ -62,12 +65,15 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// A silent device was reset, and its cache is empty: it is told again, and [answers](super::Unit::answers).
+    /// A silent device was reset, and its cache is empty: it is told again, and
+    /// [answers](super::Unit::answers).
     ///
-    /// What was submitted before may still be on its way, without this device, and become complete. So the device must not be able
-    /// to fill its cache yet: it is listed in no domain, or its configuration entry is invalid. Its cache (ATS) is turned on when an
-    /// invalidation of its domain is complete that began after this has returned;
-    /// [`Engine::attach`](crate::invalidate::Engine::attach) and [`welcome`](crate::invalidate::Engine::welcome) (or
+    /// What was submitted before may still be on its way, without this device, and become complete.
+    /// So the device must not be able to fill its cache yet: it is listed in no domain, or its
+    /// configuration entry is invalid. Its cache (ATS) is turned on when an invalidation of its
+    /// domain is complete that began after this has returned;
+    /// [`Engine::attach`](crate::invalidate::Engine::attach) and
+    /// [`welcome`](crate::invalidate::Engine::welcome) (or
     /// [`Domain::attach`](crate::Domain::attach)), called after this, see to that.
     ///
     /// # Errors
@@ -81,8 +87,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         }
     }
 
-    /// The same for all devices behind the unit: each of them was reset, or has no cache. It helps where so many did not answer that no
-    /// device is relied on any more.
+    /// The same for all devices behind the unit: each of them was reset, or has no cache. It helps
+    /// where so many did not answer that no device is relied on any more.
     ///
     /// # Errors
     /// [`ReviveError::Busy`]. Nothing has changed.
@@ -161,8 +167,8 @@ impl<P: Port, F: Format> Queue<P, F> {
         (!self.again(head)).then_some(())
     }
 
-    /// Copies what was read and is not complete behind all that is reserved, and lets nothing complete before it. `None`: there
-    /// is no room.
+    /// Copies what was read and is not complete behind all that is reserved, and lets nothing
+    /// complete before it. `None`: there is no room.
     fn replay(&self, silent: Option<DeviceId>) -> Option<()> {
         self.give_room();
         let base = self.base();
@@ -205,13 +211,15 @@ impl<P: Port, F: Format> Queue<P, F> {
             self.write(at, slot.unwrap_or_else(|| self.format.wait(status, at + 1)));
             at += 1;
         });
-        // ORDERING: Release pairs with the load in `base`: what was lost is copied, and its slots may be written again.
+        // ORDERING: Release pairs with the load in `base`: what was lost is copied, and its slots
+        // may be written again.
         self.floor.store(head, Ordering::Release);
         self.written(from, end);
         Some(())
     }
 
-    /// Up to where a wait says that all was answered, of what was read. Only of units whose waits wait for devices.
+    /// Up to where a wait says that all was answered, of what was read. Only of units whose waits
+    /// wait for devices.
     fn passed(&self, base: u64, head: u64) -> u64 {
         if !self.format.is_coarse() {
             return self.format.position(&self.port, base).min(head);
@@ -238,16 +246,17 @@ impl<P: Port, F: Format> Queue<P, F> {
         only
     }
 
-    /// How many may be told alone, if so many slots are copied: half of what is left of the ring when submitters have taken what they
-    /// may is for that (an eighth of the ring), the other half for later recoveries. One at least, or it would go on for ever.
+    /// How many may be told alone, if so many slots are copied: half of what is left of the ring
+    /// when submitters have taken what they may is for that (an eighth of the ring), the other
+    /// half for later recoveries. One at least, or it would go on for ever.
     fn singly(&self, count: u64) -> u64 {
         // Submitters may take theirs meanwhile.
         let taken = self.taken.load(Ordering::Relaxed).max(self.share()) + count;
         ((self.slots - self.slots / 8).saturating_sub(taken) / 2).max(1)
     }
 
-    /// Puts what was lost as in a submission, and so many devices each as in one of its own; `None` is a wait. (Waits of
-    /// those whose slots are copied do not know what was lost.)
+    /// Puts what was lost as in a submission, and so many devices each as in one of its own; `None`
+    /// is a wait. (Waits of those whose slots are copied do not know what was lost.)
     fn copy(&self, lost: Range<u64>, mut singly: u64, put: &mut dyn FnMut(Option<Slot>)) {
         let commands = || lost.clone().map(|at| self.read(at));
         let own =

@@ -3,8 +3,8 @@
 use crate::addr::DeviceId;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Times that a queue stood still for want of a device's answer, after which the device is silent: once may be the link, three
-/// times is the device. *Assumed.*
+/// Times that a queue stood still for want of a device's answer, after which the device is silent:
+/// once may be the link, three times is the device. *Assumed.*
 pub const STRIKES: u64 = 3;
 
 /// Devices that are kept in mind at a time. The others are struck together.
@@ -14,12 +14,14 @@ const USED: u64 = 1 << 63;
 
 /// Strikes, by device: `USED`, count (from bit 32), device.
 ///
-/// A device is struck each time that it has not answered; of units that do not say who it was, when it was told alone
-/// (`recover.rs`). A device that finds no room is one of the others: if these have not answered as many times as make a device silent, no
-/// device is relied on any more, until [all](Self::forgive_all) were reset.
+/// A device is struck each time that it has not answered; of units that do not say who it was, when
+/// it was told alone (`recover.rs`). A device that finds no room is one of the others: if these
+/// have not answered as many times as make a device silent, no device is relied on any more, until
+/// [all](Self::forgive_all) were reset.
 ///
-/// Changed with the publisher's lock only; read by anyone. A device is marked (Release) before what was left of it is
-/// submitted again without it, and read (Acquire) after a ticket was seen complete: who sees the ticket sees the mark.
+/// Changed with the publisher's lock only; read by anyone. A device is marked (Release) before what
+/// was left of it is submitted again without it, and read (Acquire) after a ticket was seen
+/// complete: who sees the ticket sees the mark.
 #[derive(Debug)]
 pub(super) struct Silence {
     any: AtomicBool,

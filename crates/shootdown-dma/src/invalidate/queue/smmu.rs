@@ -1,11 +1,13 @@
 //! The command queue of an SMMUv3.
 //!
-//! Registers (Arm IHI 0070, chapter 6): CMDQ_PROD 0x98 and CMDQ_CONS 0x9c hold the index of a slot and, one bit above it,
-//! whether the number of rounds is odd; CMDQ_CONS also has the reason of an error (30:24: 1 illegal command, 2 abort of the read, 3
-//! a device has not answered before a SYNC). GERROR 0x60 differs from GERRORN 0x64 in bit 0 when there is one, and it is
-//! acknowledged by making them equal. The queue then reads the command at CONS again.
+//! Registers (Arm IHI 0070, chapter 6): CMDQ_PROD 0x98 and CMDQ_CONS 0x9c hold the index of a slot
+//! and, one bit above it, whether the number of rounds is odd; CMDQ_CONS also has the reason of an
+//! error (30:24: 1 illegal command, 2 abort of the read, 3 a device has not answered before a
+//! SYNC). GERROR 0x60 differs from GERRORN 0x64 in bit 0 when there is one, and it is acknowledged
+//! by making them equal. The queue then reads the command at CONS again.
 //!
-//! Without message-signalled completion (`IDR0.MSI`) the only sign is that a SYNC was consumed: CONS is behind it.
+//! Without message-signalled completion (`IDR0.MSI`) the only sign is that a SYNC was consumed:
+//! CONS is behind it.
 
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;
@@ -30,7 +32,8 @@ pub struct Smmu {
     pub slots: u64,
     /// Can a SYNC store to memory (`IDR0.MSI`)?
     pub stores: bool,
-    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued and synchronized twice.
+    /// Can an entry survive one invalidation (Tegra264, erratum T264-SMMU-3)? Then each is issued
+    /// and synchronized twice.
     pub survives: bool,
 }
 
@@ -78,10 +81,12 @@ impl Format for Smmu {
         if self.stores {
             return widen(base, port.status().load(Ordering::Acquire) as u32); // [Q8]
         }
-        // The unit is not behind `base`, and was read after: so what is found is the truth, or less.
+        // The unit is not behind `base`, and was read after: so what is found is the truth, or
+        // less.
         let ahead = u64::from(port.read32(CONS)).wrapping_sub(base) & self.mask();
-        // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders nothing. The partner is what
-        // the unit did before it moved CONS, and the Release of Q7 before it was told to go on.
+        // ORDERING: the Acquire of Q8 and Q5: a register is no atomic, so the read itself orders
+        // nothing. The partner is what the unit did before it moved CONS, and the Release
+        // of Q7 before it was told to go on.
         fence(Ordering::Acquire);
         base + ahead
     }

@@ -1,9 +1,9 @@
 //! The invalidation queue of VT-d.
 //!
-//! Registers (VT-d specification, 11.4.9): IQH 0x80 and IQT 0x88 hold the index of a slot in bits 18:4; FSTS 0x34
-//! has IQE (bit 4: the descriptor at the head is not taken), ICE (5) and ITE (6: a device has not answered); IQERCD
-//! 0xb0 names the device (47:32), where the unit has it. Flags are cleared by writing them; the queue goes on when IQT is
-//! written again (QEMU 7.2 insists on it).
+//! Registers (VT-d specification, 11.4.9): IQH 0x80 and IQT 0x88 hold the index of a slot in bits
+//! 18:4; FSTS 0x34 has IQE (bit 4: the descriptor at the head is not taken), ICE (5) and ITE (6: a
+//! device has not answered); IQERCD 0xb0 names the device (47:32), where the unit has it. Flags are
+//! cleared by writing them; the queue goes on when IQT is written again (QEMU 7.2 insists on it).
 
 use crate::addr::{DeviceId, PhysAddr};
 use crate::invalidate::Command;

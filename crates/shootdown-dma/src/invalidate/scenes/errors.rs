@@ -25,7 +25,8 @@ unsafe impl Unit for &Complaining<'_> {
     }
 }
 
-/// Whoever finds an error and goes on, `poll` tells it: once, though it may have happened twice meanwhile.
+/// Whoever finds an error and goes on, `poll` tells it: once, though it may have happened twice
+/// meanwhile.
 #[test]
 pub(crate) fn errors_are_told_once_by_poll() {
     use QueueError::{DeviceTimeout, Refused};
@@ -165,7 +166,8 @@ pub(crate) fn a_token_of_another_domain_is_not_ours() {
     let made = |cpus| Engine::new(cpus, [(&unit, DOMAIN[0])], Promotion::DEFAULT).unwrap();
     let (theirs, ours) = (made(8), made(1));
     let _attachments = [&theirs, &ours].map(|engine| engine.attach(0, DEVICE, false).unwrap());
-    // A batch of our first lane is complete; and of these one has its number, the others' lanes don't exist here.
+    // A batch of our first lane is complete; and of these one has its number, the others' lanes
+    // don't exist here.
     ours.wait(ours.invalidate(0, range(5, 1), true), step).unwrap();
     let note = |cpu| theirs.note(cpu, range(5, 1), true);
     for token in [note(0), note(7), theirs.flush_all()] {

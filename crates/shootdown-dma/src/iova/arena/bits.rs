@@ -1,15 +1,16 @@
 //! One pool: bitmaps, and what it holds back until hardware has forgotten it.
 //!
-//! Three bits a page: *busy* (not to be handed out: live, reserved or held back), and for what is held back, in which of two
-//! sets: *new*, what was retired since the last flush of this pool began, and *old*, what a flush that has begun will
-//! make free.
+//! Three bits a page: *busy* (not to be handed out: live, reserved or held back), and for what is
+//! held back, in which of two sets: *new*, what was retired since the last flush of this pool
+//! began, and *old*, what a flush that has begun will make free.
 //!
 //! - **B1** What is old or new is busy.
 //! - **B2** Everything old was retired before any flush with a number above `old_since` began.
 //!
-//! A flush gets its number when it begins, under the pool's lock; when it is complete it frees what is old if its number is above
-//! `old_since`, and nothing otherwise. So any number of flushes may be under way, and nobody waits for
-//! another's: by B2 whichever frees the old set began after the last of it was retired.
+//! A flush gets its number when it begins, under the pool's lock; when it is complete it frees what
+//! is old if its number is above `old_since`, and nothing otherwise. So any number of flushes may
+//! be under way, and nobody waits for another's: by B2 whichever frees the old set began after the
+//! last of it was retired.
 
 use alloc::vec::Vec;
 
@@ -40,7 +41,8 @@ pub(super) enum Taken {
     Nothing,
 }
 
-/// Calls `f` for each word of the bits from `from` on, `count` of them, with those bits of the word.
+/// Calls `f` for each word of the bits from `from` on, `count` of them, with those bits of the
+/// word.
 fn words(from: u64, count: u64, mut f: impl FnMut(usize, u64)) {
     let (mut at, end) = (from, from + count);
     while at < end {
@@ -152,8 +154,8 @@ impl Bits {
         }
     }
 
-    /// A range that is free, from where the last one ended; then from the beginning. If there is none, and there might be
-    /// after a flush, that has begun.
+    /// A range that is free, from where the last one ended; then from the beginning. If there is
+    /// none, and there might be after a flush, that has begun.
     pub(super) fn take(&mut self, want: &Want) -> Taken {
         let at = self.find(want, self.hint, self.pages).or_else(|| self.find(want, 0, self.hint));
         let Some(at) = at else {

@@ -1,34 +1,39 @@
 //! Pools of addresses that are swept once between flushes: the cheapest way to unmap lazily.
 //!
-//! **The problem.** Between an unmap and the invalidation a device can still reach the page, and its address must not be
-//! handed out. A queue of what is to be invalidated costs an entry for each unmap, and a flush for every few
-//! hundred. Sparc's and PowerPC's IOMMU code, and s390's, do without: addresses are handed out in ascending order, and what is
-//! freed is simply not looked at again until the search has come to the end; then the whole IOMMU is flushed *once*, and it
+//! **The problem.** Between an unmap and the invalidation a device can still reach the page, and
+//! its address must not be handed out. A queue of what is to be invalidated costs an entry for each
+//! unmap, and a flush for every few hundred. Sparc's and PowerPC's IOMMU code, and s390's, do
+//! without: addresses are handed out in ascending order, and what is freed is simply not looked at
+//! again until the search has come to the end; then the whole IOMMU is flushed *once*, and it
 //! begins anew.
 //!
-//! **The scheme.** A few pools of bitmaps, so that CPUs do not share locks and hints; a pool of its own for large ranges, which
-//! would find nothing between small ones. [`retire`](Arena::retire) takes back a range whose entries are cleared but
-//! that hardware may still have cached: it is held back in its pool. When a pool has nothing to hand out, everything
-//! that it holds back goes free with one flush ([`Flush`]).
-//! [`free`](Allocate::free) is for ranges whose invalidation *is* complete.
+//! **The scheme.** A few pools of bitmaps, so that CPUs do not share locks and hints; a pool of its
+//! own for large ranges, which would find nothing between small ones. [`retire`](Arena::retire)
+//! takes back a range whose entries are cleared but that hardware may still have cached: it is held
+//! back in its pool. When a pool has nothing to hand out, everything that it holds back goes free
+//! with one flush ([`Flush`]). [`free`](Allocate::free) is for ranges whose invalidation *is*
+//! complete.
 //!
-//! **A6: a page that was retired is handed out only after a flush that began after it was retired is complete; and each
-//! pool knows that for itself.** One "flush needed" flag for all pools is not enough (sparc's and PowerPC's code
-//! has one): pool A raises it and takes a low address; pool B lowers it and is about to flush; A finds it lowered and returns
-//! its address before B has flushed. Here the pools share nothing, and flushes are numbered in each (`bits.rs`). Nor is it enough to
-//! look whether the search has wrapped: what was freed *ahead* of the search would be handed out in the same sweep. Here
-//! it is held back as well.
+//! **A6: a page that was retired is handed out only after a flush that began after it was retired
+//! is complete; and each pool knows that for itself.** One "flush needed" flag for all pools is not
+//! enough (sparc's and PowerPC's code has one): pool A raises it and takes a low address; pool B
+//! lowers it and is about to flush; A finds it lowered and returns its address before B has
+//! flushed. Here the pools share nothing, and flushes are numbered in each (`bits.rs`). Nor is it
+//! enough to look whether the search has wrapped: what was freed *ahead* of the search would be
+//! handed out in the same sweep. Here it is held back as well.
 //!
-//! No lock is held during a flush, and nobody waits for another's flush: who finds nothing makes its own.
+//! No lock is held during a flush, and nobody waits for another's flush: who finds nothing makes
+//! its own.
 //!
-//! **How long a device may reach what was unmapped** is the time of a sweep: for ever, if nothing is mapped any more. Whoever
-//! must bound it calls [`flush`](Arena::flush) by a timer.
+//! **How long a device may reach what was unmapped** is the time of a sweep: for ever, if nothing
+//! is mapped any more. Whoever must bound it calls [`flush`](Arena::flush) by a timer.
 //!
-//! **Costs.** Three bits of memory a page, at the beginning and never again. A search looks at bits, not at trees: linear
-//! in the pool at worst, a word or two in most cases. Requests with a limit use the lowest pools, as many as are below.
+//! **Costs.** Three bits of memory a page, at the beginning and never again. A search looks at
+//! bits, not at trees: linear in the pool at worst, a word or two in most cases. Requests with a
+//! limit use the lowest pools, as many as are below.
 //!
-//! **What is checked.** Every page that is freed or retired must be live: busy, not held back, not reserved. Any part of a range
-//! may be.
+//! **What is checked.** Every page that is freed or retired must be live: busy, not held back, not
+//! reserved. Any part of a range may be.
 
 mod bits;
 
@@ -44,10 +49,11 @@ use crate::sync::{AtomicU64, Ordering};
 /// How hardware forgets.
 ///
 /// # Safety
-/// When [`flush`](Self::flush) returns, no cache of any IOMMU or device of the domain holds an entry that was cleared before it
-/// was called.
+/// When [`flush`](Self::flush) returns, no cache of any IOMMU or device of the domain holds an
+/// entry that was cleared before it was called.
 pub unsafe trait Flush: Sync {
-    /// Makes everyone forget everything of the domain, and waits for it. May be called by several at once. The arena holds no lock.
+    /// Makes everyone forget everything of the domain, and waits for it. May be called by several
+    /// at once. The arena holds no lock.
     fn flush(&self);
 }
 
@@ -69,8 +75,8 @@ unsafe impl<F: Flush> Flush for &F {
 pub struct Layout {
     /// Pools for small ranges; at least 1. Sparc and PowerPC have 16.
     pub pools: usize,
-    /// Ranges of more pages come from the pool for large ones, which is the upper quarter of the space. `u64::MAX`: there is
-    /// none.
+    /// Ranges of more pages come from the pool for large ones, which is the upper quarter of the
+    /// space. `u64::MAX`: there is none.
     pub large_above: u64,
 }
 
@@ -175,8 +181,8 @@ impl<F: Flush> Arena<F> {
         })
     }
 
-    /// Takes a range back whose entries are cleared, though hardware may still have them cached. It is handed
-    /// out again after a flush.
+    /// Takes a range back whose entries are cleared, though hardware may still have them cached. It
+    /// is handed out again after a flush.
     ///
     /// # Errors
     /// [`FreeError::NotAllocated`].
@@ -239,7 +245,8 @@ impl<F: Flush> Arena<F> {
 
     /// From this pool, if need be after a flush. `None`: nothing fits, and nothing is held back.
     fn take(&self, pool: &Pool, want: &Want) -> Option<IovaRange> {
-        // Once, unless somebody else takes what has become free, or a flush was under way that frees less.
+        // Once, unless somebody else takes what has become free, or a flush was under way that
+        // frees less.
         let found = loop {
             match pool.0.with(|bits| bits.take(want)) {
                 Taken::At(page) => break page,
@@ -251,8 +258,9 @@ impl<F: Flush> Arena<F> {
     }
 }
 
-// SAFETY: what is handed out was not busy and is so afterwards, under the pool's lock; live, held back and reserved pages are
-// busy (B1). Pages of `Space` begin at 1. `Bits::find` keeps alignment, limit and boundary.
+// SAFETY: what is handed out was not busy and is so afterwards, under the pool's lock; live, held
+// back and reserved pages are busy (B1). Pages of `Space` begin at 1. `Bits::find` keeps alignment,
+// limit and boundary.
 unsafe impl<F: Flush> Allocate for Arena<F> {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         want.check()?;

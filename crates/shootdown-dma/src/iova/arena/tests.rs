@@ -136,7 +136,8 @@ fn arena_agrees_with_bitmaps() {
     agrees_with_bitmaps();
 }
 
-/// A sweep of the whole pool costs one flush, and what is freed ahead of the search waits for it too.
+/// A sweep of the whole pool costs one flush, and what is freed ahead of the search waits for it
+/// too.
 #[test]
 fn one_flush_for_each_sweep() {
     let stale = Iotlb(RefCell::new(vec![false; 1025]));
@@ -168,7 +169,8 @@ fn large_ranges_have_their_pool_and_small_ones_theirs() {
     let firsts: Vec<_> =
         (0..4).map(|cpu| (arena.alloc(cpu, &want(1)).unwrap().first() - 1) / 1024).collect();
     assert_eq!(firsts, [0, 1, 2, 0]);
-    // A small pool that is exhausted takes from its neighbours, at last from the pool for large ones.
+    // A small pool that is exhausted takes from its neighbours, at last from the pool for large
+    // ones.
     let left = arena.free_pages();
     for _ in 0..left {
         arena.alloc(1, &want(1)).unwrap();

@@ -8,9 +8,10 @@ use super::{Magazines, Pairs};
 use crate::addr::IovaRange;
 
 impl<A: Allocate> Magazines<A> {
-    /// Lends the magazines of `cpu` to `f`, for several operations that pay for one exclusion together: what is mapped for
-    /// a list of buffers, or unmapped after an interrupt for many. Meanwhile others with the number of this CPU go to the inner
-    /// allocator, as `f` does if somebody else is using the magazines.
+    /// Lends the magazines of `cpu` to `f`, for several operations that pay for one exclusion
+    /// together: what is mapped for a list of buffers, or unmapped after an interrupt for many.
+    /// Meanwhile others with the number of this CPU go to the inner allocator, as `f` does if
+    /// somebody else is using the magazines.
     ///
     /// ```
     /// # use shootdown_dma::iova::magazine::{Config, Magazines};

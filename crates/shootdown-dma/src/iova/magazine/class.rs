@@ -7,7 +7,8 @@ use crate::addr::IovaRange;
 /// Size classes: 2^0 to 2^10 pages.
 pub(super) const CLASSES: usize = 11;
 
-/// Pages in one magazine, of the classes whose 127 blocks would be more: 16 MiB, what 127 blocks of 128 KiB are.
+/// Pages in one magazine, of the classes whose 127 blocks would be more: 16 MiB, what 127 blocks of
+/// 128 KiB are.
 pub const MOST_PAGES: usize = 4096;
 
 /// A size class: the binary logarithm of its blocks' pages.
@@ -38,8 +39,9 @@ impl Class {
 }
 
 impl Class {
-    /// The range for a request, from a block that is cached and not above the highest that the limit allows; or what to ask the
-    /// inner allocator for. That is a block of the class's size in any case: it will be freed into its magazines.
+    /// The range for a request, from a block that is cached and not above the highest that the
+    /// limit allows; or what to ask the inner allocator for. That is a block of the class's
+    /// size in any case: it will be freed into its magazines.
     #[inline]
     pub(super) fn request(
         self,

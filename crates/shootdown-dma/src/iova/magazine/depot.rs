@@ -1,28 +1,31 @@
 //! Where CPUs exchange magazines of one size, and how what nobody needs goes back.
 //!
-//! **The problem.** If one CPU allocates and another frees, magazines fill on one and run out on the other. A depot
-//! that is too small sends the difference to the inner allocator, at its price; one that is unbounded keeps what
-//! a burst has left behind for ever (in Linux before 6.7, a bound of 32 and synchronous overflow; since then no
-//! bound, and a worker that frees one magazine in 100 ms).
+//! **The problem.** If one CPU allocates and another frees, magazines fill on one and run out on
+//! the other. A depot that is too small sends the difference to the inner allocator, at its price;
+//! one that is unbounded keeps what a burst has left behind for ever (in Linux before 6.7, a bound
+//! of 32 and synchronous overflow; since then no bound, and a worker that frees one magazine in 100
+//! ms).
 //!
-//! **Here** the depot is bounded, and watches itself: the fewest magazines it held during the last [`WINDOW`] visits
-//! are magazines that nobody needed (the working-set rule of Bonwick and Adams); half of them go back, so that what a
-//! burst has left halves with every window. No timer is needed: a depot that nobody visits costs nothing
-//! but its addresses, which [`flush`](super::Magazines::flush) gives back. Nor is there a burst: each visitor takes
+//! **Here** the depot is bounded, and watches itself: the fewest magazines it held during the last
+//! [`WINDOW`] visits are magazines that nobody needed (the working-set rule of Bonwick and Adams);
+//! half of them go back, so that what a burst has left halves with every window. No timer is
+//! needed: a depot that nobody visits costs nothing but its addresses, which
+//! [`flush`](super::Magazines::flush) gives back. Nor is there a burst: each visitor takes
 //! [`PORTION`] blocks along and returns them when it holds no lock.
 //!
-//! A magazine whose blocks are on their way back is *lent*: its place is kept, so that what can't be returned (the inner
-//! allocator has no memory) always finds room again.
+//! A magazine whose blocks are on their way back is *lent*: its place is kept, so that what can't
+//! be returned (the inner allocator has no memory) always finds room again.
 
 use alloc::vec::Vec;
 
 use super::round::Magazine;
 
-/// Visits after which the depot decides what nobody needs. A visit comes once in 127 operations at most.
+/// Visits after which the depot decides what nobody needs. A visit comes once in 127 operations at
+/// most.
 const WINDOW: u32 = 64;
 
-/// Blocks that a visitor returns: sixteen magazines go in a window, at a quarter of an inner operation for each operation
-/// that leads to a visit.
+/// Blocks that a visitor returns: sixteen magazines go in a window, at a quarter of an inner
+/// operation for each operation that leads to a visit.
 pub(super) const PORTION: usize = 32;
 
 /// Magazines of one size that no CPU has.

@@ -1,4 +1,5 @@
-//! Between the magazines and the allocator behind them: what they don't have, and what they have too much.
+//! Between the magazines and the allocator behind them: what they don't have, and what they have
+//! too much.
 
 use super::super::{AllocError, Allocate, Want};
 use super::class::{CLASSES, Class};
@@ -35,8 +36,8 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// Returns up to `most` blocks of a magazine to the inner allocator, which may be pinned as well: `cpu` is the caller's own, or
-    /// [`NOBODY`]. Are all of those gone?
+    /// Returns up to `most` blocks of a magazine to the inner allocator, which may be pinned as
+    /// well: `cpu` is the caller's own, or [`NOBODY`]. Are all of those gone?
     pub(super) fn give_back(
         &self,
         cpu: usize,
@@ -56,8 +57,8 @@ impl<A: Allocate> Magazines<A> {
         true
     }
 
-    /// Returns a CPU's blocks to the inner allocator, for who is `here`. The magazines stay. Waits a little for who is using them,
-    /// not for whoever holds them in a [batch](Self::batch).
+    /// Returns a CPU's blocks to the inner allocator, for who is `here`. The magazines stay. Waits
+    /// a little for who is using them, not for whoever holds them in a [batch](Self::batch).
     pub(super) fn empty(&self, cpu: usize, here: usize) {
         // Nobody waits for a cell, so that it may be kept while the inner allocator is called.
         self.cpus.enter_within(cpu, PATIENCE, |pairs| self.empty_pairs(here, pairs));
@@ -79,7 +80,8 @@ impl<A: Allocate> Magazines<A> {
         }
     }
 
-    /// What the caches don't have: from the inner allocator; and if it has none, after everything cached has gone back.
+    /// What the caches don't have: from the inner allocator; and if it has none, after everything
+    /// cached has gone back.
     #[cold]
     pub(super) fn uncached(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         match self.inner.alloc(cpu, want) {

@@ -1,41 +1,49 @@
-//! Caches of ranges for each CPU, before any other allocator: most operations touch no line that another CPU writes.
+//! Caches of ranges for each CPU, before any other allocator: most operations touch no line that
+//! another CPU writes.
 //!
-//! **The problem.** A tree has one lock, and every transfer of every device of a domain comes by it twice. That was
-//! the meltdown of 2015: with sixteen cores 11 % of the throughput without an IOMMU.
+//! **The problem.** A tree has one lock, and every transfer of every device of a domain comes by it
+//! twice. That was the meltdown of 2015: with sixteen cores 11 % of the throughput without an
+//! IOMMU.
 //!
-//! **The scheme** is Bonwick's. For each size class (1, 2, 4 … 1024 pages) a CPU has two *magazines* of up to 127
-//! blocks. It frees into the loaded one and allocates from it; when it is full or empty, it is exchanged
-//! with the previous one, and only when both are full or both are empty with the class's depot (`depot.rs`), which all CPUs
-//! share. So CPUs that allocate and CPUs that free pass blocks on to each other by the hundred, and the inner allocator
-//! sees what neither has.
+//! **The scheme** is Bonwick's. For each size class (1, 2, 4 … 1024 pages) a CPU has two
+//! *magazines* of up to 127 blocks. It frees into the loaded one and allocates from it; when it is
+//! full or empty, it is exchanged with the previous one, and only when both are full or both are
+//! empty with the class's depot (`depot.rs`), which all CPUs share. So CPUs that allocate and CPUs
+//! that free pass blocks on to each other by the hundred, and the inner allocator sees what neither
+//! has.
 //!
-//! - **Sizes.** A request takes a block of the next power of two, aligned to it: at most twice the address space, no
-//!   memory, and blocks of odd sizes do not fragment the inner allocator. (So three pages fit only where four do.) Classes go up to 4 MiB (Linux: 128 KiB,
-//!   beyond which storage falls off a cliff). Magazines of the large classes hold fewer blocks, [`MOST_PAGES`] pages at
-//!   most: 127 blocks of 4 MiB would be an eighth of what a 32-bit device can address.
-//! - **Limits.** A block above the request's limit stays in the magazine; one below it is dug out. If there is none the inner
-//!   allocator is asked, and if it has none, everything cached anywhere is given back to it and it is asked once more: a
-//!   request fails only if nothing fits, but for what others have in their hands just then (a [batch](Magazines::batch), a cell that is busy
+//! - **Sizes.** A request takes a block of the next power of two, aligned to it: at most twice the
+//!   address space, no memory, and blocks of odd sizes do not fragment the inner allocator. (So
+//!   three pages fit only where four do.) Classes go up to 4 MiB (Linux: 128 KiB, beyond which
+//!   storage falls off a cliff). Magazines of the large classes hold fewer blocks, [`MOST_PAGES`]
+//!   pages at most: 127 blocks of 4 MiB would be an eighth of what a 32-bit device can address.
+//! - **Limits.** A block above the request's limit stays in the magazine; one below it is dug out.
+//!   If there is none the inner allocator is asked, and if it has none, everything cached anywhere
+//!   is given back to it and it is asked once more: a request fails only if nothing fits, but for
+//!   what others have in their hands just then (a [batch](Magazines::batch), a cell that is busy
 //!   for long).
-//! - **Whose magazines.** Each CPU's magazines are in a [cell](crate::local) that is entered by one compare-and-swap and never waited
-//!   for: if the CPU number is wrong (the caller has moved, or an interrupt handler came in between), the request
-//!   goes to the inner allocator instead. A wrong number costs time only. A host that is [`Pinned`] promises
-//!   right ones, and pays for none.
-//! - **Batches.** Where there is one, it is most of what an operation costs. [`Magazines::batch`] lends a CPU's magazines
-//!   for several operations at the price of one.
-//! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by itself. So neither
-//!   memory nor cost drifts with the number of operations.
-//! - **Filling.** What no magazine has is asked for several at a time ([`Allocate::alloc_run`]): CPUs that begin together
-//!   would otherwise queue for the tree's lock, once for every address until enough have come back.
-//! - **Memory.** Magazines are allocated when an operation finds no empty one; if there is no memory, the range comes from the
-//!   inner allocator, or goes there.
+//! - **Whose magazines.** Each CPU's magazines are in a [cell](crate::local) that is entered by one
+//!   compare-and-swap and never waited for: if the CPU number is wrong (the caller has moved, or an
+//!   interrupt handler came in between), the request goes to the inner allocator instead. A wrong
+//!   number costs time only. A host that is [`Pinned`] promises right ones, and pays for none.
+//! - **Batches.** Where there is one, it is most of what an operation costs. [`Magazines::batch`]
+//!   lends a CPU's magazines for several operations at the price of one.
+//! - **Bounds.** Two magazines for each class and CPU, and a depot that is bounded and shrinks by
+//!   itself. So neither memory nor cost drifts with the number of operations.
+//! - **Filling.** What no magazine has is asked for several at a time ([`Allocate::alloc_run`]):
+//!   CPUs that begin together would otherwise queue for the tree's lock, once for every address
+//!   until enough have come back.
+//! - **Memory.** Magazines are allocated when an operation finds no empty one; if there is no
+//!   memory, the range comes from the inner allocator, or goes there.
 //!
-//! **What is checked.** A range that is freed must begin at a multiple of its class's size. With [`Config::check`]
-//! (by default in builds with debug assertions) it must not be in the magazines of this CPU and class, which finds what is freed
-//! twice in a row, but not what was passed on in between: [`Checked`](super::Checked) finds everything. Ranges
-//! are freed whole: of a part, the rest of its block would go with it.
+//! **What is checked.** A range that is freed must begin at a multiple of its class's size. With
+//! [`Config::check`] (by default in builds with debug assertions) it must not be in the magazines
+//! of this CPU and class, which finds what is freed twice in a row, but not what was passed on in
+//! between: [`Checked`](super::Checked) finds everything. Ranges are freed whole: of a part, the
+//! rest of its block would go with it.
 //!
-//! **Interrupts.** As for the [tree](super::tree): if handlers allocate or free, everybody disables interrupts.
+//! **Interrupts.** As for the [tree](super::tree): if handlers allocate or free, everybody disables
+//! interrupts.
 
 mod batch;
 mod class;
@@ -136,8 +144,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// For so many CPUs (at least 1): a depot of 32 magazines and two more for each CPU, so that all that CPUs hold
-    /// fits once more; checks as in the debug build.
+    /// For so many CPUs (at least 1): a depot of 32 magazines and two more for each CPU, so that
+    /// all that CPUs hold fits once more; checks as in the debug build.
     #[must_use]
     pub const fn for_cpus(cpus: usize) -> Self {
         let cpus = if cpus == 0 { 1 } else { cpus };
@@ -156,8 +164,8 @@ impl Config {
         Self { check, ..self }
     }
 
-    /// The same for a host that promises that CPUs are alone with their numbers: then a wrong number is not a matter of speed
-    /// only.
+    /// The same for a host that promises that CPUs are alone with their numbers: then a wrong
+    /// number is not a matter of speed only.
     #[must_use]
     pub const fn pinned(self, pinned: Pinned) -> Self {
         Self { pinned: Some(pinned), ..self }
@@ -368,9 +376,10 @@ impl<A: Allocate> Magazines<A> {
     }
 }
 
-// SAFETY: blocks come from the inner allocator, which hands each out once; a block is either with a caller, or in one place of
-// one magazine, which is moved under the lock of the CPU or the depot it belongs to. What is handed out is the beginning of a block
-// of at least as many pages, aligned to its size, so that alignment up to that size and every boundary that has room for the
+// SAFETY: blocks come from the inner allocator, which hands each out once; a block is either with a
+// caller, or in one place of one magazine, which is moved under the lock of the CPU or the depot it
+// belongs to. What is handed out is the beginning of a block of at least as many pages, aligned to
+// its size, so that alignment up to that size and every boundary that has room for the
 // pages are kept; the limit is looked at when it is popped.
 unsafe impl<A: Allocate> Allocate for Magazines<A> {
     #[inline]

@@ -89,7 +89,8 @@ fn run(pages: u64, config: Config, steps: &[Step]) {
     assert_eq!(magazines.inner().free_pages(), pages - 1, "A3");
 }
 
-/// Random work on three CPUs (and a number that is none), in a space that is nearly exhausted now and then.
+/// Random work on three CPUs (and a number that is none), in a space that is nearly exhausted now
+/// and then.
 pub(crate) fn agrees_with_intervals() {
     let wants = (0..7u32, 1..64u64, 0..3u32, prop_oneof![3 => Just(u64::MAX), 1 => 1..700u64])
         .prop_map(|(class, extra, align, limit)| {
@@ -196,7 +197,8 @@ fn a_depot_keeps_its_bound() {
     }
 }
 
-/// A burst leaves magazines in the depot; while CPUs exchange a few magazines through it, what they don't need goes back.
+/// A burst leaves magazines in the depot; while CPUs exchange a few magazines through it, what they
+/// don't need goes back.
 pub(crate) fn what_a_burst_leaves_goes_back() {
     let magazines = magazines(1 << 16, Config::for_cpus(2).depot(40).checked(false));
     let burst: Vec<_> = (0..5_000).map(|_| magazines.alloc(0, &want(1)).unwrap()).collect();
@@ -300,7 +302,8 @@ fn large_and_strict_requests_pass_through() {
     assert_eq!(magazines.inner().free_pages(), magazines.inner().pages(), "A3");
 }
 
-/// Real threads, one more than there are CPUs, pass ranges on to each other; some lie about where they are.
+/// Real threads, one more than there are CPUs, pass ranges on to each other; some lie about where
+/// they are.
 #[test]
 fn threads_pass_ranges_on() {
     use std::sync::mpsc::channel;
@@ -334,8 +337,8 @@ fn threads_pass_ranges_on() {
     assert_eq!((checked.inner().cached_pages(), checked.inner().inner().nodes()), (0, 1), "A3");
 }
 
-/// Mixed sizes between producers and consumers on different CPUs: neither nodes nor what is cached grows with the number of
-/// operations. (The laboratory's bench goes on to 10^8 of them.)
+/// Mixed sizes between producers and consumers on different CPUs: neither nodes nor what is cached
+/// grows with the number of operations. (The laboratory's bench goes on to 10^8 of them.)
 #[test]
 fn no_drift() {
     let magazines = magazines(1 << 30, Config::for_cpus(4).checked(false));

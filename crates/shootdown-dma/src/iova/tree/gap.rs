@@ -1,15 +1,17 @@
 //! What fits into a gap, and where.
 //!
-//! Alignment makes "is the gap long enough?" the wrong question: eight free pages from page 1 on hold no aligned block of eight.
-//! For *naturally* aligned requests (to the next power of two, as [`Want::pages`] asks) there is one number that answers
-//! exactly: the most pages that fit, [`Gap::natural`]; and whatever is smaller fits too. So the tree needs the
-//! greatest of a subtree only, and looks at no gap in vain.
+//! Alignment makes "is the gap long enough?" the wrong question: eight free pages from page 1 on
+//! hold no aligned block of eight. For *naturally* aligned requests (to the next power of two, as
+//! [`Want::pages`] asks) there is one number that answers exactly: the most pages that fit,
+//! [`Gap::natural`]; and whatever is smaller fits too. So the tree needs the greatest of a subtree
+//! only, and looks at no gap in vain.
 //!
-//! *Why one number is enough.* Let *a* be the page of the gap with most trailing zeros, 2^h | *a* (there is one such page: between
-//! two multiples of 2^h lies one of 2^(h+1)). To the right of *a* the gap has L ≤ 2^h pages, to its left M < 2^h. At
-//! *a* fits every request up to L. To the left, whatever starts at a multiple of 2^k has *a*, another multiple,
-//! behind it: a request of more than 2^(k-1) pages fits only where all 2^k do, and the largest such block is
-//! the greatest power of two up to M.
+//! *Why one number is enough.* Let *a* be the page of the gap with most trailing zeros, 2^h | *a*
+//! (there is one such page: between two multiples of 2^h lies one of 2^(h+1)). To the right of *a*
+//! the gap has L ≤ 2^h pages, to its left M < 2^h. At *a* fits every request up to L. To the left,
+//! whatever starts at a multiple of 2^k has *a*, another multiple, behind it: a request of more
+//! than 2^(k-1) pages fits only where all 2^k do, and the largest such block is the greatest power
+//! of two up to M.
 
 use super::super::Want;
 
@@ -55,8 +57,9 @@ impl Gap {
         if want.boundary != 0 {
             let end = (first + (want.pages - 1)) & !(want.boundary - 1);
             if end > first {
-                // It would cross `end`: the highest that ends there. That doesn't cross the boundary before, which is
-                // `align`ed if `align` is the smaller; if it is the greater, no range that is aligned crosses any.
+                // It would cross `end`: the highest that ends there. That doesn't cross the
+                // boundary before, which is `align`ed if `align` is the smaller; if
+                // it is the greater, no range that is aligned crosses any.
                 first = down(end.checked_sub(want.pages)?);
             }
         }
@@ -95,12 +98,14 @@ impl Plan {
     pub(super) fn of(want: &Want) -> Option<Self> {
         let natural = want.pages.checked_next_power_of_two()?;
         Some(if want.align == natural {
-            // No boundary is crossed: it has room for all pages, and so is a multiple of their power of two.
+            // No boundary is crossed: it has room for all pages, and so is a multiple of their
+            // power of two.
             Self { key: Key::Natural, at_least: want.pages, exact: true }
         } else if want.align == 1 && want.boundary == 0 {
             Self { key: Key::Pages, at_least: want.pages, exact: true }
         } else {
-            // Where a naturally aligned block of the alignment's size is, or the pages naturally aligned, there it fits.
+            // Where a naturally aligned block of the alignment's size is, or the pages naturally
+            // aligned, there it fits.
             Self { key: Key::Natural, at_least: want.align.max(want.pages), exact: false }
         })
     }

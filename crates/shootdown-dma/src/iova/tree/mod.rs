@@ -1,34 +1,36 @@
 //! The allocator that others stand on: a balanced tree of live runs.
 //!
-//! **The problem.** A list or tree of *mappings* grows with what is mapped, and "where is a gap?" walks over them: Linux
-//! searches from a cached node on and is linear at worst (published: 42,300 nodes of other sizes between a request and
-//! its gap; 1.3 µs per allocation before caches were put in front). And freed neighbours must be found to be merged.
+//! **The problem.** A list or tree of *mappings* grows with what is mapped, and "where is a gap?"
+//! walks over them: Linux searches from a cached node on and is linear at worst (published: 42,300
+//! nodes of other sizes between a request and its gap; 1.3 µs per allocation before caches were put
+//! in front). And freed neighbours must be found to be merged.
 //!
-//! **What is kept instead** is *runs*: live ranges that abut are one node. A gap is what lies between two nodes, so free
-//! space merges by itself; and a NIC that fills its rings at start-up with tens of thousands of single pages makes tens
-//! of nodes ([`Tree::nodes`]). Every node knows the greatest gap of its subtree, so that a search
-//! descends once: O(log n), worst case, for requests that are naturally aligned ([`Want::pages`]) or not aligned at all,
-//! with or without a limit. Whether a naturally aligned request fits is known exactly (`gap.rs`). Other alignments, and
-//! boundaries with them, are served as fast while there is a gap that is generous; if not, gaps that are long enough are
-//! tried one by one, so that "exhausted" is always true.
+//! **What is kept instead** is *runs*: live ranges that abut are one node. A gap is what lies
+//! between two nodes, so free space merges by itself; and a NIC that fills its rings at start-up
+//! with tens of thousands of single pages makes tens of nodes ([`Tree::nodes`]). Every node knows
+//! the greatest gap of its subtree, so that a search descends once: O(log n), worst case, for
+//! requests that are naturally aligned ([`Want::pages`]) or not aligned at all, with or without a
+//! limit. Whether a naturally aligned request fits is known exactly (`gap.rs`). Other alignments,
+//! and boundaries with them, are served as fast while there is a gap that is generous; if not, gaps
+//! that are long enough are tried one by one, so that "exhausted" is always true.
 //!
-//! **From the top.** The highest place is taken: devices with narrow masks find their part of the space untouched by
-//! those that reach further, and the interrupt window lies below most of what is used. Live ranges stay together at
-//! one end, under few page tables, as they would at the other.
+//! **From the top.** The highest place is taken: devices with narrow masks find their part of the
+//! space untouched by those that reach further, and the interrupt window lies below most of what is
+//! used. Live ranges stay together at one end, under few page tables, as they would at the other.
 //!
-//! **Guard pages** are a distance between live ranges: gaps are shorter by it at both ends. Nothing abuts then, and
-//! there is a node for each range.
+//! **Guard pages** are a distance between live ranges: gaps are shorter by it at both ends. Nothing
+//! abuts then, and there is a node for each range.
 //!
-//! **What is checked.** A range is taken back only if every page of it is live, and none is reserved; else nothing
-//! changes. Any part of a range may be freed. Where one range ends and the next begins is not recorded: freeing a
-//! range together with its neighbour succeeds.
+//! **What is checked.** A range is taken back only if every page of it is live, and none is
+//! reserved; else nothing changes. Any part of a range may be freed. Where one range ends and the
+//! next begins is not recorded: freeing a range together with its neighbour succeeds.
 //!
-//! **Memory.** Nodes are in an arena that doubles; its memory is allocated and freed with the lock released, and
-//! copied under it. Freeing the middle of a run makes a node, and so may need memory: allocations leave
-//! a few nodes to frees, and [`Tree::reserve`] can be asked for more beforehand.
+//! **Memory.** Nodes are in an arena that doubles; its memory is allocated and freed with the lock
+//! released, and copied under it. Freeing the middle of a run makes a node, and so may need memory:
+//! allocations leave a few nodes to frees, and [`Tree::reserve`] can be asked for more beforehand.
 //!
-//! **Locking.** One lock (`spin.rs`), for a descent or three. If interrupt handlers allocate or free, call with
-//! interrupts disabled.
+//! **Locking.** One lock (`spin.rs`), for a descent or three. If interrupt handlers allocate or
+//! free, call with interrupts disabled.
 
 pub(crate) mod gap;
 mod runs;
@@ -48,7 +50,8 @@ const NODES: usize = 64;
 /// A run takes no more than this part of its gap.
 const SHARE: u64 = 4;
 
-/// Nodes that allocations leave to frees: when there is no memory any more, so many frees still can split a run.
+/// Nodes that allocations leave to frees: when there is no memory any more, so many frees still can
+/// split a run.
 const LEFT: usize = 16;
 
 /// The range tree. See the [module](self).
@@ -91,8 +94,9 @@ impl Tree {
         Ok(Self { runs: Spin::new(runs), holes, first: space.first, last: space.last })
     }
 
-    /// Makes these pages live, if they are free: a range that the caller has chosen, or learns of later (a reserved
-    /// region of a device that is plugged in). It is freed like any other. Guard pages are not asked for.
+    /// Makes these pages live, if they are free: a range that the caller has chosen, or learns of
+    /// later (a reserved region of a device that is plugged in). It is freed like any other.
+    /// Guard pages are not asked for.
     ///
     /// # Errors
     /// [`AllocError::Exhausted`] if not all of it is free; [`AllocError::NoMemory`].
@@ -115,7 +119,8 @@ impl Tree {
         self.runs.with(|runs| runs.is_run(range.first(), range.last()))
     }
 
-    /// Makes memory ready for so many nodes more than there are, so that as many frees can't fail for lack of it.
+    /// Makes memory ready for so many nodes more than there are, so that as many frees can't fail
+    /// for lack of it.
     ///
     /// # Errors
     /// [`AllocError::NoMemory`]; nothing has changed.
@@ -145,7 +150,8 @@ impl Tree {
         self.first <= range.first() && range.last() <= self.last
     }
 
-    /// Changes the tree, with `spare` nodes ready; when one is missing, again with more memory. `None`: there is none.
+    /// Changes the tree, with `spare` nodes ready; when one is missing, again with more memory.
+    /// `None`: there is none.
     fn change<R>(
         &self,
         spare: usize,
@@ -185,15 +191,17 @@ fn find(runs: &Runs, plan: Plan, want: &Want) -> Option<Place> {
     }
 }
 
-// SAFETY: what is handed out was in no run and is in one afterwards, under one lock; runs hold all that is live or reserved
-// (I1). It is placed by `Gap::place`, within alignment, limit and boundary; spaces begin at page 1 or above.
+// SAFETY: what is handed out was in no run and is in one afterwards, under one lock; runs hold all
+// that is live or reserved (I1). It is placed by `Gap::place`, within alignment, limit and
+// boundary; spaces begin at page 1 or above.
 unsafe impl Allocate for Tree {
     fn alloc(&self, cpu: usize, want: &Want) -> Result<IovaRange, AllocError> {
         self.alloc_run(cpu, want, 1)
     }
 
-    /// As many as are asked for, if four times as many lie in the gap, and no others than would come one by one; or one. One
-    /// also with guard pages, and where the alignment is not that of the pages.
+    /// As many as are asked for, if four times as many lie in the gap, and no others than would
+    /// come one by one; or one. One also with guard pages, and where the alignment is not that
+    /// of the pages.
     fn alloc_run(&self, _: usize, want: &Want, most: u64) -> Result<IovaRange, AllocError> {
         want.check()?;
         let plan = Plan::of(want).ok_or(AllocError::Exhausted)?;

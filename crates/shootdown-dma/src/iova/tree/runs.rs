@@ -1,16 +1,18 @@
 //! The balanced tree of live runs, in an arena.
 //!
-//! A node is a *maximal* run of pages that are not free. The gap that a node answers for is the one before it; after the last
-//! run comes the end of the space, which is a run itself (the *anchor*), so that every gap has a node and the tree is
-//! never empty. Each node knows the greatest gap of its subtree, by both numbers that searches ask for ([`Key`]).
+//! A node is a *maximal* run of pages that are not free. The gap that a node answers for is the one
+//! before it; after the last run comes the end of the space, which is a run itself (the *anchor*),
+//! so that every gap has a node and the tree is never empty. Each node knows the greatest gap of
+//! its subtree, by both numbers that searches ask for ([`Key`]).
 //!
 //! - **I1** Runs are disjoint and ascending; without guard pages no two abut.
-//! - **I2** A node's gap begins `guard` pages behind the run before it, and ends `guard` pages before the node.
+//! - **I2** A node's gap begins `guard` pages behind the run before it, and ends `guard` pages
+//!   before the node.
 //! - **I3** Heights of siblings differ by one at most (AVL): 2^32 nodes are 46 levels.
 //! - **I4** The greatest of a subtree is the greatest of what its nodes have.
 //!
-//! All is done by descending once from the root and walking the path back; nothing recurses, and nothing scans but
-//! [`Runs::scan`].
+//! All is done by descending once from the root and walking the path back; nothing recurses, and
+//! nothing scans but [`Runs::scan`].
 
 use alloc::vec::Vec;
 
@@ -74,7 +76,8 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// A tree without memory of its own: give it some ([`grow`](Self::grow)), then [`open`](Self::open) it.
+    /// A tree without memory of its own: give it some ([`grow`](Self::grow)), then
+    /// [`open`](Self::open) it.
     pub(super) const fn new(guard: u64) -> Self {
         Self { nodes: Vec::new(), unused: NONE, root: NONE, count: 0, guard, free: 0 }
     }
@@ -112,8 +115,8 @@ impl Runs {
         self.nodes.capacity() - self.count
     }
 
-    /// Moves into memory that is larger, and returns the old, for the caller to free when it holds no lock; unless that is
-    /// no larger.
+    /// Moves into memory that is larger, and returns the old, for the caller to free when it holds
+    /// no lock; unless that is no larger.
     pub(super) fn grow(&mut self, mut memory: Memory) -> Memory {
         if memory.0.capacity() > self.nodes.capacity() {
             memory.0.clear();
@@ -222,8 +225,8 @@ impl Runs {
         at
     }
 
-    /// Puts right what a change below, or in, the last node of the path has upset. `whole`: up to the root; otherwise only as
-    /// far as anything changes.
+    /// Puts right what a change below, or in, the last node of the path has upset. `whole`: up to
+    /// the root; otherwise only as far as anything changes.
     fn settle_path(&mut self, path: &Path, whole: bool) {
         for depth in (0..path.depth).rev() {
             let old = path.nodes[depth];
@@ -333,8 +336,8 @@ impl Runs {
     pub(super) fn highest(&self, key: Key, at_least: u64, limit: u64) -> Option<Gap> {
         let fits = |gap: Gap| key.of(gap) >= at_least;
         let below = |at: u32| self.most(at, key) >= at_least;
-        // Along the limit: whatever is higher than the nodes on that way is above it. `found` is the highest of them that
-        // has a gap that fits, its own or lower.
+        // Along the limit: whatever is higher than the nodes on that way is above it. `found` is
+        // the highest of them that has a gap that fits, its own or lower.
         let (mut at, mut found) = (self.root, NONE);
         while below(at) {
             let node = self.node(at);
@@ -373,7 +376,8 @@ impl Runs {
         }
     }
 
-    /// The highest place for `want`, by looking at every gap that is long enough, from the highest on.
+    /// The highest place for `want`, by looking at every gap that is long enough, from the highest
+    /// on.
     pub(super) fn scan(&self, want: &Want) -> Option<u64> {
         let long = |at: u32| self.most(at, Key::Pages) >= want.pages;
         let (mut path, mut at) = (Path::new(), self.root);

@@ -264,7 +264,8 @@ fn small_spaces_exhaustively() {
 }
 
 pub(crate) fn runs_merge() {
-    // A NIC fills eight rings with single pages at start-up; a few are taken away again, as packets come.
+    // A NIC fills eight rings with single pages at start-up; a few are taken away again, as packets
+    // come.
     let tree = Tree::new(&Space::below(1 << 36).without(&[INTERRUPTS])).unwrap();
     let before = tree.nodes();
     let mut pages: Vec<_> = (0..40_000).map(|_| tree.alloc(0, &want(1)).unwrap()).collect();

@@ -1,15 +1,18 @@
 //! AMD-Vi, host page tables of version 1 (AMD I/O Virtualization Technology specification 2.2.3).
 //!
-//! PR 0, A 5, D 6, next level 11:9 (0: a leaf of this level's size), address 51:12, U 59, FC 60, IR 61, IW 62. Rights of all
-//! levels are combined by AND: tables allow everything. Ignored, and so ours: 1 to 4, 7, 8; 63 is ignored too, 52 to 58 are
-//! reserved (the same in Xen's `union amd_iommu_pte`, which keeps marks of its own in 1 to 4).
+//! PR 0, A 5, D 6, next level 11:9 (0: a leaf of this level's size), address 51:12, U 59, FC 60, IR
+//! 61, IW 62. Rights of all levels are combined by AND: tables allow everything. Ignored, and so
+//! ours: 1 to 4, 7, 8; 63 is ignored too, 52 to 58 are reserved (the same in Xen's `union
+//! amd_iommu_pte`, which keeps marks of its own in 1 to 4).
 //!
-//! Leaves of other powers of two have next level 7, and their size in the address: of the page number, as many low bits are ones
-//! as are one less than the logarithm of the pages, and the next is zero. They fill as many entries as they are larger than
-//! the level's own size, up to half a table, and all of these are the same. (What is of a level's own size must have next level 0: Linux
-//! d4b036648402. Linux' format, `generic_pt/fmt/amdv1.h`, fills entries in the same way. It leaves out leaves of 512 GiB for a
-//! bug of the hardware; the largest here have 256 GiB.) They are made
-//! if [asked for](AmdV1::sized), since whoever maps them cannot unmap a part of one. The sixth level has no leaves.
+//! Leaves of other powers of two have next level 7, and their size in the address: of the page
+//! number, as many low bits are ones as are one less than the logarithm of the pages, and the next
+//! is zero. They fill as many entries as they are larger than the level's own size, up to half a
+//! table, and all of these are the same. (What is of a level's own size must have next level 0:
+//! Linux d4b036648402. Linux' format, `generic_pt/fmt/amdv1.h`, fills entries in the same way. It
+//! leaves out leaves of 512 GiB for a bug of the hardware; the largest here have 256 GiB.) They are
+//! made if [asked for](AmdV1::sized), since whoever maps them cannot unmap a part of one. The sixth
+//! level has no leaves.
 
 use super::{ADDRESS, Format};
 use crate::addr::{PhysAddr, Rights};
@@ -38,8 +41,9 @@ pub struct AmdV1 {
 }
 
 impl AmdV1 {
-    /// Tables of 1 to 6 levels (the mode of the device table entry; the sixth has the upper seven of 64 bits), with superpages of 2 MiB and 1 GiB or without.
-    /// `None` for another number of levels.
+    /// Tables of 1 to 6 levels (the mode of the device table entry; the sixth has the upper seven
+    /// of 64 bits), with superpages of 2 MiB and 1 GiB or without. `None` for another number of
+    /// levels.
     #[must_use]
     pub const fn new(levels: u32, superpages: bool) -> Option<Self> {
         if levels < 1 || levels > 6 {
@@ -54,8 +58,8 @@ impl AmdV1 {
         Self { coherent: COHERENT, ..self }
     }
 
-    /// The same, with leaves of every power of two from 8 KiB on where address, memory and length fit (from twice a superpage on,
-    /// if there are superpages).
+    /// The same, with leaves of every power of two from 8 KiB on where address, memory and length
+    /// fit (from twice a superpage on, if there are superpages).
     #[must_use]
     pub const fn sized(self) -> Self {
         Self { most: 8, ..self }

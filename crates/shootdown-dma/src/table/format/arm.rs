@@ -1,11 +1,13 @@
-//! Arm long descriptors, granules of 4, 16 and 64 KiB, both stages (Arm ARM D8.3; SMMUv3 walks the same).
+//! Arm long descriptors, granules of 4, 16 and 64 KiB, both stages (Arm ARM D8.3; SMMUv3 walks the
+//! same).
 //!
-//! Bits 1:0: 3 is a table, or a page at the last level; 1 is a block. Address 47:12, AF 10, SH 9:8. First stage: AttrIdx
-//! 4:2, AP\[2:1\] 7:6, nG 11, PXN 53, XN 54. Second stage: MemAttr 5:2, S2AP 7:6, XN 54:53. Ours: 55 to 58 of leaves, 52 to
-//! 58 of tables.
+//! Bits 1:0: 3 is a table, or a page at the last level; 1 is a block. Address 47:12, AF 10, SH 9:8.
+//! First stage: AttrIdx 4:2, AP\[2:1\] 7:6, nG 11, PXN 53, XN 54. Second stage: MemAttr 5:2, S2AP
+//! 7:6, XN 54:53. Ours: 55 to 58 of leaves, 52 to 58 of tables.
 //!
-//! Output addresses have 48 bits: those of 52 (LPA, LPA2) have their upper bits elsewhere, and other fields give way to them. A table is as
-//! large as a page; the root may be smaller than that, or (second stage) up to 16 tables one behind the other.
+//! Output addresses have 48 bits: those of 52 (LPA, LPA2) have their upper bits elsewhere, and
+//! other fields give way to them. A table is as large as a page; the root may be smaller than that,
+//! or (second stage) up to 16 tables one behind the other.
 //!
 //! | granule | TG0, S2TG | TG of a command | S2SL0 | blocks |
 //! |---|---|---|---|---|
@@ -13,10 +15,12 @@
 //! | 16 KiB | 2 | 2 | levels less 1 | 32 MiB |
 //! | 64 KiB | 1 | 3 | levels less 1 | 512 MiB |
 //!
-//! (Arm ARM: TCR_EL1, VTCR_EL2; IHI 0070: CD, STE, TLBI commands. Linux' `io-pgtable-arm.c` and `arm-smmu-v3.h` have the same codes,
-//! and 16 tables as the most that are concatenated. TG1, of the upper half of addresses, has others: nothing here is mapped there.)
+//! (Arm ARM: TCR_EL1, VTCR_EL2; IHI 0070: CD, STE, TLBI commands. Linux' `io-pgtable-arm.c` and
+//! `arm-smmu-v3.h` have the same codes, and 16 tables as the most that are concatenated. TG1, of
+//! the upper half of addresses, has others: nothing here is mapped there.)
 //!
-//! The first stage has no write-only: what is asked for as [`Rights::Write`] is read and write there.
+//! The first stage has no write-only: what is asked for as [`Rights::Write`] is read and write
+//! there.
 
 use super::{ADDRESS, Format};
 use crate::addr::{PhysAddr, Rights};
@@ -88,8 +92,8 @@ pub struct ArmStage1<const GRANULE: u32 = 12> {
 }
 
 impl ArmStage1 {
-    /// Tables of 3 (39 bits, T0SZ 25) or 4 (48 bits, T0SZ 16) levels of pages of 4 KiB. `index`: the field of MAIR that says
-    /// write-back, 0 to 7. `None` for anything else.
+    /// Tables of 3 (39 bits, T0SZ 25) or 4 (48 bits, T0SZ 16) levels of pages of 4 KiB. `index`:
+    /// the field of MAIR that says write-back, 0 to 7. `None` for anything else.
     #[must_use]
     pub const fn new(levels: u32, index: u8) -> Option<Self> {
         Self::with_granule(levels, index)
@@ -97,7 +101,8 @@ impl ArmStage1 {
 }
 
 impl<const GRANULE: u32> ArmStage1<GRANULE> {
-    /// The same for any granule: 16 KiB has tables of 3 (47 bits) or 4 levels (48), 64 KiB of 2 (42) or 3 (48).
+    /// The same for any granule: 16 KiB has tables of 3 (47 bits) or 4 levels (48), 64 KiB of 2
+    /// (42) or 3 (48).
     ///
     /// ```
     /// use shootdown_dma::table::ArmStage1;
@@ -191,8 +196,8 @@ pub struct ArmStage2<const GRANULE: u32 = 12> {
 }
 
 impl ArmStage2 {
-    /// Tables of 3 (39 bits, S2T0SZ 25, S2SL0 1) or 4 (48 bits, S2T0SZ 16, S2SL0 2) levels of pages of 4 KiB; nothing is
-    /// concatenated. `None` for another number.
+    /// Tables of 3 (39 bits, S2T0SZ 25, S2SL0 1) or 4 (48 bits, S2T0SZ 16, S2SL0 2) levels of pages
+    /// of 4 KiB; nothing is concatenated. `None` for another number.
     #[must_use]
     pub const fn new(levels: u32) -> Option<Self> {
         if !levels_are_good(12, levels) {
@@ -203,10 +208,12 @@ impl ArmStage2 {
 }
 
 impl<const GRANULE: u32> ArmStage2<GRANULE> {
-    /// Tables for addresses of `bits` bits, 32 to 48, with as few levels as there can be (which is also what units demand that have fewer
-    /// physical bits: with pages of 4 KiB a walk may begin at Arm's level 0 only from 44 bits on): what is too much for them by up to four
-    /// bits is looked up in as many as 16 tables, one behind the other, at the level where walks begin (Arm ARM D8.2,
-    /// *concatenated translation tables*). `None` for other widths, and other granules.
+    /// Tables for addresses of `bits` bits, 32 to 48, with as few levels as there can be (which is
+    /// also what units demand that have fewer physical bits: with pages of 4 KiB a walk may
+    /// begin at Arm's level 0 only from 44 bits on): what is too much for them by up to four
+    /// bits is looked up in as many as 16 tables, one behind the other, at the level where walks
+    /// begin (Arm ARM D8.2, *concatenated translation tables*). `None` for other widths, and
+    /// other granules.
     ///
     /// ```
     /// use shootdown_dma::table::{ArmStage2, Format};
@@ -236,7 +243,8 @@ impl<const GRANULE: u32> ArmStage2<GRANULE> {
     /// S2SL0 of the stream table entry: where walks begin.
     #[must_use]
     pub const fn s2sl0(&self) -> u64 {
-        // Pages of 4 KiB: 0 is Arm's level 2, which has a level below it; otherwise 0 is level 3, which has none.
+        // Pages of 4 KiB: 0 is Arm's level 2, which has a level below it; otherwise 0 is level 3,
+        // which has none.
         let below = if GRANULE == 12 { 2 } else { 1 };
         (self.levels - below) as u64
     }

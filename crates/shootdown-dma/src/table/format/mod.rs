@@ -1,9 +1,11 @@
 //! What entries look like: one file for each format.
 //!
-//! An entry is one 64-bit word. Present entries are the hardware's, but for some bits that it ignores: there lie the use
-//! count, or where a mapping begins and ends, and two marks. Entries that are not present are all ours, and look the same in every format ([`word`]), since
-//! all of them tell by bits 0 and 1 that an entry is not present and ignore the rest. (AMD-Vi as QEMU models it looks at
-//! the rights, bits 61 and 62, of entries that are not present: these stay clear too.)
+//! An entry is one 64-bit word. Present entries are the hardware's, but for some bits that it
+//! ignores: there lie the use count, or where a mapping begins and ends, and two marks. Entries
+//! that are not present are all ours, and look the same in every format ([`word`]), since
+//! all of them tell by bits 0 and 1 that an entry is not present and ignore the rest. (AMD-Vi as
+//! QEMU models it looks at the rights, bits 61 and 62, of entries that are not present: these stay
+//! clear too.)
 //!
 //! | word | meaning |
 //! |---|---|
@@ -73,30 +75,36 @@ pub enum Decoded {
     Leaf(PhysAddr, Rights),
 }
 
-/// A format of page-table entries, with what of it depends on the unit: levels, sizes of pages, attributes.
+/// A format of page-table entries, with what of it depends on the unit: levels, sizes of pages,
+/// attributes.
 ///
-/// Levels are counted from 0, which maps pages of the [granule](Self::GRANULE); each level above resolves as many bits more as
-/// a table of that size has entries.
+/// Levels are counted from 0, which maps pages of the [granule](Self::GRANULE); each level above
+/// resolves as many bits more as a table of that size has entries.
 pub trait Format: Copy + Send + Sync + 'static {
     /// The logarithm of the size of a page.
     const GRANULE: u32 = 12;
-    /// Bits of a page number that one level resolves: a table is as large as a page. (Fewer for a model checker.)
+    /// Bits of a page number that one level resolves: a table is as large as a page. (Fewer for a
+    /// model checker.)
     const INDEX: u32 = if cfg!(loom) { INDEX_BITS } else { Self::GRANULE - 3 };
-    /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without it the leaf is owned.
+    /// A bit of leaves: several users share it, and [`COUNT`](Self::COUNT) says how many. Without
+    /// it the leaf is owned.
     const COUNTED: u64;
-    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All ones of them, and none, say
-    /// that uses are counted elsewhere (`spill.rs`). Of an owned leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
+    /// A counted leaf's bits that hold its use count (shifted to where they are), two at least. All
+    /// ones of them, and none, say that uses are counted elsewhere (`spill.rs`). Of an owned
+    /// leaf the two lowest say which [part](Self::BEGINS) of a mapping it is.
     const COUNT: u64;
     /// Of an owned leaf: a mapping begins here.
     const BEGINS: u64 = 1 << Self::COUNT.trailing_zeros();
     /// Of an owned leaf: a mapping ends here.
     const ENDS: u64 = 2 << Self::COUNT.trailing_zeros();
-    /// A bit of leaves and of tables: the entry has been written back to where a non-coherent walker looks.
+    /// A bit of leaves and of tables: the entry has been written back to where a non-coherent
+    /// walker looks.
     const WRITTEN_BACK: u64;
-    /// A bit of tables: an invalidation that was asked for when this table was detached is still deferred; it was put back
-    /// since.
+    /// A bit of tables: an invalidation that was asked for when this table was detached is still
+    /// deferred; it was put back since.
     const PENDING: u64;
-    /// A bit of tables: somebody is about to take it out, which whoever maps there calls off by clearing this.
+    /// A bit of tables: somebody is about to take it out, which whoever maps there calls off by
+    /// clearing this.
     const RETIRING: u64;
     /// A leaf's bits that the hardware writes: accessed, dirty.
     const HARDWARE: u64;
@@ -146,7 +154,8 @@ pub trait Format: Copy + Send + Sync + 'static {
         0
     }
 
-    /// A leaf for 2^`order` entries of a table at `level`, made from that of the first; `order` is above 0.
+    /// A leaf for 2^`order` entries of a table at `level`, made from that of the first; `order` is
+    /// above 0.
     #[inline]
     fn enlarge(&self, leaf: u64, level: u32, order: u32) -> u64 {
         let _ = (level, order);

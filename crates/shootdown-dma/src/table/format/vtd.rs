@@ -1,8 +1,9 @@
 //! Intel VT-d, second level (VT-d specification 9.8: second-stage paging entries).
 //!
-//! R 0, W 1, PS 7 (a superpage), A 8 and D 9 (with SSADE), SNP 11, address 51:12. An entry is present if R or W is set.
-//! Rights of all levels are combined by AND: tables allow everything. Ignored, and so ours: 10, 52 to 60, 63 (the same bits that Linux'
-//! `generic_pt/fmt/vtdss.h` takes for software). Leaves are at levels 0 to 2; AW of a context entry is the levels less 2.
+//! R 0, W 1, PS 7 (a superpage), A 8 and D 9 (with SSADE), SNP 11, address 51:12. An entry is
+//! present if R or W is set. Rights of all levels are combined by AND: tables allow everything.
+//! Ignored, and so ours: 10, 52 to 60, 63 (the same bits that Linux' `generic_pt/fmt/vtdss.h` takes
+//! for software). Leaves are at levels 0 to 2; AW of a context entry is the levels less 2.
 
 use super::{ADDRESS, Format};
 use crate::addr::{PhysAddr, Rights};
@@ -22,8 +23,8 @@ pub struct VtdSecondLevel {
 }
 
 impl VtdSecondLevel {
-    /// Tables of 3 (39 bits), 4 (48) or 5 (57) levels, with superpages of 2 MiB and 1 GiB as asked for. `None` for another
-    /// number of levels.
+    /// Tables of 3 (39 bits), 4 (48) or 5 (57) levels, with superpages of 2 MiB and 1 GiB as asked
+    /// for. `None` for another number of levels.
     #[must_use]
     pub const fn new(levels: u32, two_mib: bool, one_gib: bool) -> Option<Self> {
         if levels < 3 || levels > 5 {
@@ -32,8 +33,9 @@ impl VtdSecondLevel {
         Some(Self { levels, leaves: 1 | (two_mib as u32) << 1 | (one_gib as u32) << 2, snoop: 0 })
     }
 
-    /// The smallest table that a unit with this capability register (CAP: SAGAW 12:8, SLLPS 37:34) walks, and that
-    /// resolves addresses of `bits` bits; the largest that it walks if none does. `None` if it walks none.
+    /// The smallest table that a unit with this capability register (CAP: SAGAW 12:8, SLLPS 37:34)
+    /// walks, and that resolves addresses of `bits` bits; the largest that it walks if none
+    /// does. `None` if it walks none.
     ///
     /// ```
     /// use shootdown_dma::table::{Format, VtdSecondLevel};
@@ -62,7 +64,8 @@ impl VtdSecondLevel {
         }
     }
 
-    /// The same; accesses snoop the CPU's caches whatever the device asks for (the unit has ECAP.SC).
+    /// The same; accesses snoop the CPU's caches whatever the device asks for (the unit has
+    /// ECAP.SC).
     #[must_use]
     pub const fn snooping(self) -> Self {
         Self { snoop: SNOOP, ..self }

@@ -22,8 +22,8 @@ fn need(pages: &VecDeque<u64>, levels: u32) -> usize {
     1 + (1..levels).map(above).sum::<usize>()
 }
 
-/// Maps and unmaps single pages in a window that moves on; after each batch of unmaps `reclaim` takes tables out. The largest
-/// ratio of tables to need.
+/// Maps and unmaps single pages in a window that moves on; after each batch of unmaps `reclaim`
+/// takes tables out. The largest ratio of tables to need.
 fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachments)) -> f64 {
     const LIVE: usize = 600;
     const BATCH: usize = 64;

@@ -1,7 +1,8 @@
 //! Memory for tables, and a device that walks them with caches that lose nothing by themselves.
 //!
-//! Freed pages are poisoned, and kept: who walks one is caught. If the memory is not coherent the device sees what was last
-//! written back, and in new pages what the last owner left there: entries that lead to memory of others.
+//! Freed pages are poisoned, and kept: who walks one is caught. If the memory is not coherent the
+//! device sees what was last written back, and in new pages what the last owner left there: entries
+//! that lead to memory of others.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::boxed::Box;
@@ -30,7 +31,8 @@ struct State {
     sides: bool,
     root: u64,
     eyes: Vec<u64>,
-    /// Cached of the walk: the table for this lookup, of addresses whose bits from that one on are these.
+    /// Cached of the walk: the table for this lookup, of addresses whose bits from that one on are
+    /// these.
     tables: BTreeMap<(usize, u32, u64), u64>,
     /// Cached translations.
     entries: BTreeMap<u64, (u64, Rights)>,
@@ -190,7 +192,8 @@ impl State {
     }
 }
 
-// SAFETY: pages are whole, zeroed, and kept until this is dropped; the device sees what was written back.
+// SAFETY: pages are whole, zeroed, and kept until this is dropped; the device sees what was written
+// back.
 unsafe impl<F: Manual> TableMemory for super::Shared<F> {
     fn allocate(&self) -> Option<PhysAddr> {
         self.allocate_many(1)

@@ -99,8 +99,8 @@ fn widths_are_chosen_by_capability() {
     assert_eq!((ArmStage1::new(4, 8), ArmStage2::new(5)), (None, None));
 }
 
-/// Every page number of tables that resolve few bits, and some of all the others: what is put there is where the manual looks for
-/// it, in the table that it looks in.
+/// Every page number of tables that resolve few bits, and some of all the others: what is put there
+/// is where the manual looks for it, in the table that it looks in.
 #[test]
 fn entries_are_where_the_manual_looks_for_them() {
     fn each<F: Manual>(format: F) {
@@ -164,7 +164,8 @@ fn entries_are_where_the_manual_looks_for_them() {
     }
 }
 
-/// The levels where walks begin, and how many tables are there: as Linux's io-pgtable-arm chooses them for the same widths.
+/// The levels where walks begin, and how many tables are there: as Linux's io-pgtable-arm chooses
+/// them for the same widths.
 #[test]
 fn roots_are_concatenated_where_that_saves_a_level() {
     let four =
@@ -215,7 +216,8 @@ fn sizes_are_in_the_address_as_the_manual_has_them() {
     }
 }
 
-/// All starts and lengths of eight bits: the fewest leaves that there can be, each as large as the manual allows.
+/// All starts and lengths of eight bits: the fewest leaves that there can be, each as large as the
+/// manual allows.
 #[test]
 fn ranges_are_mapped_in_the_fewest_leaves() {
     let format = AmdV1::new(3, true).unwrap().sized();

@@ -1,5 +1,5 @@
-//! Walks as the manuals describe them: written from those, and not from the formats here, so that the two can be held against
-//! each other. What hardware would take for reserved fails a test.
+//! Walks as the manuals describe them: written from those, and not from the formats here, so that
+//! the two can be held against each other. What hardware would take for reserved fails a test.
 
 use std::vec::Vec;
 
@@ -169,7 +169,8 @@ impl<const G: u32> Manual for ArmStage1<G> {
 
 impl<const G: u32> Manual for ArmStage2<G> {
     fn lookups(&self) -> Vec<(u32, u32)> {
-        // SL0 is the level where walks begin: 2, 1, 0 for 0, 1, 2 with 4 KiB; 3, 2, 1 with others. Level 3 is the last.
+        // SL0 is the level where walks begin: 2, 1, 0 for 0, 1, 2 with 4 KiB; 3, 2, 1 with others.
+        // Level 3 is the last.
         let count = self.s2sl0() as u32 + if G == 12 { 2 } else { 1 };
         let lookups = arm_lookups(G, 64 - self.s2t0sz() as u32, count);
         assert!(lookups[0].1 <= G - 3 + 4, "no more than 16 tables are concatenated");

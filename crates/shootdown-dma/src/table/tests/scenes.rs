@@ -110,7 +110,8 @@ pub(crate) fn nobody_relies_on_what_is_not_written_back() {
         let (table, pages) = (Arc::clone(&world.table), Arc::clone(&world.pages));
         (world, table, pages)
     };
-    // A second CPU maps beside the first while that has linked a table, and not yet written it back.
+    // A second CPU maps beside the first while that has linked a table, and not yet written it
+    // back.
     let (mut world, table, pages) = tables();
     world.pages.on_write_back(move || {
         let mut other = table.walker(1).expect("a epoch_slot");
@@ -224,7 +225,8 @@ pub(crate) fn counts_go_on_beside_the_entry() {
             world.acquire(0x77, PHYS, Rights::Write).expect("free");
             assert_eq!(world.release(0x77), Ok(Released::Last));
         }
-        // No memory for a side table: nothing has happened. (There is one by now, so in another table.)
+        // No memory for a side table: nothing has happened. (There is one by now, so in another
+        // table.)
         world.pages.limit(usize::MAX);
         let mut users = 0;
         let page = 0x477;
@@ -318,7 +320,8 @@ pub(crate) fn superpages_are_chosen_where_they_fit() {
     assert!(world.map(0x8_0000, 0x200, PHYS, Rights::Read));
     assert_eq!(level(0x8_0000), Some(0));
     world.unmap(0x8_0000, 0x200).expect("mapped");
-    // Where small pages were the table stays until it is swept; superpages go elsewhere, or are made of small ones.
+    // Where small pages were the table stays until it is swept; superpages go elsewhere, or are
+    // made of small ones.
     assert!(world.map(0x4_0000, 1, 0x1000, Rights::Read));
     world.unmap(0x4_0000, 1).expect("mapped");
     assert!(world.map(0x4_0000, 0x200, 0x4000_0000, Rights::Read));

@@ -90,8 +90,9 @@ struct Attach {
     pt_id: u32,
 }
 
-// `include/uapi/linux/iommufd.h`: 64-bit words are aligned to 8 bytes on every architecture. Of `vfio_device_bind_iommufd` and
-// `vfio_device_attach_iommufd_pt` (vfio.h of Linux 6.6) later kernels have longer forms, and take these: `argsz` says so.
+// `include/uapi/linux/iommufd.h`: 64-bit words are aligned to 8 bytes on every architecture. Of
+// `vfio_device_bind_iommufd` and `vfio_device_attach_iommufd_pt` (vfio.h of Linux 6.6) later
+// kernels have longer forms, and take these: `argsz` says so.
 const _: () = {
     assert!(size_of::<Destroy>() == 8 && size_of::<IoasAlloc>() == 12 && size_of::<Range>() == 16);
     assert!(offset_of!(IoasAlloc, out_ioas_id) == 8 && offset_of!(Range, last) == 8);
@@ -149,8 +150,8 @@ impl Iommufd {
         self.ioas
     }
 
-    /// Binds a device (`/dev/vfio/devices/vfioN`, opened) and attaches it to the address space. The windows
-    /// may become narrower: do it before a [`Space`](crate::user::Space) is built.
+    /// Binds a device (`/dev/vfio/devices/vfioN`, opened) and attaches it to the address space. The
+    /// windows may become narrower: do it before a [`Space`](crate::user::Space) is built.
     ///
     /// # Errors
     /// Of the operating system.
@@ -201,20 +202,23 @@ impl Iommufd {
 impl Drop for Iommufd {
     fn drop(&mut self) {
         let mut destroy = Destroy { size: size_of::<Destroy>() as u32, id: self.ioas };
-        // SAFETY: it reads such a structure. If a device is attached it refuses, and it goes with the file.
+        // SAFETY: it reads such a structure. If a device is attached it refuses, and it goes with
+        // the file.
         let _ = unsafe { call(self.iommufd.as_fd(), DESTROY, &raw mut destroy) };
     }
 }
 
-// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many bytes it has unmapped; mappings
-// that only partly lie in the range it refuses. (2) It maps where it is told to (`MAP_FIXED`), or nothing.
+// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many
+// bytes it has unmapped; mappings that only partly lie in the range it refuses. (2) It maps where
+// it is told to (`MAP_FIXED`), or nothing.
 unsafe impl Backend for Iommufd {
     fn windows(&self) -> Result<Vec<Window>, BackendError> {
         self.query().map(|(windows, _)| windows)
     }
 
-    /// Of sizes the kernel says only what is the smallest: all addresses and lengths are to be multiples of it
-    /// (`out_iova_alignment`; no larger than a page of the CPU, and 1 as long as no device is attached).
+    /// Of sizes the kernel says only what is the smallest: all addresses and lengths are to be
+    /// multiples of it (`out_iova_alignment`; no larger than a page of the CPU, and 1 as long
+    /// as no device is attached).
     fn page_sizes(&self) -> u64 {
         self.query().map_or(0, |(_, alignment)| alignment.next_power_of_two().wrapping_neg())
     }
@@ -232,7 +236,8 @@ unsafe impl Backend for Iommufd {
             length: bytes,
             iova,
         };
-        // SAFETY: it reads such a structure. That devices may have the memory is what `Space::map` demands.
+        // SAFETY: it reads such a structure. That devices may have the memory is what `Space::map`
+        // demands.
         unsafe { call(self.fd(), IOAS_MAP, &raw mut map) }.map(drop).map_err(|e| error(&e))
     }
 

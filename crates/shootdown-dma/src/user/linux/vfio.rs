@@ -57,9 +57,10 @@ struct GroupStatus {
     flags: u32,
 }
 
-// `struct vfio_iommu_type1_dma_map`, `…_dma_unmap`, `vfio_group_status` (linux/vfio.h of Linux 6.1, printed by a C compiler, as the
-// places that `Info::read` looks at: sizes of pages at 8, the first capability at 16; of a capability its number at 0, the next at 4, windows
-// from 16 on, mappings that are left at 8).
+// `struct vfio_iommu_type1_dma_map`, `…_dma_unmap`, `vfio_group_status` (linux/vfio.h of Linux 6.1,
+// printed by a C compiler, as the places that `Info::read` looks at: sizes of pages at 8, the first
+// capability at 16; of a capability its number at 0, the next at 4, windows from 16 on, mappings
+// that are left at 8).
 const _: () = {
     assert!(size_of::<Map>() == 32 && offset_of!(Map, vaddr) == 8);
     assert!(offset_of!(Map, iova) == 16 && offset_of!(Map, size) == 24);
@@ -83,7 +84,8 @@ struct Info {
 }
 
 impl Info {
-    /// Reads `struct vfio_iommu_type1_info` and the chain of capabilities behind it. What does not lie in `bytes` is not there.
+    /// Reads `struct vfio_iommu_type1_info` and the chain of capabilities behind it. What does not
+    /// lie in `bytes` is not there.
     fn read(bytes: &[u8]) -> Self {
         let u16_at = |at: usize| {
             Some(u16::from_ne_bytes(bytes.get(at..at.checked_add(2)?)?.try_into().ok()?))
@@ -142,8 +144,8 @@ impl VfioType1 {
     /// `/sys/bus/pci/devices/…/iommu_group` points at.
     ///
     /// # Errors
-    /// Of the operating system; `Unsupported` if VFIO has another version, no type 1 version 2, or if some device of the group has a
-    /// driver that is not VFIO's.
+    /// Of the operating system; `Unsupported` if VFIO has another version, no type 1 version 2, or
+    /// if some device of the group has a driver that is not VFIO's.
     pub fn open(group: u32) -> io::Result<Self> {
         let container: OwnedFd = open("/dev/vfio/vfio")?.into();
         // SAFETY: these take no argument, or a number.
@@ -201,12 +203,14 @@ impl VfioType1 {
     /// A device of the groups that were [opened](Self::open), by its name (`0000:06:0d.0`).
     ///
     /// # Errors
-    /// Of the operating system; `NotFound` if there is none of this name, or it has a zero byte in it.
+    /// Of the operating system; `NotFound` if there is none of this name, or it has a zero byte in
+    /// it.
     pub fn device(&self, name: &str) -> io::Result<OwnedFd> {
         let name = std::ffi::CString::new(name).map_err(|_| io::ErrorKind::NotFound)?;
         let mut outcome = Err(io::ErrorKind::NotFound.into());
         for group in &self.groups {
-            // SAFETY: it reads a string that ends with zero, and returns a file that is the caller's.
+            // SAFETY: it reads a string that ends with zero, and returns a file that is the
+            // caller's.
             outcome = unsafe {
                 call(group.as_fd(), GROUP_GET_DEVICE_FD, name.as_ptr().cast_mut())
                     .map(|fd| OwnedFd::from_raw_fd(fd))
@@ -240,12 +244,14 @@ fn info(container: BorrowedFd<'_>) -> io::Result<Info> {
     }
 }
 
-// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many bytes it has unmapped; mappings
-// that only partly lie in the range it refuses. (2) It maps where it is told to, or nothing.
+// SAFETY: (1) the kernel unmaps, invalidates and waits before the call returns, and says how many
+// bytes it has unmapped; mappings that only partly lie in the range it refuses. (2) It maps where
+// it is told to, or nothing.
 unsafe impl Backend for VfioType1 {
     fn windows(&self) -> Result<Vec<Window>, BackendError> {
         let windows = info(self.container.as_fd()).map_err(|e| error(&e))?.windows;
-        // A kernel before 5.4 does not say, and refuses when it comes to it: what every IOMMU has, without PCs' interrupts.
+        // A kernel before 5.4 does not say, and refuses when it comes to it: what every IOMMU has,
+        // without PCs' interrupts.
         Ok(if windows.is_empty() {
             std::vec![
                 Window { first: 0, last: 0xfedf_ffff },
@@ -266,7 +272,8 @@ unsafe impl Backend for VfioType1 {
         flags |= if rights.writes() { MAP_WRITE } else { 0 };
         let argsz = size_of::<Map>() as u32;
         let mut map = Map { argsz, flags, vaddr: memory, iova, size: bytes };
-        // SAFETY: it reads such a structure. That devices may have the memory is what `Space::map` demands.
+        // SAFETY: it reads such a structure. That devices may have the memory is what `Space::map`
+        // demands.
         unsafe { call(self.container.as_fd(), IOMMU_MAP_DMA, &raw mut map) }
             .map(drop)
             .map_err(|e| error(&e))

@@ -51,8 +51,8 @@ pub struct Campaign {
     controlled: Mutex<BTreeSet<(usize, usize)>>,
 }
 
-/// The stage before which the work is compared: what breaks a promise has broken it by then as a rule, and what
-/// follows takes long.
+/// The stage before which the work is compared: what breaks a promise has broken it by then as a
+/// rule, and what follows takes long.
 const WORK: usize = 2;
 
 /// Finds most of what does not compile, in seconds.

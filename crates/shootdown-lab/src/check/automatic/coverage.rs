@@ -1,8 +1,8 @@
 //! `shootdown check --coverage`: which statements and branches of the two libraries no hunt runs.
 //!
-//! The committed list, `verify/automatic/uncovered.csv`, says which these are; what is not on it and
-//! is not run is new, and an error. A row names its place by the function and the text that stands
-//! there, so that the list holds while lines move.
+//! The committed list, `verify/automatic/uncovered.csv`, says which these are; what is not on it
+//! and is not run is new, and an error. A row names its place by the function and the text that
+//! stands there, so that the list holds while lines move.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

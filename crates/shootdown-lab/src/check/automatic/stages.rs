@@ -1,5 +1,5 @@
-//! Which hunts are tried on a mutant, in which order and for how long: the cheapest first; and what they have
-//! the machine do.
+//! Which hunts are tried on a mutant, in which order and for how long: the cheapest first; and what
+//! they have the machine do.
 
 use shootdown_machine::hunt::schedule::{Freezing, Replay, Strategy};
 use shootdown_machine::hunt::{End, Outcome, Power, Work};
@@ -39,9 +39,9 @@ const DEPTH: u32 = 3;
 /// After so many schedules a worker says that it is alive.
 const SIGN_OF_LIFE: u64 = 64;
 
-/// What a hunt has the machine do in the plain order of things, where every CPU goes on until it waits: a
-/// schedule that a mutant changes only by what it does itself. For a hunt that makes worlds by chance, in the
-/// first few of them.
+/// What a hunt has the machine do in the plain order of things, where every CPU goes on until it
+/// waits: a schedule that a mutant changes only by what it does itself. For a hunt that makes
+/// worlds by chance, in the first few of them.
 #[must_use]
 pub fn work(hunt: &Hunt, seed: u64) -> Vec<Work> {
     let settings = Settings { seed, ..Settings::default() };

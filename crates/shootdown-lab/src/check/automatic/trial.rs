@@ -60,8 +60,8 @@ pub struct Trial<'a, 'r> {
 }
 
 impl Trial<'_, '_> {
-    /// Tries all of them; gives back those that survive. Those that no hunt is expected to kill are looked at only
-    /// (`leave_alone`), unless tests are asked too.
+    /// Tries all of them; gives back those that survive. Those that no hunt is expected to kill are
+    /// looked at only (`leave_alone`), unless tests are asked too.
     ///
     /// # Errors
     /// What can't be compiled or started, and a hunt that objects to the libraries as they are.

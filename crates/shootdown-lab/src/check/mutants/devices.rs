@@ -1,4 +1,5 @@
-//! Scenes in which steps of the library of devices are missed: programs of the model kernel of devices.
+//! Scenes in which steps of the library of devices are missed: programs of the model kernel of
+//! devices.
 
 use shootdown_machine::hunt::dma::{DmaMutant, DmaProgram};
 use shootdown_machine::hunt::{Powers, World};

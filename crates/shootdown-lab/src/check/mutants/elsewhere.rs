@@ -1,6 +1,7 @@
-//! Mutants that no hunt sees, because eight CPUs are too few, because the ports that are hunted have no hypervisor, or
-//! because the hunted hardware is stricter than the language: the model checker `loom` kills them, on the same code. Its
-//! tests run with every change; here is only where they are.
+//! Mutants that no hunt sees, because eight CPUs are too few, because the ports that are hunted
+//! have no hypervisor, or because the hunted hardware is stricter than the language: the model
+//! checker `loom` kills them, on the same code. Its tests run with every change; here is only where
+//! they are.
 
 use shootdown::mutant::Mutant::{self, *};
 
@@ -135,8 +136,9 @@ const ALL: &[Elsewhere] = &[
     Elsewhere {
         file: "loom_presence.rs",
         test: "sticky_owner_with_a_third_cpu_that_needs_no_fence",
-        // One layer: a root that is loaded on the hunted hardware comes after all loads before it, so a CPU that has seen the
-        // owner word has the tables of before. The language lets it be otherwise.
+        // One layer: a root that is loaded on the hunted hardware comes after all loads before it,
+        // so a CPU that has seen the owner word has the tables of before. The language lets
+        // it be otherwise.
         kills: &[SharedBeforeFence, SharedRelaxed, OwnerSeenRelaxed, SharingTrusted],
     },
     Elsewhere {

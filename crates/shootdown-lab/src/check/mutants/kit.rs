@@ -51,7 +51,8 @@ thread_local! {
 /// The kit of this run.
 pub fn kit() -> &'static Kit {
     let kit = KIT.get().expect("booted");
-    // SAFETY: placed for the length of this run; the next run's `boot` replaces the reference first.
+    // SAFETY: placed for the length of this run; the next run's `boot` replaces the reference
+    // first.
     unsafe { kit.as_ref() }
 }
 
@@ -110,7 +111,8 @@ pub fn tree(i: usize) -> &'static Tree {
     &kit().trees[i]
 }
 
-/// Waits until this many CPUs have come to as many meetings: they then know of each other what they did.
+/// Waits until this many CPUs have come to as many meetings: they then know of each other what they
+/// did.
 pub fn meet(cpus: u64) {
     kit().met.fetch_add(1, Ordering::AcqRel);
     while kit().met.load(Ordering::Acquire) < cpus {
@@ -140,8 +142,8 @@ pub fn enter(i: usize) {
 
 /// As [`enter`], without turning interrupts off: what comes is a non-maskable one.
 pub fn enter_now(i: usize) {
-    // SAFETY: a hunt's spaces live as long as the run. An interrupt that comes calls nothing but the answer
-    // to a kick, which may come at any time.
+    // SAFETY: a hunt's spaces live as long as the run. An interrupt that comes calls nothing but
+    // the answer to a kick, which may come at any time.
     unsafe { switch_to(&Rig::pin(), tree(i).space) };
 }
 
@@ -165,7 +167,8 @@ pub fn leave_now() {
 /// Goes offline, for good.
 pub fn go_offline() {
     hw::set_irqs(false);
-    // SAFETY: interrupts are off, in a task, and stay off; the program does nothing of the library after.
+    // SAFETY: interrupts are off, in a task, and stay off; the program does nothing of the library
+    // after.
     unsafe { offline::<Rig>(&Rig::pin()) };
     kit().gone[hw::this_cpu().index()].set(true);
 }
@@ -233,7 +236,8 @@ impl Tree {
         hw::write_entry(self.word(page), Descriptor::ABSENT)
     }
 
-    /// Takes a page out of the tables, flushes by `flush`, and gives the frame back if that went well.
+    /// Takes a page out of the tables, flushes by `flush`, and gives the frame back if that went
+    /// well.
     pub fn unmap_by<E>(&self, page: u32, flush: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let frame: Frame = hw::read_entry(self.word(page)).frame();
         let change = hw::write_entry(self.word(page), Descriptor::ABSENT);
@@ -248,7 +252,8 @@ impl Tree {
         self.unmap_by(at, || self.space.flush(&Rig::pin(), page(at)).map(drop))
     }
 
-    /// Unhooks a leaf table with its pages, flushes by `flush`, and frees the table if that went well.
+    /// Unhooks a leaf table with its pages, flushes by `flush`, and frees the table if that went
+    /// well.
     pub fn free_table_by<E>(
         &self,
         i: u8,

@@ -1,5 +1,5 @@
-//! The port that the scenes run on: two words of CPU numbers, two tag slots, and a switch for everything a
-//! scene may want to be different.
+//! The port that the scenes run on: two words of CPU numbers, two tag slots, and a switch for
+//! everything a scene may want to be different.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -96,8 +96,8 @@ struct State {
     dummy: AtomicU64,
 }
 
-/// How often a CPU has done something: as the others may see it, and in truth. Whoever relies on its being
-/// over has to see the truth.
+/// How often a CPU has done something: as the others may see it, and in truth. Whoever relies on
+/// its being over has to see the truth.
 struct Note {
     seen: AtomicU64,
     truth: Cell<u64>,
@@ -175,7 +175,8 @@ pub fn boot(cpus: u8, rules: Rules, kernel: TableId) {
         forgot: [const { Note::new() }; MAX_CPUS],
         dummy: AtomicU64::new(0),
     });
-    // SAFETY: placed for the length of this run; the next run's `boot` replaces the reference first.
+    // SAFETY: placed for the length of this run; the next run's `boot` replaces the reference
+    // first.
     STATE.set(Some(unsafe { placed.as_ref() }));
 }
 
@@ -250,9 +251,9 @@ unsafe impl Pinned for Pin {
     }
 }
 
-// SAFETY: (1, 4) Slots, system and policy are set once per run, before any CPU runs. (2, 3) The machine keeps
-// an interrupt pending until its CPU takes it, and the handler then knows what the sender knew. (5) A kick
-// that came at a bad moment is repeated before user code runs (`catch_up`).
+// SAFETY: (1, 4) Slots, system and policy are set once per run, before any CPU runs. (2, 3) The
+// machine keeps an interrupt pending until its CPU takes it, and the handler then knows what the
+// sender knew. (5) A kick that came at a bad moment is repeated before user code runs (`catch_up`).
 unsafe impl Platform for Rig {
     type Pin = Pin;
     type Regime = Rig;
@@ -331,8 +332,8 @@ fn pages(range: VaRange) -> (u32, u32) {
     ((range.start() >> 12) as u32, (range.last() >> 12) as u32)
 }
 
-// SAFETY: (1, 2, 5, 7) as the machine does. (3) The facts are constant. (4) Nothing waits. (6) A load of a root
-// comes after all loads before it.
+// SAFETY: (1, 2, 5, 7) as the machine does. (3) The facts are constant. (4) Nothing waits. (6) A
+// load of a root comes after all loads before it.
 unsafe impl Regime for Rig {
     type Root = TableId;
 
@@ -385,7 +386,8 @@ unsafe impl Regime for Rig {
 /// The models of memory under which a scene is played.
 pub const MODELS: [Memory; 2] = [Memory::Weak, Memory::Tso];
 
-/// The executing CPU starts on the kernel's tables and caches what it likes of them, as firmware leaves it.
+/// The executing CPU starts on the kernel's tables and caches what it likes of them, as firmware
+/// leaves it.
 pub fn power_on() {
     hw::load_kernel(state().kernel, false);
 }

@@ -23,7 +23,8 @@ pub struct Scene {
     pub powers: Powers,
     /// Schedules that are tried before a mutant counts as a survivor.
     pub runs: u64,
-    /// Steps after which a run is cut. Where nothing waits asleep this is the only sign of a deadlock.
+    /// Steps after which a run is cut. Where nothing waits asleep this is the only sign of a
+    /// deadlock.
     pub steps: u64,
     /// What there is besides the kit, before the programs run.
     pub setup: fn(),

@@ -37,14 +37,16 @@ pub struct Chance {
 enum Tags {
     /// As the program says.
     Any,
-    /// As few as the CPUs allow, the same on every CPU: they run out all the time. Hardware invalidates on every CPU
-    /// by them, or not.
+    /// As few as the CPUs allow, the same on every CPU: they run out all the time. Hardware
+    /// invalidates on every CPU by them, or not.
     Wide(Option<Strategy>),
-    /// Each CPU's own, and one or two for all CPUs beside them, by which hardware invalidates on every CPU.
+    /// Each CPU's own, and one or two for all CPUs beside them, by which hardware invalidates on
+    /// every CPU.
     Beside,
 }
 
-/// Operations of each CPU. Short programs: what is rare in a long one is found sooner in many short ones.
+/// Operations of each CPU. Short programs: what is rare in a long one is found sooner in many short
+/// ones.
 const SIZE: usize = 6;
 
 impl Chance {
@@ -85,7 +87,8 @@ impl Chance {
                 config.policy.tags = true;
                 config.broadcast = strategy.is_some();
                 config.policy.broadcast = strategy;
-                // Not with posted requests, which are older than such machines: there a CPU waits for ever sometimes.
+                // Not with posted requests, which are older than such machines: there a CPU waits
+                // for ever sometimes.
                 let pulls = config.policy.delivery == Delivery::Pull;
                 config.completes_early = strategy.is_some() && pulls && seed >> 11 & 1 == 1;
                 config.spaces = 4;
@@ -280,8 +283,8 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
     let hostile = Powers::HOSTILE;
     let tso = hostile.memory(Memory::Tso);
     let moody = tso.with(Power::FailingKicks).with(Power::Preemption);
-    // An entry that survives, on hardware that syncs early, would need three removals: no processor is
-    // known to have both, and ports do everything twice.
+    // An entry that survives, on hardware that syncs early, would need three removals: no processor
+    // is known to have both, and ports do everything twice.
     let survivors = tso.with(Power::SurvivesOnce).with(Power::PageSparesGlobals);
     let early = tso.with(Power::EarlySync);
     vec![

@@ -26,7 +26,8 @@ impl Fixed {
         if let Some(policy) = policy {
             program.config.policy = policy;
         }
-        // None of them clears accessed bits, and a switch that looks whether any were doubles what there is to explore.
+        // None of them clears accessed bits, and a switch that looks whether any were doubles what
+        // there is to explore.
         program.config.policy.accessed = AccessedPolicy::all(Accessed::Never);
         program
     }
@@ -79,8 +80,8 @@ impl Small {
 const MEETING: &[&str] =
     &["tag-for-all-cpus", "invalidation-broadcast", "interrupt-crosses-switch", "stale-elsewhere"];
 
-/// Small worlds. The same program may come twice: under a memory model that takes seconds, and under a
-/// weaker one that takes minutes.
+/// Small worlds. The same program may come twice: under a memory model that takes seconds, and
+/// under a weaker one that takes minutes.
 const SMALL: &[Small] = &[
     Small {
         name: "exhaustive/unmap",

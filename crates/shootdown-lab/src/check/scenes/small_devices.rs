@@ -1,5 +1,6 @@
-//! Small worlds of devices, all schedules of which are explored: every order of steps, every value that a load may return, and every
-//! choice of the IOMMU (when a command takes effect, and when that is heard of). What its caches have is no choice: all that they could.
+//! Small worlds of devices, all schedules of which are explored: every order of steps, every value
+//! that a load may return, and every choice of the IOMMU (when a command takes effect, and when
+//! that is heard of). What its caches have is no choice: all that they could.
 
 use shootdown_machine::hunt::dma::DmaProgram;
 use shootdown_machine::hunt::{Memory, Powers, World};

@@ -1,4 +1,5 @@
-//! Machine-wide tags and broadcasts: who is reached, and what is cached under a tag that comes back.
+//! Machine-wide tags and broadcasts: who is reached, and what is cached under a tag that comes
+//! back.
 
 use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::Powers;

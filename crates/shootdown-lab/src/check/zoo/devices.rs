@@ -1,7 +1,8 @@
 //! Memory of devices: what is given away while a device can still reach it.
 //!
-//! Programs are those of the model kernel of devices ([`DmaProgram`](shootdown_machine::hunt::dma::DmaProgram)), beside IOMMUs
-//! that have cached whatever was in reach.
+//! Programs are those of the model kernel of devices
+//! ([`DmaProgram`](shootdown_machine::hunt::dma::DmaProgram)), beside IOMMUs that have cached
+//! whatever was in reach.
 
 use shootdown_machine::hunt::Powers;
 use shootdown_machine::hunt::dma::{DmaMutant, Mistake};
@@ -21,7 +22,8 @@ const USUAL: Scenario = Scenario {
     ..Scenario::USUAL
 };
 
-/// A table that became empty is looked through before it goes: some thousand steps, which makes every schedule dear.
+/// A table that became empty is looked through before it goes: some thousand steps, which makes
+/// every schedule dear.
 const SWEEPS: Whole = Whole::Chance(1_000);
 
 /// The scenarios.

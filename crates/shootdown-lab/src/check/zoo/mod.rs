@@ -2,18 +2,19 @@
 //!
 //! # The problem
 //! Whoever says that a search finds bugs should show that it finds those that were there. Each
-//! [`Scenario`] is a bug that some kernel or processor had, as a small [program](Scenario::program) of the
-//! model kernel in which the faulty step is a mutant: of the kernel and the port
+//! [`Scenario`] is a bug that some kernel or processor had, as a small [program](Scenario::program)
+//! of the model kernel in which the faulty step is a mutant: of the kernel and the port
 //! ([`KernelMutant`](shootdown_machine::hunt::kernel::KernelMutant)), or of the library
-//! ([`Mutant`](shootdown::mutant::Mutant)). Devices have a model kernel and a library of their own, with steps of
-//! their own ([`Mistake`](shootdown_machine::hunt::dma::Mistake), [`DmaMutant`](shootdown_machine::hunt::dma::DmaMutant)).
+//! ([`Mutant`](shootdown::mutant::Mutant)). Devices have a model kernel and a library of their own,
+//! with steps of their own ([`Mistake`](shootdown_machine::hunt::dma::Mistake),
+//! [`DmaMutant`](shootdown_machine::hunt::dma::DmaMutant)).
 //!
 //! # The protocol
-//! 1. With the step broken, schedules by chance until a promise breaks. It must be one of those that the
-//!    scenario [names](Scenario::breaks).
+//! 1. With the step broken, schedules by chance until a promise breaks. It must be one of those
+//!    that the scenario [names](Scenario::breaks).
 //! 2. With the step whole, the same adversary: every schedule where the world is small
-//!    ([`Whole::All`]), else at least ten times as many as it took to find the bug, and never fewer than
-//!    the scenario says.
+//!    ([`Whole::All`]), else at least ten times as many as it took to find the bug, and never fewer
+//!    than the scenario says.
 //! 3. The whole run must have come to the dangerous place ([`Scenario::seen`]).
 //!
 //! | module | holds |
@@ -81,7 +82,8 @@ const FACTOR: u64 = 10;
 const TURN: u64 = 16;
 /// Changes of priority plus one: most of these bugs need two or three steps in one order.
 const DEPTH: u32 = 3;
-/// The most runs of an exploration of every schedule: seconds. A world that needs more is not small.
+/// The most runs of an exploration of every schedule: seconds. A world that needs more is not
+/// small.
 const RUNS: u64 = 200_000;
 
 /// One scenario, both ways.

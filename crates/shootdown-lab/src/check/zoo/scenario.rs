@@ -130,8 +130,8 @@ pub struct Scenario {
     pub year: u16,
     /// What was wrong, in one sentence.
     pub wrong: &'static str,
-    /// What keeps it out of kernels that use the library: the library itself, or, after `contract:`, what
-    /// it asks of the kernel or of the port.
+    /// What keeps it out of kernels that use the library: the library itself, or, after
+    /// `contract:`, what it asks of the kernel or of the port.
     pub kept_out: &'static str,
     /// The step that was wrong.
     pub step: Step,
@@ -148,9 +148,9 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// A scenario with everything the manuals allow, in which a frame or a table is used after it was
-    /// freed, or an old translation after its flush, and in which some CPU must have cached an entry that
-    /// another one changed.
+    /// A scenario with everything the manuals allow, in which a frame or a table is used after it
+    /// was freed, or an old translation after its flush, and in which some CPU must have cached
+    /// an entry that another one changed.
     pub(super) const USUAL: Self = Self {
         name: "",
         source: "",

@@ -1,4 +1,5 @@
-//! Entries under a tag that is another space's, or that was used before; the user half of split tables.
+//! Entries under a tag that is another space's, or that was used before; the user half of split
+//! tables.
 
 use shootdown::mutant::Mutant;
 use shootdown_machine::hunt::kernel::KernelMutant;

@@ -7,7 +7,8 @@ use shootdown_machine::oracle::Invariant;
 
 use super::scenario::{Scenario, Step, Whole};
 
-/// An old translation is used: after the flush, by a CPU that kept its tag, or of a frame that was freed.
+/// An old translation is used: after the flush, by a CPU that kept its tag, or of a frame that was
+/// freed.
 const STALE: &[Invariant] =
     &[Invariant::Revocation, Invariant::MasterInvariant, Invariant::FrameReuse];
 

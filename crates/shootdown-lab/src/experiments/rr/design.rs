@@ -94,7 +94,8 @@ impl Contestant {
         }
     }
 
-    /// Makes it, for so many CPUs, so many mappings at a time, and memory of so many pages. On a CPU.
+    /// Makes it, for so many CPUs, so many mappings at a time, and memory of so many pages. On a
+    /// CPU.
     pub fn make(self, cpus: u32, most: u32, pages: u64) -> Box<dyn Mapper> {
         let config = Config::new(cpus as usize).policy(self.policy);
         match self.design {

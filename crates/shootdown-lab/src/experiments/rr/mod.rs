@@ -1,27 +1,32 @@
-//! Requests and responses over one network card behind an IOMMU, and reads from drives behind one, from 1 to 64 CPUs.
+//! Requests and responses over one network card behind an IOMMU, and reads from drives behind one,
+//! from 1 to 64 CPUs.
 //!
-//! 200 connections, each with one small request under way at a time. A request costs the driver a buffer unmapped and
-//! another one mapped and posted, the answer a page mapped and, when it has left, unmapped: two of each. So the
-//! rate of transactions shows what mapping costs, and whether it scales. It is compared with the same machine without an
-//! IOMMU (`off`).
+//! 200 connections, each with one small request under way at a time. A request costs the driver a
+//! buffer unmapped and another one mapped and posted, the answer a page mapped and, when it has
+//! left, unmapped: two of each. So the rate of transactions shows what mapping costs, and whether
+//! it scales. It is compared with the same machine without an IOMMU (`off`).
 //!
-//! - `one lock`: mapping as it was in 2015 ([`stock`]): a node for each mapping in one tree, one lock, held while the IOMMU
-//!   works.
-//! - `magazines`, `identity`: the library's domain, under *strict*, *strict-ish* and *lazy*; the rings of all CPUs lie in one
-//!   page of 2 MiB, which is mapped once.
-//! - `rings apart`: the same under *strict-ish*, with each ring in a page of its own, as in all designs besides. Two for each CPU are
-//!   more than an IOTLB has entries, if there are many.
-//! - `static 1:1`: all of memory is mapped once, in leaves of 4 KiB, 2 MiB or 1 GiB, and there is no protection.
+//! - `one lock`: mapping as it was in 2015 ([`stock`]): a node for each mapping in one tree, one
+//!   lock, held while the IOMMU works.
+//! - `magazines`, `identity`: the library's domain, under *strict*, *strict-ish* and *lazy*; the
+//!   rings of all CPUs lie in one page of 2 MiB, which is mapped once.
+//! - `rings apart`: the same under *strict-ish*, with each ring in a page of its own, as in all
+//!   designs besides. Two for each CPU are more than an IOTLB has entries, if there are many.
+//! - `static 1:1`: all of memory is mapped once, in leaves of 4 KiB, 2 MiB or 1 GiB, and there is
+//!   no protection.
 //!
-//! With one connection, where nothing overlaps, it is the length of a transaction that is compared. Drives are read at random
-//! places, 4 and 128 KiB at a time, by each CPU as many as its queue takes ([`reads`]); a read costs one mapping.
+//! With one connection, where nothing overlaps, it is the length of a transaction that is compared.
+//! Drives are read at random places, 4 and 128 KiB at a time, by each CPU as many as its queue
+//! takes ([`reads`]); a read costs one mapping.
 //!
-//! Two more tables: what an invalidation takes alone, and what a device gets to if it goes on using addresses that it was
-//! given once, every 200 ns one of them (the oracle stops the run if that is more than the policy allows).
+//! Two more tables: what an invalidation takes alone, and what a device gets to if it goes on using
+//! addresses that it was given once, every 200 ns one of them (the oracle stops the run if that is
+//! more than the policy allows).
 //!
-//! The library's code runs on the machine's CPUs; page tables, queue and references are in its memory, and the IOMMU reads
-//! them there ([`shootdown_machine::io`]). Costs are the profile's; only what an invalidation takes alone is fitted to
-//! a figure (`iommu.pages`), which is the row of that name. All others are predictions.
+//! The library's code runs on the machine's CPUs; page tables, queue and references are in its
+//! memory, and the IOMMU reads them there ([`shootdown_machine::io`]). Costs are the profile's;
+//! only what an invalidation takes alone is fitted to a figure (`iommu.pages`), which is the row of
+//! that name. All others are predictions.
 
 mod design;
 mod drive;
@@ -63,8 +68,8 @@ const LONGEST: &str = "longest after unmapping";
 const TRY_NS: u64 = 200;
 /// The busy card.
 const NET: Job = Job::Net { connections: 200 };
-/// Transactions of each CPU before the clock starts. Until magazines are full all CPUs take addresses from the tree one by one; with
-/// 64 of them that is most of what a quick run measures.
+/// Transactions of each CPU before the clock starts. Until magazines are full all CPUs take
+/// addresses from the tree one by one; with 64 of them that is most of what a quick run measures.
 const fn warm(quick: bool) -> u64 {
     if quick { 600 } else { 2500 }
 }
@@ -186,7 +191,8 @@ fn rows(document: &mut Document, contestant: Contestant, cpus: u32, ran: &Ran, o
     }
 }
 
-/// One CPU and one connection, where nothing overlaps: what each design makes a transaction longer by.
+/// One CPU and one connection, where nothing overlaps: what each design makes a transaction longer
+/// by.
 fn one_connection(
     profile: &Profile,
     costs: DeviceCosts,
@@ -213,7 +219,8 @@ fn one_connection(
     Ok(())
 }
 
-/// One CPU unmaps page after page, each waited for: what an invalidation takes when nobody is in its way.
+/// One CPU unmaps page after page, each waited for: what an invalidation takes when nobody is in
+/// its way.
 fn alone(
     profile: &Profile,
     costs: DeviceCosts,

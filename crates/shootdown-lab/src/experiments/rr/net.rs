@@ -79,8 +79,8 @@ fn buffer(work: &Work, cpu: u32, rights: Rights) -> DmaAddr {
     work.map(page, BYTES, rights)
 }
 
-/// What a page costs that is unmapped strictly with nobody in the way, less what one costs that is not waited for: the
-/// invalidation, in nanoseconds.
+/// What a page costs that is unmapped strictly with nobody in the way, less what one costs that is
+/// not waited for: the invalidation, in nanoseconds.
 pub fn invalidation(profile: &Profile, costs: DeviceCosts, seed: u64) -> Result<f64, LabError> {
     const PAGES: u64 = 1000;
     let time = |policy| -> Result<f64, LabError> {

@@ -17,7 +17,8 @@ use crate::progress::Progress;
 /// Pages of a read, and what it is called.
 const SIZES: [(u32, &str); 2] = [(1, "random reads of 4 KiB"), (LARGE, "random reads of 128 KiB")];
 
-/// Reads of so many pages take the machine so long that only every second number of CPUs is tried with them, and fewer of them.
+/// Reads of so many pages take the machine so long that only every second number of CPUs is tried
+/// with them, and fewer of them.
 const LARGE: u32 = 32;
 
 const PUBLISHED: &str = "NVIDIA Grace, two sockets, eight drives, reads of 4 KiB: 16.5 million a second passed \

@@ -1,13 +1,15 @@
-//! Mapping as it was in 2015: one lock, one node for each mapping, the lock held while the IOMMU works.
+//! Mapping as it was in 2015: one lock, one node for each mapping, the lock held while the IOMMU
+//! works.
 //!
 //! - A mapping takes an address from the [tree](super::tree) under the lock, and puts its entry.
-//! - *Strict*: unmapping clears the entry, tells the IOMMU, waits, and takes the node out, all under the lock.
-//! - *Deferred* (lazy): it clears the entry and puts the address on a list, under the lock. The 250th on the list has the
-//!   domain invalidated, waits, and takes out all their nodes.
+//! - *Strict*: unmapping clears the entry, tells the IOMMU, waits, and takes the node out, all
+//!   under the lock.
+//! - *Deferred* (lazy): it clears the entry and puts the address on a list, under the lock. The
+//!   250th on the list has the domain invalidated, waits, and takes out all their nodes.
 //! - There is no *strict-ish*.
 //!
-//! Page tables and the queue are the library's, so that the difference is in addresses, locks, and what is told when. The lock
-//! hands itself on in turn, as Linux's did then.
+//! Page tables and the queue are the library's, so that the difference is in addresses, locks, and
+//! what is told when. The lock hands itself on in turn, as Linux's did then.
 
 use std::cell::RefCell;
 

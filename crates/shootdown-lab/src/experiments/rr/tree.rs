@@ -1,13 +1,15 @@
 //! The allocator of 2015: a balanced tree with a node for each mapping.
 //!
-//! Addresses are handed out from the top down, beginning at the last place that was used (*the hint*); if nothing fits there,
-//! from node to node below it. Who frees looks its node up from the root. That is what Linux did, and what it
-//! costs is the way through the nodes: every field is in the machine's memory, a line for each node, so that a look at
-//! a node costs what its line costs there.
+//! Addresses are handed out from the top down, beginning at the last place that was used (*the
+//! hint*); if nothing fits there, from node to node below it. Who frees looks its node up from the
+//! root. That is what Linux did, and what it costs is the way through the nodes: every field is in
+//! the machine's memory, a line for each node, so that a look at a node costs what its line costs
+//! there.
 //!
-//! Balanced by heights (AVL), which each node knows of both its children, so that a step of balancing looks at no
-//! more nodes than that of a red-black tree. Neighbours in the order of addresses are linked, which costs less than the walk
-//! to the next node in a tree without such links. Used under the lock of [`stock`](super::stock).
+//! Balanced by heights (AVL), which each node knows of both its children, so that a step of
+//! balancing looks at no more nodes than that of a red-black tree. Neighbours in the order of
+//! addresses are linked, which costs less than the walk to the next node in a tree without such
+//! links. Used under the lock of [`stock`](super::stock).
 
 use shootdown_machine::shootdown_dma::fixed::Fixed;
 use shootdown_machine::shootdown_dma::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -41,7 +43,8 @@ impl Node {
     }
 }
 
-/// The way from the root to a node: nodes, and to which side it went on. A tree of 2^20 nodes is at most 29 high.
+/// The way from the root to a node: nodes, and to which side it went on. A tree of 2^20 nodes is at
+/// most 29 high.
 struct Path {
     steps: [(u32, usize); 48],
     len: usize,

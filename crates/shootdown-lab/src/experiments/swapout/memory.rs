@@ -1,17 +1,19 @@
-//! Memory that is too small, and where its pages go: the lists that reclaim works on, and the devices.
+//! Memory that is too small, and where its pages go: the lists that reclaim works on, and the
+//! devices.
 //!
-//! All of it is the laboratory's notebook, which takes no virtual time and touches no simulated line: what it would cost
-//! is part of the time that [`swapout`](super) fits.
+//! All of it is the laboratory's notebook, which takes no virtual time and touches no simulated
+//! line: what it would cost is part of the time that [`swapout`](super) fits.
 
 use std::collections::VecDeque;
 
 use shootdown_machine::Time;
 
-/// Devices, all used alike: the author of the published test names three in the same months (commit ec8acf20afb8).
-/// What they were is *assumed*: the largest that his employer made then.
+/// Devices, all used alike: the author of the published test names three in the same months (commit
+/// ec8acf20afb8). What they were is *assumed*: the largest that his employer made then.
 const DEVICES: usize = 3;
-/// What a device takes for a request of a page, whatever else it does: 4096 bytes at 1.3 GB/s, which is more
-/// than its 535 thousand requests a second allow. (Fusion-io ioDrive2, 1.2 TB, specifications of October 2011.)
+/// What a device takes for a request of a page, whatever else it does: 4096 bytes at 1.3 GB/s,
+/// which is more than its 535 thousand requests a second allow. (Fusion-io ioDrive2, 1.2 TB,
+/// specifications of October 2011.)
 const SERVICE: Time = Time::from_ns(3_151);
 /// From then until a write is done, and a page is read (the same specifications: 15 and 68 us).
 const WRITE_LATENCY: Time = Time::from_ns(15_000 - 3_151);

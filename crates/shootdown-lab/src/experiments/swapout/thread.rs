@@ -19,8 +19,8 @@ const CLUSTER: usize = 32;
 const ACTIVE_PER_INACTIVE: usize = 3;
 /// Threads write up from here.
 const VA: u64 = 1 << 32;
-/// Pages that a thread keeps using and reclaim does not look at, and how often it comes back to them while it writes a page: as in
-/// `overlap`, with which the costs of interrupts were fitted.
+/// Pages that a thread keeps using and reclaim does not look at, and how often it comes back to
+/// them while it writes a page: as in `overlap`, with which the costs of interrupts were fitted.
 const HOT_PAGES: u64 = 64;
 const SLICES: u64 = 4;
 const HOT: u64 = 1 << 30;
@@ -138,7 +138,8 @@ impl Thread {
         self.shared.memory.borrow_mut().active.push_back(va);
     }
 
-    /// Half of what a page costs besides, up to a half more or less, so that threads do not fall into step.
+    /// Half of what a page costs besides, up to a half more or less, so that threads do not fall
+    /// into step.
     fn half(&mut self) -> Time {
         const STEPS: u64 = 1024;
         self.turn += 1;

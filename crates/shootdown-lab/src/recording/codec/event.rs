@@ -1,7 +1,7 @@
 //! One event at a time, with the differences that make it short.
 //!
-//! The first byte holds the kind (bits 0 to 4), whether a CPU follows (bit 5) and whether a thread follows
-//! (bit 6); bit 7 is 0.
+//! The first byte holds the kind (bits 0 to 4), whether a CPU follows (bit 5) and whether a thread
+//! follows (bit 6); bit 7 is 0.
 
 use std::collections::BTreeMap;
 

@@ -16,8 +16,8 @@ use crate::recording::perf_script::{Job, Sample, Seen};
 const CLONE_VM: u64 = 0x100;
 const CLONE_THREAD: u64 = 0x10000;
 
-/// A switch to a kernel thread loads nothing, but an interrupt that makes the CPU leave its lazily kept
-/// space can look as if it did. One in so many is taken for that.
+/// A switch to a kernel thread loads nothing, but an interrupt that makes the CPU leave its lazily
+/// kept space can look as if it did. One in so many is taken for that.
 const SELDOM: u32 = 4;
 
 /// Kernel threads that start and end interrupted work all the time carry these names.
@@ -74,8 +74,9 @@ struct Placed {
     seen: Seen,
 }
 
-/// Finds the thread of every sample. perf attributes what a switch loads to the thread that leaves, and
-/// knows no thread that has ended; the switches before tell better. What is still unknown is dropped.
+/// Finds the thread of every sample. perf attributes what a switch loads to the thread that leaves,
+/// and knows no thread that has ended; the switches before tell better. What is still unknown is
+/// dropped.
 fn place(samples: Vec<Sample>) -> Vec<Placed> {
     let mut running: BTreeMap<Cpu, Tid> = BTreeMap::new();
     let mut switched: BTreeSet<Cpu> = BTreeSet::new();
@@ -113,8 +114,9 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Finds the command's tree and tells other programs from the kernel's threads: a program's thread
-    /// faults, calls, is one of several, or has switches to it load its space; a kernel thread does none of these.
+    /// Finds the command's tree and tells other programs from the kernel's threads: a program's
+    /// thread faults, calls, is one of several, or has switches to it load its space; a kernel
+    /// thread does none of these.
     fn of(samples: &[Placed], root: Option<Tid>) -> Self {
         let renamed = |s: &Placed| match &s.seen {
             Seen::Rename { task, old, .. } if old == BEFORE_EXEC => Some(*task),
@@ -241,7 +243,8 @@ impl Keeper {
                     _ if *reschedule => Purpose::Reschedule,
                     Some(Job::Flush) if *may_flush => Purpose::Flush,
                     Some(Job::Wakeup) if !*may_flush => Purpose::Reschedule,
-                    // Kernels without the csd events: the flush path is the main user of such calls.
+                    // Kernels without the csd events: the flush path is the main user of such
+                    // calls.
                     None if *may_flush => Purpose::Flush,
                     _ => Purpose::Call,
                 };

@@ -186,7 +186,8 @@ fn syscall(name: &str, fields: &str) -> Result<Option<Seen>, &'static str> {
     Ok(None)
 }
 
-/// A result in hexadecimal (`0xfffffffffffffff4` is -12) or, from other versions of the tool, decimal.
+/// A result in hexadecimal (`0xfffffffffffffff4` is -12) or, from other versions of the tool,
+/// decimal.
 fn result(fields: &str) -> Option<i64> {
     match fields.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok().map(u64::cast_signed),

@@ -20,8 +20,8 @@ const TRACEFS: [&str; 2] = ["/sys/kernel/tracing/events", "/sys/kernel/debug/tra
 const REQUIRED: [&str; 4] =
     ["sched:sched_switch", "sched:sched_process_exec", "task:task_newtask", "tlb:tlb_flush"];
 
-/// Taken where the kernel has them. `csd:csd_queue_cpu` (recent kernels) tells which CPU was asked to flush;
-/// without it the interrupts sent must do.
+/// Taken where the kernel has them. `csd:csd_queue_cpu` (recent kernels) tells which CPU was asked
+/// to flush; without it the interrupts sent must do.
 const WANTED: [&str; 24] = [
     "sched:sched_process_exit",
     "sched:sched_wakeup",
@@ -107,8 +107,8 @@ pub fn record(command: &[String], scratch: &Path) -> Result<Imported, RecordingE
         REQUIRED.into_iter().chain(WANTED.into_iter().filter(|event| has(&all, event))).collect();
     let data = scratch.join("perf.data");
     let mut perf = Session::start(scratch, &data, &events.join(","))?;
-    // The interrupts are counted from the moment perf looks to the moment it looks away, so that they
-    // are those of the recording and not of perf's own beginning and end.
+    // The interrupts are counted from the moment perf looks to the moment it looks away, so that
+    // they are those of the recording and not of perf's own beginning and end.
     perf.ask("enable")?;
     let before = host::tlb_interrupts();
     let ran = Command::new(&command[0]).args(&command[1..]).spawn().and_then(|mut child| {

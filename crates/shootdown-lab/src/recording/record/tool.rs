@@ -10,12 +10,13 @@ use std::time::Duration;
 use super::perf;
 use crate::recording::error::RecordingError;
 
-/// Buffer for all CPUs together, in pages, and the least and most for one CPU (a power of two each).
+/// Buffer for all CPUs together, in pages, and the least and most for one CPU (a power of two
+/// each).
 ///
-/// perf reads its buffers in a busy loop as long as events keep coming, which would take a CPU away from
-/// the recorded program, and have it switched to whenever the program sleeps. So it is told to wait until a
-/// quarter of a buffer is full, runs at the lowest priority, and the buffers hold what it does not get to:
-/// 64 MiB are 700,000 events, or a second of the busiest program seen.
+/// perf reads its buffers in a busy loop as long as events keep coming, which would take a CPU away
+/// from the recorded program, and have it switched to whenever the program sleeps. So it is told to
+/// wait until a quarter of a buffer is full, runs at the lowest priority, and the buffers hold what
+/// it does not get to: 64 MiB are 700,000 events, or a second of the busiest program seen.
 const BUFFER_PAGES: usize = 1 << 16;
 const LEAST_PAGES: usize = 1 << 10;
 const MOST_PAGES: usize = 1 << 14;
@@ -28,16 +29,19 @@ fn buffer_pages() -> usize {
     (BUFFER_PAGES / cpus).clamp(LEAST_PAGES, MOST_PAGES)
 }
 
-/// How long perf may take to obey; opening every event on a machine of hundreds of CPUs takes seconds.
+/// How long perf may take to obey; opening every event on a machine of hundreds of CPUs takes
+/// seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A perf that records the whole machine on demand, spoken to through two pipes in the scratch directory.
+/// A perf that records the whole machine on demand, spoken to through two pipes in the scratch
+/// directory.
 #[derive(Debug)]
 pub struct Session {
     perf: Child,
     control: File,
     answers: Receiver<()>,
-    /// What perf says; shown only when it fails, for it warns about tracepoints it cannot print in full.
+    /// What perf says; shown only when it fails, for it warns about tracepoints it cannot print in
+    /// full.
     messages: PathBuf,
 }
 
@@ -61,7 +65,8 @@ impl Session {
                 .stdin(Stdio::null())
                 .stderr(File::create(&messages)?)
                 .spawn()?;
-            // Open for both directions, a pipe opens at once and never ends, whatever becomes of perf.
+            // Open for both directions, a pipe opens at once and never ends, whatever becomes of
+            // perf.
             let both = |path| OpenOptions::new().read(true).write(true).open(path);
             let (control, answer) = (both(&control)?, both(&answer)?);
             let (sender, answers) = channel();

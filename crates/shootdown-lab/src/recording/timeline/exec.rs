@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use crate::recording::model::{Cpu, Event, FlushStep, Tid, What};
 
-/// Indexes of the events at which a thread gets a new space: for each `Exec`, the load of a space that no
-/// context switch explains and that nothing of the program separates from it; without one, itself.
+/// Indexes of the events at which a thread gets a new space: for each `Exec`, the load of a space
+/// that no context switch explains and that nothing of the program separates from it; without one,
+/// itself.
 pub fn activations(events: &[Event]) -> BTreeSet<usize> {
     let unexplained = unexplained_loads(events);
     let mut found = BTreeSet::new();

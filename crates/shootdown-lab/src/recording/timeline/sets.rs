@@ -1,12 +1,12 @@
 //! What the recorded kernel asked because it was traced, and which requests free tables.
 //!
-//! **Problem.** A CPU between two spaces is asked whatever they are. It is there for a tenth of a microsecond, but for
-//! ten times as long when the switch is traced, so the recorded kernel asked more CPUs than it would have. When a CPU
-//! was there is recorded.
+//! **Problem.** A CPU between two spaces is asked whatever they are. It is there for a tenth of a
+//! microsecond, but for ten times as long when the switch is traced, so the recorded kernel asked
+//! more CPUs than it would have. When a CPU was there is recorded.
 //!
-//! **Rule.** A CPU is in a space's set from its first switch to it until a flush for freed tables, which asks everyone in the set,
-//! finds it elsewhere. One of the set that runs something else and is between two spaces when any other flush begins is
-//! asked.
+//! **Rule.** A CPU is in a space's set from its first switch to it until a flush for freed tables,
+//! which asks everyone in the set, finds it elsewhere. One of the set that runs something else and
+//! is between two spaces when any other flush begins is asked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,9 @@ const TABLE: u64 = 1 << 21;
 const MADV_DONTNEED: u64 = 4;
 
 impl Cause {
-    /// Whether page tables go with it: with a space, with a fork (which Linux counts among the thorough
-    /// ones), and with a call that empties all that a table serves, however little was touched of it.
+    /// Whether page tables go with it: with a space, with a fork (which Linux counts among the
+    /// thorough ones), and with a call that empties all that a table serves, however little was
+    /// touched of it.
     #[must_use]
     pub const fn frees_tables(self, extent: Extent) -> bool {
         match self {
@@ -44,8 +45,8 @@ impl Cause {
 }
 
 impl Timeline {
-    /// How many CPUs the recorded kernel must have asked in the middle of a switch, by its rules and the recorded
-    /// schedule.
+    /// How many CPUs the recorded kernel must have asked in the middle of a switch, by its rules
+    /// and the recorded schedule.
     #[must_use]
     pub fn asked_while_switching(&self) -> u64 {
         let mut sets: BTreeMap<SpaceId, BTreeSet<Cpu>> = BTreeMap::new();

@@ -14,7 +14,8 @@ pub struct Unseen {
 }
 
 impl Unseen {
-    /// Learns from a recording how long a thread that came to an idle CPU does nothing that is recorded.
+    /// Learns from a recording how long a thread that came to an idle CPU does nothing that is
+    /// recorded.
     pub fn learn(events: &[Event]) -> Self {
         let mut arrived: BTreeMap<Cpu, u64> = BTreeMap::new();
         let mut quiet = Vec::new();
@@ -35,7 +36,8 @@ impl Unseen {
         Self { quiet, ..Self::default() }
     }
 
-    /// Takes the next event; when its thread must have been switched to unseen, the time at which it was.
+    /// Takes the next event; when its thread must have been switched to unseen, the time at which
+    /// it was.
     pub fn before(&mut self, event: &Event) -> Option<u64> {
         let Event { time, cpu, tid, ref what } = *event;
         if let What::Task { .. } = what {

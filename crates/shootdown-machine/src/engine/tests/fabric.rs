@@ -67,7 +67,8 @@ fn a_sync_waits_for_all_that_its_cpu_issued() {
     bench.run().unwrap();
 }
 
-/// The fabric of `bench` is kept busy by CPU 0 for as long as CPU 1 computes; how long that takes it.
+/// The fabric of `bench` is kept busy by CPU 0 for as long as CPU 1 computes; how long that takes
+/// it.
 fn computing_beside(issuer: bool, length: Time) -> (u64, CpuOutcome) {
     let (mut bench, ..) = emag(2);
     let over = Rc::new(Cell::new(false));

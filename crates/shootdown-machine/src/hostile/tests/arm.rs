@@ -1,4 +1,5 @@
-//! The rules of AArch64 stage 1 (Arm ARM D8; names of herd and Cambridge tests where one shows the rule).
+//! The rules of AArch64 stage 1 (Arm ARM D8; names of herd and Cambridge tests where one shows the
+//! rule).
 
 use super::*;
 

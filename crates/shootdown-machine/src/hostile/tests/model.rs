@@ -1,8 +1,9 @@
 //! The sets against a second implementation that knows no increments, no marks and no short cuts.
 //!
-//! The naive hardware recomputes its sets from scratch. For removals that take effect late it runs one
-//! world for every set of removals that are taken to be effective at once. A sync takes an entry out of
-//! a world if one of its removals covers it and the world in which that one was not late lacks it.
+//! The naive hardware recomputes its sets from scratch. For removals that take effect late it runs
+//! one world for every set of removals that are taken to be effective at once. A sync takes an
+//! entry out of a world if one of its removals covers it and the world in which that one was not
+//! late lacks it.
 
 use std::collections::BTreeSet;
 

@@ -89,7 +89,8 @@ named!(Source {
     Tree "tree" Magazines "magazines" Arena "arena" Ring "ring" Identity "identity"
 });
 
-/// What the domains are made for, and what hardware there is. Its text is the words that differ from the default.
+/// What the domains are made for, and what hardware there is. Its text is the words that differ
+/// from the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Config {
     /// What unmapping promises: `policy=`.
@@ -108,13 +109,15 @@ pub struct Config {
     pub format: Tables,
     /// Where addresses come from: `from=`.
     pub from: Source,
-    /// Large pages have addresses that follow from the memory's too, where the format has such: `leaves=large`.
+    /// Large pages have addresses that follow from the memory's too, where the format has such:
+    /// `leaves=large`.
     pub large: bool,
     /// Units: `units=`. There is a device behind each.
     pub units: usize,
     /// Domains: `domains=`. Buffers belong to them by turns.
     pub domains: usize,
-    /// The second domain may end, and begin again: `ends=on`. (Then one CPU at a time polls or flushes it.)
+    /// The second domain may end, and begin again: `ends=on`. (Then one CPU at a time polls or
+    /// flushes it.)
     pub ends: bool,
     /// Units remember what was not mapped: `absence=on`.
     pub absence: bool,
@@ -122,22 +125,27 @@ pub struct Config {
     pub coherent: bool,
     /// Devices are trusted, and find memory in a window, one to one: `window=on`.
     pub window: bool,
-    /// The kernel keeps a word for each page of tables, so that uses beyond an entry's count are counted: `side=on`.
+    /// The kernel keeps a word for each page of tables, so that uses beyond an entry's count are
+    /// counted: `side=on`.
     pub side: bool,
     /// Pages that a CPU may hold back: `held=`.
     pub held: u64,
     /// Two ranges are enough for a unit to be told to forget the domain: `promotes=on`.
     pub promotes: bool,
-    /// A translation survives the first command for it, and ports tell units everything twice: `survives=on`.
+    /// A translation survives the first command for it, and ports tell units everything twice:
+    /// `survives=on`.
     pub survives: bool,
-    /// How often each unit fails to be told something, or finds that a device does not answer: `faults=`. (The device that comes and
-    /// goes; drivers map and unmap then, and do nothing in several steps.)
+    /// How often each unit fails to be told something, or finds that a device does not answer:
+    /// `faults=`. (The device that comes and goes; drivers map and unmap then, and do nothing
+    /// in several steps.)
     pub faults: u8,
-    /// CPUs enter what is theirs by plain stores, and others by a barrier on that CPU: `pinned=on`.
+    /// CPUs enter what is theirs by plain stores, and others by a barrier on that CPU:
+    /// `pinned=on`.
     pub pinned: bool,
     /// Buffers are bytes, and the edges of what is mapped come from a pool: `bounce=on`.
     pub bounce: bool,
-    /// How often units may deny that commands are complete: `denials=`. Waiting comes to an end after so many.
+    /// How often units may deny that commands are complete: `denials=`. Waiting comes to an end
+    /// after so many.
     pub denials: u8,
     /// A step of the kernel that is wrong: `mistake=`.
     pub mistake: Option<Mistake>,
@@ -247,8 +255,8 @@ impl Config {
         self.mistake == Some(mistake)
     }
 
-    /// Can a large page be mapped by one entry? (Identity addresses have large leaves of 2 MiB, and only if there are zones for them. Of
-    /// larger pages there are not enough addresses.)
+    /// Can a large page be mapped by one entry? (Identity addresses have large leaves of 2 MiB, and
+    /// only if there are zones for them. Of larger pages there are not enough addresses.)
     pub fn maps_large(&self) -> bool {
         self.page() == 4096 && (self.large || self.from != Source::Identity)
     }
@@ -260,7 +268,8 @@ impl Config {
 
     /// What the host promises of its CPUs, if anything.
     pub(super) fn promise(&self) -> Option<Pinned> {
-        // SAFETY: a CPU of the machine is alone with its number, as there are no interrupts in these worlds.
+        // SAFETY: a CPU of the machine is alone with its number, as there are no interrupts in
+        // these worlds.
         self.pinned.then(|| unsafe { Pinned::new(heavy_barrier) })
     }
 
@@ -308,7 +317,8 @@ impl Config {
     }
 }
 
-/// Costs of units that forget a domain for less than two ranges, and two pages for less than the page between them.
+/// Costs of units that forget a domain for less than two ranges, and two pages for less than the
+/// page between them.
 fn cheap_domains() -> Promotion {
     let mut promotion = Promotion::DEFAULT.with_command_ns(200).with_live(0);
     (promotion.domain_ns, promotion.refill_ns) = (300, 1000);

@@ -58,8 +58,8 @@ fn arm2(level: u8, word: u64) -> Decoded {
     arm(level, word, rights(word >> 6 & 1 != 0, word >> 7 & 1 != 0))
 }
 
-/// The same with tables of a larger granule: blocks are at the second level only, and what is below the granule in an address is 0 (without
-/// addresses of 52 bits).
+/// The same with tables of a larger granule: blocks are at the second level only, and what is below
+/// the granule in an address is 0 (without addresses of 52 bits).
 fn large(granule: u32, level: u8, word: u64, rights: Option<Rights>) -> Decoded {
     let within = (1 << granule) - (1 << 12);
     match word & 3 {
@@ -89,7 +89,8 @@ pub fn of(format: Tables) -> fn(u8, u64) -> Decoded {
     }
 }
 
-/// A leaf of the last level that leads there, in this format, as something that somebody has left in a page could be.
+/// A leaf of the last level that leads there, in this format, as something that somebody has left
+/// in a page could be.
 pub fn leaf_by_chance(format: Tables, PhysAddr(to): PhysAddr) -> u64 {
     to | match format {
         Tables::Vtd => 3,

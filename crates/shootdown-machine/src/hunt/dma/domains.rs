@@ -212,7 +212,8 @@ impl<H: Host> AnyDomain for Domain<H> {
     }
 
     unsafe fn end(&self) -> Result<(), QueueError> {
-        // SAFETY: nobody uses what is left here, or else it is left as it is: what comes back is forgotten.
+        // SAFETY: nobody uses what is left here, or else it is left as it is: what comes back is
+        // forgotten.
         let ended = unsafe { ptr::read(self).end() };
         match ended {
             Ok(_addresses) => Ok(()),

@@ -21,7 +21,8 @@ pub(super) enum Content {
     Nothing,
     /// Memory, mapped.
     Mapped(Mapping),
-    /// Bytes of a frame: how they are mapped, the page of the pool that the device sees, and the frame.
+    /// Bytes of a frame: how they are mapped, the page of the pool that the device sees, and the
+    /// frame.
     Bounced(Mapped, PhysAddr, PhysAddr),
     /// Addresses, with some frames behind them.
     Reserved(Reservation, Vec<PhysAddr>),
@@ -44,7 +45,8 @@ pub(super) struct Mapping {
 const SMALL: u64 = 4096;
 /// Pages that are reserved.
 const RESERVED: u64 = 2;
-/// Turns of a timer: one tells the units, one gives back, and each may be in the way of a table that is taken out then.
+/// Turns of a timer: one tells the units, one gives back, and each may be in the way of a table
+/// that is taken out then.
 const TIMERS: usize = 12;
 /// Nanoseconds after which something is owed for too long.
 const LATE: u64 = 10_000_000;
@@ -276,7 +278,8 @@ impl Driver {
         }
     }
 
-    /// Memory in the window is mapped, and unmapped, and is in reach before and after. Without a window that is refused.
+    /// Memory in the window is mapped, and unmapped, and is in reach before and after. Without a
+    /// window that is refused.
     fn bypass(self) {
         let mapped = self.domain().map(Policy::Bypass, BYPASSED, self.page(), Rights::ReadWrite);
         match mapped {

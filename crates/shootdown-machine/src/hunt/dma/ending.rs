@@ -1,4 +1,5 @@
-//! The second domain ends, and begins again with the same numbers, perhaps in the same pages: `ends=on`.
+//! The second domain ends, and begins again with the same numbers, perhaps in the same pages:
+//! `ends=on`.
 
 use shootdown_dma::invalidate::Attachment;
 
@@ -19,7 +20,8 @@ const OURS: [Buffer; 2] = [Buffer(1), Buffer(3)];
 const MOST: u8 = 3;
 
 impl Kernel {
-    /// Does something with each domain; with the second only if nobody else is at it, where it may end.
+    /// Does something with each domain; with the second only if nobody else is at it, where it may
+    /// end.
     pub fn each_domain(&self, f: impl Fn(&dyn AnyDomain)) {
         f(self.domain(0));
         if self.config.has_end() {
@@ -80,7 +82,8 @@ impl Kernel {
         }
         io::write_entry(SECOND, io::Half::High, 0);
         self.keep_a_table();
-        // SAFETY: its only device has left, and who would use it comes by one of the slots that are ours just now.
+        // SAFETY: its only device has left, and who would use it comes by one of the slots that are
+        // ours just now.
         if let Err(error) = unsafe { self.domain(NUMBER).end() } {
             hw::breach(Invariant::ErrorsTotal, format!("ending fails: {error}"));
         }

@@ -10,7 +10,8 @@ use super::world::Kernel;
 use crate::hunt::hw;
 use crate::oracle::Invariant;
 
-/// Memory that is unmapped and perhaps still in reach: its owner keeps it until a flush has succeeded.
+/// Memory that is unmapped and perhaps still in reach: its owner keeps it until a flush has
+/// succeeded.
 #[derive(Debug, Default)]
 pub(super) struct Limbo(RefCell<Vec<(PhysAddr, u64)>>);
 
@@ -45,7 +46,8 @@ impl Kernel {
         self.limbo.0.borrow_mut().push((first, pages));
     }
 
-    /// All programs have ended: a device that does not answer is taken out, and nothing is out of use for its sake any more.
+    /// All programs have ended: a device that does not answer is taken out, and nothing is out of
+    /// use for its sake any more.
     pub fn recover(&self) {
         self.traveller.enter(|at| self.pull_if_silent(at));
         self.flush();

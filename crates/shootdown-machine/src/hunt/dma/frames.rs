@@ -1,7 +1,8 @@
 //! Memory that drivers own and the domain holds.
 //!
-//! Which frame is whose is the oracle's knowledge: it is in no atomic, and takes part in no step. A frame is recycled when
-//! its owner has freed it and nobody holds it; where the policy promises that no device reaches it then, that is looked at.
+//! Which frame is whose is the oracle's knowledge: it is in no atomic, and takes part in no step. A
+//! frame is recycled when its owner has freed it and nobody holds it; where the policy promises
+//! that no device reaches it then, that is looked at.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -14,8 +15,8 @@ use crate::oracle::Invariant;
 /// Frames of one page, one behind the other.
 pub(super) const FRAMES: usize = 4;
 const FIRST: u64 = 0x4000_0000;
-/// Behind them two large pages. A driver may own them as they are ([`Op::Big`](super::Op::Big)), or several one of them
-/// ([`Op::Large`](super::Op::Large)).
+/// Behind them two large pages. A driver may own them as they are ([`Op::Big`](super::Op::Big)), or
+/// several one of them ([`Op::Large`](super::Op::Large)).
 pub(super) const LARGE: PhysAddr = PhysAddr(0x8000_0000);
 /// Below them a page that several drivers may own: [`Op::Share`](super::Op::Share).
 pub(super) const COMMON: PhysAddr = PhysAddr(0x7fff_0000);

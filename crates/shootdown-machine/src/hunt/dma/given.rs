@@ -13,7 +13,8 @@ use crate::oracle::Invariant;
 /// Pages that belong to each buffer, behind all that is handed out.
 const PAGES: u64 = 64;
 
-/// Which of its pages each buffer maps at: those before may be in reach, as their unmapping was not complete.
+/// Which of its pages each buffer maps at: those before may be in reach, as their unmapping was not
+/// complete.
 #[derive(Debug, Default)]
 pub(super) struct Unmanaged([Cell<u64>; BUFFERS as usize]);
 

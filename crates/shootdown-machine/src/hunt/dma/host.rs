@@ -1,4 +1,5 @@
-//! The kernel's half of domains: references, pages for tables, units. What they keep is in [`Kernel`] and the machine.
+//! The kernel's half of domains: references, pages for tables, units. What they keep is in
+//! [`Kernel`] and the machine.
 
 use std::marker::PhantomData;
 
@@ -92,8 +93,8 @@ fn chunks(table: PhysAddr, pages: usize) -> impl Iterator<Item = PhysAddr> {
     (0..pages as u64).map(move |n| PhysAddr(table.0 + n * 4096))
 }
 
-// SAFETY: pages of the machine, cleared when they are taken; who is given one has it until it is freed. Its word is the library's, who
-// leaves it at 0.
+// SAFETY: pages of the machine, cleared when they are taken; who is given one has it until it is
+// freed. Its word is the library's, who leaves it at 0.
 unsafe impl TableMemory for Pages {
     /// A side table: it is as large as others here, though it need not be.
     fn allocate(&self) -> Option<PhysAddr> {
@@ -175,7 +176,8 @@ fn mistaken(command: Command) -> Command {
     }
 }
 
-// SAFETY: `io::completed` returns a ticket when all commands up to it have taken effect, the devices' after the IOMMU's.
+// SAFETY: `io::completed` returns a ticket when all commands up to it have taken effect, the
+// devices' after the IOMMU's.
 unsafe impl Unit for Wire {
     fn submit(&self, commands: &[Command]) -> Result<Ticket, QueueError> {
         let mut commands: Vec<Command> = commands.iter().copied().map(mistaken).collect();

@@ -1,4 +1,5 @@
-//! Mistakes of the kernel around the library: steps that are wrong or missing, each of which somebody has made.
+//! Mistakes of the kernel around the library: steps that are wrong or missing, each of which
+//! somebody has made.
 
 /// Something that the kernel or its port does wrong.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -6,7 +7,8 @@
 pub enum Mistake {
     /// A page is freed first, and unmapped then.
     FreesFirst,
-    /// A page is freed when its unmapping has failed to complete, or was lazy, as if it had been strict.
+    /// A page is freed when its unmapping has failed to complete, or was lazy, as if it had been
+    /// strict.
     LazyTrusted,
     /// References to pages are not taken.
     HoldsNothing,
@@ -20,7 +22,8 @@ pub enum Mistake {
     OneUnitNamed,
     /// What was submitted counts as complete.
     QueuedIsComplete,
-    /// What was carried out counts as complete, though accesses that began before may still be under way.
+    /// What was carried out counts as complete, though accesses that began before may still be
+    /// under way.
     NotDrained,
     /// Devices are told to forget before the unit has forgotten.
     DevicesFirst,

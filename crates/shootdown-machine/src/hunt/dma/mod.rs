@@ -1,9 +1,10 @@
 //! A model kernel of devices, for hunts of [`shootdown_dma::Domain`].
 //!
 //! # What is hunted
-//! CPUs map, use and unmap buffers in one or two domains, with any of the formats and allocators of the library, behind one or two
-//! hostile IOMMUs ([`io`](super::io)), which cache every translation and every path that is reachable at any time, until a
-//! command that covers it takes effect; a device comes and goes. All atomics of the domains (page tables, attachments, cells,
+//! CPUs map, use and unmap buffers in one or two domains, with any of the formats and allocators of
+//! the library, behind one or two hostile IOMMUs ([`io`](super::io)), which cache every translation
+//! and every path that is reachable at any time, until a command that covers it takes effect; a
+//! device comes and goes. All atomics of the domains (page tables, attachments, cells,
 //! lanes, allocators' locks) are steps.
 //!
 //! # What is promised

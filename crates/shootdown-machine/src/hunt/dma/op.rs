@@ -3,14 +3,16 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A buffer that drivers share, `a` to `d`: one of them is at it at a time, and another finds nothing to do.
+/// A buffer that drivers share, `a` to `d`: one of them is at it at a time, and another finds
+/// nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Buffer(pub u8);
 
 /// How many there are.
 pub(super) const BUFFERS: u8 = 4;
 
-/// Something that a driver does. What makes no sense just then (a buffer that is mapped already) does nothing.
+/// Something that a driver does. What makes no sense just then (a buffer that is mapped already)
+/// does nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
     /// Takes a frame and maps it.
@@ -25,7 +27,8 @@ pub enum Op {
     Scatter(Buffer),
     /// A frame that other buffers may lead to as well.
     Share(Buffer),
-    /// A large page that other buffers may lead to as well, where one entry maps it ([`Config::maps_large`](super::Config::maps_large)).
+    /// A large page that other buffers may lead to as well, where one entry maps it
+    /// ([`Config::maps_large`](super::Config::maps_large)).
     Large(Buffer),
     /// That one, and the one behind it.
     Large2(Buffer),
@@ -51,12 +54,14 @@ pub enum Op {
     At(Buffer),
     /// Takes it away again.
     Unat(Buffer),
-    /// Maps memory of a large page and one page more, for which there may be no table; and unmaps it.
+    /// Maps memory of a large page and one page more, for which there may be no table; and unmaps
+    /// it.
     Big,
     /// Maps memory in the window, and unmaps it: nothing changes. Without a window it is refused.
     Bypass,
-    /// All of the second domain is unmapped, its device taken out, the domain ended, and made again with the same numbers. Without a
-    /// domain that ends ([`Config::ends`](super::Config::ends)) nothing happens.
+    /// All of the second domain is unmapped, its device taken out, the domain ended, and made again
+    /// with the same numbers. Without a domain that ends
+    /// ([`Config::ends`](super::Config::ends)) nothing happens.
     End,
     /// A device comes into the first domain.
     Attach,

@@ -1,6 +1,7 @@
 //! Pages for the edges of buffers, of the domains that have some: `bounce=on`.
 //!
-//! A page that the library clears for a buffer is nobody's until then: no device may reach it, under any policy.
+//! A page that the library clears for a buffer is nobody's until then: no device may reach it,
+//! under any policy.
 
 use std::cell::Cell;
 

@@ -11,8 +11,8 @@ use crate::hunt::{MAX_CPUS, World};
 
 /// A world: what the domain is made for, and what its CPUs do.
 ///
-/// Its text is the configuration, then the operations of each CPU, separated by commas; all that separated by `;`. What a CPU has
-/// done before anything is hunted is before a `|`.
+/// Its text is the configuration, then the operations of each CPU, separated by commas; all that
+/// separated by `;`. What a CPU has done before anything is hunted is before a `|`.
 ///
 /// ```
 /// # fn main() -> Result<(), String> {

@@ -7,8 +7,8 @@ use super::{Buffer, Config, DmaProgram, Op, Source, Tables};
 use crate::hunt::schedule::Rng;
 
 impl DmaProgram {
-    /// A program that follows from a seed, with `size` operations on each of two or three CPUs. A correct library never
-    /// breaks a promise in it.
+    /// A program that follows from a seed, with `size` operations on each of two or three CPUs. A
+    /// correct library never breaks a promise in it.
     #[must_use]
     pub fn random(seed: u64, size: usize) -> Self {
         let mut numbers = Rng::new(seed);
@@ -116,7 +116,8 @@ fn op(n: &mut Rng, config: &Config) -> Op {
         18 => Op::Release(buffer),
         19 => Op::Big,
         20 => Op::Poll,
-        // A timer has empty tables looked for, entry by entry: thousands of steps where a table has as many.
+        // A timer has empty tables looked for, entry by entry: thousands of steps where a table has
+        // as many.
         21 | 22 if config.page() > 4096 && !chance(n, 10) => Op::Flush,
         21 | 22 => Op::Timer,
         23 => Op::Flush,

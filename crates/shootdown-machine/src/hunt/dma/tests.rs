@@ -147,7 +147,8 @@ fn a_broken_library_is_found() {
     }
 }
 
-/// Where addresses follow from pages, a page of the pool is at the same address for whoever has it next.
+/// Where addresses follow from pages, a page of the pool is at the same address for whoever has it
+/// next.
 #[test]
 fn a_pool_s_page_in_other_hands_is_no_breach() {
     let text = "policy=strict from=identity bounce=on; bounce a, unmap a; bounce b, bounce c";
@@ -161,7 +162,8 @@ fn a_pool_s_page_in_other_hands_is_no_breach() {
     assert!(again > 0, "never taken before its last owner looked");
 }
 
-/// Two CPUs use large pages and a page of one of them at addresses of their own; more of them than an entry counts are elsewhere.
+/// Two CPUs use large pages and a page of one of them at addresses of their own; more of them than
+/// an entry counts are elsewhere.
 #[test]
 fn large_pages_have_addresses_of_their_own() {
     let shared = "from=identity leaves=large; large a, large2 b, unmap-strict b, unmap a; large c, piece d, unmap c, unmap d";
@@ -203,7 +205,8 @@ fn a_domain_ends_and_another_has_its_number() {
     }
 }
 
-/// The first of random programs that breaks a promise when its kernel makes this mistake, and the promise.
+/// The first of random programs that breaks a promise when its kernel makes this mistake, and the
+/// promise.
 fn found_by_chance(mistake: Mistake, most: u64) -> Option<(u64, DmaProgram, Invariant)> {
     (0..most).find_map(|seed| {
         let mut program = DmaProgram::random(seed, 8);
@@ -250,7 +253,8 @@ const MISTAKEN: &[(Mistake, &[Invariant])] = &[
     (Mistake::EntryUnannounced, &[Invariant::UpgradeSoundness]),
 ];
 
-/// A power, a program, a mistake that is found in it by this power alone, and the sign that it was used.
+/// A power, a program, a mistake that is found in it by this power alone, and the sign that it was
+/// used.
 const NEEDED: &[(Power, &str, Mistake, &str)] = &[
     (Power::InFlight, "policy=strict; map a, unmap a", Mistake::NotDrained, "in-flight"),
     (

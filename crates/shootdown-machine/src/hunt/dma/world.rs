@@ -96,12 +96,13 @@ const fn tag(domain: usize, unit: usize) -> DomainId {
 impl Kernel {
     /// That of the run in this thread.
     pub fn here() -> &'static Self {
-        // SAFETY: set at boot to what lies in the run's memory, and asked for by that run's code only.
+        // SAFETY: set at boot to what lies in the run's memory, and asked for by that run's code
+        // only.
         unsafe { KERNEL.get().as_ref() }.expect("the world has booted")
     }
 
-    /// Makes the domains, with a device behind each unit for the first, and one for the second; and lets CPUs do what they have done
-    /// before.
+    /// Makes the domains, with a device behind each unit for the first, and one for the second; and
+    /// lets CPUs do what they have done before.
     pub fn boot(config: Config, cpus: usize, before: &[Vec<Op>]) {
         io::set_up(io::Model {
             walker: io::Walker {

@@ -31,7 +31,8 @@ pub fn answers(device: DeviceId) -> bool {
     })
 }
 
-/// Commands for a unit. They take effect now, or when [`completed`] tells of them; the adversary decides.
+/// Commands for a unit. They take effect now, or when [`completed`] tells of them; the adversary
+/// decides.
 ///
 /// # Errors
 /// There is no room for them: nothing was submitted.
@@ -68,8 +69,8 @@ pub(in crate::hunt) fn witness_all(h: &mut Hunt) {
     h.iommu.has_come_of_it().for_each(|name| h.witness(name));
 }
 
-/// The last submission of which all commands have taken effect, if that is not known to be complete: accesses that began before may
-/// be under way.
+/// The last submission of which all commands have taken effect, if that is not known to be
+/// complete: accesses that began before may be under way.
 #[must_use]
 pub fn carried_out(unit: usize) -> Option<Ticket> {
     io_step(false);
@@ -89,7 +90,8 @@ pub fn submitted(unit: usize) -> Ticket {
 /// The last submission that is complete; the adversary may deny for some time that any more is.
 ///
 /// # Errors
-/// Something was refused, or a device has not answered. What was not complete was submitted again; that device is left out.
+/// Something was refused, or a device has not answered. What was not complete was submitted again;
+/// that device is left out.
 pub fn completed(unit: usize) -> Result<Ticket, QueueError> {
     io_step(true);
     if with(|h| h.iommu.open(unit)) != 0 && fails(unit) {

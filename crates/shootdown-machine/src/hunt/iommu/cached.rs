@@ -5,7 +5,8 @@ use shootdown_dma::{IovaRange, Rights};
 pub use crate::oracle::devices::Cached;
 
 impl Cached {
-    /// Does it allow something that `rights` do not? (`reads_too`: the format can't tell writing from both.)
+    /// Does it allow something that `rights` do not? (`reads_too`: the format can't tell writing
+    /// from both.)
     #[must_use]
     pub const fn exceeds(&self, rights: Rights, reads_too: bool) -> bool {
         (self.writes && !rights.writes()) || (self.reads && !rights.reads() && !reads_too)
@@ -25,7 +26,8 @@ impl Cached {
     }
 }
 
-/// A path that is known: the table that decodes the pages from `first` on, at this level, for a domain.
+/// A path that is known: the table that decodes the pages from `first` on, at this level, for a
+/// domain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Walk {
     /// The tag of the domain.

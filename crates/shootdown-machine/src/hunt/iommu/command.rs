@@ -83,7 +83,8 @@ impl Iommu {
         self.units[unit].queue.len()
     }
 
-    /// The last submission that is not complete, but of which all commands have taken effect, as have all before it.
+    /// The last submission that is not complete, but of which all commands have taken effect, as
+    /// have all before it.
     pub fn carried_out(&self, unit: usize) -> Option<Ticket> {
         let done = self.units[unit].queue.iter().take_while(|submitted| submitted.executed);
         done.last().map(|submitted| submitted.ticket)
@@ -97,8 +98,9 @@ impl Iommu {
         self.units[unit].last
     }
 
-    /// A command takes effect. Accesses that it makes stale go on until `flying` is complete. `None`: it is complete, and all that it is
-    /// for are over, whichever command made the cache forget.
+    /// A command takes effect. Accesses that it makes stale go on until `flying` is complete.
+    /// `None`: it is complete, and all that it is for are over, whichever command made the
+    /// cache forget.
     pub fn execute(&mut self, unit: usize, command: Command, flying: Option<Ticket>) {
         let whole = !self.has(Power::Fracture);
         let survives = self.has(Power::SurvivesOnce);
@@ -157,8 +159,8 @@ impl Iommu {
         }
     }
 
-    /// What is there now, and was reached by a command, is not remembered as absent any more. `leaf_only`: tables that were not
-    /// there are remembered on.
+    /// What is there now, and was reached by a command, is not remembered as absent any more.
+    /// `leaf_only`: tables that were not there are remembered on.
     pub(super) fn know(&mut self, unit: usize, reach: Reach, leaf_only: bool) {
         if !self.has(Power::RemembersAbsence) {
             return;

@@ -1,8 +1,9 @@
 //! Devices: how an IOMMU finds the tables of one, and what the device has in a cache of its own.
 //!
-//! A device has an entry of two words, as the context entries of VT-d have (the others have more). The low word has the root of the
-//! tables, and bit 0 says that the entry is valid; the high word names the domain. A unit reads the low word first, and the high one at any
-//! later time: what it takes for an entry may never have been one. That goes on until it is told to forget.
+//! A device has an entry of two words, as the context entries of VT-d have (the others have more).
+//! The low word has the root of the tables, and bit 0 says that the entry is valid; the high word
+//! names the domain. A unit reads the low word first, and the high one at any later time: what it
+//! takes for an entry may never have been one. That goes on until it is told to forget.
 
 use std::collections::BTreeSet;
 
@@ -85,8 +86,8 @@ impl Device {
         Entry::of(self.words[0], self.words[1])
     }
 
-    /// A word of the entry is written. `torn`: the unit reads its words at different times; `kept`: it keeps what it has read. Has it
-    /// read what never was an entry?
+    /// A word of the entry is written. `torn`: the unit reads its words at different times; `kept`:
+    /// it keeps what it has read. Has it read what never was an entry?
     pub fn write(&mut self, half: Half, value: u64, torn: bool, kept: bool) -> bool {
         self.words[half as usize] = value;
         if !kept {

@@ -1,7 +1,8 @@
 //! What goes wrong with a queue, as a driver of one tells of it.
 //!
-//! There may be no room; then nothing was submitted. A command may be refused: what was not complete is submitted again. A device may
-//! not answer: the same, and without it from then on. It goes on with what it has, until it is taken out.
+//! There may be no room; then nothing was submitted. A command may be refused: what was not
+//! complete is submitted again. A device may not answer: the same, and without it from then on. It
+//! goes on with what it has, until it is taken out.
 
 use shootdown_dma::DeviceId;
 use shootdown_dma::invalidate::Command;

@@ -1,10 +1,11 @@
 //! Hostile IOMMUs: everything that they, and the devices behind them, could have cached.
 //!
-//! What a real one caches is a matter of chance. These have cached every translation that was reachable at any time since
-//! the last command that covers it: they walk at every store to a table, along every path that they know, and a path that they
-//! know they keep, through table pages that were unlinked since (paging-structure caches). So what the software has to
-//! fear is a set that follows from the order of its own steps; left to chance is only when a command takes effect, and
-//! when that is heard of.
+//! What a real one caches is a matter of chance. These have cached every translation that was
+//! reachable at any time since the last command that covers it: they walk at every store to a
+//! table, along every path that they know, and a path that they know they keep, through table pages
+//! that were unlinked since (paging-structure caches). So what the software has to fear is a set
+//! that follows from the order of its own steps; left to chance is only when a command takes
+//! effect, and when that is heard of.
 //!
 //! | power of the hardware | here | switch |
 //! |---|---|---|
@@ -29,9 +30,10 @@
 //! | `command.rs` | what they forget, and when that is complete |
 //! | `usable.rs`, `seen.rs` | what the oracle asks, and what is worth having seen |
 //!
-//! What depends on the model of the hardware (remembering absence, reading memory, surviving) happens only if the world says that it has
-//! such a model ([`Model`]), since its kernel must be told. Queues in memory are not here: units are told by
-//! commands, as the library's engine makes them, and fail as its queues do; these have tests of their own.
+//! What depends on the model of the hardware (remembering absence, reading memory, surviving)
+//! happens only if the world says that it has such a model ([`Model`]), since its kernel must be
+//! told. Queues in memory are not here: units are told by commands, as the library's engine makes
+//! them, and fail as its queues do; these have tests of their own.
 
 mod cached;
 mod command;
@@ -121,7 +123,8 @@ impl Iommu {
             }
     }
 
-    /// There is a device behind a unit; it has a cache of its own, or not. It is served when its entry says so.
+    /// There is a device behind a unit; it has a cache of its own, or not. It is served when its
+    /// entry says so.
     pub fn plug(&mut self, device: DeviceId, unit: usize, caches: bool) {
         let device = self.devices.entry(device.0).or_insert_with(|| Device::new(device.0, unit));
         (device.plugged, device.silent) = (true, false);

@@ -1,4 +1,5 @@
-//! What a walker may read: page tables as they are, as they were when their lines were written back last, and all between.
+//! What a walker may read: page tables as they are, as they were when their lines were written back
+//! last, and all between.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +14,8 @@ pub type Place = (u64, u16);
 pub struct Words {
     /// Words that are not 0, as CPUs see them.
     now: BTreeMap<Place, u64>,
-    /// What a walker that does not look into CPUs' caches may read as well, until the line is written back.
+    /// What a walker that does not look into CPUs' caches may read as well, until the line is
+    /// written back.
     stale: BTreeMap<Place, Vec<u64>>,
 }
 

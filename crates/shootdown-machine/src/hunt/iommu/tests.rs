@@ -142,8 +142,9 @@ fn accesses_that_began_before_go_on_until_completion() {
     assert!(!reaches(&iommu));
 }
 
-/// Of two commands for one page the later took effect first. When the earlier is complete, nothing is left for it to forget, and
-/// still all accesses through the page that began before are over: that is what completion means.
+/// Of two commands for one page the later took effect first. When the earlier is complete, nothing
+/// is left for it to forget, and still all accesses through the page that began before are over:
+/// that is what completion means.
 #[test]
 fn completion_ends_accesses_whoever_made_the_cache_forget() {
     let mut iommu = iommu(false);

@@ -37,10 +37,11 @@ pub(super) struct Unit {
     pub leaves: BTreeSet<Cached>,
     /// Translations that a command came by, and that survived it.
     pub spared: BTreeSet<Cached>,
-    /// Translations that it has been told of since they were made: of all others it may remember that there was nothing.
+    /// Translations that it has been told of since they were made: of all others it may remember
+    /// that there was nothing.
     pub known: BTreeSet<Cached>,
-    /// Tables that it has been told of since they were linked: of others it may remember that there was none, and a command for
-    /// leaves alone does not change that.
+    /// Tables that it has been told of since they were linked: of others it may remember that
+    /// there was none, and a command for leaves alone does not change that.
     pub tables: BTreeSet<Walk>,
     /// What was forgotten and is in use by accesses that began before.
     pub flying: Vec<Flying>,
@@ -83,7 +84,8 @@ pub(super) struct Forgotten {
     pub survived: bool,
 }
 
-/// Takes translations out of a cache; returns what was taken. `whole`: one that is partly meant is taken out as a whole.
+/// Takes translations out of a cache; returns what was taken. `whole`: one that is partly meant is
+/// taken out as a whole.
 pub(super) fn take(cache: &mut BTreeSet<Cached>, reach: Reach, whole: bool) -> Vec<Cached> {
     let taken: Vec<Cached> = cache.iter().copied().filter(|leaf| reach.has(leaf)).collect();
     for leaf in &taken {
@@ -96,7 +98,8 @@ pub(super) fn take(cache: &mut BTreeSet<Cached>, reach: Reach, whole: bool) -> V
 }
 
 impl Unit {
-    /// Each translation survives the first command: those that it is the first for. They are not to be taken.
+    /// Each translation survives the first command: those that it is the first for. They are not to
+    /// be taken.
     pub fn spare(&mut self, reach: Reach) -> Vec<Cached> {
         let meant: Vec<Cached> =
             self.leaves.iter().copied().filter(|leaf| reach.has(leaf)).collect();
@@ -106,7 +109,8 @@ impl Unit {
         spared
     }
 
-    /// Forgets what a command is for. `whole`: as [`take`] has it. `survives`: each translation survives the first command.
+    /// Forgets what a command is for. `whole`: as [`take`] has it. `survives`: each translation
+    /// survives the first command.
     pub fn forget(&mut self, reach: Reach, whole: bool, survives: bool) -> Forgotten {
         let spared = if survives { self.spare(reach) } else { Vec::new() };
         spared.iter().for_each(|leaf| {

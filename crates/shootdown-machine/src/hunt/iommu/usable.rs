@@ -46,7 +46,8 @@ impl Iommu {
         device.served
     }
 
-    /// The first page of a range at which a device of this domain that is in use could find nothing, and why. `tag`: by a unit's number, the tag there.
+    /// The first page of a range at which a device of this domain that is in use could find
+    /// nothing, and why. `tag`: by a unit's number, the tag there.
     pub fn faults(
         &self,
         range: IovaRange,

@@ -1,7 +1,7 @@
 //! Walking: which paths and translations a unit comes to know, and what a walk finds.
 //!
-//! Units walk at every store to a table, along every path that they know. What they find stays until a command takes it away
-//! (`command.rs`).
+//! Units walk at every store to a table, along every path that they know. What they find stays
+//! until a command takes it away (`command.rs`).
 
 use std::collections::BTreeSet;
 
@@ -79,7 +79,8 @@ impl Iommu {
         self.words.write_back((table, index))
     }
 
-    /// A page is to be a table. What a walker reads there, until it is written back, may be what was there `before`.
+    /// A page is to be a table. What a walker reads there, until it is written back, may be what
+    /// was there `before`.
     pub fn had(&mut self, page: PhysAddr, before: u64) {
         if self.has(Power::StaleLines) {
             // Programs use the first and the last pages of tables.

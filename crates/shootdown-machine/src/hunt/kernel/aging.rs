@@ -47,7 +47,8 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// As [`Self::check_aging`], after a way in from quiet user mode: accessed bits may still be owed.
+    /// As [`Self::check_aging`], after a way in from quiet user mode: accessed bits may still be
+    /// owed.
     pub(super) fn check_way_in(&self) {
         if self.k.traits.ages {
             hw::check_deferred(self.mine.aged.get(), Some(Invariant::LazyBound));

@@ -77,7 +77,8 @@ pub struct Config {
     pub wide: u8,
     /// Hardware invalidates on every CPU (by the policy's strategy).
     pub broadcast: bool,
-    /// Tags for all CPUs beside the slots, by which hardware invalidates on every CPU; 0: it does not.
+    /// Tags for all CPUs beside the slots, by which hardware invalidates on every CPU; 0: it does
+    /// not.
     pub invlpgb: u8,
     /// Separate user and kernel tables.
     pub split: Split,

@@ -1,4 +1,5 @@
-//! Operations that care about what is in a page: copying it, writing it back, giving it to a device.
+//! Operations that care about what is in a page: copying it, writing it back, giving it to a
+//! device.
 //!
 //! Whoever takes a page's contents must know that nobody writes it any more through what the tables
 //! allowed before. That may take a flush that another CPU owes.
@@ -14,11 +15,13 @@ use crate::hostile::{Descriptor, Frame};
 use crate::hunt::hw;
 use crate::oracle::Invariant;
 
-/// In the bits of an absent entry that are software's: the page is there, and a fault will say who uses it.
+/// In the bits of an absent entry that are software's: the page is there, and a fault will say who
+/// uses it.
 const HINTED: u64 = 1 << 11;
 
 impl<P: Port> Cpu<P> {
-    /// Changes an entry under the lock, and flushes without it: until then the gather counts as open.
+    /// Changes an entry under the lock, and flushes without it: until then the gather counts as
+    /// open.
     fn change_and_flush_later(
         &self,
         used: Used<'_, P>,

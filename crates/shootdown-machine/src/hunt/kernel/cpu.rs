@@ -1,4 +1,5 @@
-//! A CPU of the model kernel: its program, the border to user mode, its interrupt, and how it flushes.
+//! A CPU of the model kernel: its program, the border to user mode, its interrupt, and how it
+//! flushes.
 
 use shootdown::cpu_set::Bits;
 use shootdown::facts::SplitTables;
@@ -227,8 +228,8 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// A flush has failed, and is owed: tries again, now and then for good. What can't be flushed is never
-    /// free again.
+    /// A flush has failed, and is owed: tries again, now and then for good. What can't be flushed
+    /// is never free again.
     pub fn pay_later(&self, used: Used<'_, P>, items: Items, changes: &Changes) {
         for _ in 0..2 {
             if used.space.flush(&self.pin, Request::space()).is_ok() {
@@ -247,8 +248,8 @@ impl<P: Port> Cpu<P> {
         used.space.flush(&self.pin, request).is_ok()
     }
 
-    /// With the lock held: someone may have changed this page and still owe the flush. Nobody may trust
-    /// that what the tables say is all that CPUs can do. Says whether it is so now.
+    /// With the lock held: someone may have changed this page and still owe the flush. Nobody may
+    /// trust that what the tables say is all that CPUs can do. Says whether it is so now.
     pub fn see_to_pending(&self, used: Used<'_, P>) -> bool {
         if used.space.is_pending() {
             hw::witness("pending-flush-seen");
@@ -275,9 +276,9 @@ impl<P: Port> Cpu<P> {
         let with_irqs = self.breaks(KernelMutant::SwitchWithInterrupts);
         let before = if with_irqs { true } else { hw::set_irqs(false) };
         self.begin_aging();
-        // SAFETY: (1) interrupts are off (a mutant aside, which the hunt must find); (2, 3) the space is
-        // alive as long as it is used, and retired before its tables go; (4) programs are not handlers;
-        // (5) offline CPUs run nothing.
+        // SAFETY: (1) interrupts are off (a mutant aside, which the hunt must find); (2, 3) the
+        // space is alive as long as it is used, and retired before its tables go; (4)
+        // programs are not handlers; (5) offline CPUs run nothing.
         let switched = unsafe { shootdown::switch_to(&self.pin, space) };
         hw::note(|| format!("has switched: {switched:?}"));
         hw::witness(match switched {
@@ -321,7 +322,8 @@ impl<P: Port> Cpu<P> {
         self.stop_program();
     }
 
-    /// Interrupts are off: where they are not, a switch breaks with [`KernelMutant::SwitchWithInterrupts`] on purpose.
+    /// Interrupts are off: where they are not, a switch breaks with
+    /// [`KernelMutant::SwitchWithInterrupts`] on purpose.
     pub(super) fn irqs_off(&self) -> IrqsOff<'_, P> {
         // SAFETY: called in handlers, and where interrupts were turned off.
         unsafe { IrqsOff::assume(&self.pin) }
@@ -357,7 +359,8 @@ impl<P: Port> Cpu<P> {
     /// User code runs, which is interrupted for its own space only.
     fn user_quietly(&self) {
         let before = hw::set_irqs(false);
-        // SAFETY: interrupts are off until user code runs, and every way in calls `from_user` first.
+        // SAFETY: interrupts are off until user code runs, and every way in calls `from_user`
+        // first.
         unsafe { quiet::to_user::<P>(&self.pin) };
         self.mine.quiet.set(true);
         hw::set_irqs(before);
@@ -432,7 +435,8 @@ impl<P: Port> Cpu<P> {
         // Until it is off, its walker reads the kernel's tables, and no flush reaches it any more.
         self.k.kernel_lock.lock(self.k, &self.pin);
         hw::set_irqs(false);
-        // SAFETY: interrupts are off, in a task. This CPU stops, and does nothing until it comes online.
+        // SAFETY: interrupts are off, in a task. This CPU stops, and does nothing until it comes
+        // online.
         unsafe { shootdown::offline::<P>(&self.pin) };
         hw::halt();
         self.k.kernel_lock.unlock();
@@ -455,8 +459,8 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// Frees what a flush has set free, when no walk without a lock is under way any more that began before. If that
-    /// can't be found out, it is never free again.
+    /// Frees what a flush has set free, when no walk without a lock is under way any more that
+    /// began before. If that can't be found out, it is never free again.
     pub fn free_after_walkers(&self, items: Items) {
         if self.k.traits.walks && !self.breaks(KernelMutant::FreeTableWithoutSync) {
             let mut all = P::system().online();
@@ -480,8 +484,8 @@ impl<P: Port> Cpu<P> {
         hw::set_irqs(before);
     }
 
-    /// Lockless walk, as "fast" lookups of user pages do it: what keeps the tables is that interrupts are
-    /// off.
+    /// Lockless walk, as "fast" lookups of user pages do it: what keeps the tables is that
+    /// interrupts are off.
     fn walk(&self, used: Used<'_, P>, page: u32) {
         let before = hw::set_irqs(false);
         self.walk_begins();

@@ -1,4 +1,5 @@
-//! Tables that software walks without a lock: who frees one waits until those who may have found it have looked away.
+//! Tables that software walks without a lock: who frees one waits until those who may have found it
+//! have looked away.
 
 use shootdown::epoch::Epoch;
 use shootdown::gather::Gather;
@@ -20,8 +21,9 @@ impl Walkers {
     }
 }
 
-// SAFETY: a walk is counted, then fences, then reads the tables; the epoch fences after the tables were changed, then looks at the
-// count. So a walk is seen, or sees the change; and who sees it end (Acquire) sees what it read as read.
+// SAFETY: a walk is counted, then fences, then reads the tables; the epoch fences after the tables
+// were changed, then looks at the count. So a walk is seen, or sees the change; and who sees it end
+// (Acquire) sees what it read as read.
 unsafe impl Epoch for Walkers {
     type Cookie = ();
 

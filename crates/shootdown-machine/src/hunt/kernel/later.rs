@@ -15,7 +15,8 @@ use crate::hostile::Descriptor;
 use crate::hunt::hw::{self, Architecture, Change};
 use crate::oracle::Invariant;
 
-/// What a space has unmapped lazily. All of it is used with the space's lock held, or when nobody uses the space.
+/// What a space has unmapped lazily. All of it is used with the space's lock held, or when nobody
+/// uses the space.
 pub(super) struct Owed<P: Port> {
     inner: UnsafeCell<Option<Inner<P>>>,
     /// What was done with it, so that the hunt tells states apart.
@@ -33,7 +34,8 @@ impl<P: Port> Owed<P> {
         Self { inner: UnsafeCell::new(None), history: AtomicU64::new(0) }
     }
 
-    /// Of a space that nobody uses yet. What its predecessor owed was redeemed, or is never free again.
+    /// Of a space that nobody uses yet. What its predecessor owed was redeemed, or is never free
+    /// again.
     pub fn begin(&self, space: &'static AddressSpace<P>) {
         let inner = Inner { later: Later::new(space), changes: Array::default() };
         // SAFETY: nobody uses the space.
@@ -45,7 +47,8 @@ impl<P: Port> Owed<P> {
     fn with<R>(&self, event: u64, f: impl FnOnce(&mut Inner<P>) -> R) -> R {
         let now = self.history.load(Ordering::Relaxed).wrapping_mul(31).wrapping_add(event);
         self.history.store(now, Ordering::Relaxed);
-        // SAFETY: the lock is held, whose holder is one CPU, and no handler takes it while that has it.
+        // SAFETY: the lock is held, whose holder is one CPU, and no handler takes it while that has
+        // it.
         let inner = unsafe { (*self.inner.get()).as_mut() };
         f(inner.expect("a space has settled"))
     }
@@ -149,7 +152,8 @@ impl<P: Port> Cpu<P> {
     ) {
         used.room.owed.with(0x200, |owed| match redeem(&mut owed.later) {
             Ok(Some(items)) => {
-                // The promise is about frames and addresses: whoever uses one too long is found out by that.
+                // The promise is about frames and addresses: whoever uses one too long is found out
+                // by that.
                 while owed.changes.pop().is_some() {
                     hw::witness("paid-lazily");
                 }

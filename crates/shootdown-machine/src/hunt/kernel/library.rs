@@ -44,8 +44,8 @@ impl<P: Platform> Library<P> {
     /// For [`Platform::system`].
     #[must_use]
     pub fn system(&self) -> &'static System<P> {
-        // SAFETY: placed in the hunt's shared memory, which keeps it for the whole run; references are
-        // used only by code that the run executes.
+        // SAFETY: placed in the hunt's shared memory, which keeps it for the whole run; references
+        // are used only by code that the run executes.
         unsafe { self.system.as_ref() }
     }
 

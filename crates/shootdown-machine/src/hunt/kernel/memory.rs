@@ -19,8 +19,8 @@ impl<P: Port> Cpu<P> {
         self.tables.walk(used.root(), page, 0)
     }
 
-    /// The page is as the operation promises, by what others have done: whatever was there before is used
-    /// no more.
+    /// The page is as the operation promises, by what others have done: whatever was there before
+    /// is used no more.
     pub(super) fn promise(&self, used: Used<'_, P>, word: Word, ignore: KernelMutant) {
         if self.breaks(ignore) || self.see_to_pending(used) {
             hw::revoked(&[hw::latest(word)]);
@@ -125,7 +125,8 @@ impl<P: Port> Cpu<P> {
         self.finish_or_repeat(used, gather, &changes);
     }
 
-    /// As a fault handler with interrupts off would: what it can't wait for is left to a better moment.
+    /// As a fault handler with interrupts off would: what it can't wait for is left to a better
+    /// moment.
     pub(super) fn unmap_atomic(&self, used: Used<'_, P>, page: u32) {
         let before = hw::set_irqs(false);
         self.lock(used);
@@ -217,7 +218,8 @@ impl<P: Port> Cpu<P> {
             used.room.lock.unlock();
             self.free(items);
         } else {
-            // Nobody asks the ticket again: another flush does it, before others find the page unmapped.
+            // Nobody asks the ticket again: another flush does it, before others find the page
+            // unmapped.
             let flushed = used.space.flush(&self.pin, Request::space()).is_ok();
             if flushed {
                 hw::revoked(changes.as_slice());
@@ -348,7 +350,8 @@ impl<P: Port> Cpu<P> {
         if late {
             used.room.lock.unlock();
         }
-        // Until the flush nobody may take the page from its new place, whose flush would not cover the old.
+        // Until the flush nobody may take the page from its new place, whose flush would not cover
+        // the old.
         let flushed = self.flush(used, from, 1, false);
         if flushed {
             hw::revoked(&[change]);

@@ -1,5 +1,6 @@
-//! Steps of the model kernel and of the default port that can be left out: the bugs that callers of the
-//! library make, as the core crate's [`shootdown::mutant`] are those that the library itself could make.
+//! Steps of the model kernel and of the default port that can be left out: the bugs that callers of
+//! the library make, as the core crate's [`shootdown::mutant`] are those that the library itself
+//! could make.
 
 /// One step left out, or done in the wrong order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -139,7 +139,8 @@ pub enum Op {
     Munmap(At),
     /// The driver takes a page back: unmaps it if its area is still linked, then frees it.
     Driver(At),
-    /// Unmaps two pages, of any spaces, in one batch; what was dirty is written back before the rest is paid for.
+    /// Unmaps two pages, of any spaces, in one batch; what was dirty is written back before the
+    /// rest is paid for.
     Reclaim(At, At),
     /// Unmaps a page lazily, if nothing speaks against it.
     UnmapLater(At),
@@ -147,7 +148,8 @@ pub enum Op {
     Redeem(u8),
     /// The same because it is time: quiet CPUs are left alone.
     Expire(u8),
-    /// Unmaps a page, and does something else before it asks whether everyone has answered; with the lock held.
+    /// Unmaps a page, and does something else before it asks whether everyone has answered; with
+    /// the lock held.
     Ticket(At),
     /// Unmaps a page by a flush that is begun with the lock held, and ended when others had it.
     Begin(At),
@@ -155,7 +157,8 @@ pub enum Op {
     Abandon(At),
     /// As [`Self::FreeTable`]; what walks without a lock is waited for by an epoch.
     FreeTableAfter(At),
-    /// As [`Self::Reclaim`], with room for one space at a time; the first page is mapped elsewhere too, and stays.
+    /// As [`Self::Reclaim`], with room for one space at a time; the first page is mapped elsewhere
+    /// too, and stays.
     ReclaimTight(At, At),
     /// Gives a space a tag that it keeps.
     PinTag(u8),

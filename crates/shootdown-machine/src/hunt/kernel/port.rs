@@ -22,11 +22,12 @@ use crate::hostile::TableId;
 use crate::hunt::MAX_CPUS;
 use crate::hunt::hw::{self, Forget, Target};
 
-/// A port of the library that the model kernel can run on: a [`Platform`] and a [`Regime`] written with
-/// [`hw`]. Pages are the addresses' bits above 12; roots are tables of the hunt.
+/// A port of the library that the model kernel can run on: a [`Platform`] and a [`Regime`] written
+/// with [`hw`]. Pages are the addresses' bits above 12; roots are tables of the hunt.
 pub trait Port: Platform<Regime: Regime<Root = TableId>> {
-    /// Places what the port needs in the memory that the CPUs share ([`Library::place`], [`hw::place`]).
-    /// Called once for every run, before anything else; `kernel` is a root without a user half.
+    /// Places what the port needs in the memory that the CPUs share ([`Library::place`],
+    /// [`hw::place`]). Called once for every run, before anything else; `kernel` is a root
+    /// without a user half.
     fn boot(cpus: u8, config: &Config, kernel: TableId);
 
     /// What the handler of the interrupt does that [`Platform::kick`] raises.
@@ -45,13 +46,13 @@ pub trait Port: Platform<Regime: Regime<Root = TableId>> {
         cpu.index()
     }
 
-    /// What the hypervisor does when it takes the executing CPU away and brings it back, where the port asked for
-    /// that ([`hw::virtual_cpus`]).
+    /// What the hypervisor does when it takes the executing CPU away and brings it back, where the
+    /// port asked for that ([`hw::virtual_cpus`]).
     fn absent() {}
 }
 
-/// The default port: does what the contracts of [`Platform`] and [`Regime`] say, under the facts and the
-/// policy of the [`Config`], and nothing more. Its sets of CPUs have `W` words.
+/// The default port: does what the contracts of [`Platform`] and [`Regime`] say, under the facts
+/// and the policy of the [`Config`], and nothing more. Its sets of CPUs have `W` words.
 #[derive(Debug)]
 pub struct HuntPort<const W: usize = 1>;
 
@@ -125,8 +126,8 @@ impl<const W: usize> Port for HuntPort<W> {
         if config.guest != Guest::Off {
             hw::virtual_cpus(ABSENCES);
         }
-        // SAFETY: placed just now; it stays for the whole run, and `boot` of the next run replaces the
-        // reference before anything uses it.
+        // SAFETY: placed just now; it stays for the whole run, and `boot` of the next run replaces
+        // the reference before anything uses it.
         let state: &'static State<W> = unsafe { placed.as_ref() };
         STATE.set(ptr::from_ref(state).cast());
         SHARED.set(Some(&state.shared));
@@ -167,10 +168,11 @@ unsafe impl Pinned for HuntPin {
     }
 }
 
-// SAFETY: (1) slots are placed once per run, before any CPU runs. (2, 3) The machine keeps a pending
-// interrupt until the CPU takes it, with interrupts off, and the handler then knows what the sender knew.
-// (4) Both live as long as the run. (5) The interrupt is maskable. (6, 7) `absent` keeps to the hypervisor's half of the word,
-// and `hw::forget_on` lets both CPUs know of each other what they did.
+// SAFETY: (1) slots are placed once per run, before any CPU runs. (2, 3) The machine keeps a
+// pending interrupt until the CPU takes it, with interrupts off, and the handler then knows what
+// the sender knew. (4) Both live as long as the run. (5) The interrupt is maskable. (6, 7) `absent`
+// keeps to the hypervisor's half of the word, and `hw::forget_on` lets both CPUs know of each other
+// what they did.
 unsafe impl<const W: usize> Platform for HuntPort<W> {
     type Pin = HuntPin;
     type Regime = HuntRegime<W>;
@@ -263,8 +265,8 @@ fn machine<const W: usize>(cpu: CpuId) -> CpuId {
 #[derive(Debug)]
 pub struct HuntRegime<const W: usize = 1>;
 
-/// A non-maskable interrupt may come now: its handler reads user memory of the task it has interrupted, if
-/// the library lets it.
+/// A non-maskable interrupt may come now: its handler reads user memory of the task it has
+/// interrupted, if the library lets it.
 fn nmi<const W: usize>() {
     if !shared().config.nmi || hw::choose(2) == 0 {
         return;
@@ -291,9 +293,9 @@ fn pages(range: VaRange) -> (u32, u32) {
     ((range.start() >> 12) as u32, (range.last() >> 12) as u32)
 }
 
-// SAFETY: (1, 2, 5) as the hardware does; where it has defects that are declared, everything is done
-// twice. (3) The facts are the configuration's. (4) Nothing waits for another CPU. (6) A load of a root
-// orders all loads before it. (7) The hardware takes a tag.
+// SAFETY: (1, 2, 5) as the hardware does; where it has defects that are declared, everything is
+// done twice. (3) The facts are the configuration's. (4) Nothing waits for another CPU. (6) A load
+// of a root orders all loads before it. (7) The hardware takes a tag.
 unsafe impl<const W: usize> Regime for HuntRegime<W> {
     type Root = TableId;
 

@@ -1,4 +1,5 @@
-//! Worlds of the model kernel: a configuration and a list of operations for each CPU, as one line of text.
+//! Worlds of the model kernel: a configuration and a list of operations for each CPU, as one line
+//! of text.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -34,8 +34,8 @@ impl Numbers {
 }
 
 impl Program {
-    /// A program that follows from a seed, with `size` operations on each of two to four CPUs. A correct
-    /// library and port never break a promise in it.
+    /// A program that follows from a seed, with `size` operations on each of two to four CPUs. A
+    /// correct library and port never break a promise in it.
     #[must_use]
     pub fn random(seed: u64, size: usize) -> Self {
         let mut numbers = Numbers(seed);

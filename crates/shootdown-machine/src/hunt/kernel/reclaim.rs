@@ -16,7 +16,8 @@ impl<P: Port> Cpu<P> {
         self.reclaim_with::<2>(mappings, false);
     }
 
-    /// The same with room for one space: it is paid for before the next. The first frame has another mapping, and stays.
+    /// The same with room for one space: it is paid for before the next. The first frame has
+    /// another mapping, and stays.
     pub(super) fn reclaim_tight(&self, mappings: [(Used<'_, P>, u32); 2]) {
         self.reclaim_with::<1>(mappings, true);
     }

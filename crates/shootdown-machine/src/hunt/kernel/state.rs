@@ -1,7 +1,7 @@
 //! What the CPUs of the model kernel share, and what each has for itself.
 //!
-//! Everything that CPUs share is an atomic of the library's facade (so that it is traced), a page table, or
-//! constant after boot; the rest are ghosts, which only the oracle reads.
+//! Everything that CPUs share is an atomic of the library's facade (so that it is traced), a page
+//! table, or constant after boot; the rest are ghosts, which only the oracle reads.
 
 use std::cell::{Cell, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -45,7 +45,8 @@ impl Lock {
     }
 }
 
-/// A space, and what the kernel keeps beside it. When it is retired, its successor moves into the same room.
+/// A space, and what the kernel keeps beside it. When it is retired, its successor moves into the
+/// same room.
 pub(super) struct Room<P: Port> {
     pub lock: Lock,
     /// CPUs and operations that use the space, or [`Room::DEAD`].
@@ -82,13 +83,14 @@ impl<P: Port> Room<P> {
     }
 
     fn put(&self, which: usize, space: AddressSpace<P>) {
-        // SAFETY: nobody uses this place yet: at boot no CPU runs, and the successor's place is looked at
-        // only after `successor` was raised.
+        // SAFETY: nobody uses this place yet: at boot no CPU runs, and the successor's place is
+        // looked at only after `successor` was raised.
         unsafe { (*self.spaces[which].get()).write(space) };
     }
 
     fn get(&self, which: usize) -> &'static AddressSpace<P> {
-        // SAFETY: `put` came before, and nothing is taken out; shared memory stays for the whole run.
+        // SAFETY: `put` came before, and nothing is taken out; shared memory stays for the whole
+        // run.
         unsafe { &*self.spaces[which].get().cast::<AddressSpace<P>>() }
     }
 }
@@ -102,7 +104,8 @@ pub(super) struct Mine<P: Port> {
     pub offline: Cell<bool>,
     /// User mode, of a quiet CPU.
     pub quiet: Cell<bool>,
-    /// Ghost: of how many changes that each CPU sees to by itself the library had been told when this CPU last came by.
+    /// Ghost: of how many changes that each CPU sees to by itself the library had been told when
+    /// this CPU last came by.
     pub aged: Cell<usize>,
     /// Ghost: functions of calls that ran here.
     pub calls: Cell<u32>,
@@ -243,12 +246,14 @@ impl<P: Port> Kernel<P> {
     /// Uses the space no more.
     pub fn put(&self, space: u8) {
         if self.is_counted(space) {
-            // ORDERING: Release, with the Acquire in `Kernel::kill`: what was done with the space is over
+            // ORDERING: Release, with the Acquire in `Kernel::kill`: what was done with the space
+            // is over
             self.room(space).users.fetch_sub(1, Ordering::Release);
         }
     }
 
-    /// Nobody can take the space any more; `None` when somebody uses it, or there is no place for a successor.
+    /// Nobody can take the space any more; `None` when somebody uses it, or there is no place for a
+    /// successor.
     pub fn kill(&self, space: u8) -> Option<&'static AddressSpace<P>> {
         let room = self.room(space);
         room.users

@@ -1,7 +1,7 @@
 //! The model kernel's page tables.
 //!
-//! Every tree has two halves: the last entry of its root is the kernel's and the same in all trees. User
-//! pages are counted from 0; kernel pages from [`Tables::kernel_page`].
+//! Every tree has two halves: the last entry of its root is the kernel's and the same in all trees.
+//! User pages are counted from 0; kernel pages from [`Tables::kernel_page`].
 
 use shootdown::{Stride, VaRange};
 
@@ -23,8 +23,8 @@ impl Tables {
         Self { levels: config.levels, bits: config.bits, publish }
     }
 
-    /// Writes an entry, and lets walkers see it before anything that comes later: a table is filled before
-    /// it is linked, and a program that was told of its new page finds it.
+    /// Writes an entry, and lets walkers see it before anything that comes later: a table is filled
+    /// before it is linked, and a program that was told of its new page finds it.
     pub fn make(self, word: Word, entry: Descriptor) {
         let _ = hw::write_entry(word, entry);
         (self.publish)();

@@ -188,7 +188,8 @@ impl<P: Port> Cpu<P> {
             || used.space.flush(&self.pin, request).is_ok();
         if flushed {
             hw::revoked(&[change]);
-            // ORDERING: AcqRel: all others' flushes are over when the last one sees that it is the last
+            // ORDERING: AcqRel: all others' flushes are over when the last one sees that it is the
+            // last
             if self.k.sharers.fetch_sub(1, Ordering::AcqRel) == 1 {
                 hw::witness("shared-table-freed");
                 for leaf in self.words(old.next()) {

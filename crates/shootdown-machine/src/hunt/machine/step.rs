@@ -7,8 +7,8 @@ use crate::hunt::choice::Footprint;
 use crate::hunt::guest::take_away;
 use crate::hunt::memory::{Location, mix};
 
-/// Lets the others go on; comes back when this CPU has been chosen, and has taken an interrupt if it was
-/// to take one.
+/// Lets the others go on; comes back when this CPU has been chosen, and has taken an interrupt if
+/// it was to take one.
 pub(super) fn suspend_for_others() {
     let go = match with(Hunt::schedule) {
         Go::Away => {
@@ -26,8 +26,8 @@ fn suspend() {
     unsafe { &*yielder }.suspend(());
 }
 
-/// The run is over: this CPU never goes on. Neither does a world that looks at the end of a run, which is
-/// no CPU.
+/// The run is over: this CPU never goes on. Neither does a world that looks at the end of a run,
+/// which is no CPU.
 pub(in crate::hunt) fn stop() -> ! {
     if with(|h| !h.running) {
         std::panic::resume_unwind(Box::new("the run is over"));
@@ -90,8 +90,8 @@ pub(in crate::hunt) fn step(location: Location, write: bool, everything: bool) {
     }
 }
 
-/// A turn of a wait loop: comes back when something that this CPU loaded since the last turn has changed,
-/// or after an interrupt.
+/// A turn of a wait loop: comes back when something that this CPU loaded since the last turn has
+/// changed, or after an interrupt.
 pub(in crate::hunt) fn relax() {
     let news = with(|h| {
         let me = h.me();

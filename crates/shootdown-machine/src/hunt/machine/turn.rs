@@ -29,8 +29,8 @@ impl Hunt {
         }
     }
 
-    /// Decides who goes next, and drains buffers on the way. `Away`: not the current CPU; `self.current`
-    /// says who, or the run is over.
+    /// Decides who goes next, and drains buffers on the way. `Away`: not the current CPU;
+    /// `self.current` says who, or the run is over.
     pub(super) fn schedule(&mut self) -> Go {
         loop {
             if self.end.is_some() {
@@ -64,7 +64,8 @@ impl Hunt {
             self.steps += 1;
             let Candidate { actor, .. } = self.candidates[chosen];
             if !matches!(actor, Actor::Drain(_)) {
-                // How far the CPU's code has come is part of its state, even where a step shows it nothing.
+                // How far the CPU's code has come is part of its state, even where a step shows it
+                // nothing.
                 let me = &mut self.cpus[actor.cpu() as usize];
                 me.history = mix(me.history ^ 0x57e9);
             }
@@ -85,8 +86,8 @@ impl Hunt {
         }
     }
 
-    /// All programs have ended, all interrupts were taken, and all stores are visible: what is left to happen
-    /// when the last program ends is in no other order for it.
+    /// All programs have ended, all interrupts were taken, and all stores are visible: what is left
+    /// to happen when the last program ends is in no other order for it.
     pub(super) fn is_over(&self) -> bool {
         let quiet = |c: &CpuState| c.status == Status::Ended && !c.pending;
         self.cpus.iter().all(quiet)

@@ -1,4 +1,5 @@
-//! Words that are only there to be known of: who has seen a write to one knows all that its writer knew and passed on.
+//! Words that are only there to be known of: who has seen a write to one knows all that its writer
+//! knew and passed on.
 
 use super::view::raise;
 use super::{Location, Message, SharedMemory};

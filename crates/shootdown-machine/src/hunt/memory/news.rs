@@ -29,8 +29,8 @@ impl SharedMemory {
         }
     }
 
-    /// Could the CPU read something newer than what it saw of the locations it loaded since the last turn
-    /// of its wait loop?
+    /// Could the CPU read something newer than what it saw of the locations it loaded since the
+    /// last turn of its wait loop?
     pub fn has_news(&self, cpu: u8) -> bool {
         let Observer { watched, seen, .. } = &self.observers[cpu as usize];
         watched.iter().any(|l| seen[*l as usize] <= self.history(*l).writes)

@@ -8,13 +8,13 @@
 //! version
 //! ```
 //!
-//! (without the spaces). A number holds how many zeros come before the choice, and the choice: `2 * zeros` for
-//! the choice 1, and `2 * zeros + 1`, followed by a number `choice - 2`, for others. Zeros at the end are not
-//! written: a replay takes 0 beyond the end. Numbers are written five bits to a character, lowest first: four of
-//! the number, and one that says whether more follow.
+//! (without the spaces). A number holds how many zeros come before the choice, and the choice: `2 *
+//! zeros` for the choice 1, and `2 * zeros + 1`, followed by a number `choice - 2`, for others.
+//! Zeros at the end are not written: a replay takes 0 beyond the end. Numbers are written five bits
+//! to a character, lowest first: four of the number, and one that says whether more follow.
 //!
-//! The 32 characters are Crockford's: no `i`, `l`, `o` and `u`, which are mistaken for others; capital letters
-//! are read too, and `i`, `l` as 1, `o` as 0.
+//! The 32 characters are Crockford's: no `i`, `l`, `o` and `u`, which are mistaken for others;
+//! capital letters are read too, and `i`, `l` as 1, `o` as 0.
 
 use super::rng::mix;
 
@@ -22,7 +22,8 @@ use super::rng::mix;
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 /// The first character: another meaning of the rest would get another one.
 const VERSION: char = '1';
-/// Characters of the checksum: one line with a mistake in a thousand million is taken for another schedule.
+/// Characters of the checksum: one line with a mistake in a thousand million is taken for another
+/// schedule.
 const CHECK: usize = 6;
 /// The most choices: far more than any run takes, and a bound on what a line can ask for.
 const LONGEST: u64 = 1 << 22;
@@ -77,8 +78,8 @@ pub enum CodeError {
     },
 }
 
-/// 30 bits that depend on every choice, and on its place. (The finalizer maps 0 to 0: without the count of the
-/// places, zeros after that would change nothing.)
+/// 30 bits that depend on every choice, and on its place. (The finalizer maps 0 to 0: without the
+/// count of the places, zeros after that would change nothing.)
 fn checksum(choices: &[u16]) -> u64 {
     let sum = (1u64..).zip(choices).fold(1, |sum, (place, choice)| {
         mix(mix(sum ^ place << 16 ^ u64::from(*choice)).wrapping_add(place))

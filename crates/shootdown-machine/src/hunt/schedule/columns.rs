@@ -1,4 +1,5 @@
-//! A run as a person reads it: a column per CPU, one event per line, and the promise that was broken.
+//! A run as a person reads it: a column per CPU, one event per line, and the promise that was
+//! broken.
 //!
 //! ```text
 //! step  CPU 0              CPU 1
@@ -10,8 +11,9 @@
 //! broken promise "revocation" on CPU 1: ...
 //! ```
 //!
-//! CPUs that did nothing have no column. Where columns would be too narrow to read, there is one only, and each
-//! line names its CPU. No line is longer than asked for; what does not fit goes on below, in its column.
+//! CPUs that did nothing have no column. Where columns would be too narrow to read, there is one
+//! only, and each line names its CPU. No line is longer than asked for; what does not fit goes on
+//! below, in its column.
 
 use std::fmt::Write;
 
@@ -52,8 +54,8 @@ const GAP: usize = 2;
 /// The narrowest column in which a sentence can be read.
 const NARROWEST: usize = 20;
 
-/// Draws what happened, oldest first, in lines of at most `width` characters (at least 40), and ends with
-/// `ending`: what was broken, or how the run ended.
+/// Draws what happened, oldest first, in lines of at most `width` characters (at least 40), and
+/// ends with `ending`: what was broken, or how the run ended.
 #[must_use]
 pub fn draw<'a>(
     entries: impl IntoIterator<Item = Entry<'a>>,

@@ -1,7 +1,8 @@
 //! Schedules: choosing, exploring, searching, shrinking, writing down and drawing them.
 //!
-//! A schedule is the list of the choices of one run ([`Outcome::choices`]). What runs it is anything that takes
-//! a [`Chooser`] and gives an [`Outcome`]: the executor of the hunt, or a toy in a test.
+//! A schedule is the list of the choices of one run ([`Outcome::choices`]). What runs it is
+//! anything that takes a [`Chooser`] and gives an [`Outcome`]: the executor of the hunt, or a toy
+//! in a test.
 //!
 //! | to | use |
 //! |---|---|

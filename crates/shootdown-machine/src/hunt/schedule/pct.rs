@@ -3,18 +3,20 @@
 //! Source: S. Burckhardt, P. Kothari, M. Musuvathi, S. Nagarakatte, "A Randomized Scheduler with
 //! Probabilistic Guarantees of Finding Bugs", ASPLOS 2010.
 //!
-//! Most bugs need few steps to be in a certain order: their *depth* d. Every actor gets a random priority,
-//! and whoever can go and has the highest priority goes. At d - 1 steps, drawn at random from the length of
-//! a run, the one that would go falls below all others. Of n actors and k steps, a run finds a bug of depth
-//! d with a probability of at least 1 / (n k^(d-1)), which no choice of switches step by step can promise.
+//! Most bugs need few steps to be in a certain order: their *depth* d. Every actor gets a random
+//! priority, and whoever can go and has the highest priority goes. At d - 1 steps, drawn at random
+//! from the length of a run, the one that would go falls below all others. Of n actors and k steps,
+//! a run finds a bug of depth d with a probability of at least 1 / (n k^(d-1)), which no choice of
+//! switches step by step can promise.
 //!
-//! - An interrupt of a CPU and the buffered stores of a CPU are actors of their own: with a low priority they
-//!   wait until nobody else can go.
-//! - Whoever waits in a loop at a high priority would never see what it waits for. After [`Pct::patience`]
-//!   steps in a row while others could go, it falls below all others. The promise holds for runs in which
-//!   no one needs more steps in a row than that.
-//! - Several who wait take turns, none of them for long in a row. When somebody could have gone for [`STARVED`] steps,
-//!   all others fall below. The promise holds for runs in which nobody has to be kept waiting for longer.
+//! - An interrupt of a CPU and the buffered stores of a CPU are actors of their own: with a low
+//!   priority they wait until nobody else can go.
+//! - Whoever waits in a loop at a high priority would never see what it waits for. After
+//!   [`Pct::patience`] steps in a row while others could go, it falls below all others. The promise
+//!   holds for runs in which no one needs more steps in a row than that.
+//! - Several who wait take turns, none of them for long in a row. When somebody could have gone for
+//!   [`STARVED`] steps, all others fall below. The promise holds for runs in which nobody has to be
+//!   kept waiting for longer.
 //! - Old values and faults are no matter of priority: odds decide.
 
 use super::random::Tuning;
@@ -57,8 +59,8 @@ const fn index(actor: Actor) -> usize {
 }
 
 impl Pct {
-    /// For bugs of this depth (1: any order of actors will do), in runs of about `length` steps at which
-    /// there is a choice.
+    /// For bugs of this depth (1: any order of actors will do), in runs of about `length` steps at
+    /// which there is a choice.
     #[must_use]
     pub fn new(mut rng: Rng, depth: u32, length: u64) -> Self {
         let tuning = Tuning::varied(&mut rng);
@@ -284,7 +286,8 @@ mod tests {
             let strategy = Strategy::pct_tuned(1, 2, 4, old, fault);
             let (mut olds, mut faults) = (0, 0);
             let mut watch = |_, outcome: &Outcome| {
-                // The loading thread's choices come before those of who goes next only if it is alone.
+                // The loading thread's choices come before those of who goes next only if it is
+                // alone.
                 let deviations: Vec<_> = outcome.choices.clone();
                 olds += u64::from(deviations.len() > 1);
                 faults += u64::from(deviations.last() == Some(&1));

@@ -1,9 +1,10 @@
 //! Random schedules, and schedules in which virtual CPUs stand still.
 //!
-//! A uniform choice at every step mixes CPUs so finely that long undisturbed stretches never come up, and
-//! many bugs need them. So every run draws its own odds ([`Tuning::varied`]): some runs switch all the time
-//! and deliver interrupts at once, others let a CPU run for a hundred steps while its interrupts wait.
-//! No odds are zero for what a run may need to end: whoever waits in a loop is always interrupted some time.
+//! A uniform choice at every step mixes CPUs so finely that long undisturbed stretches never come
+//! up, and many bugs need them. So every run draws its own odds ([`Tuning::varied`]): some runs
+//! switch all the time and deliver interrupts at once, others let a CPU run for a hundred steps
+//! while its interrupts wait. No odds are zero for what a run may need to end: whoever waits in a
+//! loop is always interrupted some time.
 
 use super::rng::{Odds, Rng};
 use crate::hunt::{Actor, Candidate, Chooser, Decision, Point};
@@ -106,7 +107,8 @@ impl Random {
     }
 }
 
-/// The index of the `n`-th candidate whose actor is one of these; the first candidate if there is none.
+/// The index of the `n`-th candidate whose actor is one of these; the first candidate if there is
+/// none.
 fn nth(candidates: &[Candidate], n: usize, is: impl Fn(Actor) -> bool) -> usize {
     let of_these = candidates.iter().enumerate().filter(|(_, c)| is(c.actor));
     of_these.map(|(i, _)| i).nth(n).unwrap_or(0)
@@ -132,10 +134,12 @@ impl Chooser for Random {
     }
 }
 
-/// A CPU stands still for a while, its interrupts with it: a virtual CPU that its host has preempted.
+/// A CPU stands still for a while, its interrupts with it: a virtual CPU that its host has
+/// preempted.
 ///
-/// Its buffered stores still become visible: a CPU that leaves a guest drains them. When nobody else can go,
-/// the CPU is woken early, since a machine whose other CPUs only wait for it makes no progress.
+/// Its buffered stores still become visible: a CPU that leaves a guest drains them. When nobody
+/// else can go, the CPU is woken early, since a machine whose other CPUs only wait for it makes no
+/// progress.
 #[derive(Clone, Debug)]
 pub struct Preempted<C> {
     inner: C,
@@ -158,7 +162,8 @@ pub struct Freezing {
 }
 
 impl Freezing {
-    /// Often enough for a run of a thousand steps, long enough for the others to finish what they do.
+    /// Often enough for a run of a thousand steps, long enough for the others to finish what they
+    /// do.
     pub const USUAL: Self = Self { odds: Odds::one_in(128), longest: 400 };
 }
 

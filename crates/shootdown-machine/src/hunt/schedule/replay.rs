@@ -4,8 +4,8 @@ use crate::hunt::{Chooser, Decision, Point};
 
 /// Takes the choices of a list, one per point with more than one option, and 0 after its end.
 ///
-/// A choice that a point does not have (the list is of another schedule) counts as 0, so that every list
-/// is a schedule; what was really taken is in the outcome.
+/// A choice that a point does not have (the list is of another schedule) counts as 0, so that every
+/// list is a schedule; what was really taken is in the outcome.
 #[derive(Clone, Debug)]
 pub struct Replay<'a> {
     choices: std::slice::Iter<'a, u16>,

@@ -1,7 +1,7 @@
 //! A small generator, and odds.
 //!
-//! Splitmix64: one addition and a few multiplications per number, no tables, every seed is a good seed, and
-//! the numbers are the same on every host.
+//! Splitmix64: one addition and a few multiplications per number, no tables, every seed is a good
+//! seed, and the numbers are the same on every host.
 
 /// Numbers that depend on the seed alone.
 #[derive(Clone, Debug)]
@@ -24,8 +24,8 @@ impl Rng {
         Self(seed)
     }
 
-    /// For run number `run` of a search: runs of one search, and searches with neighbouring seeds, have
-    /// nothing in common.
+    /// For run number `run` of a search: runs of one search, and searches with neighbouring seeds,
+    /// have nothing in common.
     #[must_use]
     pub const fn of_run(seed: u64, run: u64) -> Self {
         Self(mix(mix(seed.wrapping_add(STEP)) ^ run))

@@ -1,7 +1,7 @@
 //! Toy systems for the tests of this module: small threads over shared words, run step by step.
 //!
-//! Written against the promises of [`crate::hunt::Chooser`] alone, apart from the executor, so that choosers and
-//! searches are tested with systems whose schedules can be counted by hand.
+//! Written against the promises of [`crate::hunt::Chooser`] alone, apart from the executor, so that
+//! choosers and searches are tested with systems whose schedules can be counted by hand.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -48,7 +48,8 @@ pub(super) struct Toy {
     pub(super) buffers: bool,
     /// Ask also where one actor only can go.
     pub(super) asks_alone: bool,
-    /// Ask at every point whether the state is needed, and so whether to ask where one actor only can go.
+    /// Ask at every point whether the state is needed, and so whether to ask where one actor only
+    /// can go.
     pub(super) asks_often: bool,
     /// Interrupts are taken as soon as they are pending.
     pub(super) prompt: bool,
@@ -325,8 +326,8 @@ pub(super) fn locked_update() -> Toy {
     Toy::new(&[&add, &add]).wrong(|words, _| words[0] != 2)
 }
 
-/// Each says that it wants, then looks whether the other does: both may go in only if stores are buffered and
-/// there is no fence.
+/// Each says that it wants, then looks whether the other does: both may go in only if stores are
+/// buffered and there is no fence.
 pub(super) fn dekker(fence: bool) -> Toy {
     let thread = |own, other| {
         let all = [Op::Set(own, 1), Op::Fence, Op::Load(0, other)];
@@ -336,8 +337,8 @@ pub(super) fn dekker(fence: bool) -> Toy {
     toy.wrong(|_, registers| registers[0][0] == 0 && registers[1][0] == 0)
 }
 
-/// A breach that needs `depth` orders of steps of two threads: each sees what the other did just before, in turn,
-/// with `pad` steps that do nothing before each look.
+/// A breach that needs `depth` orders of steps of two threads: each sees what the other did just
+/// before, in turn, with `pad` steps that do nothing before each look.
 pub(super) fn handshake(depth: usize, pad: usize) -> Toy {
     let mut threads = [vec![Op::Set(0, 1)], Vec::new()];
     for turn in 0..depth {

@@ -180,7 +180,8 @@ impl Io {
         self.absent.contains(&(root, page))
     }
 
-    /// A word of a table is about to change from `before`: a walker that does not look into caches goes on reading that.
+    /// A word of a table is about to change from `before`: a walker that does not look into caches
+    /// goes on reading that.
     pub fn outdated(&mut self, machine: &Machine<'_>, word: u8, before: crate::litmus::Value) {
         if machine.test.iommu.incoherent {
             self.stale.entry(word).or_default().insert(before);

@@ -1,10 +1,12 @@
 //! Devices behind an IOMMU, as actors of a test.
 //!
 //! # The model
-//! A device does the accesses of its program through an IOMMU, which walks the same tables as CPUs do, from a root of the
-//! device's own. Whatever it may have cached it has, as in hunts: each translation and each path that was reachable at some time since a
-//! command that covers it took effect, and, with `absence`, that there was nothing. A device with a cache of its own has whatever its
-//! IOMMU could have answered since the device was told to forget. So what a run depends on is the order of steps alone.
+//! A device does the accesses of its program through an IOMMU, which walks the same tables as CPUs
+//! do, from a root of the device's own. Whatever it may have cached it has, as in hunts: each
+//! translation and each path that was reachable at some time since a command that covers it took
+//! effect, and, with `absence`, that there was nothing. A device with a cache of its own has
+//! whatever its IOMMU could have answered since the device was told to forget. So what a run
+//! depends on is the order of steps alone.
 //!
 //! # The rules
 //! | step | waits for |
@@ -15,8 +17,9 @@
 //! | translating, on a device | earlier accesses of the device are translated, and what it waits for has come |
 //! | performing | earlier accesses are performed; writes wait for earlier writes only (they are posted) |
 //!
-//! A store to a table is seen by walkers when it leaves the store buffer; where they do not look into CPUs' caches
-//! (`incoherent`), what the word was before may be read as well until the line is written back.
+//! A store to a table is seen by walkers when it leaves the store buffer; where they do not look
+//! into CPUs' caches (`incoherent`), what the word was before may be read as well until the line is
+//! written back.
 
 mod caches;
 mod queue;
@@ -50,7 +53,8 @@ pub(super) struct Iommu {
 /// A device of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Device {
-    /// Where walks for it begin: a table's number. It is also what its translations are tagged with.
+    /// Where walks for it begin: a table's number. It is also what its translations are tagged
+    /// with.
     pub root: u8,
     /// It has a cache of its own.
     pub caches: bool,
@@ -60,7 +64,8 @@ pub(super) struct Device {
 /// A command for the IOMMU.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Command {
-    /// Forget a page. `leaf`: paths may stay; `drain`: what waits for it waits for accesses that use it.
+    /// Forget a page. `leaf`: paths may stay; `drain`: what waits for it waits for accesses that
+    /// use it.
     Page { page: u8, root: u8, leaf: bool, drain: bool },
     /// Forget all of a root's.
     Domain { root: u8 },

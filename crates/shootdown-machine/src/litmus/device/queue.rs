@@ -56,7 +56,8 @@ impl Io {
                 Command::Wait { drain, .. } => {
                     all_executed() && (!drain || commands().all(|queued| queued.outstanding == 0))
                 }
-                // VT-d keeps the order of IOTLB and device commands in the queue; the others want a fence between.
+                // VT-d keeps the order of IOTLB and device commands in the queue; the others want a
+                // fence between.
                 Command::Device { .. } => arch != Arch::X86_64 || all_executed(),
                 _ => true,
             };

@@ -34,7 +34,8 @@ pub(super) struct Content {
 }
 
 impl Content {
-    /// `(oa:phy_y, valid:0, …)`. A field that is not named has its default: valid, accessed, writable.
+    /// `(oa:phy_y, valid:0, …)`. A field that is not named has its default: valid, accessed,
+    /// writable.
     pub fn parse(text: &str) -> Result<Self, Skip> {
         let inner = text.trim().strip_prefix('(').and_then(|t| t.strip_suffix(')'));
         let inner = inner.ok_or_else(|| Skip::syntax(&format!("`{text}` is no entry")))?;

@@ -1,14 +1,16 @@
 //! Reader of herd's `.litmus` files for AArch64 virtual memory.
 //!
-//! Arm publishes some nine hundred such tests with verdicts. We keep none of them: a user points the
-//! checker at a checkout. Our machine has a part of their instructions and one level of tables, so:
+//! Arm publishes some nine hundred such tests with verdicts. We keep none of them: a user points
+//! the checker at a checkout. Our machine has a part of their instructions and one level of tables,
+//! so:
 //!
-//! - a file that needs anything else is *skipped*, and the reason says what ([`Outcome::Unsupported`]);
-//! - verdicts come from the kinds files beside the tests, never from the file's own quantifier; a test
-//!   without a verdict is skipped; plain kinds and ETS2 kinds are two verdicts of one test, other variants
-//!   are not read;
-//! - what a fault does to the rest of its thread depends on how herd is called: unless the file says
-//!   `Variant=Fatal`, both ways are run, and if they disagree the test is skipped.
+//! - a file that needs anything else is *skipped*, and the reason says what
+//!   ([`Outcome::Unsupported`]);
+//! - verdicts come from the kinds files beside the tests, never from the file's own quantifier; a
+//!   test without a verdict is skipped; plain kinds and ETS2 kinds are two verdicts of one test,
+//!   other variants are not read;
+//! - what a fault does to the rest of its thread depends on how herd is called: unless the file
+//!   says `Variant=Fatal`, both ways are run, and if they disagree the test is skipped.
 
 mod condition;
 mod init;
@@ -69,8 +71,8 @@ pub struct DirectoryError {
 /// Runs every `.litmus` file in a folder and below, in the order of their paths.
 ///
 /// # Errors
-/// [`DirectoryError`] if something can't be read. What is read and not understood is skipped with a reason
-/// in its verdict.
+/// [`DirectoryError`] if something can't be read. What is read and not understood is skipped with a
+/// reason in its verdict.
 pub fn check_directory(path: &Path, options: &Options) -> Result<Vec<Verdict>, DirectoryError> {
     let mut folder = Folder::default();
     folder.collect(path)?;
@@ -259,8 +261,9 @@ fn translate(
             match known {
                 Known::Number(number) => registers.push((*register, Value::number(*number))),
                 Known::Content(content) => {
-                    // An entry without an output address is completed by the location it is written to;
-                    // herd gives it the null one. Only one location can be meant.
+                    // An entry without an output address is completed by the location it is written
+                    // to; herd gives it the null one. Only one location can be
+                    // meant.
                     let own = only_entry(&init, thread);
                     let value = content.value(own.unwrap_or_default(), &layout.frames)?;
                     registers.push((*register, value));

@@ -1,7 +1,7 @@
 //! Instructions of herd files, as far as our machine has them.
 //!
-//! Addresses are followed while the program is read: an access must go to a location that is known. What
-//! a register holds is forgotten where two paths meet that disagree.
+//! Addresses are followed while the program is read: an access must go to a location that is known.
+//! What a register holds is forgotten where two paths meet that disagree.
 
 use std::collections::BTreeMap;
 

@@ -124,7 +124,8 @@ impl Names {
         })
     }
 
-    /// The entry of `level` through which a walk from the first table reaches the page at the start.
+    /// The entry of `level` through which a walk from the first table reaches the page at the
+    /// start.
     pub fn entry_of(&self, page: usize, level: u8) -> Result<Place, Problem> {
         let number = self.pages[page].page;
         let mut table = 0;

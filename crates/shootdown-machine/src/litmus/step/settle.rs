@@ -5,8 +5,8 @@ use crate::litmus::program::{Arithmetic, Op};
 use crate::litmus::value::Value;
 use crate::litmus::window::View;
 
-/// Does what follows by itself: register arithmetic, and branches whose register is known. False if a
-/// guess was wrong.
+/// Does what follows by itself: register arithmetic, and branches whose register is known. False if
+/// a guess was wrong.
 pub(in crate::litmus) fn settle(machine: &Machine<'_>, state: &mut State) -> bool {
     for cpu in 0..state.cpus.len() {
         let mut k = 0;

@@ -47,7 +47,8 @@ fn ticks(cpu: u8) {
     aged_while(cpu, || tick(port::irqs_off(&Rig::pin())));
 }
 
-/// As [`same`], by a CPU that was out of the set when the bit was cleared, or came into it just then.
+/// As [`same`], by a CPU that was out of the set when the bit was cleared, or came into it just
+/// then.
 fn joins(cpu: u8) {
     port::come_online();
     if cpu == 0 {

@@ -113,7 +113,8 @@ fn end(tag: Option<Tag>) {
     }
 }
 
-/// One CPU gives out and takes back, by an order without a pattern. The last tag stays with its owner.
+/// One CPU gives out and takes back, by an order without a pattern. The last tag stays with its
+/// owner.
 fn alone(_: u8) {
     let given = [0, 1, 2, 3].map(begin);
     let mut live = given[..3].to_vec();
@@ -142,7 +143,8 @@ fn both(cpu: u8) {
     }
 }
 
-/// CPU 1 ends a space, perhaps while CPU 0 frees what was released before; then it runs those that came after.
+/// CPU 1 ends a space, perhaps while CPU 0 frees what was released before; then it runs those that
+/// came after.
 fn ends_during_reset(cpu: u8) {
     let w = world();
     if cpu == 0 {

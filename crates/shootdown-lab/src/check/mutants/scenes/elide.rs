@@ -23,7 +23,8 @@ fn pages(first: u32, count: u64) -> VaRange {
     VaRange::new(u64::from(first) << 12, count, Stride::Page4K).expect("a small range")
 }
 
-/// What a change of a leaf demands, for the entries of this machine: the frame, rights, and the dirty bit.
+/// What a change of a leaf demands, for the entries of this machine: the frame, rights, and the
+/// dirty bit.
 fn demand(old: Descriptor, new: Descriptor) -> Change {
     match (old.present(), new.present()) {
         (false, false) => Change::Nothing,
@@ -37,7 +38,8 @@ fn demand(old: Descriptor, new: Descriptor) -> Change {
 /// What an entry is replaced by.
 type To = fn(Descriptor) -> Descriptor;
 
-/// Replaces entries of the first space one after the other, flushes what that demands, and says that it is done.
+/// Replaces entries of the first space one after the other, flushes what that demands, and says
+/// that it is done.
 fn update(changes: &[(u32, To)]) {
     let pin = Rig::pin();
     let mut gather = Gather::<Rig, Nothing>::new(tree(0).space);
@@ -55,7 +57,8 @@ fn update(changes: &[(u32, To)]) {
     }
 }
 
-/// A right is taken away, a frame is replaced, and a dirty bit is cleared, while rights are added elsewhere.
+/// A right is taken away, a frame is replaced, and a dirty bit is cleared, while rights are added
+/// elsewhere.
 fn updated(cpu: u8) {
     port::come_online();
     if cpu != 0 {

@@ -24,8 +24,8 @@ const fn policy(policy: &'static Policy) -> Rules {
 
 const NOTES: Rules = Rules { notes: true, ..Rules::USUAL };
 
-/// CPU 1 goes to and fro between other spaces while CPU 0 waits for it: it says the answer, something else,
-/// and the answer again.
+/// CPU 1 goes to and fro between other spaces while CPU 0 waits for it: it says the answer,
+/// something else, and the answer again.
 fn to_and_fro(cpu: u8) {
     port::come_online();
     if cpu == 0 {
@@ -197,7 +197,8 @@ fn deferred(cpu: u8) {
     hw::revoked(&[change]);
 }
 
-/// A flush is begun, and its ticket asked until it is done, while a target looks for work by itself.
+/// A flush is begun, and its ticket asked until it is done, while a target looks for work by
+/// itself.
 fn ticket(cpu: u8) {
     port::come_online();
     if cpu != 0 {
@@ -288,8 +289,8 @@ fn log_round(cpu: u8) {
     user();
 }
 
-/// The log's ring comes round while CPU 1 reads it on its way out of lazy mode. An interrupt may come in
-/// between, whose handler waits until only the last step is missing.
+/// The log's ring comes round while CPU 1 reads it on its way out of lazy mode. An interrupt may
+/// come in between, whose handler waits until only the last step is missing.
 fn log_overrun(cpu: u8) {
     port::come_online();
     if cpu == 0 {
@@ -335,8 +336,8 @@ fn begin_flushes(n: u32) {
     }
 }
 
-/// CPU 0 writes a step into the log, and an interrupt comes in between. Its handler comes round the ring
-/// to the same entry, where CPU 1, back from lazy mode, looks for it.
+/// CPU 0 writes a step into the log, and an interrupt comes in between. Its handler comes round the
+/// ring to the same entry, where CPU 1, back from lazy mode, looks for it.
 fn log_writers(cpu: u8) {
     port::come_online();
     if cpu == 0 {

@@ -35,7 +35,8 @@ fn polls(cpu: u8) {
     user();
 }
 
-/// CPU 1, lazy, looks for work with interrupts on, and so leaves the space a table of which is freed.
+/// CPU 1, lazy, looks for work with interrupts on, and so leaves the space a table of which is
+/// freed.
 fn leaves_while_it_polls(cpu: u8) {
     port::come_online();
     if cpu == 0 {
@@ -51,7 +52,8 @@ fn leaves_while_it_polls(cpu: u8) {
     let _ = shootdown::poll::<Rig>(&Rig::pin());
 }
 
-/// CPU 1 retires the space that it has loaded lazily, interrupts on, while it is asked for something else.
+/// CPU 1 retires the space that it has loaded lazily, interrupts on, while it is asked for
+/// something else.
 fn retires_while_called(cpu: u8) {
     port::come_online();
     if cpu == 0 {
@@ -159,7 +161,8 @@ fn flushing_function(cpu: u8) {
     .expect("a task may call");
 }
 
-/// Two CPUs flush the space that the other one uses, with interrupts off, on a port that lets them wait so.
+/// Two CPUs flush the space that the other one uses, with interrupts off, on a port that lets them
+/// wait so.
 fn deaf_flushers(cpu: u8) {
     port::come_online();
     enter(usize::from(cpu));
@@ -191,8 +194,8 @@ fn unmasked(cpu: u8) {
     user();
 }
 
-/// A handler that is not maskable comes while CPU 1 goes back to a space that it remembers. CPU 0 raises it, and is not
-/// online.
+/// A handler that is not maskable comes while CPU 1 goes back to a space that it remembers. CPU 0
+/// raises it, and is not online.
 fn comes_back(cpu: u8) {
     if cpu == 0 {
         meet(2);
@@ -226,7 +229,8 @@ fn takes_from_the_kernel(cpu: u8) {
     port::answer();
 }
 
-/// The non-maskable handler reads user memory of space 0, if it may, after it has answered and before.
+/// The non-maskable handler reads user memory of space 0, if it may, after it has answered and
+/// before.
 fn reads_if_it_may(cpu: u8) {
     let read = || {
         if cpu == 1 && user_access_ok::<Rig>(&Rig::pin(), tree(0).space) {

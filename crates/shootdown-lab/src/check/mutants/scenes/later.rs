@@ -1,4 +1,5 @@
-//! Lazy unmapping: what is put off, who forgets by himself, and what is not given out before it is paid for.
+//! Lazy unmapping: what is put off, who forgets by himself, and what is not given out before it is
+//! paid for.
 //!
 //! The pages of these scenes are taken for read-only, except where something is written.
 
@@ -222,7 +223,8 @@ fn timer(cpu: u8) {
     port::answer();
 }
 
-/// A page that may be written: what is in it is written back before it is flushed, if that is said to be allowed.
+/// A page that may be written: what is in it is written back before it is flushed, if that is said
+/// to be allowed.
 fn written(cpu: u8) {
     while_used(cpu, || {
         let frame = hw::read_entry(tree(0).word(0)).frame();

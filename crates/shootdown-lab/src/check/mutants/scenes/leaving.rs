@@ -13,7 +13,8 @@ use crate::check::mutants::scene::Scene;
 
 static AT_SWITCH: Policy = Policy { leave: Leave::AtSwitch, ..Policy::SHOOTDOWN };
 
-/// CPU 1 leaves the space, and a non-maskable kick comes meanwhile. CPU 0 ends the space and gives its memory back.
+/// CPU 1 leaves the space, and a non-maskable kick comes meanwhile. CPU 0 ends the space and gives
+/// its memory back.
 fn ended(cpu: u8) {
     port::come_online();
     if cpu == 1 {

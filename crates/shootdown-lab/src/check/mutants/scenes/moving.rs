@@ -1,4 +1,5 @@
-//! x86 with INVLPGB: a space goes over from slots to a tag for all CPUs, while it runs and is flushed.
+//! x86 with INVLPGB: a space goes over from slots to a tag for all CPUs, while it runs and is
+//! flushed.
 //!
 //! Every flush looks whether the space should have a tag: the first one that is over gives it one.
 

@@ -1,4 +1,5 @@
-//! Flushes of one space that fail at the same time: which of their changes are owed, and which are paid for.
+//! Flushes of one space that fail at the same time: which of their changes are owed, and which are
+//! paid for.
 
 use shootdown::gather::Nothing;
 use shootdown::mutant::Mutant::*;
@@ -9,7 +10,8 @@ use crate::check::mutants::kit::{enter, hear, kit, meet, page, tell, tree, user}
 use crate::check::mutants::port::{self, Rig, Rules, Waits};
 use crate::check::mutants::scene::Scene;
 
-/// Takes a page of the first space, and flushes with interrupts off: nobody is waited for, and the flush is owed.
+/// Takes a page of the first space, and flushes with interrupts off: nobody is waited for, and the
+/// flush is owed.
 fn takes_in_vain(at: u32) {
     hw::without_irqs(|| {
         let _ = tree(0).take(at);
@@ -17,8 +19,8 @@ fn takes_in_vain(at: u32) {
     });
 }
 
-/// CPU 0 puts a flush off, and pays `by` some way. When CPU 1 has answered that, CPU 2's flush of another page fails.
-/// CPU 0 relies on both pages if nobody is to be told any more.
+/// CPU 0 puts a flush off, and pays `by` some way. When CPU 1 has answered that, CPU 2's flush of
+/// another page fails. CPU 0 relies on both pages if nobody is to be told any more.
 fn owed_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
     port::come_online();
     match cpu {
@@ -65,8 +67,8 @@ fn answers_the_first() {
     hw::set_irqs(true);
 }
 
-/// CPU 0's flush and CPU 2's fail: nobody may wait. CPU 1 answers the first and not the second. CPU 0 relies on both
-/// pages when all that is owed is paid.
+/// CPU 0's flush and CPU 2's fail: nobody may wait. CPU 1 answers the first and not the second. CPU
+/// 0 relies on both pages when all that is owed is paid.
 fn owed_older_last(cpu: u8) {
     port::come_online();
     let flushes = |at: u32| {

@@ -108,8 +108,8 @@ fn owed_begun(cpu: u8) {
     hw::free_table(leaf);
 }
 
-/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first. That one may
-/// have been answered before: CPU 1 has come back and turned lazy again.
+/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first.
+/// That one may have been answered before: CPU 1 has come back and turned lazy again.
 fn owed_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {
@@ -144,8 +144,8 @@ fn owed_by_two(cpu: u8) {
     }
 }
 
-/// A table is unhooked and everything is flushed. When that fails, a flush of the kernel's page, if it succeeds,
-/// reaches the table too.
+/// A table is unhooked and everything is flushed. When that fails, a flush of the kernel's page, if
+/// it succeeds, reaches the table too.
 fn kernel_owes() {
     let pin = Rig::pin();
     let (change, leaf) = tree(0).unhook_table(0);
@@ -169,8 +169,8 @@ fn kernel_owed(cpu: u8) {
     }
 }
 
-/// Between the two, another CPU's flush of everything is over, which had begun before, and which CPU 1 had
-/// answered before the table was unhooked.
+/// Between the two, another CPU's flush of everything is over, which had begun before, and which
+/// CPU 1 had answered before the table was unhooked.
 fn kernel_owed_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {

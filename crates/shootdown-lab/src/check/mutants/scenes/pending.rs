@@ -1,4 +1,5 @@
-//! Somebody who finds an entry changed relies on it, while the flush of whoever changed it is under way.
+//! Somebody who finds an entry changed relies on it, while the flush of whoever changed it is under
+//! way.
 
 use shootdown::Platform;
 use shootdown::mutant::Mutant::*;
@@ -8,8 +9,8 @@ use crate::check::mutants::kit::{enter, meet, table, tree, user};
 use crate::check::mutants::port::{self, Rig};
 use crate::check::mutants::scene::Scene;
 
-/// CPU 0 frees a table of a space that CPU 1 runs with interrupts off, and begins the flush. CPU 1 finds the table
-/// gone, and pays.
+/// CPU 0 frees a table of a space that CPU 1 runs with interrupts off, and begins the flush. CPU 1
+/// finds the table gone, and pays.
 fn freed_and_begun(cpu: u8) {
     port::come_online();
     let pin = Rig::pin();

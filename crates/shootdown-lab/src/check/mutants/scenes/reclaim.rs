@@ -1,4 +1,5 @@
-//! Flushes that are put off: batches across spaces, gathers at the same time, and who pays for whom.
+//! Flushes that are put off: batches across spaces, gathers at the same time, and who pays for
+//! whom.
 
 use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::mutant::Mutant::*;
@@ -111,8 +112,8 @@ fn relies_on_it(done: Result<(), FlushError>) {
     }
 }
 
-/// CPU 1 uses the page until it is told; CPU 0 `clears` it, under the table lock so to speak, and sees to the flush
-/// in some way; CPU 2 `finds` it cleared.
+/// CPU 1 uses the page until it is told; CPU 0 `clears` it, under the table lock so to speak, and
+/// sees to the flush in some way; CPU 2 `finds` it cleared.
 fn found(cpu: u8, clears: fn(fn()), finds: fn() -> Result<(), FlushError>) {
     port::come_online();
     match cpu {

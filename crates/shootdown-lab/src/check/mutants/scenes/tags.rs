@@ -78,7 +78,8 @@ fn run(space: usize) {
             broken(format!("space {space} gets a fresh tag, and its tables are loaded"));
         }
     };
-    // SAFETY: nothing interrupts here, there is one set of CPUs, and what is to be forgotten is, below.
+    // SAFETY: nothing interrupts here, there is one set of CPUs, and what is to be forgotten is,
+    // below.
     let done =
         unsafe { w.tags.activate_fresh(cpu, &w.spaces[space], &w.cpus[..], hw::relax, fresh) };
     w.runs[cpu.index()].set(Some((space, done.tag)));

@@ -86,8 +86,8 @@ fn moved_on(cpu: u8) {
     }
 }
 
-/// CPU 0 calls CPUs 2 and 3, then 1 and 2, in the same place. CPU 1 looks for work by itself, and an
-/// interrupt may come in between, whose handler waits for the second call.
+/// CPU 0 calls CPUs 2 and 3, then 1 and 2, in the same place. CPU 1 looks for work by itself, and
+/// an interrupt may come in between, whose handler waits for the second call.
 fn replaced(cpu: u8) {
     port::come_online();
     meet(4);

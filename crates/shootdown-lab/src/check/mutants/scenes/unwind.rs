@@ -26,7 +26,8 @@ fn unwinds(f: impl FnOnce()) -> bool {
     catch_unwind(AssertUnwindSafe(f)).is_err()
 }
 
-/// CPU 0 calls itself, CPU 1 and CPU 2, and its own part unwinds. Then the call is over; and the next one is not refused.
+/// CPU 0 calls itself, CPU 1 and CPU 2, and its own part unwinds. Then the call is over; and the
+/// next one is not refused.
 fn here(cpu: u8) {
     port::come_online();
     meet(3);

@@ -14,7 +14,8 @@ enum Frame {
         taken: usize,
         /// Candidates still to be taken, a bit each.
         todo: u64,
-        /// Candidates asleep: since the point was entered, or since all that follows them was explored.
+        /// Candidates asleep: since the point was entered, or since all that follows them was
+        /// explored.
         asleep: u64,
     },
     Branch {
@@ -124,7 +125,8 @@ impl Explorer {
 
     /// A point that an earlier run passed too.
     fn again(&mut self, point: &Point<'_>) -> Decision {
-        // Where one actor only could go, an executor asks to hear more, not to be told; not in a replay.
+        // Where one actor only could go, an executor asks to hear more, not to be told; not in a
+        // replay.
         while point.options() > 1
             && let Some(Frame::Next { count: 1, .. }) = self.stack.get(self.at)
         {
@@ -170,9 +172,10 @@ impl Explorer {
             // A step that has to come next; whoever sleeps and can't go only waits for it.
             return inherited;
         }
-        // Where it was not asked who goes because one actor only could, that one may have been the sleeper, and
-        // this is its next step. With two sleepers, both could go; but one may have been made to take an interrupt.
-        // Then another CPU than that of the step went last, and comes first.
+        // Where it was not asked who goes because one actor only could, that one may have been the
+        // sleeper, and this is its next step. With two sleepers, both could go; but one may
+        // have been made to take an interrupt. Then another CPU than that of the step went
+        // last, and comes first.
         let sure = sleepers > 1 && now[0].actor.cpu() == step.actor.cpu();
         if !self.asks_alone && !sure {
             return 0;
@@ -258,8 +261,8 @@ impl Chooser for Explorer {
         }
     }
 
-    /// Not while it replays: an executor that asks at every point saves most of the hashes. At the first point
-    /// it does, for one that asks once.
+    /// Not while it replays: an executor that asks at every point saves most of the hashes. At the
+    /// first point it does, for one that asks once.
     fn wants_state(&self) -> bool {
         self.at == 0 || self.at >= self.stack.len()
     }

@@ -2,52 +2,56 @@
 //!
 //! # Problem
 //!
-//! The state of a run lives on the stacks of coroutines and cannot be copied. So an exhaustive search runs the
-//! program again for every branch: it replays the choices up to the branch, takes the next option there and
-//! goes on with option 0. Without more, this takes as many runs as there are schedules: C(20, 10) = 184,756 for
-//! two CPUs of ten steps each, of which most end in the same states.
+//! The state of a run lives on the stacks of coroutines and cannot be copied. So an exhaustive
+//! search runs the program again for every branch: it replays the choices up to the branch, takes
+//! the next option there and goes on with option 0. Without more, this takes as many runs as there
+//! are schedules: C(20, 10) = 184,756 for two CPUs of ten steps each, of which most end in the same
+//! states.
 //!
 //! # Reduction
 //!
-//! - **State caching** ([`Reduction::cache`]): a run is abandoned in a state that was seen before. States are
-//!   told apart by the 64-bit hash that the executor makes of the *whole* state, the oracle's memory included.
-//!   Two of n states share a hash with a probability of about n^2 / 2^65: 3 in 10 million for 3 million states.
-//!   Then a state is missed; nothing else happens.
-//! - **Sleep sets** ([`Reduction::sleep`]; P. Godefroid, LNCS 1032, 1996): when all that follows an actor's step
-//!   t in a state has been explored, the step need not be taken after the step u of another actor either, as
-//!   long as only steps are taken that are independent of t: `t u` and `u t` lead to the same states.
-//!   t *sleeps* until a step that depends on it.
+//! - **State caching** ([`Reduction::cache`]): a run is abandoned in a state that was seen before.
+//!   States are told apart by the 64-bit hash that the executor makes of the *whole* state, the
+//!   oracle's memory included. Two of n states share a hash with a probability of about n^2 / 2^65:
+//!   3 in 10 million for 3 million states. Then a state is missed; nothing else happens.
+//! - **Sleep sets** ([`Reduction::sleep`]; P. Godefroid, LNCS 1032, 1996): when all that follows an
+//!   actor's step t in a state has been explored, the step need not be taken after the step u of
+//!   another actor either, as long as only steps are taken that are independent of t: `t u` and `u
+//!   t` lead to the same states. t *sleeps* until a step that depends on it.
 //!
-//! Together: a state is stored with the steps that slept in it. When it is seen again, it need not be explored
-//! again if all those sleep now too. Otherwise only those that slept then and do not now are explored, and the
-//! intersection is stored. No reachable state is missed:
+//! Together: a state is stored with the steps that slept in it. When it is seen again, it need not
+//! be explored again if all those sleep now too. Otherwise only those that slept then and do not
+//! now are explored, and the intersection is stored. No reachable state is missed:
 //!
-//! > Claim: for every visited state s, with Z the set stored last for s, and every path w from s of which no
-//! > equivalent path (independent neighbours exchanged) begins with a step in Z, the state at the end of w is
-//! > visited. Proof by induction on the length of w. Let F be the steps with which paths equivalent to w begin.
-//! > None is in Z, so all were taken from s, in one visit or another. Let V be the latest visit that took one, t
-//! > the first of F that V took. No other step of F slept then: what an earlier visit took is in no later set.
-//! > The child was entered with the steps asleep that slept at t and are independent of t. If the rest
-//! > of w, or a path equivalent to it, began with one of those, then that step would be in F and asleep at t. So none does, and the rest
-//! > of w, one step shorter, satisfies the claim at the child. The first state is entered with nothing asleep.
+//! > Claim: for every visited state s, with Z the set stored last for s, and every path w from s of
+//! > which no equivalent path (independent neighbours exchanged) begins with a step in Z, the state
+//! > at the end of w is visited. Proof by induction on the length of w. Let F be the steps with
+//! > which paths equivalent to w begin. None is in Z, so all were taken from s, in one visit or
+//! > another. Let V be the latest visit that took one, t the first of F that V took. No other step
+//! > of F slept then: what an earlier visit took is in no later set. The child was entered with the
+//! > steps asleep that slept at t and are independent of t. If the rest of w, or a path equivalent
+//! > to it, began with one of those, then that step would be in F and asleep at t. So none does,
+//! > and the rest of w, one step shorter, satisfies the claim at the child. The first state is
+//! > entered with nothing asleep.
 //!
 //! The proof needs no acyclic state space: a loop that waits leads to a state seen before.
-//! A step that has several outcomes (values, faults) sleeps only when all of them have been explored.
+//! A step that has several outcomes (values, faults) sleeps only when all of them have been
+//! explored.
 //!
 //! # What the executor owes
 //!
-//! 1. The same choices give the same run. Checked: a replay that finds other options ends the search
-//!    ([`Ended::Diverged`]).
-//! 2. The candidates, their footprints and all that follows depend on the state that was hashed, and on nothing
-//!    else (the order of candidates aside). Equal states, equal hash.
-//! 3. A step independent of another neither enables nor disables it, nor changes its footprint, and both orders
-//!    lead to the same states (as sets, where steps have several outcomes). Checked in part:
-//!    [`Report::irregular`] counts sleeping steps that are gone, or have another footprint, after a step they
-//!    are independent of. They are woken. So a kick depends on every step where interrupts are taken at once: the
-//!    others can't go until it is taken.
-//! 4. Where the chooser wants the state, the executor should ask who goes next also where one actor only can (and
-//!    note no choice), so that the search sees every step. An executor that does not is explored as well, but few
-//!    steps can sleep: of two CPUs none.
+//! 1. The same choices give the same run. Checked: a replay that finds other options ends the
+//!    search ([`Ended::Diverged`]).
+//! 2. The candidates, their footprints and all that follows depend on the state that was hashed,
+//!    and on nothing else (the order of candidates aside). Equal states, equal hash.
+//! 3. A step independent of another neither enables nor disables it, nor changes its footprint, and
+//!    both orders lead to the same states (as sets, where steps have several outcomes). Checked in
+//!    part: [`Report::irregular`] counts sleeping steps that are gone, or have another footprint,
+//!    after a step they are independent of. They are woken. So a kick depends on every step where
+//!    interrupts are taken at once: the others can't go until it is taken.
+//! 4. Where the chooser wants the state, the executor should ask who goes next also where one actor
+//!    only can (and note no choice), so that the search sees every step. An executor that does not
+//!    is explored as well, but few steps can sleep: of two CPUs none.
 //! 5. [`Reduction::NONE`] explores without all this, and must find the same final states
 //!    ([`Report::finals`], [`Report::digest`]).
 //!
@@ -161,7 +165,8 @@ pub struct Report {
     pub digest: u64,
     /// Runs that broke a promise, or panicked.
     pub breaches: u64,
-    /// Times a step changed another that it is said to be independent of: not 0, and the footprints lie.
+    /// Times a step changed another that it is said to be independent of: not 0, and the
+    /// footprints lie.
     pub irregular: u64,
     /// The first of them.
     pub found: Option<Found>,
@@ -193,8 +198,8 @@ impl fmt::Display for Report {
 
 /// Explores every schedule.
 ///
-/// `run` is the executor; `watch` is told every outcome, in the same order in every search (for witnesses, or
-/// a bar that shows how far it is).
+/// `run` is the executor; `watch` is told every outcome, in the same order in every search (for
+/// witnesses, or a bar that shows how far it is).
 pub fn exhaustive(
     limits: Limits,
     reduction: Reduction,

@@ -5,7 +5,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::hunt::schedule::rng::mix;
 
-/// The key is a hash already; it is mixed once more, since nobody promises that all its bits are good.
+/// The key is a hash already; it is mixed once more, since nobody promises that all its bits are
+/// good.
 #[derive(Default)]
 pub(super) struct Mixed(u64);
 

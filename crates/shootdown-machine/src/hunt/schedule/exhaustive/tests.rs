@@ -39,7 +39,8 @@ fn the_number_of_schedules_is_that_of_the_binomials() {
         let three = Toy::new(&[&a, &b, &c]).asks_alone(alone);
         assert_eq!(explore(&three, Reduction::NONE).runs, 1680, "9! / (3! 3! 3!)");
         let cached = explore(&three, ALL[1]);
-        // Of (3 + 1)^3: without the last one, and without the 3 * 3 in which one thread only is left.
+        // Of (3 + 1)^3: without the last one, and without the 3 * 3 in which one thread only is
+        // left.
         assert_eq!(cached.states, if alone { 63 } else { 63 - 9 });
         let (slept, full) = (ended(&three, ALL[2]), ended(&three, Reduction::FULL));
         if alone {

@@ -1,9 +1,10 @@
 //! Many runs, on one thread or several, with one result.
 //!
-//! Every run has a number, and everything that it decides follows from the seed and that number. Threads take
-//! the next number whenever they are done. The outcomes are handed on in the order of their numbers, and the
-//! first of them that broke a promise ends the search: the result is the same for any number of threads.
-//! (Only [`Effort::time`] makes it depend on the clock, and it says when it did.)
+//! Every run has a number, and everything that it decides follows from the seed and that number.
+//! Threads take the next number whenever they are done. The outcomes are handed on in the order of
+//! their numbers, and the first of them that broke a promise ends the search: the result is the
+//! same for any number of threads. (Only [`Effort::time`] makes it depend on the clock, and it says
+//! when it did.)
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +50,8 @@ impl Strategy {
         Self { seed, kind: Kind::Pct { depth, length, odds: None }, freezing: None }
     }
 
-    /// By priorities, with these odds for old values and faults instead of odds that each run draws.
+    /// By priorities, with these odds for old values and faults instead of odds that each run
+    /// draws.
     #[must_use]
     pub const fn pct_tuned(seed: u64, depth: u32, length: u64, old: Odds, fault: Odds) -> Self {
         Self { seed, kind: Kind::Pct { depth, length, odds: Some((old, fault)) }, freezing: None }
@@ -201,8 +203,9 @@ impl Drop for StopOnPanic<'_> {
 
 /// Runs until a promise is broken or the effort are reached.
 ///
-/// `make` is called once on every thread and makes what runs there: machines, and everything else that belongs to a
-/// thread (a mutant that is set, say), are its business. `watch` is told every outcome, in the order of the runs.
+/// `make` is called once on every thread and makes what runs there: machines, and everything else
+/// that belongs to a thread (a mutant that is set, say), are its business. `watch` is told every
+/// outcome, in the order of the runs.
 ///
 /// # Panics
 ///

@@ -1,16 +1,17 @@
 //! From a schedule that breaks a promise to a short one that breaks the same promise.
 //!
-//! Better means: fewer choices that are not 0; with as many, fewer steps up to the breach; with as many of
-//! those too, lower choices. Every candidate is run, and taken only if it fails in the same way and is better, so
-//! nothing here can make a schedule wrong. What counts is what the run really chose, not what it was asked to.
+//! Better means: fewer choices that are not 0; with as many, fewer steps up to the breach; with as
+//! many of those too, lower choices. Every candidate is run, and taken only if it fails in the same
+//! way and is better, so nothing here can make a schedule wrong. What counts is what the run really
+//! chose, not what it was asked to.
 //!
 //! Two views of the schedule take turns until neither makes it better:
 //!
-//! 1. **As moves** ([`moves`]): who went, one block per stretch of the same actor. Blocks are left out,
-//!    moved (`a b a` becomes `a b` with one switch less), and shortened. A list of numbers
+//! 1. **As moves** ([`moves`]): who went, one block per stretch of the same actor. Blocks are left
+//!    out, moved (`a b a` becomes `a b` with one switch less), and shortened. A list of numbers
 //!    can't do that: without one of its choices, all later ones mean something else.
-//! 2. **As choices**: chunks of deviations are set to 0 (delta debugging: A. Zeller, R. Hildebrandt, TSE 2002), and
-//!    those that are left come closer to 0.
+//! 2. **As choices**: chunks of deviations are set to 0 (delta debugging: A. Zeller, R.
+//!    Hildebrandt, TSE 2002), and those that are left come closer to 0.
 
 mod moves;
 
@@ -31,7 +32,8 @@ pub struct Shrunk {
     pub minimal: bool,
 }
 
-/// The usual test of "fails in the same way": the same invariant is broken, or the same panic happens.
+/// The usual test of "fails in the same way": the same invariant is broken, or the same panic
+/// happens.
 pub fn same_promise(failure: &Outcome) -> impl Fn(&Outcome) -> bool + use<> {
     let wanted = failure.end.clone();
     move |outcome| match (&outcome.end, &wanted) {
@@ -148,8 +150,9 @@ impl Shrinker<'_> {
         }
     }
 
-    /// Tries all ways of changing `size` neighbours among `count` things, for sizes from many to one. The
-    /// change gives whether it made the schedule better, in which case what was at its place is gone.
+    /// Tries all ways of changing `size` neighbours among `count` things, for sizes from many to
+    /// one. The change gives whether it made the schedule better, in which case what was at its
+    /// place is gone.
     fn in_chunks(
         &mut self,
         count: fn(&Self) -> usize,

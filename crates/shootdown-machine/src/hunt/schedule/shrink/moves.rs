@@ -46,8 +46,8 @@ impl<C: Chooser> Chooser for Recorder<C> {
     }
 }
 
-/// Makes moves as far as they can be made: one whose actor can't go is left out. After the last, nothing special
-/// happens.
+/// Makes moves as far as they can be made: one whose actor can't go is left out. After the last,
+/// nothing special happens.
 pub(super) struct Follow<'a> {
     moves: &'a [Move],
     /// The next move.
