@@ -32,8 +32,8 @@ const CORE: &[&str] = &[
 /// Files of the library of devices whose public functions drivers and their kernels call.
 const DEVICES: &[&str] = &[
     "bounce/guarded.rs",
-    "domain/given.rs",
     "domain/map.rs",
+    "domain/map_at.rs",
     "domain/mod.rs",
     "domain/settle.rs",
     "domain/two_step.rs",
