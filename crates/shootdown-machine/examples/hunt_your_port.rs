@@ -5,9 +5,9 @@
 //! cargo run --release -p shootdown-machine --features harness --example hunt_your_port -- lost-kick
 //! ```
 //!
-//! The first ends with exit code 0, the second with a timeline, a line that replays, and exit code
-//! 1. The bugs: `lost-kick`, `leaf-only`, `keeps-tag` (see [`Bug`]). With a line as second argument
-//! it is shown again.
+//! The first ends with exit code 0, the second with a timeline, a line that replays, and exit
+//! code 1. The bugs: `lost-kick`, `leaf-only`, `keeps-tag` (see [`Bug`]). With a line as second
+//! argument it is shown again.
 
 use std::cell::Cell;
 use std::process::ExitCode;
