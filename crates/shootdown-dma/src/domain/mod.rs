@@ -321,7 +321,9 @@ impl<H: Host> Domain<H> {
         let own = config.cpus.max(1);
         let cpus = own + spare(&config);
         let cells = Local::try_new(cpus, |index| {
-            let limits = if index < own { config.limits } else { config.limits.spare() };
+            // Where CPUs' numbers are hints, every cell is as good as any other.
+            let for_interrupts = config.pinned.is_some() && index >= own;
+            let limits = if for_interrupts { config.limits.spare() } else { config.limits };
             let queue = Queue::new(limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
