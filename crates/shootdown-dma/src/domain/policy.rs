@@ -7,7 +7,7 @@ use core::fmt;
 /// | | the device reaches the page | the page is recycled | the caller waits |
 /// |---|---|---|---|
 /// | [`Strict`](Self::Strict) | no more | when the caller says so | for the invalidation |
-/// | [`Held`](Self::Held) | until the invalidation completes | not before that | never, within the bounds |
+/// | [`Deferred`](Self::Deferred) | until the invalidation completes | not before that | never, within the bounds |
 /// | [`Lazy`](Self::Lazy) | until the invalidation completes | perhaps before that | never, within the bounds |
 /// | [`Bypass`](Self::Bypass) | always | perhaps at once | never |
 ///
