@@ -85,12 +85,11 @@ impl<B: Boot> RiscvRegime<B> {
 
 // SAFETY: 1. `Port::local` removes all that a request covers, which its tests hold against the
 // manual; a plan ends with a fence, after which no walk that began before installs a covered entry
-// (Privileged, SFENCE.VMA).
-// 2. See the head of this file: dropped entries are fenced away, and what walks of the old root
-//    leave is
-// under the old ASID, whose next fence covers it. 3. `facts` is the port's, constant by `Boot` 1.
-// 4. Nothing here waits. 5. Tag 0 is no space's where there are ASIDs; otherwise nothing is kept.
-// 6. The fence before the write of `satp`. 7. A fence names its ASID whatever `satp` holds.
+// (Privileged, SFENCE.VMA). 2. See the head of this file: dropped entries are fenced away, and what
+// walks of the old root leave is under the old ASID, whose next fence covers it. 3. `facts` is the
+// port's, constant by `Boot` 1. 4. Nothing here waits. 5. Tag 0 is no space's where there are ASIDs;
+// otherwise nothing is kept. 6. The fence before the write of `satp`. 7. A fence names its ASID
+// whatever `satp` holds.
 unsafe impl<B: Boot> Regime for RiscvRegime<B> {
     type Root = RootFrame;
 

@@ -46,7 +46,8 @@ counts! {
     identities,
     /// Mappings whose address could not follow from the memory's.
     fallbacks,
-    /// Things that can't come back, as there was no memory to note that they are deferred when the hardware did not answer, or the
-    /// allocator had none; and ranges of addresses that the allocator had handed out, and somebody else was found to use.
+    /// What can't come back, as there was no memory to note that it is deferred when the hardware
+    /// did not answer, or the allocator had none; and ranges of addresses that the allocator had
+    /// handed out, and somebody else was found to use.
     lost,
 }

@@ -92,6 +92,10 @@ pub enum MapError {
     NotComplete(QueueError),
 }
 
+/// What `Busy` says.
+const BUSY: &str = "more callers at once than the domain has room for, and this one must not wait; \
+                    try again";
+
 impl fmt::Display for MapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,7 +110,7 @@ impl fmt::Display for MapError {
             Self::NotHeld => f.write_str("the kernel does not let this memory be held"),
             Self::Refused => f.write_str("the domain was not made for this policy"),
             Self::OutsideWindow => f.write_str("the memory lies outside of the window"),
-            Self::Busy => f.write_str("more callers at once than the domain has room for, and this one must not wait; try again"),
+            Self::Busy => f.write_str(BUSY),
             Self::NotTold(error) => write!(f, "the IOMMU was not told: {error}"),
             Self::NotComplete(error) => {
                 write!(f, "not mapped, but perhaps still in reach of devices: {error}")
@@ -167,7 +171,7 @@ impl fmt::Display for UnmapError {
             Self::Refused => f.write_str(
                 "the policy is weaker than the domain's; unmap under that, or a stronger one",
             ),
-            Self::Busy => f.write_str("more callers at once than the domain has room for, and this one must not wait; try again"),
+            Self::Busy => f.write_str(BUSY),
             Self::NotComplete(error) => {
                 write!(f, "unmapped, but still in reach of devices: {error}")
             }

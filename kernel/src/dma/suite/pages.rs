@@ -307,7 +307,7 @@ fn table_freed<I: Iommu>(stage: &Stage<I>) -> Outcome {
         let before = behind.domain.table_pages();
         behind.unmap_at(Behind::<I>::page(page))?;
         stage.change(Muffle::Everything);
-        // The CPU's attachment leaves the table for another one: no table is freed that it
+        // The CPU's epoch slot leaves the table for another one: no table is freed that it
         // remembers.
         behind.give(behind.given(2), stage.frame()?, Rights::ReadWrite)?;
         // Far past every bound; and again, as what is found empty is freed when that is complete.

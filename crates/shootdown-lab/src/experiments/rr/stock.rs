@@ -46,7 +46,7 @@ pub struct Stock {
 }
 
 impl Stock {
-    /// With room for so many mappings, and attachments for so many CPUs.
+    /// With room for so many mappings, and epoch slots for so many CPUs.
     pub fn new(strict: bool, most: u32, cpus: usize) -> Self {
         let format = VtdSecondLevel::new(4, true, true).expect("four levels");
         let table = |_| IoPageTable::new(format, Tables, cpus);

@@ -4,7 +4,7 @@
 //! CPUs map, use and unmap buffers in one or two domains, with any of the formats and allocators of
 //! the library, behind one or two hostile IOMMUs ([`io`](super::io)), which cache every translation
 //! and every path that is reachable at any time, until a command that covers it takes effect; a
-//! device comes and goes. All atomics of the domains (page tables, attachments, cells,
+//! device comes and goes. All atomics of the domains (page tables, epoch slots, cells,
 //! lanes, allocators' locks) are steps.
 //!
 //! # What is promised
