@@ -1,7 +1,7 @@
 //! Names users type, and what to say when one is unknown.
 
 use shootdown::policy::Policy;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 
 use crate::LabError;
 

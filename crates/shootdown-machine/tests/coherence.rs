@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use shootdown_machine::shootdown::mutant::{self, Mutant};
-use shootdown_machine::shootdown::presence::Strategy;
+use shootdown_machine::shootdown::residency::Strategy;
 use shootdown_machine::{
     Breach, Config, Cpu, CpuId, Machine, Outcome, Policy, Profile, Space, Stride, Time,
 };

@@ -114,7 +114,7 @@ fn traffic_by(
     let promise = match policy {
         Policy::Strict => Promise::Now,
         Policy::Deferred => Promise::Held,
-        _ => Promise::Later { within: WITHIN },
+        _ => Promise::LazyUnmapping { within: WITHIN },
     };
     let profile = Profile::named("haswell-ep-48").expect("built in");
     let mut costs = profile.devices().expect("it has devices");

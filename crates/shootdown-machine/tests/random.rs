@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use shootdown_machine::shootdown::mutant::{self, Mutant};
 use shootdown_machine::shootdown::policy::{Delivery, Lazy, Leave, Victim};
-use shootdown_machine::shootdown::presence::Strategy;
+use shootdown_machine::shootdown::residency::Strategy;
 use shootdown_machine::shootdown::tags::shared::Threshold;
 use shootdown_machine::{
     Config, Cpu, CpuId, Kernel, Machine, Policy, Profile, Space, Stride, Time,

@@ -1,4 +1,4 @@
-//! Accessed bits: what is owed after they were cleared.
+//! Accessed bits: what is pending after they were cleared.
 //!
 //! A kernel that looks for pages to reclaim clears accessed bits and looks again later. A CPU that
 //! still has the old entry does not set the bit again: a page in use looks unused. Nothing is
@@ -28,7 +28,7 @@
 //! along whose bit was cleared since the last one, and become a flush of everything.
 //!
 //! Where hardware broadcasts, the invalidation is issued as for any other change, no further than
-//! [`presence`](crate::presence) says it must reach, and not waited for: `Generation` and
+//! [`residency`](crate::residency) says it must reach, and not waited for: `Generation` and
 //! `AtSwitch` mean that there.
 //!
 //! # The promise
@@ -40,7 +40,7 @@
 //! what must not wait.
 //!
 //! Only the accessed bit is deferred like this. Whatever else changes in an entry at the same time
-//! owes its own flush.
+//! has pending its own flush.
 //!
 //! # Invariants
 //! I1: a slot whose number is *n* holds no entry whose bit was cleared before the space's number
@@ -58,7 +58,7 @@ use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
 use crate::flush::{FlushError, Request};
 use crate::ids::{Stride, VaRange};
-use crate::later;
+use crate::lazy_unmap;
 use crate::platform::Platform;
 use crate::regime::Regime;
 use crate::respond;
@@ -114,10 +114,10 @@ pub enum Aged {
     /// They are gone.
     Flushed,
     /// Each CPU drops them at its next switch or tick.
-    Owed,
-    /// Hardware was told to drop them, and was not waited for.
+    Pending,
+    /// Hardware was notified to drop them, and was not waited for.
     Issued,
-    /// Nobody was told.
+    /// Nobody was notified.
     Left,
 }
 
@@ -173,7 +173,7 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(Aged::Left);
         }
         P::Regime::publish();
-        me.stats.accessed_owed.inc();
+        me.stats.accessed_pending.inc();
         if let Some(strategy) = current::strategy::<P>() {
             self.issue(pin, me, strategy, Request::pages(range));
             return Ok(Aged::Issued);
@@ -196,7 +196,7 @@ impl<P: Platform> AddressSpace<P> {
         if looks && self.issue_if_shared(me, Request::pages(range)) {
             return Ok(Aged::Issued);
         }
-        Ok(Aged::Owed)
+        Ok(Aged::Pending)
     }
 }
 
@@ -213,7 +213,7 @@ fn in_force<P: Platform>(accessed: Accessed) -> bool {
 
 /// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in
 /// any case. Says whether it must be, and takes it that it will. `joined`: this CPU was not in the
-/// space's set, and nobody told it anything. Call it with interrupts off, after the fence of D1.
+/// space's set, and nobody notified it anything. Call it with interrupts off, after the fence of D1.
 pub(crate) fn must_flush<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,
@@ -260,7 +260,7 @@ pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
 }
 
 /// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those
-/// of pages that were unmapped [lazily](crate::later), so that their staleness is bounded on CPUs
+/// of pages that were unmapped [lazily](crate::lazy_unmap), so that their staleness is bounded on CPUs
 /// that switch rarely. Never in a non-maskable handler ([`context`](crate::context)).
 pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
     let me = PerCpu::<P>::here(irqs.pin());
@@ -270,6 +270,6 @@ pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
     }
     if let Some(space) = me.space() {
         honour(me, space);
-        later::come_by(irqs.cpu(), me, space);
+        lazy_unmap::come_by(irqs.cpu(), me, space);
     }
 }

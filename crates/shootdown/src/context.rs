@@ -1,7 +1,7 @@
 //! Contexts: where each function may be called, and what sees to it.
 //!
 //! # The problem
-//! A flush decides from what CPUs have published whom it must tell, and returns when what they
+//! A flush decides from what CPUs have published whom it must notify, and returns when what they
 //! publish says that they use no older entry. So a function that publishes in the wrong context (a
 //! handler that interrupted a switch, a CPU that goes on with what it said it would not use) makes
 //! a later flush return too early, and nothing faults. What a context must be is therefore part of
@@ -16,7 +16,7 @@
 //! | NMI | a non-maskable handler (NMI, machine check). It may have interrupted anything, a switch too | off |
 //!
 //! # What is allowed where, and what enforces it
-//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller answers for
+//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller acknowledges for
 //! it. *Run time*: it is looked at, and the function refuses or does what is right there. **An NMI
 //! calls nothing of this library but the functions whose row names it**: that is contract 9 of
 //! [`Platform`].
@@ -32,10 +32,10 @@
 //! | [`on_kick`] | interrupts off | yes | yes, and again if it says so | type; run time ([`Served`]) |
 //! | [`tick`] | interrupts off | yes | no | type; run time: nothing is done inside a switch |
 //! | [`poll`] | yes | yes | yes | run time: a nested call leaves its work to the outer one |
-//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it answers from what is published |
-//! | [`flush`], [`begin_flush`], [`pay_owed`], [`accessed_cleared`] | yes | yes; others are told and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU forgets everything |
+//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it acknowledges from what is published |
+//! | [`flush`], [`begin_flush`], [`complete_pending`], [`accessed_cleared`] | yes | yes; others are notified and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU forgets everything |
 //! | [`flush_kernel`], [`flush_everything`] | yes | yes, where no other CPU is concerned | no | the same |
-//! | [`Gather`], [`Deferred`], [`Batch`], [`Later`], [`Held`] | yes | as the flush that they end in | no | the same; types: what may be freed comes out of them |
+//! | [`Gather`], [`Deferred`], [`Batch`], [`LazyUnmapping`], [`Held`] | yes | as the flush that they end in | no | the same; types: what may be freed comes out of them |
 //! | [`Ticket::poll`], [`Deferred::poll`], [`is_pending`] | yes, on any CPU | yes | no | nothing to enforce: they ask what has been published |
 //! | [`Ticket::wait`], [`Deferred::wait`] | yes | no | no | run time: [`FlushError::WouldWait`] |
 //! | [`call_on`] | yes | where no other CPU is concerned | no | run time: [`CallError::WouldWait`], [`CallError::Reentered`] |
@@ -47,7 +47,7 @@
 //! | [`Generations::activate`], [`activate_fresh`], [`Generations::pin`], [`Generations::unpin`], [`CpuTag::loaded`], [`CpuTag::deactivate`] | interrupts off | no | no | contract: a wrong set of CPUs gives a tag to two spaces |
 //! | [`BroadcastTags::assign`], [`BroadcastTags::release`] | yes | no; `release` yes | no | contract |
 //! | [`PreemptedWord::stopped`], [`PreemptedWord::resumes`] | in the hypervisor | | | contract |
-//! | [`Presence`], [`SharedTag`] | yes | yes | no | nothing: parts to build with; those of a space are not to be had from outside |
+//! | [`Residency`], [`SharedTag`] | yes | yes | no | nothing: parts to build with; those of a space are not to be had from outside |
 //!
 //! Not a matter of contexts, and known to nobody but the caller: that entries are changed before
 //! their flush is asked for, that a request names all that was changed, and that the lock of the
@@ -85,7 +85,7 @@
 //! [`flush_kernel`]: crate::flush_kernel
 //! [`FlushError::Reentered`]: crate::FlushError::Reentered
 //! [`FlushError::WouldWait`]: crate::FlushError::WouldWait
-//! [`from_user`]: crate::quiet::from_user
+//! [`from_user`]: crate::isolated::from_user
 //! [`Gather`]: crate::Gather
 //! [`Generations::activate`]: crate::tags::generations::Generations::activate
 //! [`Generations::pin`]: crate::tags::generations::Generations::pin
@@ -93,19 +93,19 @@
 //! [`Held`]: crate::epoch::Held
 //! [`is_pending`]: crate::AddressSpace::is_pending
 //! [`Keep`]: crate::Keep
-//! [`Later`]: crate::Later
+//! [`LazyUnmapping`]: crate::LazyUnmapping
 //! [`leave`]: crate::leave
 //! [`Mask`]: crate::cpu_set::Mask
 //! [`offline`]: crate::offline
 //! [`on_kick`]: crate::on_kick
 //! [`online`]: crate::online
-//! [`pay_owed`]: crate::AddressSpace::pay_owed
+//! [`complete_pending`]: crate::AddressSpace::complete_pending
 //! [`pin_tag`]: crate::AddressSpace::pin_tag
 //! [`Pinned`]: crate::Pinned
 //! [`poll`]: crate::poll
 //! [`PreemptedWord::resumes`]: crate::paravirt::PreemptedWord::resumes
 //! [`PreemptedWord::stopped`]: crate::paravirt::PreemptedWord::stopped
-//! [`Presence`]: crate::presence::Presence
+//! [`Residency`]: crate::residency::Residency
 //! [`Regime`]: crate::Regime
 //! [`retire`]: crate::AddressSpace::retire
 //! [`RetireError`]: crate::RetireError
@@ -118,7 +118,7 @@
 //! [`tick`]: crate::accessed::tick
 //! [`Ticket::poll`]: crate::Ticket::poll
 //! [`Ticket::wait`]: crate::Ticket::wait
-//! [`to_user`]: crate::quiet::to_user
+//! [`to_user`]: crate::isolated::to_user
 //! [`unpin_tag`]: crate::AddressSpace::unpin_tag
 //! [`user_access_ok`]: crate::user_access_ok
 //! [`Versioned`]: crate::tags::versioned::Versioned

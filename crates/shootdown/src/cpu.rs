@@ -11,7 +11,7 @@
 //! | rare | 1 | this CPU, in handlers | this CPU |
 //! | tag | 1 | this CPU, on a switch under machine-wide tags; whoever begins a new generation of them | both |
 //! | ages | 1 | this CPU, on switches to spaces whose accessed bits are cleared; with flags, whoever clears them | both |
-//! | quiet | 1 | this CPU, on its way in and out of the kernel, if it opts in | initiators of kernel flushes |
+//! | isolated | 1 | this CPU, on its way in and out of the kernel, if it opts in | initiators of kernel flushes |
 //! | mailbox | 1 and the set | initiators of calls | this CPU |
 //! | call | 1 and the set | this CPU as initiator; targets acknowledge in the set | targets |
 //! | counters | 10 | this CPU | whoever asks |
@@ -29,11 +29,11 @@ use crate::context::IrqsOff;
 use crate::cpu_set::Bits;
 use crate::facts::{SplitTables, TagScope};
 use crate::ids::Generation;
+use crate::isolated::Isolated;
 use crate::platform::{CpuSetOf, Pinned, Platform};
 use crate::policy::Lazy;
-use crate::quiet::Quiet;
 use crate::regime::{Invalidate, Reach, Regime};
-use crate::sandwich;
+use crate::sequence;
 use crate::serve;
 use crate::space::AddressSpace;
 use crate::spurious::LastFault;
@@ -56,7 +56,7 @@ pub struct PerCpu<P: Platform> {
     pub(crate) shared: Shared<P>,
     pub(crate) tag: CpuTag,
     pub(crate) ages: Ages<P>,
-    pub(crate) quiet: Quiet,
+    pub(crate) isolated: Isolated,
     pub(crate) mailbox: Mailbox<P>,
     pub(crate) call: Descriptor<P>,
     pub(crate) stats: Stats,
@@ -73,7 +73,7 @@ pub(crate) struct Private<P: Platform> {
     pub order: AtomicU64,
 }
 
-/// What others read to decide whether this CPU must be told, and whether it has done it.
+/// What others read to decide whether this CPU must be notified, and whether it has done it.
 #[repr(C, align(64))]
 pub(crate) struct Shared<P: Platform> {
     /// See [`Loaded`].
@@ -100,7 +100,7 @@ pub(crate) struct Rare {
     pub again: AtomicBool,
     /// Split tables: slots whose user half must be invalidated before the next return to user
     /// mode.
-    pub user_half_owed: AtomicU32,
+    pub user_half_pending: AtomicU32,
     /// The last spurious fault.
     pub last_fault: LastFault,
 }
@@ -194,12 +194,12 @@ impl<P: Platform> PerCpu<P> {
             rare: Rare {
                 serving: AtomicBool::new(false),
                 again: AtomicBool::new(false),
-                user_half_owed: AtomicU32::new(0),
+                user_half_pending: AtomicU32::new(0),
                 last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
             ages: Ages::new(),
-            quiet: Quiet::new(),
+            isolated: Isolated::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -224,12 +224,12 @@ impl<P: Platform> PerCpu<P> {
             rare: Rare {
                 serving: AtomicBool::new(false),
                 again: AtomicBool::new(false),
-                user_half_owed: AtomicU32::new(0),
+                user_half_pending: AtomicU32::new(0),
                 last_fault: LastFault::new(),
             },
             tag: CpuTag::new(),
             ages: Ages::new(),
-            quiet: Quiet::new(),
+            isolated: Isolated::new(),
             mailbox: Mailbox::new(),
             call: Descriptor::new(),
             stats: Stats::new(),
@@ -314,9 +314,9 @@ impl<P: Platform> PerCpu<P> {
     }
 
     /// The user half of a slot's tag must be invalidated before it is used again.
-    pub(crate) fn owe_user_half(&self, slot: Slot) {
-        let owed = self.rare.user_half_owed.load(Ordering::Relaxed);
-        self.rare.user_half_owed.store(owed | 1 << slot.0, Ordering::Relaxed);
+    pub(crate) fn mark_user_half_pending(&self, slot: Slot) {
+        let pending = self.rare.user_half_pending.load(Ordering::Relaxed);
+        self.rare.user_half_pending.store(pending | 1 << slot.0, Ordering::Relaxed);
     }
 }
 
@@ -367,12 +367,12 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     // its read of the online set (`flush::flush_kernel`).
     fence(Ordering::SeqCst);
     P::Regime::load_kernel();
-    sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
+    sequence::invalidate::<P>(Invalidate::Everything, Reach::Local);
     P::Regime::sync(Reach::Local);
     Ok(())
 }
 
-/// Takes this CPU offline: it leaves its space, answers what was asked of it, and is asked no more.
+/// Takes this CPU offline: it leaves its space, acknowledges what was asked of it, and is asked no more.
 ///
 /// # Safety
 /// 1. As [`leave`](crate::leave).
@@ -403,7 +403,7 @@ pub(crate) enum View {
 }
 
 impl<P: Platform> PerCpu<P> {
-    /// The words that an answer to a flush changes.
+    /// The words that an acknowledgement to a flush changes.
     pub(crate) fn published(&self) -> (u64, u64) {
         let Shared { loaded, acked, .. } = &self.shared;
         (loaded.load(Ordering::Relaxed), acked.load(Ordering::Relaxed))

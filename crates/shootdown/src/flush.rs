@@ -2,12 +2,12 @@
 //!
 //! # The path
 //! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
-//! write its range into the log; (3) fence; (4) find the CPUs that must be told, and in a guest
-//! hand those over that the hypervisor sees to; (5) tell the rest; (6) do the local work while they
+//! write its range into the log; (3) fence; (4) find the CPUs that must be notified, and in a guest
+//! hand those over that the hypervisor sees to; (5) notify the rest; (6) do the local work while they
 //! do theirs; (7) wait. With serial policies 6 comes before 5.
 //!
-//! # Who is told
-//! | state of a CPU in the set | told? | why not |
+//! # Who is notified
+//! | state of a CPU in the set | notified? | why not |
 //! |---|---|---|
 //! | between two spaces | yes | |
 //! | the space in use, behind | yes | |
@@ -16,29 +16,29 @@
 //! | the space, lazily; tables freed | yes | its walker could use them |
 //! | another space or none | no | it looks at the generation when it comes back (D1); no walk is under way |
 //!
-//! A filter may err towards telling, never the other way.
+//! A filter may err towards notifying, never the other way.
 //!
-//! # How an answer looks
-//! With *pull* delivery there is no request and no acknowledgement message: a CPU has answered when
+//! # How an acknowledgement looks
+//! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged when
 //! its published state says that it makes no access through entries older than the generation asked
-//! for. That answer is per CPU, never taken back, and covers every request up to it.
+//! for. That acknowledge is per CPU, never taken back, and covers every request up to it.
 //!
 //! # Invariants
-//! I1: `flush` returns `Ok` only when every CPU of the set has answered or provably looks at the
+//! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at the
 //! generation before it uses the space again. I2: a flush that returns an error has not freed the
 //! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
 //! waiting.
 
-mod answer;
+mod acknowledge;
 mod broadcast;
 mod change;
 mod everywhere;
-mod owed;
+mod notify;
 mod paravirt;
+mod pending;
 mod remote;
 mod request;
 mod shared;
-mod tell;
 
 use core::slice;
 
@@ -56,31 +56,31 @@ use crate::tags::current;
 use crate::tags::shared::{Phase, Uses};
 use crate::tree::{self, READ_AHEAD};
 
-use answer::is_done;
-use tell::{local_work, tell, tell_and_wait};
+use acknowledge::is_done;
+use notify::{local_work, notify, notify_and_wait};
 
-pub(crate) use tell::here;
+pub(crate) use notify::here;
 
-pub use answer::Ticket;
+pub use acknowledge::Ticket;
 pub(crate) use change::Change;
 pub use everywhere::{flush_everything, flush_kernel};
-pub(crate) use owed::{Spare, pay_together};
+pub(crate) use pending::{Spare, complete_together};
 pub use request::{FlushError, Flushed, Request, What};
 
 /// When was a change counted?
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// Just now: nobody has answered yet.
+    /// Just now: nobody has acknowledged yet.
     Now,
     /// A while ago.
     Before,
-    /// So long ago that most have answered: worth a look at each, however many they are.
+    /// So long ago that most have acknowledged: worth a look at each, however many they are.
     LongBefore,
 }
 
-/// Who must be told of a change, and who should leave the set, being there for nothing.
+/// Who must be notified of a change, and who should leave the set, being there for nothing.
 struct Started<P: Platform> {
-    /// The last of what hardware was told to remove everywhere: to be waited for.
+    /// The last of what hardware was notified to remove everywhere: to be waited for.
     issued: Option<Invalidate>,
     targets: CpuSetOf<P>,
     trim: CpuSetOf<P>,
@@ -111,30 +111,30 @@ impl<P: Platform> AddressSpace<P> {
         let me = PerCpu::<P>::here(pin);
         let policy = P::policy();
         if policy.delivery == Delivery::Push && me.call.is_busy() {
-            self.owe_counted(request);
+            self.mark_counted_pending(request);
             return Err(FlushError::Reentered);
         }
-        let owed = self.owed_tables();
-        let whole = owed.is_some();
+        let pending = self.pending_tables();
+        let whole = pending.is_some();
         let request = if whole { Request::space() } else { request };
         let (change, started) = self.start(pin, me, request);
         let Started { targets, trim, .. } = started;
-        let done = tell_and_wait(pin, me, slice::from_ref(&change), targets, trim);
+        let done = notify_and_wait(pin, me, slice::from_ref(&change), targets, trim);
         request.count(me);
-        let interrupted = done?; // `change` is dropped: it is owed
+        let interrupted = done?; // `change` is dropped: it is pending
         let generation = change.generation();
         if change.looks_again {
             self.after_asking(pin, me, request, generation);
         }
-        owed.into_iter().for_each(|owed| self.paid_tables(owed));
+        pending.into_iter().for_each(|pending| self.completed_tables(pending));
         self.completed_by(me, change);
         Ok(Flushed { generation, interrupted })
     }
 
-    /// As [`flush`](Self::flush), for callers that can't wait: the others are told and the local
-    /// work is done, and the ticket says when they have answered. Until then the change is
+    /// As [`flush`](Self::flush), for callers that can't wait: the others are notified and the local
+    /// work is done, and the ticket says when they have acknowledged. Until then the change is
     /// [pending](Self::is_pending); when the ticket is dropped before, it is
-    /// [owed](Self::pay_owed).
+    /// [pending](Self::complete_pending).
     ///
     /// Never in a non-maskable handler ([`context`](crate::context)).
     ///
@@ -142,7 +142,7 @@ impl<P: Platform> AddressSpace<P> {
     /// [`FlushError::Kick`] when a CPU could not be interrupted.
     pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
         let me = PerCpu::<P>::here(pin);
-        let whole = self.owed_tables().is_some();
+        let whole = self.pending_tables().is_some();
         let request = if whole { Request::space() } else { request };
         let (change, started) = self.start(pin, me, request);
         let Started { targets, .. } = started;
@@ -151,10 +151,10 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             me.stats.flushes_remote.inc();
         }
-        let told = tell(me, &targets);
+        let notified = notify(me, &targets);
         local_work(pin.cpu(), me, slice::from_ref(&change));
         request.count(me);
-        told?; // `change` is dropped: it is owed
+        notified?; // `change` is dropped: it is pending
         let generation = change.generation();
         let change = if targets.is_empty() && !change.looks_again {
             self.completed_by(me, change);
@@ -171,7 +171,7 @@ impl<P: Platform> AddressSpace<P> {
         #[cfg(not(any(shootdown_traced, loom)))]
         debug_assert!(self.is_in_place(me), "{} was moved while it is loaded here", self.id());
         if current::strategy::<P>().is_none() {
-            self.expect_to_tell(pin.cpu());
+            self.expect_to_notify(pin.cpu());
         }
         let mut change = self.count(request);
         let mut started = self.find(pin, me, &mut change, Counted::Now);
@@ -242,8 +242,8 @@ impl<P: Platform> AddressSpace<P> {
         started
     }
 
-    /// Asks for the lines that telling others will need, so that they travel together.
-    fn expect_to_tell(&self, cpu: CpuId) {
+    /// Asks for the lines that notifying others will need, so that they travel together.
+    fn expect_to_notify(&self, cpu: CpuId) {
         if P::policy().delivery != Delivery::Pull {
             return;
         }
@@ -257,7 +257,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Step 4: leaves out those who need not be told (see the module's table). Now and then returns
+    /// Step 4: leaves out those who need not be notified (see the module's table). Now and then returns
     /// those that are in the set for nothing, to be asked to leave it.
     fn filter(
         &self,
@@ -274,7 +274,7 @@ impl<P: Platform> AddressSpace<P> {
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
-        // Can a CPU have answered for this change already? Not if it was counted just now and the
+        // Can a CPU have acknowledged for this change already? Not if it was counted just now and the
         // space has not changed again. With push delivery nobody reads acknowledged generations:
         // the request is on its way.
         let overtaken = counted != Counted::Now
@@ -287,29 +287,29 @@ impl<P: Platform> AddressSpace<P> {
                 targets.remove(cpu);
                 continue;
             };
-            let told = match state.remote_view(id) {
+            let notified = match state.remote_view(id) {
                 View::Switching => true,
-                // To be told to load the tag, or nothing.
+                // To be notified to load the tag, or nothing.
                 View::Active | View::Lazy if shared != Phase::Slots => {
                     state.uses(id) != Uses::Shared
                 }
                 View::Active => {
-                    let answered = || is_done(state, id, generation.0, freed_tables);
-                    let behind = !overtaken || !answered();
+                    let acknowledged = || is_done(state, id, generation.0, freed_tables);
+                    let behind = !overtaken || !acknowledged();
                     if !behind {
                         me.stats.avoided_current.inc();
                     }
                     behind
                 }
                 View::Lazy => {
-                    let told = match policy.lazy {
+                    let notified = match policy.lazy {
                         Lazy::CatchUp => freed_tables,
                         _ => true,
                     };
-                    if !told {
+                    if !notified {
                         me.stats.avoided_lazy.inc();
                     }
-                    told
+                    notified
                 }
                 View::Elsewhere => {
                     if !asks_all {
@@ -319,7 +319,7 @@ impl<P: Platform> AddressSpace<P> {
                     false
                 }
             };
-            if !told {
+            if !notified {
                 targets.remove(cpu);
             }
         }

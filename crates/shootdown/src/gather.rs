@@ -10,7 +10,7 @@
 //! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not
 //! flushed yet, and has nothing to do there; if it returned, its caller would take the page for
 //! unused. So open gathers are counted, and who finishes while others are open flushes the whole
-//! space, even with nothing of its own. The same goes for what is [owed](AddressSpace::pay_owed),
+//! space, even with nothing of its own. The same goes for what is [pending](AddressSpace::complete_pending),
 //! be it by a [batch](crate::reclaim) or since a flush failed.
 //!
 //! For this, a gather is begun before the first entry is changed, or with the lock held that
@@ -20,8 +20,8 @@
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is
 //! done. I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be
 //! flushed yet; when it is finished, they are. I3: a gather that is dropped leaks its items rather
-//! than freeing them early (and says so in debug builds), and what it should have flushed is owed.
-//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it from one
+//! than freeing them early (and says so in debug builds), and what it should have flushed is pending.
+//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can notify it from one
 //! that may yet change entries: every later one of the space flushes all of it
 //! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
@@ -165,7 +165,7 @@ pub struct Deferred<'a, P: Platform, K> {
 impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// An empty gather. Begin it before the first entry is changed, or under the same table lock.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
-        space.debts.open();
+        space.pending.open();
         Self { space, range: None, freed_tables: false, keep: ManuallyDrop::new(K::default()) }
     }
 
@@ -196,8 +196,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and
     /// sets nothing free. Only what needs a flush is noted; what does not is counted as elided.
     /// [`Change::Accessed`] is noted too: where a policy defers it, it is not put into a gather. A
-    /// gather that is empty after that may be dropped: to finish it would also pay for what others
-    /// owe.
+    /// gather that is empty after that may be dropped: to finish it would also complete for what others
+    /// leave pending.
     ///
     /// # Errors
     /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.
@@ -236,8 +236,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
             return Some(Request::space());
         }
         let own = own?;
-        let pays = !self.space.is_owing(0) || self.space.pays_all(own);
-        Some(if pays { own } else { Request { what: What::Space, ..own } })
+        let completes = !self.space.is_owing(0) || self.space.completes_all(own);
+        Some(if completes { own } else { Request { what: What::Space, ..own } })
     }
 
     fn into_keep(mut self) -> K {
@@ -245,7 +245,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
         let space = self.space;
         core::mem::forget(self);
-        space.debts.close();
+        space.pending.close();
         keep
     }
 
@@ -259,7 +259,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
         let request = self.request(pin);
         let done = match request {
             Some(request) => self.space.flush(pin, request).map(drop),
-            None => self.space.pay_besides(pin, 1),
+            None => self.space.complete_besides(pin, 1),
         };
         match done {
             Ok(()) => Ok(self.into_keep()),
@@ -274,16 +274,16 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// As [`finish`](Self::finish).
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let space = self.space;
-        let pays =
+        let completes =
             || space.is_owing(0).then_some(Request { what: What::Space, freed_tables: false });
-        let ticket = match self.request(pin).or_else(pays) {
+        let ticket = match self.request(pin).or_else(completes) {
             None => None,
             Some(request) => match space.begin_flush(pin, request) {
                 Ok(ticket) => Some(ticket),
                 Err(e) => return Err((e, self.into_keep())),
             },
         };
-        space.debts.open(); // for the one that goes on
+        space.pending.open(); // for the one that goes on
         Ok(Deferred { space, ticket, keep: ManuallyDrop::new(self.into_keep()) })
     }
 }
@@ -295,10 +295,10 @@ impl<P: Platform, K: Keep + Default> Drop for Gather<'_, P, K> {
             None => unsafe { ManuallyDrop::drop(&mut self.keep) },
             Some(range) => {
                 let freed_tables = self.freed_tables;
-                self.space.owe_counted(Request { what: What::Pages(range), freed_tables });
+                self.space.mark_counted_pending(Request { what: What::Pages(range), freed_tables });
             }
         }
-        self.space.debts.close();
+        self.space.pending.close();
         debug_assert!(
             self.is_empty(),
             "a gather was dropped with unflushed changes; its items leak"
@@ -307,7 +307,7 @@ impl<P: Platform, K: Keep + Default> Drop for Gather<'_, P, K> {
 }
 
 impl<P: Platform, K> Deferred<'_, P, K> {
-    /// What may be freed, if everyone has answered; otherwise the same again.
+    /// What may be freed, if everyone has acknowledged; otherwise the same again.
     ///
     /// # Errors
     /// `self`, not done yet.
@@ -337,15 +337,15 @@ impl<P: Platform, K> Deferred<'_, P, K> {
         // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
         let keep = unsafe { ManuallyDrop::take(&mut self.keep) };
         core::mem::forget(self);
-        space.debts.close();
+        space.pending.close();
         keep
     }
 }
 
 impl<P: Platform, K> Drop for Deferred<'_, P, K> {
     fn drop(&mut self) {
-        let done = self.ticket.take().is_none(); // dropped, it leaves its change owed
-        self.space.debts.close();
+        let done = self.ticket.take().is_none(); // dropped, it leaves its change pending
+        self.space.pending.close();
         debug_assert!(done, "a deferred gather was dropped before it was done; its items leak");
     }
 }

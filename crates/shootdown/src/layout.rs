@@ -6,9 +6,9 @@ use core::mem::{offset_of, size_of};
 use crate::accessed::Ages;
 use crate::call::{Descriptor, Mailbox};
 use crate::cpu::{PerCpu, Private, Rare, Shared};
+use crate::isolated::Isolated;
 use crate::platform::Platform;
-use crate::presence::Presence;
-use crate::quiet::Quiet;
+use crate::residency::Residency;
 use crate::space::AddressSpace;
 use crate::system::System;
 use crate::tags::generations::{CpuTag, SpaceTag};
@@ -58,7 +58,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 16] {
         ),
         part(offset_of!(PerCpu<P>, tag), size_of::<CpuTag>(), "versioned tag"),
         part(offset_of!(PerCpu<P>, ages), size_of::<Ages<P>>(), "ages"),
-        part(offset_of!(PerCpu<P>, quiet), size_of::<Quiet>(), "side of the border"),
+        part(offset_of!(PerCpu<P>, isolated), size_of::<Isolated>(), "side of the border"),
         part(mailbox, size_of::<Mailbox<P>>(), "mailbox"),
         part(mailbox + Mailbox::<P>::DEFERRED, 1, "mailbox, deferred flush"),
         part(mailbox + Mailbox::<P>::SUMMARY, 8, "mailbox, summary"),
@@ -78,19 +78,23 @@ pub fn per_cpu<P: Platform>() -> [Part; 16] {
 pub fn space<P: Platform>() -> [Part; 9] {
     [
         part(AddressSpace::<P>::GENERATION, 8, "generation"),
-        part(AddressSpace::<P>::OWED, 8, "owed tables"),
+        part(AddressSpace::<P>::PENDING, 8, "pending tables"),
         part(AddressSpace::<P>::TAG, size_of::<SpaceTag>(), "versioned tag of the space"),
         part(AddressSpace::<P>::AGES, 8, "age"),
         part(AddressSpace::<P>::SHARED_TAG, 4, "tag of the space for all CPUs"),
         part(offset_of!(AddressSpace<P>, log), size_of_val_of_log::<P>(), "range log"),
-        part(offset_of!(AddressSpace<P>, presence), size_of::<Presence<P::Mask>>(), "CPU set"),
-        part(AddressSpace::<P>::DEBTS, 64, "open gathers, owed and paid generation"),
+        part(offset_of!(AddressSpace<P>, residency), size_of::<Residency<P::Mask>>(), "CPU set"),
+        part(
+            AddressSpace::<P>::PENDING_FLUSHES,
+            64,
+            "open gathers, pending and completed generation",
+        ),
         part(AddressSpace::<P>::COLD, 64, "retired flag and counts"),
     ]
 }
 
 const fn size_of_val_of_log<P: Platform>() -> usize {
-    offset_of!(AddressSpace<P>, presence) - offset_of!(AddressSpace<P>, log)
+    offset_of!(AddressSpace<P>, residency) - offset_of!(AddressSpace<P>, log)
 }
 
 /// The parts of a [`System`].
@@ -107,6 +111,6 @@ pub fn system<P: Platform>() -> [Part; 7] {
         part(offset_of!(System<P>, tickets), 8, "tree tickets"),
         part(System::<P>::LAST_ID, 8, "last id"),
         part(System::<P>::FAILED, 8, "failed flushes of everything"),
-        part(System::<P>::PAID, 8, "paid flushes of everything"),
+        part(System::<P>::COMPLETED, 8, "completed flushes of everything"),
     ]
 }

@@ -21,7 +21,7 @@
 //! 3. **Master invariant.** A CPU's slot for a space at generation *g* never holds entries older
 //!    than *g*.
 //! 4. **Deferral is explicit.** What is weaker is a named choice, never a default.
-//! 5. **Errors are total.** Bad input gets a typed error; what was owed comes back inside it.
+//! 5. **Errors are total.** Bad input gets a typed error; what was pending comes back inside it.
 //!
 //! # Where to read on
 //! | question | module |
@@ -32,10 +32,10 @@
 //! | Who is interrupted by a flush, and when is it over? | [`flush`] |
 //! | How do I free pages safely? | [`gather`] |
 //! | Which changes need no flush, and what if one faults? | [`elide`], [`spurious`] |
-//! | What is owed when accessed bits are cleared? | [`accessed`] |
-//! | How is a CPU left alone that runs user code for long? | [`quiet`] |
+//! | What is pending when accessed bits are cleared? | [`accessed`] |
+//! | How is a CPU left alone that runs user code for long? | [`isolated`] |
 //! | How do I take pages away from many spaces at once? | [`reclaim`] |
-//! | How long may an unmapping go untold? | [`later`] |
+//! | How long may an unmapping go untold? | [`lazy_unmap`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -111,7 +111,7 @@
 //!
 //! # Builds
 //! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced`
-//! compiles this source with atomics that tell a software machine of every access. No feature
+//! compiles this source with atomics that notify a software machine of every access. No feature
 //! changes a type.
 
 #![no_std]
@@ -130,21 +130,21 @@ pub mod facts;
 pub mod flush;
 pub mod gather;
 pub mod ids;
-pub mod later;
+pub mod isolated;
 #[cfg(shootdown_traced)]
 pub mod layout;
-mod owed;
+pub mod lazy_unmap;
 pub mod paravirt;
+mod pending;
 pub mod pinned;
 pub mod platform;
 pub mod policy;
-pub mod presence;
-pub mod quiet;
 mod range_log;
 pub mod reclaim;
 pub mod regime;
+pub mod residency;
 mod respond;
-mod sandwich;
+mod sequence;
 mod serve;
 pub mod space;
 pub mod spurious;
@@ -163,13 +163,13 @@ pub use facts::Facts;
 pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, flush_kernel};
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
-pub use later::Later;
+pub use lazy_unmap::LazyUnmapping;
 pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};
-pub use presence::Strategy;
 pub use reclaim::Batch;
 pub use regime::{Invalidate, Reach, Regime};
+pub use residency::Strategy;
 pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};
 pub use spurious::{Spurious, fault_resolved, spurious_fault};

@@ -1,7 +1,7 @@
 //! In a guest: what the hypervisor does of a flush.
 //!
 //! # The problem
-//! A virtual CPU that its hypervisor has descheduled answers no interrupt until it runs again, a
+//! A virtual CPU that its hypervisor has descheduled acknowledges no interrupt until it runs again, a
 //! time slice later, and who flushes waits for it. Such a CPU makes no access either: all it needs
 //! is to forget before it goes on. There are two ways to have that, both off unless a port asks for
 //! them. They serve flushes of spaces ([`flush`](crate::AddressSpace::flush),
@@ -13,12 +13,12 @@
 //! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the hypervisor
 //!   ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in,
 //!   and the CPU is done with: that swap is the linearization point. If it fails because the CPU
-//!   runs again, the CPU is told as any other. If it is preempted after it was told and before it
-//!   answered, it is marked then; but where a large set is told as a tree, or with push delivery,
-//!   its answer is waited for.
+//!   runs again, the CPU is notified as any other. If it is preempted after it was notified and before it
+//!   acknowledged, it is marked then; but where a large set is notified as a tree, or with push delivery,
+//!   its acknowledgement is waited for.
 //! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and the pages,
 //!   and makes those CPUs forget, running or not. Which flushes go this way is
-//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are told
+//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are notified
 //!   as any other.
 //!
 //! # Why no CPU is missed
@@ -115,13 +115,13 @@ impl PreemptedWord {
         self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
-    /// Does the CPU run, as far as anyone can tell?
+    /// Does the CPU run, as far as anyone can notify?
     pub(crate) fn is_preempted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::PREEMPTED != 0
     }
 
     /// The guest's half: has the CPU forget everything before it runs again. `false` if it runs:
-    /// then it must be told. Marked twice, it forgets once.
+    /// then it must be notified. Marked twice, it forgets once.
     #[must_use = "a CPU that runs has not been marked"]
     pub fn mark(&self) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);

@@ -1,13 +1,13 @@
 //! Pinned tags: devices that walk a space's tables under its tag.
 //!
 //! # The problem
-//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover
+//! A device that shares a process's addresses (SVA) is notified the tag once and keeps it. No rollover
 //! may take it away, and no flush may stay on one CPU: nobody switches a device.
 //!
 //! # The protocol
 //! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and
-//! fences; then the device may be told. From then on every flush of the space is broadcast,
-//! whatever the strategy ([`presence`](crate::presence), P6). The other way round the device
+//! fences; then the device may be notified. From then on every flush of the space is broadcast,
+//! whatever the strategy ([`residency`](crate::residency), P6). The other way round the device
 //! forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag, which
 //! reaches what caches beside the device, and gives it back. Only then may another space get it.
 //!
@@ -20,7 +20,7 @@ use core::fmt;
 use crate::ids::Tag;
 use crate::platform::Platform;
 use crate::regime::{Invalidate, Reach};
-use crate::sandwich;
+use crate::sequence;
 use crate::space::AddressSpace;
 use crate::switch::Everyone;
 use crate::tags::current::{self, user_tag};
@@ -76,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         // SAFETY: the library's CPUs, in this call as in all.
         match unsafe { tags.pin(self.space_tag(), &Everyone::<P>::new(), wait) } {
             Ok(tag) => {
-                self.presence.pin();
+                self.residency.pin();
                 Ok(user_tag::<P>(tag))
             }
             Err(TagsError::NoPinLeft) => Err(PinTagError::NoPinLeft),
@@ -96,17 +96,17 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// [`PinTagError::NotPinned`].
     pub unsafe fn unpin_tag(&self, pin: &P::Pin) -> Result<(), PinTagError> {
-        let tags = P::tags().filter(|_| self.presence.is_pinned());
+        let tags = P::tags().filter(|_| self.residency.is_pinned());
         let (Some(tags), Some(tag)) = (tags, self.tag()) else {
             return Err(PinTagError::NotPinned);
         };
         let user = user_tag::<P>(tag);
-        sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
+        sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
         if user != tag {
-            sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
+            sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
         }
-        sandwich::sync_everywhere::<P>(Invalidate::Tag(user));
-        if !self.presence.unpin() {
+        sequence::sync_everywhere::<P>(Invalidate::Tag(user));
+        if !self.residency.unpin() {
             return Err(PinTagError::NotPinned);
         }
         let wait = || {

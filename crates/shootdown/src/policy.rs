@@ -8,8 +8,8 @@ use core::fmt;
 
 use crate::accessed::{Accessed, AccessedPolicy};
 use crate::facts::{Broadcast, Facts};
-use crate::later::LazyUnmap;
-use crate::presence::Strategy;
+use crate::lazy_unmap::LazyUnmap;
+use crate::residency::Strategy;
 use crate::tags::shared::Threshold;
 
 /// Which tag slot makes room for a new space.
@@ -98,12 +98,12 @@ pub struct Policy {
     /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which
     /// spaces get a tag for all CPUs.
     pub shared: Threshold,
-    /// In a guest: a flush that must tell at least so many CPUs is handed to the hypervisor
+    /// In a guest: a flush that must notify at least so many CPUs is handed to the hypervisor
     /// ([`crate::Platform::flush_remote`]); 0 means none is.
     pub hypercall_from: u16,
     /// When entries go whose accessed bits were cleared.
     pub accessed: AccessedPolicy,
-    /// How long unmappings may go untold that the kernel gives to a [`Later`](crate::Later);
+    /// How long unmappings may go untold that the kernel gives to a [`LazyUnmapping`](crate::LazyUnmapping);
     /// `None`: not at all.
     pub lazy_unmap: Option<LazyUnmap>,
 }

@@ -1,4 +1,4 @@
-//! Batches across many spaces: clear first, remember what is owed, pay once.
+//! Batches across many spaces: clear first, remember what is pending, complete once.
 //!
 //! # The problem
 //! Reclaim takes pages away that several processes map, a few from each, and a shootdown for every
@@ -9,26 +9,26 @@
 //! # The protocol
 //! 1. For each mapping of a page, under the lock of its table: clear the entry, then
 //!    [`Batch::unmapped`]. The change is counted now, so that CPUs that come to the space, or catch
-//!    up for another reason, need not be told later. From now on it is
+//!    up for another reason, need not be notified later. From now on it is
 //!    [pending](AddressSpace::is_pending).
 //! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may
 //!    store to it through a stale writable entry, and the store would be lost.
-//! 3. [`Batch::finish`]: tells, in one round of interrupts, every CPU that is behind in any of the
+//! 3. [`Batch::finish`]: notifies, in one round of interrupts, every CPU that is behind in any of the
 //!    spaces, waits for each, and hands back the frames. Where hardware invalidates everywhere, it
-//!    is told space by space and waited for once.
+//!    is notified space by space and waited for once.
 //!
 //! In between, whoever comes to a cleared entry and relies on its being gone (protect, move,
-//! discard, copy for fork) calls [`AddressSpace::pay_owed`], which pays for that space alone;
+//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which completes for that space alone;
 //! gathers do so by themselves.
 //!
 //! # Invariants
-//! I1: no item leaves a batch before every CPU has answered for all that was unmapped with or
-//! before it. I2: a space owes what a batch has unmapped until somebody has paid: the batch, a
-//! flush, or `pay_owed`; also after an error, and when the batch is dropped. I3: nothing is told
-//! while entries are cleared; no lock is needed to pay.
+//! I1: no item leaves a batch before every CPU has acknowledged for all that was unmapped with or
+//! before it. I2: a space has pending what a batch has unmapped until somebody has completed: the batch, a
+//! flush, or `complete_pending`; also after an error, and when the batch is dropped. I3: nothing is notified
+//! while entries are cleared; no lock is needed to complete.
 //!
 //! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id
-//! never comes back. A payment then finds nobody to tell.
+//! never comes back. A completion then finds nobody to notify.
 //!
 //! Source: the batched unmapping of Linux's reclaim (2015), which remembers one mask of CPUs for
 //! all spaces.
@@ -36,13 +36,13 @@
 use core::mem::ManuallyDrop;
 
 use crate::cpu::PerCpu;
-use crate::flush::{Change, FlushError, Spare, pay_together};
+use crate::flush::{Change, FlushError, Spare, complete_together};
 use crate::gather::{Array, Keep};
 use crate::ids::VaRange;
 use crate::platform::Platform;
 use crate::space::AddressSpace;
 
-/// Unmappings of many spaces, with what they set free; at most `N` spaces between two payments.
+/// Unmappings of many spaces, with what they set free; at most `N` spaces between two completions.
 /// Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
@@ -66,22 +66,22 @@ use crate::space::AddressSpace;
 /// ```
 #[must_use = "what is in a batch is freed only after `finish`"]
 pub struct Batch<'a, P: Platform, K: Keep + Default, const N: usize = 16> {
-    debts: Array<Change<'a, P>, N>,
-    /// Something dirty is among what is owed.
+    pending: Array<Change<'a, P>, N>,
+    /// Something dirty is among what is pending.
     dirty: bool,
-    /// Unmappings since the last payment.
+    /// Unmappings since the last completion.
     unmapped: u64,
     keep: ManuallyDrop<K>,
 }
 
 /// The batch has no place for another space: [`Batch::make_room`] before the entry is cleared. What
-/// was unmapped is owed by the space; [`AddressSpace::pay_owed`] pays it.
+/// was unmapped is pending by the space; [`AddressSpace::complete_pending`] completes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl core::fmt::Display for Full {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the batch has no place for another space; pay what the space owes, and make room earlier")
+        f.write_str("the batch has no place for another space; mark_complete what the space has_pending, and make room earlier")
     }
 }
 
@@ -91,31 +91,36 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// An empty batch.
     pub fn new() -> Self {
         Self {
-            debts: Array::default(),
+            pending: Array::default(),
             dirty: false,
             unmapped: 0,
             keep: ManuallyDrop::new(K::default()),
         }
     }
 
-    /// Makes sure that something of `space` can be unmapped next: pays if every place is taken by
+    /// Makes sure that something of `space` can be unmapped next: completes if every place is taken by
     /// others. Call it without locks, before the entry is cleared.
     ///
     /// # Errors
     /// See [`FlushError`]. There is no room then.
     pub fn make_room(&mut self, pin: &P::Pin, space: &AddressSpace<P>) -> Result<(), FlushError> {
-        let has_place = self.debts.as_slice().iter().any(|debt| debt.space.id() == space.id());
-        if has_place || self.debts.as_slice().len() < N { Ok(()) } else { self.pay(pin) }
+        let has_place =
+            self.pending.as_slice().iter().any(|pending| pending.space.id() == space.id());
+        if has_place || self.pending.as_slice().len() < N {
+            Ok(())
+        } else {
+            self.mark_complete(pin)
+        }
     }
 
     /// The entries of `range` were cleared in `space`, which sets nothing free: there are other
     /// mappings of the frame. `dirty`: one of them said that the page was written to (on hardware
     /// that does not keep dirty bits: that it may be).
     ///
-    /// Call it with the lock of the table held in which they were cleared. Nobody is told now.
+    /// Call it with the lock of the table held in which they were cleared. Nobody is notified now.
     ///
     /// # Errors
-    /// [`Full`]; the space owes all the same.
+    /// [`Full`]; the space has pending all the same.
     pub fn changed(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -124,13 +129,13 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     ) -> Result<(), Full> {
         let change = space.put_off(range);
         self.unmapped += 1;
-        let known = |debt: &&mut Change<'a, P>| debt.space.id() == space.id();
-        let Some(debt) = self.debts.as_mut_slice().iter_mut().find(known) else {
-            self.debts.push(change).map_err(|_| Full)?;
+        let known = |pending: &&mut Change<'a, P>| pending.space.id() == space.id();
+        let Some(pending) = self.pending.as_mut_slice().iter_mut().find(known) else {
+            self.pending.push(change).map_err(|_| Full)?;
             self.dirty |= dirty;
             return Ok(());
         };
-        debt.join(change);
+        pending.join(change);
         self.dirty |= dirty;
         Ok(())
     }
@@ -138,8 +143,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// As [`changed`](Self::changed), and `item` will be set free.
     ///
     /// # Errors
-    /// The item, when there is no room for it or for the space. The space owes all the same; when
-    /// it has [paid](AddressSpace::pay_owed), or this batch has, the item may be freed.
+    /// The item, when there is no room for it or for the space. The space has pending all the same; when
+    /// it has [completed](AddressSpace::complete_pending), or this batch has, the item may be freed.
     pub fn unmapped(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -153,27 +158,27 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Does the batch owe anything?
+    /// Does the batch leave pending anything?
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        !self.debts.as_slice().is_empty()
+        !self.pending.as_slice().is_empty()
     }
 
-    /// No CPU stores any more to a page that was unmapped and dirty: pays if there is one since the
-    /// last payment. Before the I/O that writes it out.
+    /// No CPU stores any more to a page that was unmapped and dirty: completes if there is one since the
+    /// last completion. Before the I/O that writes it out.
     ///
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.
     pub fn before_write_back(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
-        if self.dirty { self.pay(pin) } else { Ok(()) }
+        if self.dirty { self.mark_complete(pin) } else { Ok(()) }
     }
 
     /// Pays all, and hands back what may now be freed.
     ///
     /// # Errors
-    /// The error and the batch: it owes what it owed; finish it again.
+    /// The error and the batch: it has pending what it pending; finish it again.
     pub fn finish(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
-        match self.pay(pin) {
+        match self.mark_complete(pin) {
             Err(e) => Err((e, self)),
             Ok(()) => {
                 // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
@@ -184,16 +189,16 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    fn pay(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
+    fn mark_complete(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
-        let debts = self.debts.as_slice().len();
-        if debts != 0 {
-            pay_together(pin, me, self.debts.as_mut_slice(), Spare::Nobody)?;
+        let pending = self.pending.as_slice().len();
+        if pending != 0 {
+            complete_together(pin, me, self.pending.as_mut_slice(), Spare::Nobody)?;
         }
-        me.stats.owed.add(self.unmapped);
-        me.stats.paid.add(debts as u64);
-        while let Some(debt) = self.debts.pop() {
-            debt.complete();
+        me.stats.pending.add(self.unmapped);
+        me.stats.completed.add(pending as u64);
+        while let Some(pending) = self.pending.pop() {
+            pending.complete();
         }
         (self.dirty, self.unmapped) = (false, 0);
         Ok(())
@@ -209,9 +214,9 @@ impl<P: Platform, K: Keep + Default, const N: usize> Default for Batch<'_, P, K,
 impl<P: Platform, K: Keep + Default, const N: usize> Drop for Batch<'_, P, K, N> {
     fn drop(&mut self) {
         if self.is_owing() {
-            debug_assert!(false, "a batch was dropped that owes; its items leak");
+            debug_assert!(false, "a batch was dropped that has_pending; its items leak");
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is paid for.
+            // SAFETY: dropped once, here; all that was unmapped is completed for.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

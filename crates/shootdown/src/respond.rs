@@ -1,4 +1,4 @@
-//! The responder's decision table: what a CPU does when it is told, or finds out, that its loaded
+//! The responder's decision table: what a CPU does when it is notified, or finds out, that its loaded
 //! space changed.
 //!
 //! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current
@@ -63,7 +63,7 @@ pub(crate) enum Response {
 }
 
 /// What to invalidate.
-#[allow(clippy::large_enum_variant)] // lives on the stack for the length of one answer
+#[allow(clippy::large_enum_variant)] // lives on the stack for the length of one acknowledgement
 enum Plan {
     /// One step, by far the most frequent: apart from the others, so that no array of them is
     /// filled and copied.
@@ -123,7 +123,7 @@ pub(crate) fn catch_up<P: Platform>(
         // Hardware invalidates here. Where it says too early that it has, to have been interrupted
         // is all that is missing.
         if P::Regime::facts().errata.completes_early {
-            // ORDERING: Release, with the Acquire in `flush::answer::is_done`; E2 in
+            // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`; E2 in
             // `flush::broadcast`
             me.shared.acked.store(space.completions(), Ordering::Release);
         }
@@ -156,7 +156,7 @@ pub(crate) fn catch_up<P: Platform>(
         // away again. Until the invalidation is done, nothing on this CPU looks at it: interrupts
         // are off, and a non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::answer::is_done`
+        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
         if let Some(ack) = ack.take() {
             ack();
@@ -178,7 +178,7 @@ pub(crate) fn catch_up<P: Platform>(
     switch::settle::<P>();
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::answer::is_done`: done before it says so
+        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: done before it says so
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }
@@ -238,7 +238,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
             let tag = user_tag::<P>(tag);
             P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
         }
-        SplitTables::Yes { .. } => me.owe_user_half(slot),
+        SplitTables::Yes { .. } => me.mark_user_half_pending(slot),
     }
     me.stats.invalidated_ranges.inc();
     me.stats.invalidated_strides.add(range.count());
@@ -248,7 +248,7 @@ fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
     P::Regime::invalidate(Invalidate::Tag(loaded_tag(me, slot)), Reach::Local);
     let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
     if split {
-        me.owe_user_half(slot);
+        me.mark_user_half_pending(slot);
     }
     me.stats.invalidated_tags.inc();
 }
@@ -273,7 +273,7 @@ pub(crate) fn forget_everything<P: Platform>() {
     switch::settle::<P>();
 }
 
-/// A kick has come: asks for the lines that catching up will read, and for the one that answers, so
+/// A kick has come: asks for the lines that catching up will read, and for the one that acknowledges, so
 /// that they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
     // Between two spaces, one of which it names still, this CPU may have left that one's set, and

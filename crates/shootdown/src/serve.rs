@@ -14,7 +14,7 @@ use crate::space::AddressSpace;
 use crate::sync::{AtomicBool, Ordering, compiler_fence};
 use crate::tree;
 
-/// Is a kick answered?
+/// Is a kick acknowledged?
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "an unanswered kick must be repeated before user code runs"]
 pub enum Served {

@@ -2,7 +2,7 @@
 //!
 //! # The writer's protocol
 //! (1) change the page tables; (2) bump the generation; (3) read the CPU set and what its CPUs have
-//! loaded; tell those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
+//! loaded; notify those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
 //!
 //! # Invariants
 //! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space
@@ -19,11 +19,11 @@ use crate::call;
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::{Bits, Mask};
 use crate::ids::{CpuId, Generation, SpaceId, Tag};
-use crate::owed::Debts;
+use crate::pending::PendingFlushes;
 use crate::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
-use crate::presence::Presence;
 use crate::range_log::RangeLog;
 use crate::regime::Regime;
+use crate::residency::Residency;
 use crate::serve;
 use crate::switch;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write, reads};
@@ -39,8 +39,8 @@ use crate::tags::versioned::Versioned;
 pub struct AddressSpace<P: Platform> {
     hot: Hot<P>,
     pub(crate) log: RangeLog,
-    pub(crate) presence: Presence<P::Mask>,
-    pub(crate) debts: Debts,
+    pub(crate) residency: Residency<P::Mask>,
+    pub(crate) pending: PendingFlushes,
     cold: Cold,
 }
 
@@ -49,8 +49,8 @@ pub struct AddressSpace<P: Platform> {
 struct Hot<P: Platform> {
     generation: AtomicU64,
     /// The generation of the last flush that failed although tables were freed; 0 when none is
-    /// owed.
-    owed: AtomicU64,
+    /// pending.
+    pending: AtomicU64,
     id: SpaceId,
     root: <P::Regime as Regime>::Root,
     /// The machine-wide tag, where tags are such.
@@ -119,15 +119,15 @@ impl core::error::Error for RetireError {}
 impl<P: Platform> AddressSpace<P> {
     pub(crate) const GENERATION: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, generation);
-    pub(crate) const OWED: usize =
-        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, owed);
+    pub(crate) const PENDING: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, pending);
     pub(crate) const SHARED_TAG: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, shared);
     pub(crate) const TAG: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
     pub(crate) const AGES: usize =
         core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, ages);
-    pub(crate) const DEBTS: usize = core::mem::offset_of!(Self, debts);
+    pub(crate) const PENDING_FLUSHES: usize = core::mem::offset_of!(Self, pending);
     pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
 }
 
@@ -141,7 +141,7 @@ impl<P: Platform> AddressSpace<P> {
         Self {
             hot: Hot {
                 generation: AtomicU64::new(0),
-                owed: AtomicU64::new(0),
+                pending: AtomicU64::new(0),
                 id: P::system().next_id(),
                 root,
                 tag: SpaceTag::new(),
@@ -149,8 +149,8 @@ impl<P: Platform> AddressSpace<P> {
                 ages: AtomicU64::new(0),
             },
             log: RangeLog::new(),
-            presence: Presence::new(),
-            debts: Debts::new(),
+            residency: Residency::new(),
+            pending: PendingFlushes::new(),
             cold: Cold {
                 retired: AtomicBool::new(false),
                 stale: AtomicU64::new(0),
@@ -211,7 +211,7 @@ impl<P: Platform> AddressSpace<P> {
     /// CPUs that may have the space loaded. Over-approximates.
     #[must_use]
     pub fn cpus(&self) -> CpuSetOf<P> {
-        self.presence.cpus.snapshot()
+        self.residency.cpus.snapshot()
     }
 
     /// The line with the generation, and the log, will be written soon.
@@ -237,18 +237,18 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// A flush for freed tables failed: whatever flush comes next covers them too.
-    pub(crate) fn owe_tables(&self, generation: Generation) {
-        self.hot.owed.fetch_max(generation.0, Ordering::AcqRel);
+    pub(crate) fn mark_tables_pending(&self, generation: Generation) {
+        self.hot.pending.fetch_max(generation.0, Ordering::AcqRel);
     }
 
-    /// The generation of a failed flush for freed tables, if one is owed.
-    pub(crate) fn owed_tables(&self) -> Option<u64> {
-        Some(self.hot.owed.load(Ordering::Relaxed)).filter(|g| *g != 0)
+    /// The generation of a failed flush for freed tables, if one is pending.
+    pub(crate) fn pending_tables(&self) -> Option<u64> {
+        Some(self.hot.pending.load(Ordering::Relaxed)).filter(|g| *g != 0)
     }
 
-    /// What was owed when a flush began is paid now that it is done.
-    pub(crate) fn paid_tables(&self, owed: u64) {
-        let _ = self.hot.owed.compare_exchange(owed, 0, Ordering::AcqRel, Ordering::Relaxed);
+    /// What was pending when a flush began is completed now that it is done.
+    pub(crate) fn completed_tables(&self, pending: u64) {
+        let _ = self.hot.pending.compare_exchange(pending, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them
@@ -292,14 +292,14 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU
     /// itself may do this (I3), with interrupts off.
-    pub(crate) fn leave_in_vain(&self, cpu: CpuId, me: &PerCpu<P>) {
+    pub(crate) fn leave_stale(&self, cpu: CpuId, me: &PerCpu<P>) {
         if me.loaded().id() != self.id().get() {
             if current::strategy::<P>().is_some() {
                 self.trim_here(cpu);
                 return;
             }
             switch::forget_membership(me, self);
-            self.presence.cpus.remove(cpu); // the last touch, as in `switch::unload`
+            self.residency.cpus.remove(cpu); // the last touch, as in `switch::unload`
         }
     }
 
@@ -315,7 +315,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
     pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
-        if self.presence.is_pinned() {
+        if self.residency.is_pinned() {
             return Err(RetireError::Pinned);
         }
         let me = pin.cpu();

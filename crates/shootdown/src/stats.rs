@@ -37,8 +37,8 @@
 //!
 //! | what became of the work | counters |
 //! |---|---|
-//! | put off | [`owed`](Snapshot::owed), [`lazily_owed`](Snapshot::lazily_owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
-//! | paid for | [`paid`](Snapshot::paid), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`quiet_catch_ups`](Snapshot::quiet_catch_ups) |
+//! | put off | [`pending`](Snapshot::pending), [`lazily_owed`](Snapshot::lazily_owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
+//! | completed for | [`completed`](Snapshot::completed), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`isolated_catch_ups`](Snapshot::quiet_catch_ups) |
 //! | never needed | [`elided_upgrades`](Snapshot::elided_upgrades), [`elided_new`](Snapshot::elided_new), [`accessed_left`](Snapshot::accessed_left), [`invalidations_none`](Snapshot::invalidations_none) |
 //! | made larger | [`over_ceiling`](Snapshot::over_ceiling), [`escalations`](Snapshot::escalations), [`escalated_gathers`](Snapshot::escalated_gathers) |
 //! | saved | `avoided_*`, [`lazily_unasked`](Snapshot::lazily_unasked), [`coalesced`](Snapshot::coalesced), [`paid_by_others`](Snapshot::paid_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
@@ -94,7 +94,7 @@ macro_rules! counters {
             }
         }
 
-        /// What is told of each counter, and where it is. A static table and no array of values: it
+        /// What is notified of each counter, and where it is. A static table and no array of values: it
         /// is read on stacks of a kernel.
         static TABLE: &[Row] = &[
             $(Row {
@@ -136,7 +136,7 @@ macro_rules! counters {
 
 macro_rules! waits {
     ($($from:literal)*) => {
-        /// The least ticks that each bucket counts, and what is told of it.
+        /// The least ticks that each bucket counts, and what is notified of it.
         const WAITS: &[(u64, &str, &str)] = &[
             $((
                 $from,
@@ -299,32 +299,32 @@ counters! {
     /// Faults on accesses that the tables allow.
     spurious_faults,
     /// Times accessed bits were cleared whose entries go later.
-    accessed_owed,
+    accessed_pending,
     /// Times accessed bits were cleared whose entries are left to go by themselves.
     accessed_left,
     /// Tags flushed at a switch or a tick because accessed bits were cleared.
     accessed_flushes,
-    /// Interrupts not raised: the CPU is quiet, in user mode, and the flush is of a kernel range.
-    avoided_quiet,
+    /// Interrupts not raised: the CPU is isolated, in user mode, and the flush is of a kernel range.
+    avoided_isolated,
     /// Everything forgotten on the way into the kernel, for what was missed in user mode.
-    quiet_catch_ups,
+    isolated_catch_ups,
     /// Unmappings that were counted and put off.
-    owed,
-    /// Spaces for which what was owed was paid by itself.
-    paid,
-    /// Spaces for which what was owed was paid by a flush that was made anyway.
-    paid_by_others,
+    pending,
+    /// Spaces for which what was pending was completed by itself.
+    completed,
+    /// Spaces for which what was pending was completed by a flush that was made anyway.
+    completed_by_others,
     /// Unmappings that were put off until their frames or addresses are needed.
-    lazily_owed,
+    lazily_pending,
     /// Unmappings that were not, for one of the reasons in `later`.
     lazily_refused,
-    /// Payments for such unmappings that interrupted nobody: all had come by.
+    /// Completions for such unmappings that interrupted nobody: all had come by.
     lazily_unasked,
-    /// Payments for such unmappings that interrupted CPUs because it was time.
+    /// Completions for such unmappings that interrupted CPUs because it was time.
     lazily_by_age,
-    /// Payments for such unmappings that interrupted CPUs because frames or addresses were needed.
+    /// Completions for such unmappings that interrupted CPUs because frames or addresses were needed.
     lazily_by_need,
-    /// Times this CPU came by and forgot what it had not been told of.
+    /// Times this CPU came by and forgot what it had not been notified of.
     lazily_swept,
     /// Gathers, and changes that rely on others', that flushed a whole space because others were
     /// open.

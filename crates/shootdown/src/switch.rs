@@ -2,7 +2,7 @@
 //!
 //! A CPU is *active* in a space, *lazy* in it (it runs a kernel thread and keeps the last space
 //! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`cpu.rs`); an
-//! initiator decides from that word whether the CPU must be told of a change. Both sides store,
+//! initiator decides from that word whether the CPU must be notified of a change. Both sides store,
 //! then load what the other stored: store-buffering shapes, which need a full fence on **both**
 //! sides. A read-modify-write is no substitute in Rust.
 //!
@@ -10,9 +10,9 @@
 //! | pair | this side | the flusher's side (`flush.rs`) | what it guarantees |
 //! |---|---|---|---|
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
-//! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher tells it |
+//! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher notifies it |
 //! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
-//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is told, or has nothing to be told |
+//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is notified, or has nothing to be notified |
 //!
 //! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU.
 //! That one is S1 and S2 in [`tags::shared`](crate::tags::shared), whose switching side is the
@@ -37,7 +37,7 @@ use crate::cpu::{Loaded, PerCpu};
 use crate::cpu_set::Mask;
 use crate::facts::SplitTables;
 use crate::ids::{CpuId, Generation, Tag};
-use crate::later;
+use crate::lazy_unmap;
 use crate::platform::{Pinned, Platform};
 use crate::policy::{Lazy, Leave};
 use crate::range_log::Steps;
@@ -117,7 +117,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         };
         if let Some(outcome) = same {
             accessed::honour(me, next);
-            later::come_by(cpu, me, next);
+            lazy_unmap::come_by(cpu, me, next);
             return outcome;
         }
     }
@@ -146,7 +146,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     let found = slots::find(ids, n, next.id());
     let joins = !found.is_some_and(|(_, remembered)| remembered.is_member());
     if joins {
-        next.presence.cpus.insert(cpu);
+        next.residency.cpus.insert(cpu);
     }
     fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
     if current::shared::<P>().is_some() {
@@ -203,7 +203,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         Plan::Flush => {
             let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
             if split {
-                me.owe_user_half(slot);
+                me.mark_user_half_pending(slot);
             }
             me.stats.switches_flushed.inc();
             Switched::Flushed
@@ -225,7 +225,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     }
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
-    // ORDERING: Release, with the Acquire in `flush::answer::is_done`: the space before was left
+    // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: the space before was left
     me.shared.acked.store(want.0, Ordering::Release);
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
     me.shared.loaded.store(next.id().get(), Ordering::Release);
@@ -270,7 +270,7 @@ fn leave_lazy<P: Platform>(
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
-    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing
+    // Between the two, so that a non-maskable kick acknowledges `Served::Again` and changes nothing
     // here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -357,7 +357,7 @@ pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
 fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if let Some(prev) = me.space() {
         forget_membership(me, prev);
-        prev.presence.cpus.remove(cpu);
+        prev.residency.cpus.remove(cpu);
     }
 }
 
@@ -372,15 +372,15 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 }
 
 /// How to load the user half of the loaded space's tables on the way to user mode. Whatever
-/// invalidation of that half is owed is handed to the caller by this (once).
+/// invalidation of that half is pending is handed to the caller by this (once).
 ///
-/// Call it on every path that returns to user mode. Without split tables the answer is always to
+/// Call it on every path that returns to user mode. Without split tables the acknowledgement is always to
 /// keep.
 ///
 /// # Safety
 /// With split tables:
 /// 1. Interrupts are off, and stay off until user code runs.
-/// 2. The user half is loaded as the answer says before user code runs.
+/// 2. The user half is loaded as the acknowledgement says before user code runs.
 /// 3. No other function of this library runs on this CPU in between. A non-maskable handler that
 ///    calls one there has the way out begin again, with this call.
 pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
@@ -390,12 +390,12 @@ pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let SplitTables::Yes { .. } = P::Regime::facts().split_tables else {
         return UserEntry { tag, keep: true };
     };
-    let owed = me.rare.user_half_owed.load(Ordering::Relaxed);
+    let pending = me.rare.user_half_pending.load(Ordering::Relaxed);
     let bit = 1 << slot.0;
-    if owed & bit == 0 {
+    if pending & bit == 0 {
         return UserEntry { tag, keep: tags_on::<P>() };
     }
-    me.rare.user_half_owed.store(owed & !bit, Ordering::Relaxed);
+    me.rare.user_half_pending.store(pending & !bit, Ordering::Relaxed);
     me.stats.user_half_flushes.inc();
     UserEntry { tag, keep: false }
 }

@@ -2,8 +2,8 @@
 
 use crate::cpu_set::Mask;
 use crate::ids::{CpuId, SpaceId};
+use crate::isolated::Changes;
 use crate::platform::{CpuSetOf, Platform};
-use crate::quiet::Changes;
 use crate::sync::{AtomicU64, Ordering};
 use crate::tree::{TREES, TreeCall};
 
@@ -16,19 +16,19 @@ pub struct System<P: Platform> {
     pub(crate) trees: [TreeCall<P>; TREES],
     pub(crate) tickets: Line<AtomicU64>,
     last_id: Line<AtomicU64>,
-    debt: Line<Debt>,
+    pending: Line<Pending>,
     kernel_changes: Line<Changes>,
 }
 
 /// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of
-/// a kernel range must not pass for one that reaches it. Both only grow, so a payment never covers
+/// a kernel range must not pass for one that reaches it. Both only grow, so a completion never covers
 /// a later failure.
 #[derive(Debug)]
 #[repr(C)]
-struct Debt {
+struct Pending {
     failed: AtomicU64,
     /// How many of them had failed when a flush of everything began that did not fail.
-    paid: AtomicU64,
+    completed: AtomicU64,
 }
 
 /// A value alone on its cache line.
@@ -40,8 +40,8 @@ pub(crate) struct Line<T>(pub T);
 impl<P: Platform> System<P> {
     pub(crate) const ONLINE: usize = core::mem::offset_of!(Self, online);
     pub(crate) const LAST_ID: usize = core::mem::offset_of!(Self, last_id);
-    pub(crate) const FAILED: usize = core::mem::offset_of!(Self, debt);
-    pub(crate) const PAID: usize = Self::FAILED + core::mem::offset_of!(Debt, paid);
+    pub(crate) const FAILED: usize = core::mem::offset_of!(Self, pending);
+    pub(crate) const COMPLETED: usize = Self::FAILED + core::mem::offset_of!(Pending, completed);
 }
 
 impl<P: Platform> System<P> {
@@ -55,7 +55,7 @@ impl<P: Platform> System<P> {
             trees: [const { TreeCall::new() }; TREES],
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
-            debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
+            pending: Line(Pending { failed: AtomicU64::new(0), completed: AtomicU64::new(0) }),
             kernel_changes: Line(Changes::new()),
         }
     }
@@ -70,7 +70,7 @@ impl<P: Platform> System<P> {
             trees: core::array::from_fn(|_| TreeCall::new()),
             tickets: Line(AtomicU64::new(0)),
             last_id: Line(AtomicU64::new(0)),
-            debt: Line(Debt { failed: AtomicU64::new(0), paid: AtomicU64::new(0) }),
+            pending: Line(Pending { failed: AtomicU64::new(0), completed: AtomicU64::new(0) }),
             kernel_changes: Line(Changes::new()),
         }
     }
@@ -101,25 +101,25 @@ impl<P: Platform> System<P> {
     /// Flushes of everything that have failed until now.
     ///
     /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended
-    /// was told of it by whoever called it, and numbers are all there is. A payment's number was
+    /// was notified of it by whoever called it, and numbers are all there is. A completion's number was
     /// read before its flush's fence (D4), so it names flushes whose tables were published before.
     pub(crate) fn failed_flushes(&self) -> u64 {
-        self.debt.0.failed.load(Ordering::Relaxed)
+        self.pending.0.failed.load(Ordering::Relaxed)
     }
 
     /// Must the next flush of a kernel range be one of everything?
-    pub(crate) fn owes_everything(&self) -> bool {
-        self.debt.0.paid.load(Ordering::Relaxed) < self.failed_flushes()
+    pub(crate) fn everything_is_pending(&self) -> bool {
+        self.pending.0.completed.load(Ordering::Relaxed) < self.failed_flushes()
     }
 
     /// A flush of everything is over that began when `failed` had failed.
     pub(crate) fn settle_everything(&self, failed: u64, done: bool) {
         if done {
             if failed != 0 {
-                self.debt.0.paid.fetch_max(failed, Ordering::Relaxed);
+                self.pending.0.completed.fetch_max(failed, Ordering::Relaxed);
             }
         } else {
-            self.debt.0.failed.fetch_add(1, Ordering::Relaxed);
+            self.pending.0.failed.fetch_add(1, Ordering::Relaxed);
         }
     }
 

@@ -261,21 +261,21 @@ impl<P: Platform> Begun<'_, P> {
         let system = P::system();
         let call = &system.trees[self.index];
         let acks = call.acks.as_ref();
-        let mut answered = false;
+        let mut acknowledged = false;
         let mut stalled = None;
         let mut turn = 0;
         for (w, bits) in self.targets.words().iter().enumerate().rev() {
             if *bits == 0 {
                 continue;
             }
-            // The last word to be told is the last to answer; once it has, the others probably
+            // The last word to be notified is the last to acknowledge; once it has, the others probably
             // have, and their lines can travel together.
-            if answered {
+            if acknowledged {
                 for ahead in acks[..w].iter().rev().take(READ_AHEAD) {
                     prefetch(&ahead.done);
                 }
             }
-            answered = true;
+            acknowledged = true;
             // ORDERING: T4
             while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
                 if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {

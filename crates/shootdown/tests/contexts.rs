@@ -7,7 +7,7 @@ mod mock;
 
 use mock::*;
 use shootdown::gather::{Array, Gather, Nothing};
-use shootdown::later::{Later, LazyUnmap, Was};
+use shootdown::lazy_unmap::{LazyUnmap, LazyUnmapping, Was};
 use shootdown::paravirt::PreemptedWord;
 use shootdown::tags::broadcast::BroadcastTags;
 use shootdown::tags::generations::CpuTag;
@@ -68,10 +68,10 @@ fn a_flush_inside_a_switch_to_its_space_is_complete_when_it_returns() {
         },
         |space| {
             drop(space.begin_flush(&here(), Request::space()));
-            space.pay_owed(&here())
+            space.complete_pending(&here())
         },
         |space| {
-            let mut later = Later::<Mock, Array<u64, 1>>::new(space);
+            let mut later = LazyUnmapping::<Mock, Array<u64, 1>>::new(space);
             later
                 .unmapped(&here(), 0, pages(1, 1), Was::ReadOnly, 0xf00d)
                 .expect("the policy wants it");
@@ -140,7 +140,7 @@ fn what_a_later_flush_relies_on_is_not_said_by_safe_functions() {
     assert!(!is_safe!(shootdown::enter_lazy::<Mock>, &Pin => ()));
     assert!(!is_safe!(shootdown::offline::<Mock>, &Pin => ()));
     assert!(!is_safe!(shootdown::return_to_user::<Mock>, &Pin => UserEntry));
-    assert!(!is_safe!(shootdown::quiet::to_user::<Mock>, &Pin => ()));
+    assert!(!is_safe!(shootdown::isolated::to_user::<Mock>, &Pin => ()));
     assert!(
         !is_safe!(AddressSpace::<Mock>::unpin_tag, &AddressSpace<Mock>, &Pin => Result<(), PinTagError>)
     );
@@ -159,6 +159,6 @@ fn where_interrupts_must_be_off_a_pin_does_not_do() {
     assert!(is_safe!(shootdown::online::<Mock>, IrqsOff<'static, Mock> => Result<(), OnlineError>));
     assert!(!is_safe!(shootdown::accessed::tick::<Mock>, &Pin => ()));
     assert!(is_safe!(shootdown::accessed::tick::<Mock>, IrqsOff<'static, Mock> => ()));
-    assert!(!is_safe!(shootdown::quiet::from_user::<Mock>, &Pin => bool));
-    assert!(is_safe!(shootdown::quiet::from_user::<Mock>, IrqsOff<'static, Mock> => bool));
+    assert!(!is_safe!(shootdown::isolated::from_user::<Mock>, &Pin => bool));
+    assert!(is_safe!(shootdown::isolated::from_user::<Mock>, IrqsOff<'static, Mock> => bool));
 }

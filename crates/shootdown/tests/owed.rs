@@ -1,4 +1,4 @@
-//! What a space owes when flushes fail at the same time.
+//! What a space has pending when flushes fail at the same time.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with other tests, the examples and benches, which use other parts
@@ -18,7 +18,7 @@ fn page(page: u64) -> Request {
     Request::pages(range(page))
 }
 
-/// A batch that may be dropped although it owes: where a test fails.
+/// A batch that may be dropped although it has pending: where a test fails.
 fn batch<'a>() -> ManuallyDrop<Batch<'a, Mock, Nothing>> {
     ManuallyDrop::new(Batch::new())
 }
@@ -58,7 +58,7 @@ fn fails_on_the_way(space: &'static AddressSpace<Mock>) {
 fn relies(space: &AddressSpace<Mock>) {
     world().unreachable.set(0);
     assert!(space.is_pending());
-    on_cpu(0, |pin| space.pay_owed(pin)).expect("everybody can be reached now");
+    on_cpu(0, |pin| space.complete_pending(pin)).expect("everybody can be reached now");
     assert!(!space.is_pending());
     for cpu in 0..3 {
         assert_eq!(on_cpu(cpu, |_| (access(5), access(6))), (None, None), "cpu{cpu}");
@@ -66,7 +66,7 @@ fn relies(space: &AddressSpace<Mock>) {
 }
 
 /// CPU 0's flush (generation 1) reaches CPU 2 and not CPU 1. Before it says so, CPU 1's flush
-/// (generation 2) fails to reach CPU 2. The space owes the newer of the two, although the older one
+/// (generation 2) fails to reach CPU 2. The space has pending the newer of the two, although the older one
 /// was noted last.
 #[test]
 fn of_two_failed_flushes_the_newer_is_owed_whichever_is_noted_last() {
@@ -79,7 +79,7 @@ fn of_two_failed_flushes_the_newer_is_owed_whichever_is_noted_last() {
     relies(space);
 }
 
-/// What is paid is what CPUs were asked for, and not what was counted while they were.
+/// What is completed is what CPUs were asked for, and not what was counted while they were.
 #[test]
 fn a_payment_covers_nothing_that_was_counted_after_it_began() {
     let space = three();
@@ -87,7 +87,7 @@ fn a_payment_covers_nothing_that_was_counted_after_it_began() {
     unmap(space, 5);
     batch.changed(space, range(5), false).expect("room for a space");
     fails_on_the_way(space);
-    on_cpu(0, |pin| space.pay_owed(pin)).expect("everybody can be reached");
+    on_cpu(0, |pin| space.complete_pending(pin)).expect("everybody can be reached");
     relies(space);
     finish(batch);
 }
@@ -116,7 +116,7 @@ fn a_flush_pays_for_nothing_that_was_counted_after_it() {
     finish(batch);
 }
 
-/// CPU 1 runs one space, and answers at once; CPU 2 runs the other, and answers when it is waited
+/// CPU 1 runs one space, and acknowledgements at once; CPU 2 runs the other, and acknowledgements when it is waited
 /// for.
 #[test]
 fn a_batch_waits_for_each_of_its_spaces() {

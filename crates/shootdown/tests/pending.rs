@@ -1,4 +1,4 @@
-//! A change is pending from its count until every CPU has answered: whoever finds the entry cleared
+//! A change is pending from its count until every CPU has acknowledged: whoever finds the entry cleared
 //! sees that, whatever flushes it, and whatever becomes of that flush.
 
 #[path = "mock/mod.rs"]
@@ -7,7 +7,7 @@ mod mock;
 
 use mock::*;
 use shootdown::gather::{Array, Gather, Nothing};
-use shootdown::later::{Later, LazyUnmap, Was, Why};
+use shootdown::lazy_unmap::{LazyUnmap, LazyUnmapping, Was, Why};
 use shootdown::{
     AddressSpace, Batch, CpuId, Facts, FlushError, Invalidate, Platform, Policy, Request, Stride,
     VaRange,
@@ -68,15 +68,15 @@ fn a_flush_that_was_begun_is_pending_until_all_have_answered() {
             assert!(!ticket.poll(), "{name}: CPU 1 has its interrupts off");
             on_cpu(2, |pin| {
                 assert!(space.is_pending(), "{name}");
-                // Somebody who may not wait is told so, and does not go on as if the page were
+                // Somebody who may not wait is notified so, and does not go on as if the page were
                 // gone.
                 world().may_wait.set(false);
-                assert_eq!(space.pay_owed(pin), Err(FlushError::WouldWait), "{name}");
+                assert_eq!(space.complete_pending(pin), Err(FlushError::WouldWait), "{name}");
                 let gather = Gather::<Mock, Nothing>::new(space);
                 assert!(gather.finish(pin).is_err(), "{name}: empty, and the page is in use");
                 world().may_wait.set(true);
                 answers_when_waited_for();
-                space.pay_owed(pin).unwrap();
+                space.complete_pending(pin).unwrap();
             });
             assert_eq!(on_cpu(1, |_| access(1)), None, "{name}");
             assert!(ticket.poll(), "{name}");
@@ -112,7 +112,7 @@ fn a_flush_is_pending_while_it_waits() {
                 on_cpu(2, |pin| {
                     assert!(space.is_pending(), "{name}");
                     answers_when_waited_for();
-                    space.pay_owed(pin).unwrap();
+                    space.complete_pending(pin).unwrap();
                 });
                 assert_eq!(on_cpu(1, |_| access(1)), None, "{name}");
             }));
@@ -127,7 +127,7 @@ fn nothing_is_unmapped_lazily_beside_a_flush_under_way() {
     let space = cached_on_1(&LAZY, &PCID);
     mask(1);
     let ticket = space.begin_flush(&here(), page(1)).unwrap();
-    let mut later = Later::<Mock, Array<u64, 4>>::new(space);
+    let mut later = LazyUnmapping::<Mock, Array<u64, 4>>::new(space);
     let frame = unmap(space, 2).unwrap();
     let refused = later.unmapped(&here(), 0, range(2), Was::ReadOnly, frame).unwrap_err();
     assert_eq!(refused.why, Why::Pending);
@@ -151,7 +151,7 @@ fn a_ticket_that_is_dropped_leaves_its_flush_owed() {
             drop(space.begin_flush(&here(), request).unwrap());
             assert!(space.is_pending());
             answers_when_waited_for();
-            on_cpu(2, |pin| space.pay_owed(pin)).unwrap();
+            on_cpu(2, |pin| space.complete_pending(pin)).unwrap();
             assert_eq!(on_cpu(1, |_| access(1)), None);
             assert!(!space.is_pending());
         });
@@ -210,7 +210,7 @@ fn flushes_that_end_in_another_order_leave_nothing_pending() {
     }
 }
 
-/// Nobody completes what was forgotten. Somebody pays for it once, and not again and again.
+/// Nobody completes what was forgotten. Somebody completes for it once, and not again and again.
 #[test]
 fn a_flush_that_was_forgotten_is_paid_for_once() {
     for facts in [&PCID, &ARM] {
@@ -221,19 +221,22 @@ fn a_flush_that_was_forgotten_is_paid_for_once() {
             batch.changed(space, range(1), false).unwrap();
             std::mem::forget(batch);
             assert!(space.is_pending());
-            space.pay_owed(&here()).unwrap();
+            space.complete_pending(&here()).unwrap();
             assert_eq!(on_cpu(1, |_| access(1)), None);
             assert!(!space.is_pending());
             for at in [2, 3] {
                 unmap(space, at);
                 space.flush(&here(), page(at)).unwrap();
-                assert!(!space.is_pending(), "a flush that is over, after one that is paid for");
+                assert!(
+                    !space.is_pending(),
+                    "a flush that is over, after one that is completed for"
+                );
             }
         });
     }
 }
 
-/// CPU 2 has not taken the interrupt yet when it pays itself. What it forgets then is more than
+/// CPU 2 has not taken the interrupt yet when it completes itself. What it forgets then is more than
 /// leaves.
 #[test]
 fn a_payment_for_freed_tables_removes_what_leads_to_them() {
@@ -246,7 +249,7 @@ fn a_payment_for_freed_tables_removes_what_leads_to_them() {
     let mut ticket = space.begin_flush(&here(), request).unwrap();
     world().invalidations.borrow_mut().clear();
     answers_when_waited_for();
-    on_cpu(2, |pin| space.pay_owed(pin)).unwrap();
+    on_cpu(2, |pin| space.complete_pending(pin)).unwrap();
     let leaves_only = |what: &Invalidate| matches!(what, Invalidate::Range { leaf_only: true, .. });
     let done = world().invalidations.borrow();
     let on_2 = || done.iter().filter(|(cpu, _)| *cpu == 2);

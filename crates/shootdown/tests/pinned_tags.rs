@@ -6,7 +6,7 @@ mod mock;
 
 use mock::*;
 use shootdown::facts::SplitTables;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown::{
     AddressSpace, Facts, Invalidate, PinTagError, Platform, Policy, Request, RetireError, Stride,
     Tag, VaRange,

@@ -83,7 +83,7 @@ impl Legal {
     }
 }
 
-struct Owed {
+struct Pending {
     ticket: Ticket<'static, Mock>,
     space: &'static AddressSpace<Mock>,
     pages: std::ops::Range<u64>,
@@ -102,7 +102,7 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
         }
     }
     let mut lazy = [false; N as usize];
-    let mut owed: Vec<Owed> = Vec::new();
+    let mut pending: Vec<Pending> = Vec::new();
     for op in ops {
         match *op {
             // A kernel switches, turns lazy and goes offline with interrupts off, and takes what
@@ -139,9 +139,9 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
                 let request = Request { freed_tables, ..Request::pages(range.unwrap()) };
                 if deferred {
                     let ticket = on_cpu(cpu, |pin| spaces[s].begin_flush(pin, request)).unwrap();
-                    owed.push(Owed { ticket, space: spaces[s], pages, upto });
+                    pending.push(Pending { ticket, space: spaces[s], pages, upto });
                 } else {
-                    // A masked CPU would never answer: it unmasks while it is waited for.
+                    // A masked CPU would never acknowledge: it unmasks while it is waited for.
                     *world().during_wait.borrow_mut() = Some(Box::new(|| (0..N).for_each(unmask)));
                     on_cpu(cpu, |pin| spaces[s].flush(pin, request)).unwrap();
                     world().during_wait.borrow_mut().take();
@@ -156,7 +156,7 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
                 world().during_wait.borrow_mut().take();
             }
         }
-        owed.retain_mut(|o| {
+        pending.retain_mut(|o| {
             let done = o.ticket.poll();
             if done {
                 legal.flushed(o.space, o.pages.clone(), o.upto);
@@ -165,7 +165,7 @@ fn run(policy: &'static Policy, facts: &'static Facts, ops: &[Op]) -> Result<(),
         });
     }
     (0..N).for_each(unmask);
-    prop_assert!(owed.iter_mut().all(|o| o.ticket.poll()), "unmasked CPUs have answered");
+    prop_assert!(pending.iter_mut().all(|o| o.ticket.poll()), "unmasked CPUs have acknowledged");
     for cpu in 0..N {
         legal.check(cpu, lazy[cpu as usize])?;
     }

@@ -171,12 +171,12 @@ fn linux_4_13_interrupts_a_lazy_cpu_once() {
     switch(0, space);
     switch(1, space);
     on_cpu(1, enter_lazy);
-    let told = |n| {
+    let notified = |n| {
         let flushed = space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
         assert_eq!(flushed.interrupted, n);
     };
-    told(1);
-    told(0);
+    notified(1);
+    notified(0);
 }
 
 #[test]
@@ -327,8 +327,8 @@ fn split_tables_invalidate_the_user_half_at_the_latest_on_return() {
     assert!(!entry.keep && entry.tag.0 & 1 << 11 != 0, "a fresh tag's user half is empty too");
     assert!(return_to_user(&here()).keep);
     a.flush(&here(), Request::pages(pages(1, 1))).unwrap();
-    assert!(!return_to_user(&here()).keep, "owed by the flush");
-    assert!(return_to_user(&here()).keep, "paid");
+    assert!(!return_to_user(&here()).keep, "pending by the flush");
+    assert!(return_to_user(&here()).keep, "completed");
     // a kernel-range flush reaches the tags that are not loaded
     switch(0, b);
     assert_eq!(switch(0, a), Switched::Kept);
@@ -627,11 +627,11 @@ fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
     mask(1);
     world().patience.set(2);
     let leaf = space.flush(&here(), Request::pages(pages(2, 1)));
-    assert_eq!(leaf, Err(FlushError::Stalled(CpuId(1))), "it owes more than its own leaf");
+    assert_eq!(leaf, Err(FlushError::Stalled(CpuId(1))), "it has_pending more than its own leaf");
     unmask(1);
     space.flush(&here(), Request::pages(pages(2, 1))).unwrap();
     assert_eq!(world().hw.borrow()[1].root, None);
-    // and is paid once
+    // and is completed once
     switch(1, space);
     on_cpu(1, enter_lazy);
     assert_eq!(space.flush(&here(), Request::pages(pages(2, 1))).unwrap().interrupted, 0);

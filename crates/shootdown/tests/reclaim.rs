@@ -1,5 +1,5 @@
-//! What a space owes, row by row, on a mock with synchronous interrupts: batches across spaces,
-//! gathers at the same time, and who pays for whom.
+//! What a space has pending, row by row, on a mock with synchronous interrupts: batches across spaces,
+//! gathers at the same time, and who completes for whom.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -98,11 +98,11 @@ fn a_cpu_is_interrupted_once_for_a_batch() {
             batch.unmapped(space, pages(page, 1), false, frame).unwrap();
         }
     }
-    assert_eq!(world().kicked.get(), 0, "nobody is told while entries are cleared");
+    assert_eq!(world().kicked.get(), 0, "nobody is notified while entries are cleared");
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
     assert_eq!(world().kicked.get(), 3, "once each");
     let s = stats(0);
-    assert_eq!((s.owed, s.paid, s.paid_by_others), (12, 3, 0));
+    assert_eq!((s.pending, s.completed, s.completed_by_others), (12, 3, 0));
 }
 
 #[test]
@@ -133,14 +133,14 @@ fn who_finds_an_entry_cleared_pays_for_that_space_only() {
     let mut batch = Batch::default();
     put_off(&mut batch, a, 1);
     put_off(&mut batch, b, 1);
-    a.pay_owed(&here()).unwrap();
+    a.complete_pending(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    assert_eq!(on_cpu(2, |_| access(1)), Some(20), "b owes still");
+    assert_eq!(on_cpu(2, |_| access(1)), Some(20), "b has_pending still");
     assert!(!a.is_pending() && b.is_pending());
     let kicked = world().kicked.get();
-    a.pay_owed(&here()).unwrap();
-    assert_eq!(world().kicked.get(), kicked, "paid once");
-    assert_eq!(stats(0).paid, 1);
+    a.complete_pending(&here()).unwrap();
+    assert_eq!(world().kicked.get(), kicked, "completed once");
+    assert_eq!(stats(0).completed, 1);
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
     assert_eq!(on_cpu(2, |_| access(1)), None);
 }
@@ -161,7 +161,7 @@ fn a_newer_flush_pays_where_cpus_catch_up() {
     let kicked = world().kicked.get();
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
     assert_eq!(world().kicked.get(), kicked, "nobody is behind");
-    assert_eq!(stats(0).paid_by_others, 1);
+    assert_eq!(stats(0).completed_by_others, 1);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_range_pays_for_nothing_else_where_hardware_removes_by_name() {
     put_off(&mut batch, space, 1);
     space.flush(&here(), Request::pages(pages(7, 1))).unwrap();
     assert!(space.is_pending(), "page 1 was not named");
-    space.pay_owed(&here()).unwrap();
+    space.complete_pending(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(1)), None);
     assert!(!space.is_pending());
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
@@ -232,13 +232,13 @@ fn a_full_batch_says_so_and_room_can_be_made() {
         batch.changed(space, pages(1, 1), false).unwrap();
     }
     assert_eq!(batch.unmapped(spaces[2], pages(1, 1), false, 9), Err(9));
-    assert!(spaces[2].is_pending(), "owed all the same");
-    spaces[2].pay_owed(&here()).unwrap();
+    assert!(spaces[2].is_pending(), "pending all the same");
+    spaces[2].complete_pending(&here()).unwrap();
     assert!(!spaces[2].is_pending() && batch.is_owing());
     batch.make_room(&here(), spaces[0]).unwrap();
     assert!(batch.is_owing(), "it has a place");
     batch.make_room(&here(), spaces[2]).unwrap();
-    assert!(!batch.is_owing(), "paid to make room");
+    assert!(!batch.is_owing(), "completed to make room");
     batch.changed(spaces[2], pages(1, 1), false).unwrap();
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
 }
@@ -255,7 +255,7 @@ fn what_a_batch_could_not_pay_is_owed_and_comes_back() {
     let Err((error, batch)) = batch.finish(&here()) else { panic!("CPU 1 was not reached") };
     assert_eq!(error, FlushError::Kick(KickError::NotReady));
     assert!(space.is_pending() && batch.is_owing());
-    assert_eq!(space.pay_owed(&here()), Err(error));
+    assert_eq!(space.complete_pending(&here()), Err(error));
     world().refuse_kicks.set(false);
     let frames = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
     assert_eq!((frames.as_slice(), on_cpu(1, |_| access(1))), (&[10][..], None));
@@ -302,7 +302,7 @@ fn a_gather_beside_another_flushes_what_that_one_has_cleared() {
     assert!(!space.is_pending());
     let kicked = world().kicked.get();
     Gather::<Mock, Nothing>::new(space).finish(&here()).unwrap_or_else(|(e, _)| panic!("{e}"));
-    assert_eq!(world().kicked.get(), kicked, "nothing is owed");
+    assert_eq!(world().kicked.get(), kicked, "nothing is pending");
 }
 
 #[test]
@@ -315,10 +315,10 @@ fn a_gather_is_open_until_it_is_done() {
     let mut gather = Gather::<Mock, Array<u64, 1>>::new(space);
     gather.unmapped(pages(1, 1), unmap(space, 1).unwrap()).unwrap();
     let deferred = gather.defer(&here()).map_err(|(e, _)| e).unwrap();
-    let Err(deferred) = deferred.poll() else { panic!("CPU 1 has not answered") };
+    let Err(deferred) = deferred.poll() else { panic!("CPU 1 has not acknowledged") };
     assert!(space.is_pending());
     unmask(1);
-    let Ok(frames) = deferred.poll() else { panic!("CPU 1 has answered") };
+    let Ok(frames) = deferred.poll() else { panic!("CPU 1 has acknowledged") };
     assert_eq!(frames.as_slice(), [10]);
     assert!(!space.is_pending());
 }
@@ -366,6 +366,6 @@ fn a_refused_flush_is_counted_and_owed() {
     unmap(space, 1);
     space.flush(&here(), Request::pages(pages(1, 1))).unwrap();
     assert!(space.is_pending());
-    space.pay_owed(&here()).unwrap();
+    space.complete_pending(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(2)), None);
 }

@@ -204,7 +204,7 @@ fn every_group_is_counted() {
 }
 
 /// The first CPU of a word is offline when the call is written down, and online when its kick is
-/// sent: it was counted as having answered, and finds nothing that it could pass on.
+/// sent: it was counted as having acknowledged, and finds nothing that it could pass on.
 #[test]
 fn a_kick_is_not_left_to_a_cpu_that_was_counted_out() {
     boot();

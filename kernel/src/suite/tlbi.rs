@@ -5,7 +5,7 @@
 
 use shootdown::Platform;
 use shootdown::cpu_set::Bits;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown::regime::{Invalidate, Reach, Regime};
 use shootdown::stats::Snapshot;
 

@@ -137,7 +137,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is told to; the space of these models has tag 1 or 2
+// SAFETY: the TLB below forgets what it is notified to; the space of these models has tag 1 or 2
 // throughout.
 unsafe impl Regime for Model {
     type Root = u64;
@@ -469,7 +469,7 @@ fn a_flush_is_pending_until_all_have_answered() {
     );
 }
 
-/// CPU 1 answers nobody. CPU 0 begins a flush, and drops the ticket: whoever knows that it was
+/// CPU 1 acknowledges nobody. CPU 0 begins a flush, and drops the ticket: whoever knows that it was
 /// counted finds it pending.
 #[test]
 fn a_flush_that_is_given_up_is_pending_throughout() {

@@ -151,7 +151,7 @@ fn forget(tag: Tag, reach: Reach) {
     }
 }
 
-// SAFETY: the TLB above forgets what it is told to.
+// SAFETY: the TLB above forgets what it is notified to.
 unsafe impl Regime for Model {
     type Root = usize;
 
@@ -196,7 +196,7 @@ fn access() -> u64 {
 
 struct Start {
     spaces: [AddressSpace<Model>; SPACES],
-    told: AtomicBool,
+    notified: AtomicBool,
 }
 
 fn on(cpu: u32) -> Pin {
@@ -224,7 +224,7 @@ fn run(policy: &'static Policy, model: impl FnOnce(&'static Start)) {
     WORLD.set(world);
     let start = Box::into_raw(Box::new(Start {
         spaces: std::array::from_fn(|i| AddressSpace::new(i + 1)),
-        told: AtomicBool::new(false),
+        notified: AtomicBool::new(false),
     }));
     for cpu in 0..CPUS {
         online(off(&on(cpu as u32))).unwrap();
@@ -245,7 +245,7 @@ fn clear(s: &Start, space: usize) {
     world().tables[space].store(cleared, Ordering::Relaxed);
     let page = VaRange::new(0x1000, 1, Stride::Page4K).unwrap();
     let aged = s.spaces[space].accessed_cleared(&Model::pin(), page).unwrap();
-    assert_eq!(aged, Aged::Owed);
+    assert_eq!(aged, Aged::Pending);
 }
 
 /// CPU 0 clears the bit while CPU 1 does `meanwhile` and uses the page. A switch or tick after that
@@ -258,14 +258,14 @@ fn clear_against(s: &'static Start, meanwhile: fn(&Start), after: fn(&Start)) {
         on(1);
         meanwhile(s);
         access();
-        if s.told.load(Ordering::Acquire) {
+        if s.notified.load(Ordering::Acquire) {
             after(s);
             assert_eq!(access(), 1, "an entry from before the bit was cleared is used");
         }
     });
     on(0);
     clear(s, 0);
-    s.told.store(true, Ordering::Release);
+    s.notified.store(true, Ordering::Release);
     other.join().unwrap();
     on(1);
     after(s);

@@ -181,7 +181,7 @@ struct Space {
     generation: AtomicU64,
     loaded: [AtomicU64; 2],
     /// The generation that a CPU has caught up with on request.
-    answered: [AtomicU64; 2],
+    acknowledged: [AtomicU64; 2],
     kicked: [AtomicBool; 2],
     /// Hardware: what each CPU has cached under its slot, and under either tag.
     slot: [Cell<bool>; 2],
@@ -208,7 +208,7 @@ impl Space {
             step: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             loaded: std::array::from_fn(|_| AtomicU64::new(ELSEWHERE)),
-            answered: std::array::from_fn(|_| AtomicU64::new(0)),
+            acknowledged: std::array::from_fn(|_| AtomicU64::new(0)),
             kicked: std::array::from_fn(|_| AtomicBool::new(false)),
             slot: cells(),
             current: std::array::from_fn(|_| Cell::new(0)),
@@ -273,7 +273,7 @@ impl Space {
             }
             _ => {}
         }
-        self.answered[cpu].store(generation, Ordering::Release);
+        self.acknowledged[cpu].store(generation, Ordering::Release);
     }
 
     fn uses(&self, cpu: usize) -> Uses {
@@ -315,7 +315,7 @@ impl Space {
                 }
                 self.kicked[cpu].store(true, Ordering::Release);
                 self.interrupts(me);
-                while self.answered[cpu].load(Ordering::Acquire) < generation && !answers() {
+                while self.acknowledged[cpu].load(Ordering::Acquire) < generation && !answers() {
                     thread::yield_now();
                 }
             }

@@ -1,5 +1,5 @@
-//! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was told of is
-//! somebody else's only when every CPU has come by or was asked, whoever paid.
+//! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was notified of is
+//! somebody else's only when every CPU has come by or was asked, whoever completed.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_later`
 #![cfg(loom)]
@@ -18,7 +18,7 @@ use shootdown_woven::accessed::tick;
 use shootdown_woven::cpu_set::{AtomicCpuSet, Bits, CpuSet};
 use shootdown_woven::facts::TagScope;
 use shootdown_woven::gather::Array;
-use shootdown_woven::later::{Later, LazyUnmap, Was};
+use shootdown_woven::lazy_unmap::{LazyUnmap, LazyUnmapping, Was};
 use shootdown_woven::mutant::Mutant;
 use shootdown_woven::*;
 
@@ -47,8 +47,8 @@ struct World {
     /// What each CPU has cached of it, by tag. Private to the CPU's thread.
     tlb: [[Cell<u64>; 4]; CPUS],
     loaded: [Cell<(usize, Tag)>; CPUS],
-    /// The page was unmapped, and the library was told.
-    told: AtomicBool,
+    /// The page was unmapped, and the library was notified.
+    notified: AtomicBool,
     /// The frame or the address is somebody else's.
     reused: AtomicBool,
     frame: UnsafeCell<u64>,
@@ -93,7 +93,7 @@ fn off(pin: &Pin) -> IrqsOff<'_, Model> {
 fn goes_to_user(pin: &Pin) {
     // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes
     // back.
-    unsafe { quiet::to_user::<Model>(pin) };
+    unsafe { isolated::to_user::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -143,7 +143,7 @@ fn forget(tag: Tag) {
     world().tlb[me()][tag.0 as usize].set(NOTHING);
 }
 
-// SAFETY: the TLB above forgets what it is told to.
+// SAFETY: the TLB above forgets what it is notified to.
 unsafe impl Regime for Model {
     type Root = usize;
 
@@ -208,13 +208,13 @@ fn serve() {
 
 /// Something by which a CPU forgets what it has heard of.
 fn comes_by(way: impl FnOnce()) {
-    let told = world().told.load(Ordering::Acquire);
+    let notified = world().notified.load(Ordering::Acquire);
     way();
-    assert!(!(access() == OLD && told), "an old entry is used after the CPU has come by");
+    assert!(!(access() == OLD && notified), "an old entry is used after the CPU has come by");
 }
 
 type Spaces = [AddressSpace<Model>; SPACES];
-type Owed = Later<'static, Model, Array<(), 1>>;
+type Pending = LazyUnmapping<'static, Model, Array<(), 1>>;
 
 fn switch(space: &AddressSpace<Model>) {
     // SAFETY: nothing interrupts; spaces outlive the threads.
@@ -226,11 +226,11 @@ fn page(page: u64) -> VaRange {
 }
 
 /// CPU 0 unmaps the page lazily.
-fn unmaps(spaces: &'static Spaces) -> Owed {
-    let mut later = Owed::new(&spaces[0]);
+fn unmaps(spaces: &'static Spaces) -> Pending {
+    let mut later = Pending::new(&spaces[0]);
     world().table.store(NOTHING, Ordering::Relaxed);
     later.unmapped(&Model::pin(), 0, page(0), Was::ReadOnly, ()).unwrap();
-    world().told.store(true, Ordering::Release);
+    world().notified.store(true, Ordering::Release);
     later
 }
 
@@ -245,7 +245,7 @@ fn ends() {
     world().bell.notify();
 }
 
-/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it answers
+/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it acknowledges
 /// until that is over.
 fn against(
     other: impl FnOnce(&'static Spaces),
@@ -268,7 +268,7 @@ fn against_after(
         table: AtomicU64::new(OLD),
         tlb: std::array::from_fn(|_| std::array::from_fn(|_| Cell::new(NOTHING))),
         loaded: std::array::from_fn(|_| Cell::new((0, Tag(0)))),
-        told: AtomicBool::new(false),
+        notified: AtomicBool::new(false),
         reused: AtomicBool::new(false),
         frame: UnsafeCell::new(0),
         over: AtomicBool::new(false),
@@ -347,7 +347,7 @@ fn an_address_is_mapped_again_while_a_cpu_comes_by() {
                 later.make_way(&Model::pin(), page(0)).unwrap();
                 world().table.store(NEW, Ordering::Relaxed);
                 world().reused.store(true, Ordering::Release);
-                std::mem::forget(later); // of some mutants it owes still
+                std::mem::forget(later); // of some mutants it has pending still
             },
             |_| {
                 access();
@@ -373,7 +373,7 @@ fn a_quiet_cpu_is_left_alone_until_the_frame_is_needed() {
                 goes_to_user(&Model::pin());
                 access();
                 comes_by(|| {
-                    quiet::from_user(off(&Model::pin()));
+                    isolated::from_user(off(&Model::pin()));
                 });
                 serve();
             },
@@ -384,7 +384,7 @@ fn a_quiet_cpu_is_left_alone_until_the_frame_is_needed() {
 #[test]
 fn who_finds_it_paid_by_another_relies_on_the_answers() {
     use Mutant::*;
-    holds("paid by another", Some(2), &[PaymentRelaxed, PaymentSeenRelaxed], || {
+    holds("completed by another", Some(2), &[PaymentRelaxed, PaymentSeenRelaxed], || {
         against(
             |spaces| {
                 let mut later = unmaps(spaces);

@@ -1,5 +1,5 @@
-//! What a space owes, under the `loom` model checker: a CPU that comes to the space against one
-//! that pays for what a third has cleared; and, one step after the other, what is paid where
+//! What a space has pending, under the `loom` model checker: a CPU that comes to the space against one
+//! that completes for what a third has cleared; and, one step after the other, what is completed where
 //! hardware removes entries by name.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_owed`
@@ -36,7 +36,7 @@ fn put_off<'a>(spaces: &'a Spaces, batch: &mut Batch<'a, Model, Nothing>) {
 }
 
 /// CPU 1, which has been there before, comes back to space 0. A task clears the page's entry for a
-/// batch, under the table lock; another, on CPU 0, finds it so and pays.
+/// batch, under the table lock; another, on CPU 0, finds it so and completes.
 fn somebody_pays(policy: &'static Policy) {
     ALONE.set(false);
     let spaces = begin(policy, &PLAIN);
@@ -58,14 +58,14 @@ fn somebody_pays(policy: &'static Policy) {
             let held = lock.lock().unwrap();
             put_off(&spaces, &mut batch);
             drop(held);
-            std::mem::forget(batch); // it would pay later
+            std::mem::forget(batch); // it would complete later
         })
     };
     let held = lock.lock().unwrap();
     let found = world().tables[0].load(Ordering::Relaxed) == 0;
     drop(held);
     if found {
-        spaces.spaces[0].pay_owed(&Model::pin()).unwrap();
+        spaces.spaces[0].complete_pending(&Model::pin()).unwrap();
         spaces.flushed.store(true, Ordering::Release);
     }
     comes.join().unwrap();
@@ -79,16 +79,20 @@ fn a_cpu_comes_while_somebody_pays_for_another() {
     let holds = |name, policy, mutants: &[Mutant]| {
         holds(name, Some(2), mutants, move || somebody_pays(policy));
     };
-    holds("somebody pays, always", &ALWAYS, &[DebtIgnored, PutOffForgotten, BroadcastWithoutSync]);
-    holds("somebody pays, sticky", &STICKY, &[BroadcastStaysLocal]);
-    holds("somebody pays, active", &ACTIVE, &[StaleTagTrusted]);
-    holds("somebody pays, trim", &TRIM, &[BroadcastStaysLocal]);
+    holds(
+        "somebody completes, always",
+        &ALWAYS,
+        &[DebtIgnored, PutOffForgotten, BroadcastWithoutSync],
+    );
+    holds("somebody completes, sticky", &STICKY, &[BroadcastStaysLocal]);
+    holds("somebody completes, active", &ACTIVE, &[StaleTagTrusted]);
+    holds("somebody completes, trim", &TRIM, &[BroadcastStaysLocal]);
 }
 
 #[test]
 fn a_range_pays_for_itself_where_hardware_removes_by_name() {
     use Mutant::*;
-    holds("paid by name", None, &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn], || {
+    holds("completed by name", None, &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn], || {
         for together in [false, true] {
             alone(&ALWAYS, &PLAIN, |spaces| {
                 spaces.runs(1, &[0]);
@@ -100,7 +104,7 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
                     batch.changed(space, page(3), false).unwrap();
                 } else {
                     space.flush(&Model::pin(), Request::pages(page(3))).unwrap();
-                    space.pay_owed(&Model::pin()).unwrap();
+                    space.complete_pending(&Model::pin()).unwrap();
                     assert_eq!(on(1, || access(0)), 0, "the flush was of another page");
                 }
                 batch.finish(&Model::pin()).map_err(|(e, _)| e).unwrap();
@@ -111,7 +115,7 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
 }
 
 /// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1,
-/// which has the entry cached, finds it cleared and pays.
+/// which has the entry cached, finds it cleared and completes.
 #[test]
 fn a_change_that_is_done_hides_no_older_one() {
     holds("done hides none", Some(2), &[Mutant::CountedReadFirst], || {
@@ -127,7 +131,7 @@ fn a_change_that_is_done_hides_no_older_one() {
                 put_off(&spaces, &mut batch);
                 drop(held);
                 spaces.spaces[0].flush(&Model::pin(), Request::pages(page(3))).unwrap();
-                std::mem::forget(batch); // it would pay later
+                std::mem::forget(batch); // it would complete later
             })
         };
         CPU.with(|c| c.set(1));
@@ -135,8 +139,8 @@ fn a_change_that_is_done_hides_no_older_one() {
         let found = world().tables[0].load(Ordering::Relaxed) == 0;
         drop(held);
         if found {
-            spaces.spaces[0].pay_owed(&Model::pin()).unwrap();
-            assert_eq!(access(0), 0, "it was paid for");
+            spaces.spaces[0].complete_pending(&Model::pin()).unwrap();
+            assert_eq!(access(0), 0, "it was completed for");
         }
         clears.join().unwrap();
         spaces.over();

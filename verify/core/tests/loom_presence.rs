@@ -1,4 +1,4 @@
-//! Who must be told where hardware broadcasts, under the `loom` model checker: a CPU that comes to
+//! Who must be notified where hardware broadcasts, under the `loom` model checker: a CPU that comes to
 //! a space against a caller that decides not to broadcast.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_presence`
@@ -15,13 +15,13 @@ use loom_support::holds;
 use shootdown_woven::CpuId;
 use shootdown_woven::cpu_set::AtomicCpuSet;
 use shootdown_woven::mutant::Mutant;
-use shootdown_woven::presence::{Extent, Presence, Strategy};
+use shootdown_woven::residency::{Extent, Residency, Strategy};
 
 /// One page of one space. Its entry is 1 while mapped. A CPU's TLB holds what its walker read, if
 /// anything.
 struct World {
     strategy: Strategy,
-    presence: Presence<AtomicCpuSet<1>>,
+    residency: Residency<AtomicCpuSet<1>>,
     entry: AtomicU64,
     /// A walk and a broadcast do not overlap: a broadcast waits for walks under way.
     tlbs: [Mutex<Option<u64>>; 3],
@@ -32,7 +32,7 @@ impl World {
     fn new(strategy: Strategy) -> Self {
         Self {
             strategy,
-            presence: Presence::new(),
+            residency: Residency::new(),
             entry: AtomicU64::new(1),
             tlbs: core::array::from_fn(|_| Mutex::new(None)),
             flushed: AtomicBool::new(false),
@@ -41,7 +41,7 @@ impl World {
 
     /// Loads the space's tables; the walker caches the page at once.
     fn enter(&self, cpu: u32) {
-        if self.presence.enter(self.strategy, CpuId(cpu)) {
+        if self.residency.enter(self.strategy, CpuId(cpu)) {
             *self.tlbs[cpu as usize].lock().unwrap() = None;
         }
         self.walk(cpu);
@@ -65,13 +65,13 @@ impl World {
 
     fn leave(&self, cpu: u32) {
         let _ = cpu;
-        self.presence.left(self.strategy);
+        self.residency.left(self.strategy);
     }
 
     /// Unmaps the page from `cpu`, which has the space loaded or not.
     fn unmap(&self, cpu: u32, here: bool) -> Extent {
         self.entry.store(0, Ordering::Relaxed);
-        let extent = self.presence.extent(self.strategy, CpuId(cpu), here, false);
+        let extent = self.residency.extent(self.strategy, CpuId(cpu), here, false);
         match extent {
             Extent::None => {}
             Extent::Local => *self.tlbs[cpu as usize].lock().unwrap() = None,
@@ -205,13 +205,13 @@ fn a_device_is_given_the_tag_while_the_page_is_unmapped() {
                 let (world, tag) = (Arc::clone(&world), Arc::clone(&tag));
                 thread::spawn(move || {
                     tag.store(7, Ordering::Relaxed);
-                    world.presence.pin();
+                    world.residency.pin();
                     world.walk(2);
                     world.run(2);
                 })
             };
             world.entry.store(0, Ordering::Relaxed);
-            let extent = world.presence.extent(strategy, CpuId(0), true, false);
+            let extent = world.residency.extent(strategy, CpuId(0), true, false);
             *world.tlbs[0].lock().unwrap() = None;
             // The device's entries are forgotten under the tag that is read now.
             if extent == Extent::Broadcast && tag.load(Ordering::Relaxed) == 7 {
@@ -238,7 +238,7 @@ fn active_nowhere_means_that_no_walk_is_under_way() {
                 world.leave(1);
             })
         };
-        if world.presence.extent(Strategy::Active, CpuId(0), false, false) == Extent::None {
+        if world.residency.extent(Strategy::Active, CpuId(0), false, false) == Extent::None {
             // SAFETY: as above.
             table.with_mut(|t| unsafe { *t = 0 });
         }

@@ -74,7 +74,7 @@ fn off(pin: &Pin) -> IrqsOff<'_, Model> {
 fn goes_to_user(pin: &Pin) {
     // SAFETY: nothing interrupts this thread, and it uses no page of the kernel before it comes
     // back.
-    unsafe { quiet::to_user::<Model>(pin) };
+    unsafe { isolated::to_user::<Model>(pin) };
 }
 
 // SAFETY: a kick sets a flag that the target looks at wherever its interrupts are on.
@@ -116,7 +116,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is told to.
+// SAFETY: the TLB below forgets what it is notified to.
 unsafe impl Regime for Model {
     type Root = usize;
 
@@ -157,7 +157,7 @@ fn access() {
 
 /// The way in from user mode, by an interrupt if one has come.
 fn enter() {
-    quiet::from_user(off(&Model::pin()));
+    isolated::from_user(off(&Model::pin()));
     serve();
 }
 
@@ -212,7 +212,7 @@ fn run(model: impl FnOnce()) {
     drop(unsafe { Box::from_raw(world) });
 }
 
-/// CPU 1 does this while CPU 0 changes the page, and answers until that is over.
+/// CPU 1 does this while CPU 0 changes the page, and acknowledgements until that is over.
 fn against_change(flush: fn(&Pin), program: fn()) {
     run(|| {
         let other = thread::spawn(move || {

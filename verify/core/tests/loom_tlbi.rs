@@ -1,6 +1,6 @@
 //! Machine-wide tags and hardware that broadcasts, under the `loom` model checker: a CPU that comes
 //! to a space, perhaps under a fresh tag, against a flush of it, by each strategy; and, one step
-//! after the other, what the hardware must be told.
+//! after the other, what the hardware must be notified.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_tlbi`
 #![cfg(loom)]
@@ -196,7 +196,7 @@ fn who_was_interrupted_elsewhere_has_answered() {
         spaces.run(1);
         interrupts();
         spaces.run(0);
-        MEANWHILE.set(|| panic!("Progress: it has answered, and is asked again"));
+        MEANWHILE.set(|| panic!("Progress: it has acknowledged, and is asked again"));
     }
     for policy in [&ALWAYS, &STICKY] {
         holds("interrupted elsewhere", None, &[Mutant::SwitchAcknowledgesNothing], move || {
@@ -213,7 +213,7 @@ fn who_was_interrupted_elsewhere_has_answered() {
     }
 }
 
-/// CPU 1 is interrupted for one flush. That answers for no other that comes after.
+/// CPU 1 is interrupted for one flush. That acknowledges for no other that comes after.
 #[test]
 fn an_interrupt_answers_for_what_was_complete_before() {
     holds("interrupted before", None, &[Mutant::KickAnswersAhead], || {

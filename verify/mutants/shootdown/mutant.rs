@@ -24,7 +24,7 @@ pub enum Kind {
     Ordering,
     /// A row of a decision table (switch, respond, call, tree, user half), or a condition of it.
     Row,
-    /// A choice of who is told.
+    /// A choice of who is notified.
     Filter,
     /// A count that must go up, or go along.
     Bump,
@@ -79,7 +79,7 @@ pub enum Promise {
     Reuse,
     /// A slot at generation *g* never holds entries older than *g*.
     Master,
-    /// Whoever is waited for answers.
+    /// Whoever is waited for acknowledgements.
     Progress,
     /// A call that was acknowledged has run, and its effects are seen.
     Calls,

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use shootdown::policy::Policy;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown_machine::{Cpu, CpuId, Outcome, Profile, Space, Stride, Time};
 
 use super::run::{Setup, count, finish, spawn};

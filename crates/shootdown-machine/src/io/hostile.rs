@@ -22,7 +22,7 @@ pub enum Promise {
     /// The memory is not recycled as long as one does.
     Held,
     /// After this time none does.
-    Later {
+    LazyUnmapping {
         /// The bound.
         within: Time,
     },
@@ -31,7 +31,7 @@ pub enum Promise {
 impl Promise {
     /// May a page be recycled that a device reaches?
     pub(super) const fn is_late(self) -> bool {
-        matches!(self, Self::Later { .. })
+        matches!(self, Self::LazyUnmapping { .. })
     }
 }
 
@@ -145,7 +145,7 @@ impl State {
         match gone.promise {
             Promise::Now => broken(Invariant::Revocation, "which was unmapped"),
             Promise::Held if again => broken(Invariant::FrameReuse, "which was recycled"),
-            Promise::Later { within } if age > within => {
+            Promise::LazyUnmapping { within } if age > within => {
                 broken(Invariant::LazyBound, "which was unmapped long ago")
             }
             _ => Ok(()),

@@ -38,7 +38,7 @@ impl Kernel {
                 .unwrap_or_else(|e| panic!("aging outside of task context: {e}"));
             engine::step();
             match aged {
-                Aged::Owed => with(|s| s.memory.aging_told(root, leaf.slot, cleared)),
+                Aged::Pending => with(|s| s.memory.aging_told(root, leaf.slot, cleared)),
                 Aged::Flushed => {
                     with(|s| s.memory.aging_told(root, leaf.slot, cleared));
                     check_everywhere(root, leaf.va);

@@ -1,7 +1,7 @@
 //! Flushes where hardware invalidates on every CPU.
 //!
 //! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change;
-//! (3) decide how far the invalidation must reach ([`Presence::extent`], which fences first), and
+//! (3) decide how far the invalidation must reach ([`Residency::extent`], which fences first), and
 //! read the space's tag after that; (4) invalidate, and wait until the hardware has done it.
 //!
 //! | reach | when | what is waited for |
@@ -27,10 +27,10 @@
 //! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | who acknowledges a number comes after its sync |
 //!
 //! The tag is read last. A space that gets another tag after that was looked at runs under it only
-//! on CPUs that see the stores (P1 in `presence.rs`); the old number may be another space's by
+//! on CPUs that see the stores (P1 in `residency.rs`); the old number may be another space's by
 //! then, which loses entries and no more.
 //!
-//! [`Presence::extent`]: crate::presence::Presence::extent
+//! [`Residency::extent`]: crate::residency::Residency::extent
 
 use crate::call;
 use crate::cpu::{PerCpu, View};
@@ -39,12 +39,12 @@ use crate::flush::remote::leave_set;
 use crate::flush::{Change, Request};
 use crate::ids::{CpuId, Tag};
 use crate::platform::{CpuSetOf, Pinned, Platform};
-use crate::presence::{Extent, Strategy};
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::residency::{Extent, Strategy};
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, fence};
 use crate::tags::current::{self, user_tag};
-use crate::{sandwich, serve, switch};
+use crate::{sequence, serve, switch};
 
 impl<P: Platform> AddressSpace<P> {
     /// The broadcast for a change of the space is complete. Says which CPUs are to be interrupted
@@ -96,7 +96,7 @@ impl<P: Platform> AddressSpace<P> {
     fn extent(&self, cpu: CpuId, me: &PerCpu<P>, strategy: Strategy, freed_tables: bool) -> Extent {
         let here = || me.loaded().id() == self.id().get();
         let was_here = here();
-        let extent = self.presence.extent(strategy, cpu, was_here, freed_tables);
+        let extent = self.residency.extent(strategy, cpu, was_here, freed_tables);
         // A handler in between may have left the space, and then it was not this CPU that was
         // counted.
         if strategy == Strategy::Active && was_here && !here() { Extent::Broadcast } else { extent }
@@ -122,14 +122,14 @@ impl<P: Platform> AddressSpace<P> {
             return;
         }
         if let Some(tag) = self.tag() {
-            sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
+            sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
             let user = user_tag::<P>(tag);
             if user != tag {
-                sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
+                sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
             }
             switch::settle::<P>();
         }
-        self.presence.trimmed(cpu);
+        self.residency.trimmed(cpu);
     }
 
     /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A
@@ -147,7 +147,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         if idle.contains(pin.cpu()) {
             idle.remove(pin.cpu());
-            self.leave_in_vain(pin.cpu(), me);
+            self.leave_stale(pin.cpu(), me);
         }
         if idle.is_empty() {
             return;
@@ -168,7 +168,7 @@ impl<P: Platform> AddressSpace<P> {
 /// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that
 /// issued it.
 pub(super) fn complete<P: Platform>(last: Invalidate) {
-    sandwich::sync_everywhere::<P>(last);
+    sequence::sync_everywhere::<P>(last);
 }
 
 /// Removes what the request names; returns the last of what was removed.
@@ -192,10 +192,10 @@ pub(super) fn invalidate<P: Platform>(
         }
         None => me.stats.invalidated_tags.inc(),
     }
-    sandwich::invalidate::<P>(what(tag), reach);
+    sequence::invalidate::<P>(what(tag), reach);
     let user = user_tag::<P>(tag);
     if user != tag {
-        sandwich::invalidate::<P>(what(user), reach);
+        sequence::invalidate::<P>(what(user), reach);
     }
     what(user)
 }

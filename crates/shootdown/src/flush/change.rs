@@ -8,22 +8,22 @@ use crate::respond::Hint;
 use crate::space::AddressSpace;
 
 /// A change of a space, or several of one space, that were counted and are pending.
-/// [`complete`](Self::complete) says that every CPU has answered. Dropped without that (an error, a
-/// ticket that is given up, a panic), it is owed: the space stays
-/// [pending](AddressSpace::is_pending) until somebody else has paid.
+/// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an error, a
+/// ticket that is given up, a panic), it is pending: the space stays
+/// [pending](AddressSpace::is_pending) until somebody else has completed.
 pub(crate) struct Change<'a, P: Platform> {
     pub space: &'a AddressSpace<P>,
-    /// What hardware that reaches every CPU is told.
+    /// What hardware that reaches every CPU is notified.
     pub request: Request,
-    /// What CPUs are told.
+    /// What CPUs are notified.
     pub hint: Hint,
-    /// What a CPU has acknowledged when it has answered: the generation; or the number of a
+    /// What a CPU has acknowledged when it has acknowledged: the generation; or the number of a
     /// broadcast that is said to be complete too early ([`broadcast`](super::broadcast)).
     pub answer: u64,
-    /// How many counted changes it stands for. None: it is somebody else's, and is being paid for.
+    /// How many counted changes it stands for. None: it is somebody else's, and is being completed for.
     pub changes: u64,
     /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have
-    /// answered.
+    /// acknowledged.
     pub looks_again: bool,
     /// A hypervisor made CPUs forget this change alone.
     pub by_name: bool,
@@ -47,11 +47,11 @@ impl<P: Platform> Change<'_, P> {
         self.changes += core::mem::take(&mut newer.changes);
     }
 
-    /// Every CPU has answered for it. Says whether that pays for something else that was pending.
+    /// Every CPU has acknowledged for it. Says whether that completes for something else that was pending.
     pub fn complete(mut self) -> bool {
         let changes = core::mem::take(&mut self.changes);
-        let covers = !self.by_name && self.space.pays_all(self.request);
-        self.space.debts.complete(self.generation(), changes, covers)
+        let covers = !self.by_name && self.space.completes_all(self.request);
+        self.space.pending.complete(self.generation(), changes, covers)
     }
 }
 
@@ -61,11 +61,11 @@ impl<P: Platform> Drop for Change<'_, P> {
             return;
         }
         let generation = self.generation();
-        // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush
+        // No generation notifies a CPU under a tag for all CPUs what it has missed: the next flush
         // does it.
         if self.request.freed_tables || self.looks_again {
-            self.space.owe_tables(generation);
+            self.space.mark_tables_pending(generation);
         }
-        self.space.debts.owe(generation, self.changes);
+        self.space.pending.mark_pending(generation, self.changes);
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::{Tag, VaRange};
 use crate::platform::{Pinned, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::respond;
-use crate::sandwich;
+use crate::sequence;
 use crate::switch;
 use crate::sync::{Ordering, fence};
 use crate::tags::current::{self, tags_on};
@@ -33,13 +33,13 @@ pub fn flush_kernel<P: Platform>(pin: &P::Pin, range: VaRange) -> Result<(), Flu
     let what = if range.count() > u64::from(P::Regime::facts().ceiling) {
         me.stats.over_ceiling.inc();
         Invalidate::Everything
-    } else if P::system().owes_everything() {
+    } else if P::system().everything_is_pending() {
         Invalidate::Everything
     } else {
         Invalidate::Kernel(range)
     };
     // A table that was freed is still in walk caches, which user mode has too.
-    let waits = !P::system().owes_everything();
+    let waits = !P::system().everything_is_pending();
     everywhere::<P>(pin, what, waits)
 }
 
@@ -54,14 +54,14 @@ pub fn flush_everything<P: Platform>(pin: &P::Pin) -> Result<(), FlushError> {
     everywhere::<P>(pin, Invalidate::Everything, false)
 }
 
-/// `quiet_wait`: CPUs that are quiet forget when they next enter the kernel.
+/// `isolated_wait`: CPUs that are isolated forget when they next enter the kernel.
 fn everywhere<P: Platform>(
     pin: &P::Pin,
     what: Invalidate,
-    quiet_wait: bool,
+    isolated_wait: bool,
 ) -> Result<(), FlushError> {
     let failed = P::system().failed_flushes();
-    let result = reach_all::<P>(pin, what, quiet_wait);
+    let result = reach_all::<P>(pin, what, isolated_wait);
     if what == Invalidate::Everything {
         P::system().settle_everything(failed, result.is_ok());
     }
@@ -71,17 +71,17 @@ fn everywhere<P: Platform>(
 fn reach_all<P: Platform>(
     pin: &P::Pin,
     what: Invalidate,
-    quiet_wait: bool,
+    isolated_wait: bool,
 ) -> Result<(), FlushError> {
     P::Regime::publish();
-    let change = if quiet_wait { P::system().count_kernel_change() } else { None };
-    // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `quiet::from_user`
+    let change = if isolated_wait { P::system().count_kernel_change() } else { None };
+    // ORDERING: D4, with the fence in `cpu::online`; Q1, with the fence in `isolated::from_user`
     fence(Ordering::SeqCst);
     let mut targets = P::system().online();
     if current::reaches_everyone::<P>() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
-        sandwich::invalidate::<P>(what, Reach::Broadcast);
-        sandwich::sync_everywhere::<P>(what);
+        sequence::invalidate::<P>(what, Reach::Broadcast);
+        sequence::sync_everywhere::<P>(what);
         if P::Regime::facts().errata.completes_early {
             // To be interrupted is all that is missing.
             call::call_on::<P, _>(pin, &targets, &|_| ())?;
@@ -93,8 +93,8 @@ fn reach_all<P: Platform>(
     // We are a handler that interrupted a switch: only the switch knows which tag is loaded next.
     let what = if respond::is_switching(me) { Invalidate::Everything } else { what };
     if change.is_some() {
-        let quiet = P::system().leave_quiet_alone(&mut targets);
-        me.stats.avoided_quiet.add(u64::from(quiet));
+        let isolated = P::system().leave_isolated_alone(&mut targets);
+        me.stats.avoided_isolated.add(u64::from(isolated));
     }
     hand_over_everywhere(me, what, &mut targets);
     targets.insert(pin.cpu());
@@ -104,9 +104,9 @@ fn reach_all<P: Platform>(
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
             // No entry is global here, and one kernel range is cached under every tag: the loaded
-            // pair was invalidated just now (its user half is owed), the others lose their memory.
+            // pair was invalidated just now (its user half is pending), the others lose their memory.
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
-            current.into_iter().for_each(|slot| me.owe_user_half(slot));
+            current.into_iter().for_each(|slot| me.mark_user_half_pending(slot));
             slots::forget_others(me.private.ids.as_ref(), current);
             if current.is_some() && tags_on::<P>() {
                 // The kernel's own tables have no slot; what is cached of them may stay when they
@@ -116,7 +116,7 @@ fn reach_all<P: Platform>(
         }
         switch::settle::<P>();
         if let Some(change) = change {
-            me.quiet.forgot(change);
+            me.isolated.forgot(change);
         }
     })?;
     Ok(())

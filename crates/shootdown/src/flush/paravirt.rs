@@ -1,5 +1,5 @@
 //! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it
-//! is known who must be told, and before anyone is; and once more those that are preempted while
+//! is known who must be notified, and before anyone is; and once more those that are preempted while
 //! they are waited for.
 
 use crate::cpu::{PerCpu, View};
@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         let request = change.request;
-        // No generation tells those CPUs what else they have missed.
+        // No generation notifies those CPUs what else they have missed.
         let ranges = P::policy().ranges && !self.is_owing(change.changes);
         let range = request.step(P::Regime::facts().ceiling).range.filter(|_| ranges);
         if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
@@ -91,7 +91,7 @@ fn preempted_of<P: Platform>(set: &CpuSetOf<P>) -> CpuSetOf<P> {
     preempted
 }
 
-/// A CPU that was told and has not answered: may it be left a mark by now? It may have been
+/// A CPU that was notified and has not acknowledged: may it be left a mark by now? It may have been
 /// preempted before the interrupt arrived.
 pub(super) fn mark_late<P: Platform>(cpu: CpuId) -> bool {
     if !P::preempted(cpu).is_some_and(PreemptedWord::is_preempted) {

@@ -29,7 +29,7 @@ pub(super) unsafe fn push<P: Platform>(
     let Some(Change { hint, .. }) = loaded else {
         me.stats.wrong_space.inc();
         if let [Change { space, .. }] = changes {
-            space.leave_in_vain(cpu, me);
+            space.leave_stale(cpu, me);
         }
         return;
     };
@@ -42,7 +42,7 @@ pub(super) unsafe fn push<P: Platform>(
 
 /// The function of a large pulled flush: catch up; or leave, if here only lazily or in vain. (A
 /// large set is not filtered CPU by CPU, which would cost more than it saves; instead a CPU that
-/// did not need to be told sees to it that it is not told again.)
+/// did not need to be notified sees to it that it is not notified again.)
 pub(super) unsafe fn pull<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
@@ -53,7 +53,7 @@ pub(super) unsafe fn pull<P: Platform>(
     let space = unsafe { &*data.cast::<AddressSpace<P>>() };
     if me.loaded().id() != space.id().get() {
         me.stats.wrong_space.inc();
-        space.leave_in_vain(cpu, me);
+        space.leave_stale(cpu, me);
     } else if me.is_lazy(me.loaded(), me.order()) {
         switch::unload(me, cpu);
     } else {
@@ -79,5 +79,5 @@ pub(super) unsafe fn leave_set<P: Platform>(
     _: &mut Ack<'_, P>,
 ) {
     // SAFETY: `flush` passes the space, which lives until the call was acknowledged.
-    unsafe { &*data.cast::<AddressSpace<P>>() }.leave_in_vain(cpu, me);
+    unsafe { &*data.cast::<AddressSpace<P>>() }.leave_stale(cpu, me);
 }

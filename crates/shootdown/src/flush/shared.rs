@@ -2,7 +2,7 @@
 //!
 //! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its
 //! two ends in a flush. Before CPUs are asked: has the space moved? Then a broadcast does it all.
-//! After they have answered: has it a tag by now? Then broadcast too, and see whether the move is
+//! After they have acknowledged: has it a tag by now? Then broadcast too, and see whether the move is
 //! over. If it has none, it may be given one.
 
 use crate::cpu::{PerCpu, View};
@@ -14,10 +14,10 @@ use crate::regime::{Invalidate, Reach, Regime};
 use crate::space::AddressSpace;
 use crate::tags::current;
 use crate::tags::shared::Uses;
-use crate::{sandwich, serve};
+use crate::{sequence, serve};
 
 impl<P: Platform> AddressSpace<P> {
-    /// If the space has moved: tells every CPU what to forget, and says what is to be
+    /// If the space has moved: notifies every CPU what to forget, and says what is to be
     /// [completed](broadcast::complete).
     pub(super) fn broadcast_if_moved(
         &self,
@@ -37,7 +37,7 @@ impl<P: Platform> AddressSpace<P> {
         true
     }
 
-    /// All CPUs that were asked have answered.
+    /// All CPUs that were asked have acknowledged.
     pub(super) fn after_asking(
         &self,
         pin: &P::Pin,
@@ -79,13 +79,13 @@ impl<P: Platform> AddressSpace<P> {
         };
         let reset = || {
             P::Regime::publish();
-            sandwich::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
-            sandwich::sync_everywhere::<P>(Invalidate::Everything);
+            sequence::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
+            sequence::sync_everywhere::<P>(Invalidate::Everything);
         };
         // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
         let tag = unsafe { tags.assign(wait, reset) };
         if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
-            // SAFETY: it was given out just now, and the space has another: nobody was told of it.
+            // SAFETY: it was given out just now, and the space has another: nobody was notified of it.
             unsafe { tags.release(tag) };
         }
     }

@@ -2,25 +2,25 @@
 //!
 //! Whoever changes a space's tables sees to it that no CPU has old entries under the space's tag,
 //! or that the CPU finds itself in the stale set. So a CPU keeps no slots and compares no
-//! generations. It takes the space's tag, makes itself known ([`Presence::enter`]), flushes the tag
+//! generations. It takes the space's tag, makes itself known ([`Residency::enter`]), flushes the tag
 //! if it is stale here, and loads the root, in this order: an entry of the space is cached only
 //! after the CPU is known, and a stale one is gone before its root is there.
 //!
 //! What the CPU leaves it says only when the root is replaced and its walks are over
-//! ([`Presence::left`]).
+//! ([`Residency::left`]).
 //!
-//! [`Presence::enter`]: crate::presence::Presence::enter
-//! [`Presence::left`]: crate::presence::Presence::left
+//! [`Residency::enter`]: crate::residency::Residency::enter
+//! [`Residency::left`]: crate::residency::Residency::left
 
 use super::{Switched, versioned};
 use crate::cpu::{Loaded, PerCpu};
 use crate::platform::{Pinned, Platform};
-use crate::presence::Strategy;
 use crate::regime::{Invalidate, Reach, Regime};
+use crate::residency::Strategy;
 use crate::space::AddressSpace;
 use crate::sync::{Ordering, compiler_fence, fence};
 use crate::tags::current::user_tag;
-use crate::{sandwich, switch};
+use crate::{sequence, switch};
 
 /// Makes `next`, which is not loaded, the space of this CPU.
 ///
@@ -36,22 +36,22 @@ pub(super) unsafe fn switch_to<P: Platform>(
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     let tag = versioned::activate(pin, me, next, || {
-        next.presence.renew();
+        next.residency.renew();
     });
-    let stale = next.presence.enter(strategy, cpu);
+    let stale = next.residency.enter(strategy, cpu);
     let early = P::Regime::facts().errata.completes_early;
     if early {
         fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `AddressSpace::completed`
     }
     // No flush that is under way may take what this CPU acknowledged in another space for an
-    // answer. This CPU is in the kernel: that answers for every sync that was over before.
+    // acknowledge. This CPU is in the kernel: that acknowledges for every sync that was over before.
     let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();
-        sandwich::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
+        sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
         let user = user_tag::<P>(tag);
         if user != tag {
-            sandwich::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
+            sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
         }
         switch::settle::<P>();
     }
@@ -86,6 +86,6 @@ pub(super) unsafe fn switch_to<P: Platform>(
 /// The root of the space this CPU still names as its own was replaced.
 pub(super) fn left<P: Platform>(me: &PerCpu<P>, strategy: Strategy) {
     if let Some(space) = me.space() {
-        space.presence.left(strategy);
+        space.residency.left(strategy);
     }
 }

@@ -15,7 +15,7 @@ use crate::regime::{Invalidate, Reach};
 use crate::space::AddressSpace;
 use crate::tags::generations::{CpuTag, CpuTags};
 use crate::tags::versioned::Versioned;
-use crate::{sandwich, switch};
+use crate::{sequence, switch};
 
 /// The CPUs of the platform.
 pub(crate) struct Everyone<P>(PhantomData<P>);
@@ -60,7 +60,7 @@ pub(super) fn activate<P: Platform>(
     }
     if done.flush {
         me.stats.rollover_flushes.inc();
-        sandwich::invalidate::<P>(Invalidate::Everything, Reach::Local);
+        sequence::invalidate::<P>(Invalidate::Everything, Reach::Local);
         switch::settle::<P>();
     }
     done.tag

@@ -4,8 +4,8 @@ use crate::cpu::PerCpu;
 use crate::facts::{Broadcast, SplitTables, TagScope};
 use crate::ids::Tag;
 use crate::platform::Platform;
-use crate::presence::Strategy;
 use crate::regime::Regime;
+use crate::residency::Strategy;
 use crate::tags::broadcast::SharedTags;
 use crate::tags::slots::Slot;
 
@@ -33,7 +33,7 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
 
 /// The tags that spaces get beside slots, where they may get one.
 ///
-/// Not with split tables: what a CPU owes a user half, and which tags have forgotten a kernel
+/// Not with split tables: what a CPU has pending a user half, and which tags have forgotten a kernel
 /// range, it knows by slot.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {

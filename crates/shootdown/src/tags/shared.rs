@@ -3,7 +3,7 @@
 //! # The problem
 //! A flush of a space with a machine-wide tag is one broadcast. While a CPU still runs the space
 //! under a slot of its own, a broadcast by tag misses it; and a CPU that already runs it under the
-//! tag is not interrupted because of it any more. For a while, both must be told.
+//! tag is not interrupted because of it any more. For a while, both must be notified.
 //!
 //! # The protocol
 //! One word of the space says under which tag it runs: *slots*, *moving* to a tag, *moved*. It goes
@@ -18,9 +18,9 @@
 //!   ([`SharedTag::moved`]). Otherwise ask the CPUs that have the space loaded under a slot, or are
 //!   switching, and wait for them; **then** look again, and if there is a tag by now, broadcast as
 //!   well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag has nothing to
-//!   answer: whoever sees that it does sees the tag.
+//!   acknowledge: whoever sees that it does sees the tag.
 //! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about
-//!   to, moving → moved. CPUs that run under a slot are told to load again; that is the caller's
+//!   to, moving → moved. CPUs that run under a slot are notified to load again; that is the caller's
 //!   matter. Any flush may try.
 //!
 //! # Why no flush misses a CPU
@@ -29,8 +29,8 @@
 //! If it did not ask because it saw *moved*, a settling saw the CPU elsewhere or under the tag; by
 //! S1 and S2 the CPU's next switch sees the word. *Under the tag:* if the flush broadcast, the
 //! entry is gone. If it did not, it found no tag after it had looked at all CPUs and they had
-//! answered. The entry is older than the table stores, so by D1 the flush saw the CPU switch to the
-//! space, or something that the CPU published later: that it runs it under the tag, an answer, that
+//! acknowledged. The entry is older than the table stores, so by D1 the flush saw the CPU switch to the
+//! space, or something that the CPU published later: that it runs it under the tag, an acknowledgement, that
 //! it has left. If it saw it switch, it waited for one of these. All of them the CPU stored after
 //! it had read the word, so the flush, which reads the word later still, finds the tag (S3).
 //!
@@ -44,7 +44,7 @@
 //! |---|---|---|---|
 //! | S1 assign (or seeing the tag), then fence, then the set, and what its CPUs have loaded (settle) | Release, fence | S2 | store buffering: a CPU sees the tag, or the settling sees that it is switching |
 //! | S2 "switching", and the set; then fence (D1), then the word | fence, Acquire | S1 | |
-//! | S3 the word, after the answers of CPUs (Acquire) | Acquire | S2 | the CPU read the word before it stored what the flush reads |
+//! | S3 the word, after the acknowledgements of CPUs (Acquire) | Acquire | S2 | the CPU read the word before it stored what the flush reads |
 //! | S4 moving → moved | Release | S5 | accesses through slots are over: before a CPU published its new tag, before it was settled |
 //! | S5 the word (flush) | Acquire | S4, S1 | |
 
@@ -145,8 +145,8 @@ impl SharedTag {
         }
     }
 
-    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells,
-    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded. Answers
+    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` notifies,
+    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded. Acknowledgements
     /// whether the space has moved.
     pub fn settle<C: Bits>(
         &self,
@@ -191,7 +191,7 @@ impl Default for SharedTag {
 ///
 /// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
 /// interrupted. Counting them costs a look at each, so it is done now and then. And where several
-/// CPUs flush the space at the same time, interrupts are answered together, while broadcasts wait
+/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts wait
 /// for each other: there many are better interrupted too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {

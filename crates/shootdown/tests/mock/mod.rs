@@ -254,7 +254,7 @@ unsafe impl Platform for Mock {
     }
 }
 
-// SAFETY: one thread plays all CPUs, and the TLB forgets what it is told to.
+// SAFETY: one thread plays all CPUs, and the TLB forgets what it is notified to.
 unsafe impl Regime for Mock {
     type Root = u64;
 
@@ -487,7 +487,7 @@ pub fn offline(pin: &Pin) {
 /// This CPU goes to user mode for long.
 pub fn to_user(pin: &Pin) {
     // SAFETY: as in `leave`; a test reads no kernel page there.
-    unsafe { shootdown::quiet::to_user::<Mock>(pin) };
+    unsafe { shootdown::isolated::to_user::<Mock>(pin) };
 }
 
 /// How this CPU would load the user half.

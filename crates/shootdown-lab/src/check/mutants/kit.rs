@@ -292,7 +292,7 @@ impl Tree {
     pub fn age(&self, at: u32) {
         let Some((_, change)) = hw::age_entry(self.word(at)) else { return };
         let aged = self.space.accessed_cleared(&Rig::pin(), pages(at, 1));
-        if aged == Ok(Aged::Owed) {
+        if aged == Ok(Aged::Pending) {
             told(change, Invariant::AccessedBound);
         }
     }

@@ -1,7 +1,7 @@
 //! Programs that follow from a seed: the scenes of the random checks and of the soak.
 
 use shootdown::policy::{Delivery, Policy};
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown_machine::hunt::hw::Architecture;
 use shootdown_machine::hunt::kernel::{At, Config, Guest, Op, Program, Split};
 use shootdown_machine::hunt::{Memory, Power, Powers, World};

@@ -88,9 +88,9 @@ impl Contestant {
             Policy::Strict => Promise::Now,
             Policy::Deferred => Promise::Held,
             // The bound of the policy, and the time between two polls.
-            _ => {
-                Promise::Later { within: Time::from_us(Limits::DEFAULT.window_ns / 1000 + POLL_US) }
-            }
+            _ => Promise::LazyUnmapping {
+                within: Time::from_us(Limits::DEFAULT.window_ns / 1000 + POLL_US),
+            },
         }
     }
 

@@ -17,7 +17,7 @@ impl<P: Port> Cpu<P> {
         used.room.lock.unlock();
         let Some((_, change)) = aged else { return };
         match used.space.accessed_cleared(&self.pin, range(page, 1)) {
-            Ok(Aged::Owed) => {
+            Ok(Aged::Pending) => {
                 hw::witness("accessed-owed");
                 // ORDERING: Release, with the Acquire in `begin_aging`: the library was told
                 self.k.aged.fetch_add(1, Ordering::AcqRel);

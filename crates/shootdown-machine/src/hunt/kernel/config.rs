@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use shootdown::Tag;
 use shootdown::accessed::{Accessed, AccessedPolicy};
 use shootdown::facts::{Broadcast, Errata, Facts, SplitTables, TagScope};
-use shootdown::later::LazyUnmap;
+use shootdown::lazy_unmap::LazyUnmap;
 use shootdown::policy::Policy;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown::tags::shared::Threshold;
 
 use super::KernelMutant;

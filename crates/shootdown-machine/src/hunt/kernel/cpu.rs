@@ -5,7 +5,7 @@ use shootdown::cpu_set::Bits;
 use shootdown::facts::SplitTables;
 use shootdown::gather::{Array, Gather, Keep};
 use shootdown::regime::Regime;
-use shootdown::{AddressSpace, CpuId, IrqsOff, Pinned, Request, Served, call_on, quiet};
+use shootdown::{AddressSpace, CpuId, IrqsOff, Pinned, Request, Served, call_on, isolated};
 
 use super::state::{Kernel, Mine, Room};
 use super::tables::{Tables, range};
@@ -254,7 +254,7 @@ impl<P: Port> Cpu<P> {
         if used.space.is_pending() {
             hw::witness("pending-flush-seen");
         }
-        used.space.pay_owed(&self.pin).is_ok()
+        used.space.complete_pending(&self.pin).is_ok()
     }
 
     pub fn free(&self, items: Items) {
@@ -361,7 +361,7 @@ impl<P: Port> Cpu<P> {
         let before = hw::set_irqs(false);
         // SAFETY: interrupts are off until user code runs, and every way in calls `from_user`
         // first.
-        unsafe { quiet::to_user::<P>(&self.pin) };
+        unsafe { isolated::to_user::<P>(&self.pin) };
         self.mine.quiet.set(true);
         hw::set_irqs(before);
         hw::user_code();
@@ -374,7 +374,7 @@ impl<P: Port> Cpu<P> {
     /// The way in. Interrupts are off.
     fn back_from_quiet(&self) {
         self.begin_aging();
-        if quiet::from_user(self.irqs_off()) {
+        if isolated::from_user(self.irqs_off()) {
             hw::witness("quiet-caught-up");
         }
         self.check_way_in();
@@ -525,7 +525,7 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
     }
     if was_quiet {
         // SAFETY: interrupts are off until the interrupted user code goes on.
-        unsafe { quiet::to_user::<P>(&cpu.pin) };
+        unsafe { isolated::to_user::<P>(&cpu.pin) };
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 
 use shootdown::gather::{Array, Gather};
-use shootdown::later::{Later, Refused, Was};
+use shootdown::lazy_unmap::{LazyUnmapping, Refused, Was};
 use shootdown::sync::{AtomicU64, Ordering};
 use shootdown::{AddressSpace, FlushError};
 
@@ -24,7 +24,7 @@ pub(super) struct Owed<P: Port> {
 }
 
 struct Inner<P: Port> {
-    later: Later<'static, P, Items>,
+    later: LazyUnmapping<'static, P, Items>,
     /// Ghost: pages and changes that nobody has paid for as far as this knows.
     changes: Array<(u32, Change), 16>,
 }
@@ -37,7 +37,7 @@ impl<P: Port> Owed<P> {
     /// Of a space that nobody uses yet. What its predecessor owed was redeemed, or is never free
     /// again.
     pub fn begin(&self, space: &'static AddressSpace<P>) {
-        let inner = Inner { later: Later::new(space), changes: Array::default() };
+        let inner = Inner { later: LazyUnmapping::new(space), changes: Array::default() };
         // SAFETY: nobody uses the space.
         let before = unsafe { (*self.inner.get()).replace(inner) };
         core::mem::forget(before);
@@ -148,7 +148,7 @@ impl<P: Port> Cpu<P> {
     pub(super) fn redeem_by(
         &self,
         used: Used<'_, P>,
-        redeem: impl FnOnce(&mut Later<'static, P, Items>) -> Result<Option<Items>, FlushError>,
+        redeem: impl FnOnce(&mut LazyUnmapping<'static, P, Items>) -> Result<Option<Items>, FlushError>,
     ) {
         used.room.owed.with(0x200, |owed| match redeem(&mut owed.later) {
             Ok(Some(items)) => {

@@ -248,7 +248,7 @@ impl<P: Port> Cpu<P> {
             Ok(ticket) if gives_up => {
                 drop(ticket);
                 hw::witness("ticket-dropped");
-                used.space.pay_owed(&self.pin).is_ok()
+                used.space.complete_pending(&self.pin).is_ok()
             }
             // What comes back with an error is dropped as well.
             Ok(ticket) => ticket.wait(&self.pin).is_ok(),

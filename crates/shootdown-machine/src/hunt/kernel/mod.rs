@@ -20,7 +20,7 @@
 //! - K2: frames and tables are freed after a flush that covers them has returned `Ok`. What a
 //!   failed flush covers stays out of use until another one has succeeded.
 //! - K3: where the lock is free before the flush, a gather is open from before that; whoever relies
-//!   on a page that it finds unmapped or read-only calls `pay_owed`.
+//!   on a page that it finds unmapped or read-only calls `complete_pending`.
 //! - K4: whoever waits for a lock serves others.
 //! - K5: a space is retired when nobody uses it (`users`), and its tables are freed after.
 //! - K6: what CPUs share is traced, or used under a traced lock; all else is one CPU's own or

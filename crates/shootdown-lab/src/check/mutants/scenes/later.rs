@@ -6,10 +6,10 @@
 use shootdown::accessed::tick;
 use shootdown::facts::{Broadcast, TagScope};
 use shootdown::gather::{Array, Gather, Nothing};
-use shootdown::later::{Later, LazyUnmap, Refused, Was};
+use shootdown::lazy_unmap::{LazyUnmap, LazyUnmapping, Refused, Was};
 use shootdown::mutant::Mutant::*;
-use shootdown::presence::Strategy;
-use shootdown::{Facts, FlushError, Platform, Policy, Stride, VaRange, flush_kernel, quiet};
+use shootdown::residency::Strategy;
+use shootdown::{Facts, FlushError, Platform, Policy, Stride, VaRange, flush_kernel, isolated};
 use shootdown_machine::hostile::{Descriptor, Frame, TableId};
 use shootdown_machine::hunt::hw::{self, Architecture};
 use shootdown_machine::hunt::{Power, Powers};
@@ -37,14 +37,14 @@ const FAILS: Powers = Powers::HOSTILE.with(Power::FailingKicks);
 const ON_ARM: Rules =
     Rules { policy: &ALWAYS, facts: &ARM, architecture: Architecture::Aarch64, ..Rules::USUAL };
 
-type Owed = Later<'static, Rig, Array<Frame, 8>>;
+type Owed = LazyUnmapping<'static, Rig, Array<Frame, 8>>;
 
 fn range(at: u32, count: u64) -> VaRange {
     VaRange::new(u64::from(at) << 12, count, Stride::Page4K).expect("a small range")
 }
 
 fn owed() -> Owed {
-    Later::new(tree(0).space)
+    LazyUnmapping::new(tree(0).space)
 }
 
 /// Unmaps a page of the first space lazily.
@@ -117,7 +117,7 @@ const QUIET: usize = 0;
 fn to_user() {
     hw::without_irqs(|| {
         // SAFETY: interrupts are off; the scenes' handlers and programs come back by `from_user`.
-        unsafe { quiet::to_user::<Rig>(&Rig::pin()) };
+        unsafe { isolated::to_user::<Rig>(&Rig::pin()) };
         kit().cells[QUIET].set(1);
     });
 }
@@ -125,7 +125,7 @@ fn to_user() {
 fn from_user() {
     honours(|| {
         kit().cells[QUIET].set(0);
-        quiet::from_user(port::irqs_off(&Rig::pin()));
+        isolated::from_user(port::irqs_off(&Rig::pin()));
     });
 }
 
@@ -248,7 +248,7 @@ fn not_flushed_yet(cpu: u8) {
             let mut later = owed();
             let put_off = put_off(&mut later, 0, Was::ReadOnly);
             if put_off.is_err() {
-                tree(0).space.pay_owed(&Rig::pin()).expect("CPU 0 may wait");
+                tree(0).space.complete_pending(&Rig::pin()).expect("CPU 0 may wait");
             }
             hw::seal(frame, Invariant::WriteBack);
             keep(later);
@@ -281,7 +281,7 @@ fn a_table(cpu: u8) {
         return meet(2);
     }
     meet(2);
-    let mut later = Later::<Rig, Array<TableId, 1>>::new(tree(0).space);
+    let mut later = LazyUnmapping::<Rig, Array<TableId, 1>>::new(tree(0).space);
     let (change, table) = tree(0).unhook_table(0);
     let pin = Rig::pin();
     match later.unmapped(&pin, 0, range(0, 2), Was::Table, table) {
@@ -313,7 +313,7 @@ fn of_the_kernel(cpu: u8) {
     meet(2);
     let pin = Rig::pin();
     let unmapped = unmap_kernel_by(|range| {
-        let mut later = Later::<Rig, Nothing>::new(tree(0).space);
+        let mut later = LazyUnmapping::<Rig, Nothing>::new(tree(0).space);
         match later.unmapped(&pin, 0, range, Was::Kernel, ()) {
             Ok(()) => later.redeem(&pin).map(drop),
             Err(_) => flush_kernel::<Rig>(&pin, range),

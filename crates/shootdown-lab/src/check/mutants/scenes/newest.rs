@@ -33,7 +33,7 @@ fn owed_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
             by().expect("CPU 0 may wait");
             core::mem::forget(batch); // that is paid for
             meet(5);
-            relies_on_both(hw::without_irqs(|| tree(0).space.pay_owed(&Rig::pin())));
+            relies_on_both(hw::without_irqs(|| tree(0).space.complete_pending(&Rig::pin())));
         }
         1 => answers_the_first(),
         _ => {
@@ -80,7 +80,7 @@ fn owed_older_last(cpu: u8) {
             meet(3);
             flushes(0);
             meet(5);
-            relies_on_both(tree(0).space.pay_owed(&Rig::pin()));
+            relies_on_both(tree(0).space.complete_pending(&Rig::pin()));
         }
         1 => answers_the_first(),
         _ => {
@@ -107,7 +107,7 @@ fn holds_the_older(cpu: u8) {
 }
 
 fn owed_newest_paid(cpu: u8) {
-    owed_newest(cpu, || tree(0).space.pay_owed(&Rig::pin()));
+    owed_newest(cpu, || tree(0).space.complete_pending(&Rig::pin()));
 }
 
 fn owed_newest_flushed(cpu: u8) {

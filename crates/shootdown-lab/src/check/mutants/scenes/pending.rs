@@ -28,7 +28,7 @@ fn freed_and_begun(cpu: u8) {
     hw::set_irqs(false);
     meet(2);
     meet(4);
-    tree(0).space.pay_owed(&pin).expect("nobody else runs the space");
+    tree(0).space.complete_pending(&pin).expect("nobody else runs the space");
     hw::revoked(&[hw::latest(tree(0).top(0))]);
     user();
     hw::set_irqs(true);

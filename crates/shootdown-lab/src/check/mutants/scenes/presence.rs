@@ -2,7 +2,7 @@
 
 use shootdown::facts::{Broadcast, Errata, SplitTables, TagScope};
 use shootdown::mutant::Mutant::*;
-use shootdown::presence::Strategy;
+use shootdown::residency::Strategy;
 use shootdown::{Facts, Platform, Policy};
 use shootdown_machine::hunt::hw::Architecture;
 use shootdown_machine::hunt::{Power, Powers, hw};

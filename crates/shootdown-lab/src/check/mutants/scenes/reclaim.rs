@@ -158,7 +158,7 @@ fn found_over(cpu: u8, clears: fn(fn()), finds: fn() -> Result<(), FlushError>) 
 }
 
 fn pays() -> Result<(), FlushError> {
-    tree(0).space.pay_owed(&Rig::pin())
+    tree(0).space.complete_pending(&Rig::pin())
 }
 
 fn gathers_nothing() -> Result<(), FlushError> {

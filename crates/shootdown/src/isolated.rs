@@ -10,13 +10,13 @@
 //! never left alone.
 //!
 //! # How
-//! Changes of kernel ranges are counted (only once some CPU is quiet). A CPU publishes on which
+//! Changes of kernel ranges are counted (only once some CPU is isolated). A CPU publishes on which
 //! side of the border it is. A flush counts its change and then looks: CPUs in user mode are left
 //! out. A CPU that comes in publishes that first and then compares the count with the one it is
 //! current to; if there is more, it forgets everything. Of what changes while it is in the kernel
-//! it is told, as ever.
+//! it is notified, as ever.
 //!
-//! What was unmapped [lazily](crate::later) in the space of a quiet CPU waits for the same moment:
+//! What was unmapped [lazily](crate::lazy_unmap) in the space of an isolated CPU waits for the same moment:
 //! it forgets that on its way in.
 //!
 //! # What is not deferred
@@ -24,14 +24,14 @@
 //! walker reads them in user mode too, by speculation. Flushes of spaces, which concern user
 //! addresses (lazy unmappings aside). And where hardware broadcasts nobody is interrupted anyway.
 //!
-//! While a CPU is in user mode, an entry that is owed can still be used by a speculative access
+//! While a CPU is in user mode, an entry that is pending can still be used by a speculative access
 //! that never retires. Kernels that must not even leak a reused kernel page like that flush on the
 //! way in from untrusted code by other means, or leave these hooks out.
 //!
 //! # Invariants
 //! I1: a CPU in the kernel whose count is *n* has no entry older than the *n*-th change, unless the
 //! flush of a change has not returned yet. I2: a flush that has returned covers every CPU: it has
-//! answered, or it was in user mode after the change was counted.
+//! acknowledged, or it was in user mode after the change was counted.
 //!
 //! # Orderings
 //! | pair | the CPU that enters | the flush | what it guarantees |
@@ -43,7 +43,7 @@
 use crate::context::IrqsOff;
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
-use crate::later;
+use crate::lazy_unmap;
 use crate::platform::{CpuSetOf, Platform};
 use crate::regime::{Invalidate, Reach, Regime};
 use crate::switch;
@@ -53,15 +53,15 @@ use crate::system::System;
 /// A CPU's side of the border, and what it is current to.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Quiet {
+pub(crate) struct Isolated {
     in_user: AtomicBool,
-    /// It has been quiet before, and may be again. Its own.
+    /// It has been isolated before, and may be again. Its own.
     opted_in: AtomicBool,
     /// The count it is current to, while it is in the kernel. Its own.
     current: AtomicU64,
 }
 
-/// The changes of kernel ranges, for the CPUs that were quiet.
+/// The changes of kernel ranges, for the CPUs that were isolated.
 #[derive(Debug)]
 pub(crate) struct Changes {
     count: AtomicU64,
@@ -69,7 +69,7 @@ pub(crate) struct Changes {
     wanted: AtomicBool,
 }
 
-impl Quiet {
+impl Isolated {
     #[cfg(not(loom))]
     pub const fn new() -> Self {
         Self {
@@ -88,8 +88,8 @@ impl Quiet {
         }
     }
 
-    /// This CPU was told of a change, and has forgotten what it was about. Of every earlier one
-    /// since it came into the kernel it was told as well, or is being told, and that is waited for.
+    /// This CPU was notified of a change, and has forgotten what it was about. Of every earlier one
+    /// since it came into the kernel it was notified as well, or is being notified, and that is waited for.
     pub fn forgot(&self, change: u64) {
         self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
     }
@@ -119,13 +119,13 @@ impl<P: Platform> System<P> {
     }
 
     /// Takes the CPUs in user mode out of `targets`; returns how many.
-    pub(crate) fn leave_quiet_alone(&self, targets: &mut CpuSetOf<P>) -> u32 {
+    pub(crate) fn leave_isolated_alone(&self, targets: &mut CpuSetOf<P>) -> u32 {
         let all = *targets;
         // ORDERING: Q3, with the Release in `to_user`
-        let in_user = |state: &PerCpu<P>| state.quiet.in_user.load(Ordering::Acquire);
-        let quiet = |cpu: &_| P::slot(*cpu).is_some_and(in_user);
+        let in_user = |state: &PerCpu<P>| state.isolated.in_user.load(Ordering::Acquire);
+        let isolated = |cpu: &_| P::slot(*cpu).is_some_and(in_user);
         let mut count = 0;
-        for cpu in all.iter().filter(quiet) {
+        for cpu in all.iter().filter(isolated) {
             targets.remove(cpu);
             count += 1;
         }
@@ -142,13 +142,13 @@ impl<P: Platform> System<P> {
 ///    change, and calls no other function of this library. All ways into the kernel call it first:
 ///    system calls, faults, interrupts, and non-maskable handlers, whatever they have interrupted.
 pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
-    let quiet = &PerCpu::<P>::here(pin).quiet;
-    if !quiet.opted_in.load(Ordering::Relaxed) {
-        quiet.opted_in.store(true, Ordering::Relaxed);
+    let isolated = &PerCpu::<P>::here(pin).isolated;
+    if !isolated.opted_in.load(Ordering::Relaxed) {
+        isolated.opted_in.store(true, Ordering::Relaxed);
         P::system().kernel_changes().wanted.store(true, Ordering::Relaxed);
     }
     // ORDERING: Q3, with the Acquire in `leave_quiet_alone`
-    quiet.in_user.store(true, Ordering::Release);
+    isolated.in_user.store(true, Ordering::Release);
 }
 
 /// This CPU has come from user mode, or may have. Returns whether it had to forget everything.
@@ -156,19 +156,19 @@ pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
 /// in before this has returned calls it too.
 pub fn from_user<P: Platform>(irqs: IrqsOff<'_, P>) -> bool {
     let me = PerCpu::<P>::here(irqs.pin());
-    if !me.quiet.opted_in.load(Ordering::Relaxed) {
+    if !me.isolated.opted_in.load(Ordering::Relaxed) {
         return false;
     }
-    me.quiet.in_user.store(false, Ordering::Relaxed);
+    me.isolated.in_user.store(false, Ordering::Relaxed);
     fence(Ordering::SeqCst); // ORDERING: Q1, with the fence of D4 in `flush::everywhere`
     let now = P::system().kernel_changes().count.load(Ordering::Acquire); // ORDERING: Q2
-    let missed = now != me.quiet.current.load(Ordering::Relaxed);
+    let missed = now != me.isolated.current.load(Ordering::Relaxed);
     if missed {
         P::Regime::invalidate(Invalidate::Everything, Reach::Local);
         switch::settle::<P>();
-        me.quiet.current.store(now, Ordering::Relaxed);
-        me.stats.quiet_catch_ups.inc();
+        me.isolated.current.store(now, Ordering::Relaxed);
+        me.stats.isolated_catch_ups.inc();
     }
-    later::come_by_chance(irqs.cpu(), me);
+    lazy_unmap::come_by_chance(irqs.cpu(), me);
     missed
 }

@@ -1,4 +1,4 @@
-//! Presence: where entries of a space can be, so that hardware need not broadcast when one CPU is
+//! Residency: where entries of a space can be, so that hardware need not broadcast when one CPU is
 //! enough.
 //!
 //! # The problem
@@ -8,7 +8,7 @@
 //! work: knowing where a space *runs* is not enough.
 //!
 //! # Strategies
-//! | strategy | a space is | local when | none when | what a switch pays |
+//! | strategy | a space is | local when | none when | what a switch completes |
 //! |---|---|---|---|---|
 //! | [`Strategy::Always`] | everywhere | never | never | a fence |
 //! | [`Strategy::Sticky`] | unowned, owned by the only CPU that ever ran it, or shared for good | the owner asks | it never ran | a store and a fence when the owner changes |
@@ -36,7 +36,7 @@
 //! not active may still hold is written down by the caller in the stale set *before* it counts who
 //! is active (P2): a CPU that comes is either counted, or finds itself stale and flushes the tag.
 //! The count goes down only after the next tables are in force and the walks through the old ones
-//! are over; that needs a barrier of its own ([`Presence::left`]), without which a walk may go on
+//! are over; that needs a barrier of its own ([`Residency::left`]), without which a walk may go on
 //! after the count says that there is none. Freed tables are always broadcast: a cached step of a
 //! walk is not looked for by tag on a CPU that has left.
 //!
@@ -92,7 +92,7 @@ const SHARING: u32 = u32::MAX - 1;
 /// Where the entries of one space can be.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Presence<M: Mask> {
+pub struct Residency<M: Mask> {
     /// CPUs that may hold entries, or have the tables loaded.
     pub(crate) cpus: M,
     /// [`UNOWNED`], [`SHARING`], [`SHARED`], or the owner's number plus 1.
@@ -105,7 +105,7 @@ pub struct Presence<M: Mask> {
     stale: M,
 }
 
-impl<M: Mask> Presence<M> {
+impl<M: Mask> Residency<M> {
     /// A space that runs nowhere.
     #[cfg(not(loom))]
     #[must_use]
@@ -287,7 +287,7 @@ impl<M: Mask> Presence<M> {
     }
 }
 
-impl<M: Mask> Default for Presence<M> {
+impl<M: Mask> Default for Residency<M> {
     fn default() -> Self {
         Self::new()
     }

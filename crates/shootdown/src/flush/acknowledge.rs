@@ -1,4 +1,4 @@
-//! When is a flush over? Waiting for the answers of those who were told.
+//! When is a flush over? Waiting for the acknowledgements of those who were notified.
 
 use crate::cpu::{Loaded, PerCpu, View};
 use crate::cpu_set::{Bits, WORD};
@@ -13,18 +13,18 @@ use crate::sync::{Ordering, prefetch};
 use crate::tree::{GROUP, READ_AHEAD};
 
 /// A flush that was begun and must be waited for. Dropped before it is done, it leaves its change
-/// [owed](AddressSpace::pay_owed).
+/// [pending](AddressSpace::complete_pending).
 #[must_use = "what the flush covers may be reused only when the ticket says so"]
 pub struct Ticket<'a, P: Platform> {
-    /// Until all have answered. Dropped with the ticket before that, it is owed.
+    /// Until all have acknowledged. Dropped with the ticket before that, it is pending.
     pub(super) change: Option<Change<'a, P>>,
     pub(super) generation: Generation,
     pub(super) waiting: CpuSetOf<P>,
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Step 7, with pull delivery: group by group, in the order in which they were told.
-    pub(super) fn wait_for_answers(
+    /// Step 7, with pull delivery: group by group, in the order in which they were notified.
+    pub(super) fn wait_for_acknowledgements(
         &self,
         pin: &P::Pin,
         answer: u64,
@@ -44,7 +44,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// What an answer must cover.
+/// What an acknowledgement must cover.
 #[derive(Clone, Copy)]
 struct Asked {
     id: u64,
@@ -57,8 +57,8 @@ impl Asked {
         is_done(state, self.id, self.answer, self.freed_tables)
     }
 
-    /// Waits for CPUs that were told at once. The last of them is probably the last to answer; when
-    /// something happens to its line, the others have probably answered too, and their lines can
+    /// Waits for CPUs that were notified at once. The last of them is probably the last to acknowledge; when
+    /// something happens to its line, the others have probably acknowledged too, and their lines can
     /// travel together with it.
     fn wait_for_group<P: Platform>(
         self,
@@ -91,8 +91,8 @@ impl Asked {
         Ok(())
     }
 
-    /// Could these words ([`PerCpu::published`]) be an answer?
-    fn is_answered_by<P: Platform>(self, (loaded, acked): (u64, u64)) -> bool {
+    /// Could these words ([`PerCpu::published`]) be an acknowledgement?
+    fn is_acknowledged_by<P: Platform>(self, (loaded, acked): (u64, u64)) -> bool {
         let loaded = Loaded(loaded);
         let lazy = P::policy().lazy == Lazy::CatchUp && loaded.is_lazy();
         loaded != Loaded::SWITCHING
@@ -113,16 +113,16 @@ impl Asked {
                 break;
             }
             // `relax` may sleep until the line that was looked at last changes: look at the one the
-            // answer comes on, and sleep only if it says what it said before the answer was
+            // acknowledge comes on, and sleep only if it says what it said before the acknowledgement was
             // missing.
             let before = state.published();
             if self.is_done(state) {
                 break;
             }
-            // It may have said something else in between, and now says the answer: then it must not
+            // It may have said something else in between, and now says the acknowledgement: then it must not
             // sleep.
             let same = state.published() == before;
-            if same && !self.is_answered_by::<P>(before) {
+            if same && !self.is_acknowledged_by::<P>(before) {
                 if P::relax(pin).is_err() {
                     return Err(FlushError::Stalled(cpu));
                 }
@@ -139,8 +139,8 @@ impl Asked {
 }
 
 /// Does this CPU make no access any more through entries of space `id` older than the generation
-/// `answer`, without looking at the generation first? (Where hardware broadcasts and says too early
-/// that it is done, `answer` is the number of that; see [`broadcast`](super::broadcast).)
+/// `acknowledge`, without looking at the generation first? (Where hardware broadcasts and says too early
+/// that it is done, `acknowledge` is the number of that; see [`broadcast`](super::broadcast).)
 ///
 /// The state and the acknowledged generation are two words, read in this order. If the state names
 /// the space, the acknowledgement read after it was stored in that stay of the CPU in the space,
@@ -172,7 +172,7 @@ impl<P: Platform> Ticket<'_, P> {
         self.generation
     }
 
-    /// Has everyone answered? Never waits; may be asked on any CPU, in tasks and in handlers that
+    /// Has everyone acknowledged? Never waits; may be asked on any CPU, in tasks and in handlers that
     /// are maskable ([`context`](crate::context)).
     #[must_use]
     pub fn poll(&mut self) -> bool {
@@ -187,12 +187,12 @@ impl<P: Platform> Ticket<'_, P> {
             }
             self.waiting.remove(cpu);
         }
-        self.answered();
+        self.acknowledged();
         true
     }
 
     /// Everyone has.
-    fn answered(&mut self) {
+    fn acknowledged(&mut self) {
         let Some(change) = self.change.take() else { return };
         let pin = P::pin();
         let me = PerCpu::<P>::here(&pin);
@@ -212,9 +212,9 @@ impl<P: Platform> Ticket<'_, P> {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
         let Some(Change { space, request, answer, .. }) = &self.change else { return Ok(()) };
-        match space.wait_for_answers(pin, *answer, request.freed_tables, &self.waiting) {
+        match space.wait_for_acknowledgements(pin, *answer, request.freed_tables, &self.waiting) {
             Ok(()) => {
-                self.answered();
+                self.acknowledged();
                 Ok(())
             }
             Err(e) => Err((e, self)),

@@ -1,4 +1,4 @@
-//! Steps 5 to 7 of a flush: telling the CPUs that were found, the local work, and the wait. For one
+//! Steps 5 to 7 of a flush: notifying the CPUs that were found, the local work, and the wait. For one
 //! change or for many, of as many spaces: a CPU is interrupted once, whatever it has to catch up
 //! with.
 
@@ -15,7 +15,7 @@ use crate::{respond, serve, tree};
 
 /// Tells, works and waits; says how many CPUs were interrupted. `trim` belongs to the only change
 /// there is.
-pub(super) fn tell_and_wait<P: Platform>(
+pub(super) fn notify_and_wait<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
     changes: &[Change<'_, P>],
@@ -31,7 +31,7 @@ pub(super) fn tell_and_wait<P: Platform>(
     }
     if !serve::may_wait(me) {
         // Telling the others and doing the local work is all that can be done, and does no harm.
-        let kicked = tell(me, &targets);
+        let kicked = notify(me, &targets);
         local_work(cpu, me, changes);
         let done = targets.is_empty();
         let waited = if done { Ok(0) } else { Err(FlushError::WouldWait) };
@@ -43,12 +43,12 @@ pub(super) fn tell_and_wait<P: Platform>(
     }
     if policy.delivery == Delivery::Push {
         me.stats.trims.add(u64::from(trim.len()));
-        let told = union::<P>(&targets, &trim);
+        let notified = union::<P>(&targets, &trim);
         let request = Push { changes };
         let data = core::ptr::from_ref(&request).cast();
         // SAFETY: `request` lives until the call was waited for, just below.
-        let posted = unsafe { call::post(me, cpu, told, push::<P>, data) }?;
-        let kicked = call::kick(me, &told);
+        let posted = unsafe { call::post(me, cpu, notified, push::<P>, data) }?;
+        let kicked = call::kick(me, &notified);
         if kicked.is_err() {
             posted.cancel(me);
         }
@@ -64,7 +64,7 @@ pub(super) fn tell_and_wait<P: Platform>(
         kicked?;
     } else {
         if let ([Change { space, hint, .. }], true) = (changes, tree::is_for::<P>(&targets)) {
-            // every place is taken: CPU by CPU then, and only those that must be told
+            // every place is taken: CPU by CPU then, and only those that must be notified
             trim = space.filter(me, &mut targets, *hint, Counted::Now);
         }
         pull_from(pin, me, changes, &targets, &trim)?;
@@ -92,8 +92,8 @@ fn pull_from<P: Platform>(
         }
         _ => None,
     };
-    let told = if leaving.is_some() { union::<P>(targets, trim) } else { *targets };
-    let kicked = call::kick(me, &told);
+    let notified = if leaving.is_some() { union::<P>(targets, trim) } else { *targets };
+    let kicked = call::kick(me, &notified);
     if P::policy().overlap {
         local_work(pin.cpu(), me, changes);
     }
@@ -106,15 +106,15 @@ fn pull_from<P: Platform>(
     kicked?;
     for Change { space, hint, answer, .. } in changes {
         let (answer, freed_tables) = (*answer, hint.step.freed_tables);
-        // Of the CPUs that were told for all changes together, those that this one concerns. Who
+        // Of the CPUs that were notified for all changes together, those that this one concerns. Who
         // has left the space's set since has done with the space. ORDERING: Acquire, with the
         // Release of `Mask::remove`
         let asked = match changes {
             [_] => *targets,
-            _ => space.presence.cpus.common(targets),
+            _ => space.residency.cpus.common(targets),
         };
         space
-            .wait_for_answers(pin, answer, freed_tables, &asked)
+            .wait_for_acknowledgements(pin, answer, freed_tables, &asked)
             .inspect_err(|_| me.stats.stalls.inc())?;
     }
     Ok(())
@@ -144,7 +144,7 @@ fn as_tree<'a, P: Platform>(
 }
 
 /// Kicks for a flush that is not waited for now.
-pub(super) fn tell<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), FlushError> {
+pub(super) fn notify<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), FlushError> {
     if targets.is_empty() {
         return Ok(());
     }
@@ -181,7 +181,7 @@ pub(super) fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Cha
     }
 }
 
-/// Step 6 alone, for a change that nobody else is told of now.
+/// Step 6 alone, for a change that nobody else is notified of now.
 pub(crate) fn here<P: Platform>(cpu: CpuId, me: &PerCpu<P>, change: &Change<'_, P>) {
     local_work(cpu, me, core::slice::from_ref(change));
 }

@@ -1,4 +1,4 @@
-//! Lazy unmap: nobody is told that a page went until its frame or its address is needed again.
+//! Lazy unmap: nobody is notified that a page went until its frame or its address is needed again.
 //!
 //! # The problem
 //! Most of what is unmapped is used by nobody any more, and its frame is not needed at once. The
@@ -7,36 +7,36 @@
 //! was unmapped.
 //!
 //! # The protocol
-//! A [`Later`] belongs to a space, and is kept under the lock of its tables. It is a choice
+//! A [`LazyUnmapping`] belongs to a space, and is kept under the lock of its tables. It is a choice
 //! ([`Policy::lazy_unmap`](crate::policy::Policy), off by default).
-//! 1. An entry is cleared; [`Later::unmapped`] says what it was. If nothing speaks against it, the
-//!    change is counted, this CPU forgets it, nobody else is told, and the frame stays inside.
+//! 1. An entry is cleared; [`LazyUnmapping::unmapped`] says what it was. If nothing speaks against it, the
+//!    change is counted, this CPU forgets it, nobody else is notified, and the frame stays inside.
 //!    Otherwise it comes back with the reason, and the caller puts it into a
 //!    [gather](crate::gather), under the same lock.
 //! 2. A CPU forgets by itself: at its next switch (also to the space it has), at its next
-//!    [tick](crate::accessed::tick), when it comes [from quiet user mode](crate::quiet::from_user),
-//!    or when it is told of any other change of the space.
-//! 3. [`Later::redeem`] hands the frames back, when some are needed: CPUs that are not current yet
-//!    are interrupted, the others are not. [`Later::make_way`] does so before an address is mapped
+//!    [tick](crate::accessed::tick), when it comes [from isolated user mode](crate::isolated::from_user),
+//!    or when it is notified of any other change of the space.
+//! 3. [`LazyUnmapping::redeem`] hands the frames back, when some are needed: CPUs that are not current yet
+//!    are interrupted, the others are not. [`LazyUnmapping::make_way`] does so before an address is mapped
 //!    again.
-//! 4. [`Later::poll`], now and then, redeems what is older than the policy allows. It does not
-//!    interrupt quiet CPUs: what they may still use stays inside until they have come to the
+//! 4. [`LazyUnmapping::poll`], now and then, redeems what is older than the policy allows. It does not
+//!    interrupt isolated CPUs: what they may still use stays inside until they have come to the
 //!    kernel.
 //!
 //! # What must not wait
 //! | condition | how it is kept |
 //! |---|---|
-//! | (a) a frame is not reused | items come out of a payment only: [`redeem`](Later::redeem), [`poll`](Later::poll) |
+//! | (a) a frame is not reused | items come out of a completion only: [`redeem`](Later::redeem), [`poll`](Later::poll) |
 //! | (b) an address is not mapped again | [`make_way`](Later::make_way) before, under the table lock |
-//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already [pays](AddressSpace::pay_owed), as ever |
+//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already [completes](AddressSpace::complete_pending), as ever |
 //! | (d) tables are not freed | refused: [`Why::Table`] |
-//! | (e) devices and other secondary TLBs are told | refused: [`Why::Device`], [`Why::Broadcast`] |
-//! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for quiet CPUs by their next way in; in size by `max_pages` |
-//! | (g) fork, `ptrace`, software walks see one state | they pay first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
+//! | (e) devices and other secondary TLBs are notified | refused: [`Why::Device`], [`Why::Broadcast`] |
+//! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for isolated CPUs by their next way in; in size by `max_pages` |
+//! | (g) fork, `ptrace`, software walks see one state | they complete first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
 //!
 //! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018;
 //! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it: contents of a file that
-//! change behind a read-only mapping are the kernel's to know of. Whoever changes them pays first.)
+//! change behind a read-only mapping are the kernel's to know of. Whoever changes them completes first.)
 //!
 //! # Why a page that is read-only, or was never written
 //! What is in it does not depend on who still has it cached: nothing is stored there any more. A
@@ -47,21 +47,21 @@
 //! read-only since a moment ago, and its flush pending.
 //!
 //! # Invariants
-//! I1: no item leaves a `Later`, and no range is free to map, before every CPU has answered for all
-//! that was put off with or before it. I2: of what a space owes, all is this `Later`'s, or it takes
-//! nothing more. I3: a CPU that has switched, ticked, or come from quiet user mode after it heard
+//! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has acknowledged for all
+//! that was put off with or before it. I2: of what a space has pending, all is this `LazyUnmapping`'s, or it takes
+//! nothing more. I3: a CPU that has switched, ticked, or come from isolated user mode after it heard
 //! of a change uses no entry from before it.
 //!
 //! # Orderings
-//! No pair is new: what is put off is counted under the table lock, and whoever pays holds that
-//! lock, or relies on `owed.rs` (W4, W6). A CPU that heard of a change reads a generation that
+//! No pair is new: what is put off is counted under the table lock, and whoever completes holds that
+//! lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation that
 //! includes it (*bump*, `space.rs`).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
 
 use crate::cpu::PerCpu;
-use crate::flush::{Change, FlushError, Spare, pay_together};
+use crate::flush::{Change, FlushError, Spare, complete_together};
 use crate::gather::{Array, Keep};
 use crate::ids::{CpuId, VaRange};
 use crate::platform::{Pinned, Platform};
@@ -69,13 +69,13 @@ use crate::space::AddressSpace;
 use crate::tags::current;
 use crate::{respond, serve};
 
-/// How long and how much may be owed.
+/// How long and how much may be pending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LazyUnmap {
-    /// What has been owed for longer is paid by the next [`Later::poll`], in the unit of its
+    /// What has been pending for longer is completed by the next [`LazyUnmapping::poll`], in the unit of its
     /// `now`.
     pub max_age: u64,
-    /// What a [`Later`] owes at most, in pages of 4 KiB.
+    /// What a [`LazyUnmapping`] has pending at most, in pages of 4 KiB.
     pub max_pages: u64,
 }
 
@@ -116,16 +116,16 @@ pub enum Why {
     Broadcast,
     /// A store through a stale entry would be lost.
     MaybeWritten,
-    /// Other spaces use it too, and are not told when this one pays.
+    /// Other spaces use it too, and are not notified when this one completes.
     Kernel,
     /// Walkers could reach it.
     Table,
-    /// It is cached where no payment reaches.
+    /// It is cached where no completion reaches.
     Device,
     /// Another change of the space is not flushed yet: what the entry says of the page may not be
     /// true yet.
     Pending,
-    /// There is no room, or as much is owed as the policy allows.
+    /// There is no room, or as much is pending as the policy allows.
     Full,
 }
 
@@ -139,9 +139,9 @@ impl fmt::Display for Why {
             }
             Self::Kernel => "other spaces use the range too; flush_kernel",
             Self::Table => "a walker could reach the table; flush",
-            Self::Device => "a device has the page too; flush, and tell the device",
+            Self::Device => "a device has the page too; flush, and notify the device",
             Self::Pending => "another change of the space is not flushed yet; flush",
-            Self::Full => "as much is owed as there is room for; redeem it, or flush",
+            Self::Full => "as much is pending as there is room for; redeem it, or flush",
         })
     }
 }
@@ -164,10 +164,10 @@ impl<T> fmt::Display for Refused<T> {
 impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 
 /// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs
-/// a payment that nobody needs.
+/// a completion that nobody needs.
 const RANGES: usize = 8;
 
-/// Unmappings of one space that nobody was told of, with what they will set free. Never used in a
+/// Unmappings of one space that nobody was notified of, with what they will set free. Never used in a
 /// non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
@@ -196,21 +196,21 @@ const RANGES: usize = 8;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "what is put off is freed only after `redeem` or `poll`"]
-pub struct Later<'a, P: Platform, K: Keep + Default> {
+pub struct LazyUnmapping<'a, P: Platform, K: Keep + Default> {
     space: &'a AddressSpace<P>,
-    /// All that is owed, as one change of the newest generation.
-    debt: Option<Change<'a, P>>,
+    /// All that is pending, as one change of the newest generation.
+    pending: Option<Change<'a, P>>,
     ranges: Array<VaRange, RANGES>,
     /// When the oldest of it was put off.
     since: u64,
-    /// How much is owed.
+    /// How much is pending.
     pages: u64,
     keep: ManuallyDrop<K>,
-    /// Something is inside, paid for or not.
+    /// Something is inside, completed for or not.
     holds: bool,
 }
 
-/// What a payment is for.
+/// What a completion is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// It is time.
@@ -219,12 +219,12 @@ enum Need {
     Reuse,
 }
 
-impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
+impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
     /// Nothing is put off yet. One for each space: two of them refuse each other's.
     pub fn new(space: &'a AddressSpace<P>) -> Self {
         Self {
             space,
-            debt: None,
+            pending: None,
             ranges: Array::default(),
             since: 0,
             pages: 0,
@@ -234,7 +234,7 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     }
 
     /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it
-    /// with the lock of the table held under which they were cleared. Other CPUs are not told; this
+    /// with the lock of the table held under which they were cleared. Other CPUs are not notified; this
     /// one uses the old translations no more when it returns.
     ///
     /// # Errors
@@ -261,16 +261,16 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         self.holds = true;
         let change = self.space.put_off(range);
         crate::flush::here(pin.cpu(), me, &change);
-        match &mut self.debt {
-            Some(debt) => debt.join(change),
+        match &mut self.pending {
+            Some(pending) => pending.join(change),
             None => {
-                self.debt = Some(change);
+                self.pending = Some(change);
                 self.since = now;
             }
         }
         self.pages += pages;
         self.note(range);
-        me.stats.lazily_owed.inc();
+        me.stats.lazily_pending.inc();
         Ok(())
     }
 
@@ -291,8 +291,8 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         if self.pages + pages > max_pages {
             return Some(Why::Full);
         }
-        let own = self.debt.as_ref().map_or(0, |debt| debt.changes);
-        let pending = self.space.owes_besides(own);
+        let own = self.pending.as_ref().map_or(0, |pending| pending.changes);
+        let pending = self.space.is_pending_besides(own);
         pending.then_some(Why::Pending)
     }
 
@@ -304,10 +304,10 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         }
     }
 
-    /// Is anything owed that was put off here? What others have paid for may still count.
+    /// Is anything pending that was put off here? What others have completed for may still count.
     #[must_use]
     pub fn is_owing(&self) -> bool {
-        self.debt.is_some()
+        self.pending.is_some()
     }
 
     /// May addresses of this range be mapped again, as far as what was put off here is concerned?
@@ -318,41 +318,41 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         !self.is_owing() || self.ranges.as_slice().iter().all(apart)
     }
 
-    /// Addresses of this range are about to be mapped: pays, if any is owed. Call it with the table
+    /// Addresses of this range are about to be mapped: completes, if any is pending. Call it with the table
     /// lock held under which they are.
     ///
     /// # Errors
     /// See [`FlushError`]. They must not be mapped yet.
     pub fn make_way(&mut self, pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
         if !self.may_reuse(range) {
-            self.pay(pin, Need::Reuse)?;
+            self.mark_complete(pin, Need::Reuse)?;
         }
         Ok(())
     }
 
-    /// It is `now`: what is older than the policy allows is paid, without the help of quiet CPUs.
+    /// It is `now`: what is older than the policy allows is completed, without the help of isolated CPUs.
     /// Returns what may be freed; `None` when nothing may, or nothing is inside.
     ///
     /// # Errors
-    /// See [`FlushError`]. It is owed still.
+    /// See [`FlushError`]. It is pending still.
     pub fn poll(&mut self, pin: &P::Pin, now: u64) -> Result<Option<K>, FlushError> {
         let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
         let is_old = now.saturating_sub(self.since) > max_age;
-        let paid = if is_old || self.debt.is_none() {
-            self.pay(pin, Need::Bound)?
+        let completed = if is_old || self.pending.is_none() {
+            self.mark_complete(pin, Need::Bound)?
         } else {
-            self.is_paid(pin)
+            self.is_complete(pin)
         };
-        Ok((paid && self.holds).then(|| self.take()))
+        Ok((completed && self.holds).then(|| self.take()))
     }
 
-    /// Frames are needed, or the space has ended: pays, and hands back all that may now be freed.
-    /// CPUs that have come by meanwhile are not interrupted; quiet ones are, if they have not.
+    /// Frames are needed, or the space has ended: completes, and hands back all that may now be freed.
+    /// CPUs that have come by meanwhile are not interrupted; isolated ones are, if they have not.
     ///
     /// # Errors
-    /// See [`FlushError`]. It is owed still.
+    /// See [`FlushError`]. It is pending still.
     pub fn redeem(&mut self, pin: &P::Pin) -> Result<K, FlushError> {
-        self.pay(pin, Need::Reuse)?;
+        self.mark_complete(pin, Need::Reuse)?;
         Ok(self.take())
     }
 
@@ -361,37 +361,38 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
         core::mem::take(&mut *self.keep)
     }
 
-    /// Has somebody else paid?
-    fn is_paid(&mut self, pin: &P::Pin) -> bool {
-        let debt = self.debt.as_ref();
-        let paid = debt.is_some_and(|debt| self.space.has_paid(debt.generation()));
-        if paid {
+    /// Has somebody else completed?
+    fn is_complete(&mut self, pin: &P::Pin) -> bool {
+        let pending = self.pending.as_ref();
+        let completed =
+            pending.is_some_and(|pending| self.space.has_completed(pending.generation()));
+        if completed {
             PerCpu::<P>::here(pin).stats.lazily_unasked.inc();
             self.settled();
         }
-        paid
+        completed
     }
 
-    /// Every CPU has answered.
+    /// Every CPU has acknowledged.
     fn settled(&mut self) {
-        self.debt.take().map(Change::complete);
+        self.pending.take().map(Change::complete);
         self.pages = 0;
         while self.ranges.pop().is_some() {}
     }
 
-    /// Says whether all is paid.
-    fn pay(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
-        if self.is_paid(pin) {
+    /// Says whether all is completed.
+    fn mark_complete(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
+        if self.is_complete(pin) {
             return Ok(true);
         }
-        let Some(debt) = &mut self.debt else { return Ok(true) };
+        let Some(pending) = &mut self.pending else { return Ok(true) };
         let me = PerCpu::<P>::here(pin);
-        let spare = if need == Need::Bound { Spare::Quiet } else { Spare::Current };
-        let paid = pay_together(pin, me, core::slice::from_mut(debt), spare)?;
-        if paid.spared != 0 {
+        let spare = if need == Need::Bound { Spare::Isolated } else { Spare::Current };
+        let completed = complete_together(pin, me, core::slice::from_mut(pending), spare)?;
+        if completed.spared != 0 {
             return Ok(false);
         }
-        match (paid.interrupted, need) {
+        match (completed.interrupted, need) {
             (0, _) => me.stats.lazily_unasked.inc(),
             (_, Need::Bound) => me.stats.lazily_by_age.inc(),
             (_, Need::Reuse) => me.stats.lazily_by_need.inc(),
@@ -401,15 +402,15 @@ impl<'a, P: Platform, K: Keep + Default> Later<'a, P, K> {
     }
 }
 
-impl<P: Platform, K: Keep + Default> Drop for Later<'_, P, K> {
+impl<P: Platform, K: Keep + Default> Drop for LazyUnmapping<'_, P, K> {
     fn drop(&mut self) {
         if self.is_owing() {
             debug_assert!(
                 false,
-                "unmappings that were put off are dropped unpaid; their items leak"
+                "unmappings that were put off are dropped incomplete; their items leak"
             );
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is paid for.
+            // SAFETY: dropped once, here; all that was unmapped is completed for.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

@@ -1,10 +1,10 @@
-//! Changes that are pending: telling CPUs of what was counted before, and who pays for whom
-//! ([`owed`](crate::owed) has the argument, [`change`](super::change) the value that stands for a
+//! Changes that are pending: notifying CPUs of what was counted before, and who completes for whom
+//! ([`pending`](crate::pending) has the argument, [`change`](super::change) the value that stands for a
 //! counted change).
 
 use crate::cpu::PerCpu;
 use crate::cpu_set::Bits;
-use crate::flush::tell::{tell_and_wait, union};
+use crate::flush::notify::{notify_and_wait, union};
 use crate::flush::{Change, Counted, FlushError, Request, Started, What, broadcast};
 use crate::ids::{Generation, VaRange};
 use crate::platform::{CpuSetOf, Platform};
@@ -22,32 +22,32 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects,
     /// moves, discards, copies (fork) or writes back a page and finds it in that state. Nothing is
-    /// done, beyond loads from two lines, when nothing is owed. Call it with the table lock held,
+    /// done, beyond loads from two lines, when nothing is pending. Call it with the table lock held,
     /// or after it was; waiters for that lock must [serve](crate::poll). Never in a non-maskable
     /// handler ([`context`](crate::context)).
     ///
     /// # Errors
-    /// See [`FlushError`]. It is owed still.
-    pub fn pay_owed(&self, pin: &P::Pin) -> Result<(), FlushError> {
-        self.pay_besides(pin, 0)
+    /// See [`FlushError`]. It is pending still.
+    pub fn complete_pending(&self, pin: &P::Pin) -> Result<(), FlushError> {
+        self.complete_besides(pin, 0)
     }
 
     /// May somebody have changed entries of this space whose flush is not done? Under the table
     /// lock: of entries that are changed already. Who asks before a short way round
-    /// [pays](Self::pay_owed) on the long one.
+    /// [completes](Self::complete_pending) on the long one.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.debts.others_are_open(0) || self.is_owing(0)
+        self.pending.others_are_open(0) || self.is_owing(0)
     }
 
-    /// As [`Self::pay_owed`], by someone who has so many gathers open.
-    pub(crate) fn pay_besides(&self, pin: &P::Pin, own: u64) -> Result<(), FlushError> {
+    /// As [`Self::complete_pending`], by someone who has so many gathers open.
+    pub(crate) fn complete_besides(&self, pin: &P::Pin, own: u64) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
         let nested = self.nests(me, own);
-        if nested || self.owed_tables().is_some() {
+        if nested || self.pending_tables().is_some() {
             return self.flush(pin, Request::space()).map(drop);
         }
-        let Some(owed) = self.outstanding(0) else {
+        let Some(pending) = self.outstanding(0) else {
             return Ok(());
         };
         // Whose change it is, and of what, is not known here; the log may know the last one. Who
@@ -55,78 +55,78 @@ impl<P: Platform> AddressSpace<P> {
         // tag.
         let request = Request { what: What::Space, freed_tables: false };
         let whole = request.step(P::Regime::facts().ceiling);
-        let log = self.log.read(Generation(owed.0.saturating_sub(1)), owed);
+        let log = self.log.read(Generation(pending.0.saturating_sub(1)), pending);
         let step = log.and_then(|log| log.as_slice().first().copied());
         let step = step.filter(|step| !step.freed_tables).unwrap_or(whole);
-        let hint = Hint { generation: owed, step };
-        let (space, answer, changes) = (self, owed.0, 0);
+        let hint = Hint { generation: pending, step };
+        let (space, answer, changes) = (self, pending.0, 0);
         let change =
             Change { space, request, hint, answer, changes, looks_again: false, by_name: false };
         let mut change = [change];
-        pay_together(pin, me, &mut change, Spare::Nobody)?;
+        complete_together(pin, me, &mut change, Spare::Nobody)?;
         let [change] = change;
-        if !change.by_name && self.pays_all(change.request) {
-            self.debts.pay(owed);
+        if !change.by_name && self.completes_all(change.request) {
+            self.pending.mark_complete(pending);
         }
-        me.stats.paid.inc();
+        me.stats.completed.inc();
         Ok(())
     }
 
     /// Are other gathers open? Then a flush of everything is called for.
     pub(crate) fn nests(&self, me: &PerCpu<P>, own: u64) -> bool {
-        let nested = self.debts.others_are_open(own);
+        let nested = self.pending.others_are_open(own);
         if nested {
             me.stats.escalated_gathers.inc();
         }
         nested
     }
 
-    /// The generation that must be paid for, if any must, besides so many changes in flight of the
+    /// The generation that must be completed for, if any must, besides so many changes in flight of the
     /// caller's own.
     fn outstanding(&self, own: u64) -> Option<Generation> {
-        self.debts.outstanding(own, || self.generation())
+        self.pending.outstanding(own, || self.generation())
     }
 
-    /// Is a change in flight, besides so many of the caller's own, or owed?
+    /// Is a change in flight, besides so many of the caller's own, or pending?
     pub(crate) fn is_owing(&self, own: u64) -> bool {
         self.outstanding(own).is_some()
     }
 
     /// May others have changes that are not flushed yet? `own`: how many the caller has in flight.
     /// Under the table lock.
-    pub(crate) fn owes_besides(&self, own: u64) -> bool {
-        self.is_owing(own) || self.debts.others_are_open(0) || self.owed_tables().is_some()
+    pub(crate) fn is_pending_besides(&self, own: u64) -> bool {
+        self.is_owing(own) || self.pending.others_are_open(0) || self.pending_tables().is_some()
     }
 
-    /// Has every CPU answered for this generation?
-    pub(crate) fn has_paid(&self, generation: Generation) -> bool {
-        self.debts.has_paid(generation)
+    /// Has every CPU acknowledged for this generation?
+    pub(crate) fn has_completed(&self, generation: Generation) -> bool {
+        self.pending.has_completed(generation)
     }
 
-    /// A change was unmapped for a batch: counts it, and leaves the telling for later.
+    /// A change was unmapped for a batch: counts it, and leaves the notifying for later.
     pub(crate) fn put_off(&self, range: VaRange) -> Change<'_, P> {
         let change = self.count(Request::pages(range));
-        self.debts.put_off(change.generation());
+        self.pending.put_off(change.generation());
         change
     }
 
-    /// A change was not even counted: it is now, and owed.
-    pub(crate) fn owe_counted(&self, request: Request) {
+    /// A change was not even counted: it is now, and pending.
+    pub(crate) fn mark_counted_pending(&self, request: Request) {
         drop(self.count(request));
     }
 
-    /// The flush of a change is done. If something else was pending that it pays for, it is no
+    /// The flush of a change is done. If something else was pending that it completes for, it is no
     /// more.
     pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
         if change.complete() {
-            me.stats.paid_by_others.inc();
+            me.stats.completed_by_others.inc();
         }
     }
 
     /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
     /// counted before it?
-    pub(crate) fn pays_all(&self, request: Request) -> bool {
-        // The tag is looked for after all CPUs have answered. One that loads the space under a tag
+    pub(crate) fn completes_all(&self, request: Request) -> bool {
+        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a tag
         // which comes later finds that empty, and walks tables that have all those changes.
         let by_name = current::strategy::<P>().is_some()
             || current::shared::<P>().is_some() && self.shared_tag().tag().is_some();
@@ -135,34 +135,34 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Who is not interrupted for a payment.
+/// Who is not interrupted for a completion.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spare {
     /// Of many CPUs, none is looked at first.
     Nobody,
     /// CPUs that are current, of however many.
     Current,
-    /// These, and quiet CPUs, which are in user mode for long. If one has not answered yet, nothing
-    /// is paid.
-    Quiet,
+    /// These, and isolated CPUs, which are in user mode for long. If one has not acknowledged yet, nothing
+    /// is completed.
+    Isolated,
 }
 
-/// Who took part in a payment.
-pub(crate) struct Payment {
+/// Who took part in a completion.
+pub(crate) struct Completion {
     pub interrupted: u32,
-    /// If any were, nothing is paid.
+    /// If any were, nothing is completed.
     pub spared: u32,
 }
 
 /// Steps 3 to 7 for changes that were counted before, of different spaces: the CPUs that any of
 /// them concerns are interrupted once, and hardware that removes entries everywhere is waited for
 /// once. When it returns `Ok` and nobody was spared, they may be completed.
-pub(crate) fn pay_together<P: Platform>(
+pub(crate) fn complete_together<P: Platform>(
     pin: &P::Pin,
     me: &PerCpu<P>,
     changes: &mut [Change<'_, P>],
     spare: Spare,
-) -> Result<Payment, FlushError> {
+) -> Result<Completion, FlushError> {
     if P::policy().delivery == Delivery::Push && me.call.is_busy() {
         return Err(FlushError::Reentered);
     }
@@ -182,15 +182,15 @@ pub(crate) fn pay_together<P: Platform>(
         }
     }
     let spared =
-        if spare == Spare::Quiet { P::system().leave_quiet_alone(&mut targets) } else { 0 };
-    me.stats.avoided_quiet.add(u64::from(spared));
-    let interrupted = tell_and_wait(pin, me, changes, targets, CpuSetOf::<P>::EMPTY)?;
-    let payment = Payment { interrupted, spared };
+        if spare == Spare::Isolated { P::system().leave_isolated_alone(&mut targets) } else { 0 };
+    me.stats.avoided_isolated.add(u64::from(spared));
+    let interrupted = notify_and_wait(pin, me, changes, targets, CpuSetOf::<P>::EMPTY)?;
+    let completion = Completion { interrupted, spared };
     if spared != 0 {
-        return Ok(payment);
+        return Ok(completion);
     }
     for Change { space, request, hint, .. } in changes.iter().filter(|c| c.looks_again) {
         space.after_asking(pin, me, *request, hint.generation);
     }
-    Ok(payment)
+    Ok(completion)
 }
