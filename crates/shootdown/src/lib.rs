@@ -119,41 +119,20 @@
 #[cfg(any(test, shootdown_traced, loom))]
 extern crate std;
 
-pub mod accessed;
-pub mod call;
-pub mod context;
-pub mod cpu;
-pub mod cpu_set;
-pub mod elide;
-pub mod epoch;
-pub mod facts;
-pub mod flush;
-pub mod gather;
-pub mod ids;
-pub mod isolated;
-#[cfg(shootdown_traced)]
-pub mod layout;
-pub mod lazy_unmap;
-pub mod paravirt;
-mod pending;
-pub mod pinned;
-pub mod platform;
-pub mod policy;
-mod range_log;
-pub mod reclaim;
-pub mod regime;
-pub mod residency;
-mod respond;
-mod sequence;
-mod serve;
-pub mod space;
-pub mod spurious;
-pub mod stats;
-pub mod switch;
-pub mod sync;
-pub mod system;
+mod base;
+mod memory;
+mod ops;
+mod port;
+mod state;
 pub mod tags;
-mod tree;
+
+pub use base::{cpu_set, ids, sync};
+pub use memory::{accessed, elide, epoch, gather, lazy_unmap, reclaim, spurious};
+pub use ops::{call, flush, isolated, pinned, switch};
+pub use port::{context, facts, paravirt, platform, policy, regime};
+#[cfg(shootdown_traced)]
+pub use state::layout;
+pub use state::{cpu, residency, space, stats, system};
 
 pub use call::{CallError, call_on};
 pub use context::IrqsOff;
@@ -164,13 +143,13 @@ pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, fl
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
 pub use lazy_unmap::LazyUnmapping;
+pub use ops::serve::{Served, on_kick, poll, user_access_ok};
 pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};
 pub use reclaim::Batch;
 pub use regime::{Invalidate, Reach, Regime};
 pub use residency::Strategy;
-pub use serve::{Served, on_kick, poll, user_access_ok};
 pub use space::{AddressSpace, RetireError};
 pub use spurious::{Spurious, fault_resolved, spurious_fault};
 pub use switch::{Switched, UserEntry, enter_lazy, leave, return_to_user, switch_to};

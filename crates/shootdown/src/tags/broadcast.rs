@@ -36,8 +36,8 @@
 
 use core::fmt;
 
-use crate::ids::Tag;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::base::ids::Tag;
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Numbers in a word.
 const WORD: u32 = 64;

@@ -1,7 +1,6 @@
 //! Hardware tags: which space's entries a CPU keeps apart under which number.
 
 pub mod broadcast;
-pub(crate) mod current;
 pub mod generations;
 pub mod shared;
 pub mod slots;

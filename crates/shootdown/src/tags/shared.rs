@@ -48,9 +48,9 @@
 //! | S4 moving → moved | Release | S5 | accesses through slots are over: before a CPU published its new tag, before it was settled |
 //! | S5 the word (flush) | Acquire | S4, S1 | |
 
-use crate::cpu_set::Bits;
-use crate::ids::{CpuId, Tag};
-use crate::sync::{AtomicU32, Ordering, fence};
+use crate::base::cpu_set::Bits;
+use crate::base::ids::{CpuId, Tag};
+use crate::base::sync::{AtomicU32, Ordering, fence};
 
 /// Above the bits of a tag.
 const MOVING: u32 = 1 << 16;
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    use crate::cpu_set::CpuSet;
+    use crate::base::cpu_set::CpuSet;
 
     fn both() -> CpuSet<1> {
         let mut cpus = CpuSet::EMPTY;

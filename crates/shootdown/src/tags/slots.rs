@@ -13,10 +13,10 @@
 //!
 //! Everything here belongs to one CPU and is written by it alone, with interrupts off.
 
-use crate::context::sealed::Sealed;
-use crate::ids::{SpaceId, Tag};
-use crate::policy::Victim;
-use crate::sync::{AtomicU64, Ordering};
+use crate::base::ids::{SpaceId, Tag};
+use crate::base::sealed::Sealed;
+use crate::base::sync::{AtomicU64, Ordering};
+use crate::port::policy::Victim;
 
 /// The most slots a CPU can have: the recency order is kept in eight nibbles.
 pub const MAX_SLOTS: usize = 8;

@@ -8,8 +8,8 @@
 
 use core::convert::Infallible;
 
-use crate::context::sealed::Sealed;
-use crate::ids::{CpuId, Tag};
+use crate::base::ids::{CpuId, Tag};
+use crate::base::sealed::Sealed;
 use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsError};
 
 /// A machine-wide allocator of versioned tags: [`Generations`] of some size, or [`NoTags`]. Two

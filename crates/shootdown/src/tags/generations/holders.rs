@@ -1,8 +1,8 @@
 //! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings
 //! V1 to V8: the table of `generations.rs`.)
 
-use crate::ids::{CpuId, Tag};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::base::ids::{CpuId, Tag};
+use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Bits of an id below its generation.
 pub(super) const NUMBER_BITS: u32 = 16;

@@ -1,7 +1,7 @@
 //! The tags that CPUs ran under when a generation began, found by their number.
 
 use super::holders::number_of;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::base::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Ids, ascending by number, each number once. Read and written under the allocator's lock.
 #[derive(Debug)]

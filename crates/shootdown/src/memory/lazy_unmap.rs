@@ -1,0 +1,451 @@
+//! Lazy unmap: nobody is notified that a page went until its frame or its address is needed again.
+//!
+//! # The problem
+//! Most of what is unmapped is used by nobody any more, and its frame is not needed at once. The
+//! CPUs that could still use what they cached come by their scheduler or their timer soon, and
+//! could forget then without being interrupted. What stands against it: until then they read what
+//! was unmapped.
+//!
+//! # The protocol
+//! A [`LazyUnmapping`] belongs to a space, and is kept under the lock of its tables. It is a choice
+//! ([`Policy::lazy_unmap`](crate::policy::Policy), off by default).
+//! 1. An entry is cleared; [`LazyUnmapping::unmapped`] says what it was. If nothing speaks against it, the
+//!    change is counted, this CPU forgets it, nobody else is notified, and the frame stays inside.
+//!    Otherwise it comes back with the reason, and the caller puts it into a
+//!    [gather](crate::gather), under the same lock.
+//! 2. A CPU forgets by itself: at its next switch (also to the space it has), at its next
+//!    [tick](crate::accessed::tick), when it comes [from isolated user mode](crate::isolated::from_user),
+//!    or when it is notified of any other change of the space.
+//! 3. [`LazyUnmapping::redeem`] hands the frames back, when some are needed: CPUs that are not current yet
+//!    are interrupted, the others are not. [`LazyUnmapping::make_way`] does so before an address is mapped
+//!    again.
+//! 4. [`LazyUnmapping::poll`], now and then, redeems what is older than the policy allows. It does not
+//!    interrupt isolated CPUs: what they may still use stays inside until they have come to the
+//!    kernel.
+//!
+//! # What must not wait
+//! | condition | how it is kept |
+//! |---|---|
+//! | (a) a frame is not reused | items come out of a completion only: [`redeem`](Later::redeem), [`poll`](Later::poll) |
+//! | (b) an address is not mapped again | [`make_way`](Later::make_way) before, under the table lock |
+//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already [completes](AddressSpace::complete_pending), as ever |
+//! | (d) tables are not freed | refused: [`Why::Table`] |
+//! | (e) devices and other secondary TLBs are notified | refused: [`Why::Device`], [`Why::Broadcast`] |
+//! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for isolated CPUs by their next way in; in size by `max_pages` |
+//! | (g) fork, `ptrace`, software walks see one state | they complete first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
+//!
+//! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018;
+//! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it: contents of a file that
+//! change behind a read-only mapping are the kernel's to know of. Whoever changes them completes first.)
+//!
+//! # Why a page that is read-only, or was never written
+//! What is in it does not depend on who still has it cached: nothing is stored there any more. A
+//! writable entry whose dirty bit is clear can't be stored through without a walk, which finds the
+//! entry empty and faults: processors check that when they set the bit (Intel SDM vol. 3 section
+//! 4.8; Arm ARM, hardware management of dirty state; RISC-V privileged specification, Svadu). An
+//! entry is taken at its word only if no other change of the space is under way: it may be
+//! read-only since a moment ago, and its flush pending.
+//!
+//! # Invariants
+//! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has acknowledged for all
+//! that was put off with or before it. I2: of what a space has pending, all is this `LazyUnmapping`'s, or it takes
+//! nothing more. I3: a CPU that has switched, ticked, or come from isolated user mode after it heard
+//! of a change uses no entry from before it.
+//!
+//! # Orderings
+//! No pair is new: what is put off is counted under the table lock, and whoever completes holds that
+//! lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation that
+//! includes it (*bump*, `space.rs`).
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+
+use crate::base::ids::{CpuId, VaRange};
+use crate::memory::gather::{Array, Keep};
+use crate::ops::flush::{Change, FlushError, Spare, complete_together};
+use crate::ops::{respond, serve};
+use crate::port::family;
+use crate::port::platform::{Pinned, Platform};
+use crate::state::cpu::PerCpu;
+use crate::state::space::AddressSpace;
+
+/// How long and how much may be pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LazyUnmap {
+    /// What has been pending for longer is completed by the next [`LazyUnmapping::poll`], in the unit of its
+    /// `now`.
+    pub max_age: u64,
+    /// What a [`LazyUnmapping`] has pending at most, in pages of 4 KiB.
+    pub max_pages: u64,
+}
+
+impl LazyUnmap {
+    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a
+    /// tick has come by. 512 pages are what one table maps, and a memory that nobody misses.
+    pub const TWO_TICKS: Self = Self { max_age: 8_000_000, max_pages: 512 };
+}
+
+/// What a cleared entry was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Was {
+    /// A page of the space that could not be written.
+    ReadOnly,
+    /// A page of the space that could be written, on hardware that keeps dirty bits, and the bit
+    /// was clear.
+    NeverWritten,
+    /// A page of the space that may have been written.
+    MaybeWritten,
+    /// A page of the kernel, or a global entry.
+    Kernel,
+    /// A table.
+    Table,
+    /// Something that a device or a guest may have cached as well, where this library does not
+    /// reach.
+    Device,
+}
+
+/// Why something is not put off.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Why {
+    /// The policy does not want it.
+    Off,
+    /// Hardware invalidates everywhere: nobody would be interrupted anyway, and no CPU forgets by
+    /// itself.
+    Broadcast,
+    /// A store through a stale entry would be lost.
+    MaybeWritten,
+    /// Other spaces use it too, and are not notified when this one completes.
+    Kernel,
+    /// Walkers could reach it.
+    Table,
+    /// It is cached where no completion reaches.
+    Device,
+    /// Another change of the space is not flushed yet: what the entry says of the page may not be
+    /// true yet.
+    Pending,
+    /// There is no room, or as much is pending as the policy allows.
+    Full,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "the policy puts no unmapping off; set lazy_unmap, or flush",
+            Self::Broadcast => "hardware invalidates everywhere without an interrupt; flush",
+            Self::MaybeWritten => {
+                "the page may have been written, and a store would be lost; flush"
+            }
+            Self::Kernel => "other spaces use the range too; flush_kernel",
+            Self::Table => "a walker could reach the table; flush",
+            Self::Device => "a device has the page too; flush, and notify the device",
+            Self::Pending => "another change of the space is not flushed yet; flush",
+            Self::Full => "as much is pending as there is room for; redeem it, or flush",
+        })
+    }
+}
+
+/// What is not put off comes back: it must be flushed before it is freed. Nothing was counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused<T> {
+    /// The reason.
+    pub why: Why,
+    /// What was to be kept.
+    pub item: T,
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.why.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> core::error::Error for Refused<T> {}
+
+/// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs
+/// a completion that nobody needs.
+const RANGES: usize = 8;
+
+/// Unmappings of one space that nobody was notified of, with what they will set free. Never used in a
+/// non-maskable handler ([`context`](crate::context)).
+///
+/// ```
+/// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
+/// use shootdown::later::{Later, LazyUnmap, Was};
+/// use shootdown::{Platform, Policy, Stride, VaRange, gather::{Array, Gather}};
+/// static LAZY: Policy = Policy { lazy_unmap: Some(LazyUnmap::TWO_TICKS), ..Policy::SHOOTDOWN };
+/// boot(1, &LAZY, &PCID);
+/// let pin = Mock::pin();
+/// let space = new_space();
+/// let mut later = Later::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
+/// let page = VaRange::new(0x1000, 1, Stride::Page4K)?;
+/// // … clear the page's entry, then, with the lock still held:
+/// let now = 5; // nanoseconds, say
+/// if let Err(refused) = later.unmapped(&pin, now, page, Was::ReadOnly, 0xf00d) {
+///     let mut gather = Gather::<Mock, Array<u64, 1>>::new(space); // as without
+///     gather.unmapped(page, refused.item).expect("there is room");
+///     gather.finish(&pin).map_err(|(e, _frames)| e)?;
+/// }
+/// assert!(!later.may_reuse(page));
+/// // Memory is short, or the space has ended:
+/// let frames = later.redeem(&pin)?;
+/// assert_eq!(frames.as_slice(), [0xf00d]); // now, and not before, they may be freed
+/// assert!(later.may_reuse(page));
+/// space.retire(&pin)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "what is put off is freed only after `redeem` or `poll`"]
+pub struct LazyUnmapping<'a, P: Platform, K: Keep + Default> {
+    space: &'a AddressSpace<P>,
+    /// All that is pending, as one change of the newest generation.
+    pending: Option<Change<'a, P>>,
+    ranges: Array<VaRange, RANGES>,
+    /// When the oldest of it was put off.
+    since: u64,
+    /// How much is pending.
+    pages: u64,
+    keep: ManuallyDrop<K>,
+    /// Something is inside, completed for or not.
+    holds: bool,
+}
+
+/// What a completion is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// It is time.
+    Bound,
+    /// Frames or addresses are needed.
+    Reuse,
+}
+
+impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
+    /// Nothing is put off yet. One for each space: two of them refuse each other's.
+    pub fn new(space: &'a AddressSpace<P>) -> Self {
+        Self {
+            space,
+            pending: None,
+            ranges: Array::default(),
+            since: 0,
+            pages: 0,
+            keep: ManuallyDrop::new(K::default()),
+            holds: false,
+        }
+    }
+
+    /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it
+    /// with the lock of the table held under which they were cleared. Other CPUs are not notified; this
+    /// one uses the old translations no more when it returns.
+    ///
+    /// # Errors
+    /// The item, and why it must not wait. Nothing was counted: flush, before the lock is released
+    /// or by a gather that was begun before.
+    pub fn unmapped(
+        &mut self,
+        pin: &P::Pin,
+        now: u64,
+        range: VaRange,
+        was: Was,
+        item: K::Item,
+    ) -> Result<(), Refused<K::Item>> {
+        let me = PerCpu::<P>::here(pin);
+        let pages = ((range.last() - range.start()) >> 12) + 1;
+        if let Some(why) = self.why_not(was, pages) {
+            me.stats.lazily_refused.inc();
+            return Err(Refused { why, item });
+        }
+        if let Err(item) = self.keep.push(item) {
+            me.stats.lazily_refused.inc();
+            return Err(Refused { why: Why::Full, item });
+        }
+        self.holds = true;
+        let change = self.space.put_off(range);
+        crate::ops::flush::here(pin.cpu(), me, &change);
+        match &mut self.pending {
+            Some(pending) => pending.join(change),
+            None => {
+                self.pending = Some(change);
+                self.since = now;
+            }
+        }
+        self.pages += pages;
+        self.note(range);
+        me.stats.lazily_pending.inc();
+        Ok(())
+    }
+
+    fn why_not(&self, was: Was, pages: u64) -> Option<Why> {
+        let Some(LazyUnmap { max_pages, .. }) = P::policy().lazy_unmap else {
+            return Some(Why::Off);
+        };
+        match was {
+            Was::ReadOnly | Was::NeverWritten => {}
+            Was::MaybeWritten => return Some(Why::MaybeWritten),
+            Was::Kernel => return Some(Why::Kernel),
+            Was::Table => return Some(Why::Table),
+            Was::Device => return Some(Why::Device),
+        }
+        if !forgets_by_itself::<P>() {
+            return Some(Why::Broadcast);
+        }
+        if self.pages + pages > max_pages {
+            return Some(Why::Full);
+        }
+        let own = self.pending.as_ref().map_or(0, |pending| pending.changes);
+        let pending = self.space.is_pending_besides(own);
+        pending.then_some(Why::Pending)
+    }
+
+    fn note(&mut self, range: VaRange) {
+        if self.ranges.push(range).is_err() {
+            if let Some(last) = self.ranges.as_mut_slice().last_mut() {
+                *last = last.merge(&range);
+            }
+        }
+    }
+
+    /// Is anything pending that was put off here? What others have completed for may still count.
+    #[must_use]
+    pub fn is_owing(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// May addresses of this range be mapped again, as far as what was put off here is concerned?
+    /// Otherwise [`make_way`](Self::make_way) first.
+    #[must_use]
+    pub fn may_reuse(&self, range: VaRange) -> bool {
+        let apart = |r: &VaRange| r.last() < range.start() || range.last() < r.start();
+        !self.is_owing() || self.ranges.as_slice().iter().all(apart)
+    }
+
+    /// Addresses of this range are about to be mapped: completes, if any is pending. Call it with the table
+    /// lock held under which they are.
+    ///
+    /// # Errors
+    /// See [`FlushError`]. They must not be mapped yet.
+    pub fn make_way(&mut self, pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
+        if !self.may_reuse(range) {
+            self.mark_complete(pin, Need::Reuse)?;
+        }
+        Ok(())
+    }
+
+    /// It is `now`: what is older than the policy allows is completed, without the help of isolated CPUs.
+    /// Returns what may be freed; `None` when nothing may, or nothing is inside.
+    ///
+    /// # Errors
+    /// See [`FlushError`]. It is pending still.
+    pub fn poll(&mut self, pin: &P::Pin, now: u64) -> Result<Option<K>, FlushError> {
+        let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
+        let is_old = now.saturating_sub(self.since) > max_age;
+        let completed = if is_old || self.pending.is_none() {
+            self.mark_complete(pin, Need::Bound)?
+        } else {
+            self.is_complete(pin)
+        };
+        Ok((completed && self.holds).then(|| self.take()))
+    }
+
+    /// Frames are needed, or the space has ended: completes, and hands back all that may now be freed.
+    /// CPUs that have come by meanwhile are not interrupted; isolated ones are, if they have not.
+    ///
+    /// # Errors
+    /// See [`FlushError`]. It is pending still.
+    pub fn redeem(&mut self, pin: &P::Pin) -> Result<K, FlushError> {
+        self.mark_complete(pin, Need::Reuse)?;
+        Ok(self.take())
+    }
+
+    fn take(&mut self) -> K {
+        self.holds = false;
+        core::mem::take(&mut *self.keep)
+    }
+
+    /// Has somebody else completed?
+    fn is_complete(&mut self, pin: &P::Pin) -> bool {
+        let pending = self.pending.as_ref();
+        let completed =
+            pending.is_some_and(|pending| self.space.has_completed(pending.generation()));
+        if completed {
+            PerCpu::<P>::here(pin).stats.lazily_unasked.inc();
+            self.settled();
+        }
+        completed
+    }
+
+    /// Every CPU has acknowledged.
+    fn settled(&mut self) {
+        self.pending.take().map(Change::complete);
+        self.pages = 0;
+        while self.ranges.pop().is_some() {}
+    }
+
+    /// Says whether all is completed.
+    fn mark_complete(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
+        if self.is_complete(pin) {
+            return Ok(true);
+        }
+        let Some(pending) = &mut self.pending else { return Ok(true) };
+        let me = PerCpu::<P>::here(pin);
+        let spare = if need == Need::Bound { Spare::Isolated } else { Spare::Current };
+        let completed = complete_together(pin, me, core::slice::from_mut(pending), spare)?;
+        if completed.spared != 0 {
+            return Ok(false);
+        }
+        match (completed.interrupted, need) {
+            (0, _) => me.stats.lazily_unasked.inc(),
+            (_, Need::Bound) => me.stats.lazily_by_age.inc(),
+            (_, Need::Reuse) => me.stats.lazily_by_need.inc(),
+        }
+        self.settled();
+        Ok(true)
+    }
+}
+
+impl<P: Platform, K: Keep + Default> Drop for LazyUnmapping<'_, P, K> {
+    fn drop(&mut self) {
+        if self.is_owing() {
+            debug_assert!(
+                false,
+                "unmappings that were put off are dropped incomplete; their items leak"
+            );
+        } else {
+            // SAFETY: dropped once, here; all that was unmapped is completed for.
+            unsafe { ManuallyDrop::drop(&mut self.keep) };
+        }
+    }
+}
+
+/// Do CPUs look at the generation of the space they run?
+fn forgets_by_itself<P: Platform>() -> bool {
+    family::strategy::<P>().is_none() && family::shared::<P>().is_none()
+}
+
+/// The executing CPU comes by: it forgets what it missed of the space it has loaded. With
+/// interrupts off.
+pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSpace<P>) {
+    if P::policy().lazy_unmap.is_none() || !forgets_by_itself::<P>() {
+        return;
+    }
+    if me.generation_of(me.order().current()) == space.generation() {
+        return;
+    }
+    let caught_up = serve::exclusively(cpu, me, || {
+        respond::catch_up(cpu, me, None, false, || {});
+    });
+    if !caught_up {
+        // We have interrupted this CPU's catching up, which may have read the generation before.
+        respond::over_flush(me);
+    }
+    me.stats.lazily_swept.inc();
+}
+
+/// As [`come_by`], where the CPU may be on its way from one space to another, or run nothing of it.
+pub(crate) fn come_by_chance<P: Platform>(cpu: CpuId, me: &PerCpu<P>) {
+    if respond::is_switching(me) || me.is_lazy(me.loaded(), me.order()) {
+        return;
+    }
+    if let Some(space) = me.space() {
+        come_by(cpu, me, space);
+    }
+}

@@ -1,0 +1,533 @@
+//! Cross-CPU calls: run a function on a set of CPUs, without allocation.
+//!
+//! Each CPU has one `Descriptor` (what it wants run) and one `Mailbox` (who wants something of it):
+//! a request is one bit per (initiator, responder). A call is *post; kick; work; wait*: the
+//! initiator works while the others do, and serves others while it waits, so that two CPUs that
+//! call each other never deadlock.
+//!
+//! # Protocol
+//! Initiator: claim the own descriptor; write function, argument, and the set of CPUs that have not
+//! acknowledged; set the own bit in each target's mailbox; kick. Responder: take all bits of its
+//! mailbox; for each, run the function and take itself out of that initiator's set. The initiator
+//! waits until its set is empty.
+//!
+//! # Invariants
+//! I1: a descriptor is rewritten only when its set is empty: a CPU that was asked is always in the
+//! set. I2: the acknowledgement has identity: CPU *c* takes out bit *c*, once, after the function
+//! ran; a set can't be emptied by CPUs that were not asked (counts can). I3: a CPU in nobody's set
+//! touches nobody's descriptor.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | C1 set own mailbox bit | Release (AcqRel) | C2 | the descriptor is written when the bit is seen |
+//! | C2 take mailbox bits | Acquire (AcqRel) | C1 | |
+//! | C3 leave the set | Release (AcqRel) | C4 | the function's effects come before the acknowledgement |
+//! | C4 set found empty | Acquire | C3 | |
+//!
+//! Sets larger than the policy's `tree_above` go through `tree.rs`.
+//!
+//! # When something unwinds
+//! A function that is called may panic: on the initiator between the kick and the end of the wait,
+//! on a target, or on the initiator while it serves others and waits. What targets read is on the
+//! initiator's stack. So a call in flight is a value (`Posted`, `tree::Begun`) whose destructor
+//! takes it back from those that have not begun and waits for the others; an `Ack` is fired by its
+//! destructor, when the function's frame is gone; and what a CPU has taken out of its mailbox and
+//! not run goes back (`Taken`).
+
+use core::fmt;
+
+use crate::base::cpu_set::{Bits, Mask, WORD};
+use crate::base::ids::CpuId;
+use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
+use crate::ops::serve;
+use crate::ops::tree;
+use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform};
+use crate::state::cpu::PerCpu;
+
+/// A function to run on a responder, with the caller's data. It may acknowledge before it is done
+/// ([`Ack::fire`]), and must not touch the data after; otherwise it is acknowledged when it
+/// returns.
+pub(crate) type Func<P> = unsafe fn(CpuId, &PerCpu<P>, *const (), &mut Ack<'_, P>);
+
+/// One CPU's acknowledgement of one call.
+pub(crate) struct Ack<'a, P: Platform> {
+    cpu: CpuId,
+    /// Interrupts are off here: it may come before the function's work is done.
+    pub early: bool,
+    to: Option<AckTo<'a, P>>,
+}
+
+enum AckTo<'a, P: Platform> {
+    Descriptor(&'a Descriptor<P>),
+    Tree(&'a tree::TreeCall<P>, u64),
+}
+
+impl<'a, P: Platform> Ack<'a, P> {
+    pub fn to_tree(cpu: CpuId, early: bool, call: &'a tree::TreeCall<P>, ticket: u64) -> Self {
+        Self { cpu, early, to: Some(AckTo::Tree(call, ticket)) }
+    }
+
+    /// Acknowledges, once.
+    pub fn fire(&mut self) {
+        match self.to.take() {
+            None => {}
+            // ORDERING: C3
+            Some(AckTo::Descriptor(call)) => {
+                call.pending.remove(self.cpu);
+            }
+            Some(AckTo::Tree(call, ticket)) => call.count(self.cpu, ticket),
+        }
+    }
+}
+
+/// A function that unwinds has ended too.
+impl<P: Platform> Drop for Ack<'_, P> {
+    fn drop(&mut self) {
+        self.fire();
+    }
+}
+
+/// What a CPU wants run. One per CPU; one call at a time.
+#[repr(C, align(64))]
+pub(crate) struct Descriptor<P: Platform> {
+    busy: AtomicBool,
+    /// A [`Func`], as a pointer.
+    func: AtomicPtr<()>,
+    data: AtomicPtr<()>,
+    pending: P::Mask,
+}
+
+/// Who wants something of a CPU.
+#[repr(C, align(64))]
+pub(crate) struct Mailbox<P: Platform> {
+    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick
+    /// alone does not mean "catch up").
+    deferred: AtomicBool,
+    /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64
+    /// words.
+    summary: AtomicU64,
+    /// The last ticket of each tree acknowledged by, or for, this CPU.
+    pub(crate) acked_trees: [AtomicU64; tree::TREES],
+    from: P::Mask,
+}
+
+/// Why a call did not complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Other CPUs are concerned and this context can't wait for them. Nothing was asked.
+    WouldWait,
+    /// This CPU's descriptor is in use: a handler interrupted a call and tried to make one. Nothing
+    /// was asked.
+    Reentered,
+    /// A CPU of the set could not be interrupted. Others may have run the function.
+    Kick(KickError),
+    /// The platform gave up waiting for this CPU; what it had not begun was taken back. Others may
+    /// have run the function.
+    Stalled(CpuId),
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WouldWait => {
+                f.write_str("other CPUs must be waited for, and this context can't wait")
+            }
+            Self::Reentered => {
+                f.write_str("a call from this CPU is in flight; call from task context")
+            }
+            Self::Kick(e) => e.fmt(f),
+            Self::Stalled(cpu) => write!(f, "{cpu} did not answer in time"),
+        }
+    }
+}
+
+impl core::error::Error for CallError {}
+
+#[cfg(shootdown_traced)]
+impl<P: Platform> Mailbox<P> {
+    pub(crate) const DEFERRED: usize = core::mem::offset_of!(Self, deferred);
+    pub(crate) const SUMMARY: usize = core::mem::offset_of!(Self, summary);
+}
+
+#[cfg(shootdown_traced)]
+impl<P: Platform> Descriptor<P> {
+    pub(crate) const BUSY: usize = core::mem::offset_of!(Self, busy);
+    pub(crate) const PENDING: usize = core::mem::offset_of!(Self, pending);
+}
+
+impl<P: Platform> Mailbox<P> {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            deferred: AtomicBool::new(false),
+            summary: AtomicU64::new(0),
+            acked_trees: [const { AtomicU64::new(0) }; tree::TREES],
+            from: P::Mask::EMPTY,
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            deferred: AtomicBool::new(false),
+            summary: AtomicU64::new(0),
+            acked_trees: core::array::from_fn(|_| AtomicU64::new(0)),
+            from: P::Mask::empty(),
+        }
+    }
+
+    /// Asks for a catching up.
+    pub fn defer(&self) {
+        // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change
+        // counted
+        self.deferred.store(true, Ordering::Release);
+    }
+
+    /// Was a catching up asked for?
+    pub fn take_deferred(&self) -> bool {
+        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
+    }
+
+    fn post(&self, from: CpuId) {
+        self.post_all(from.index() / WORD, 1 << (from.index() % WORD));
+    }
+
+    /// Posts for all CPUs of a word whose bits are set.
+    fn post_all(&self, word: usize, bits: u64) {
+        // ORDERING: C1
+        self.from.words()[word].fetch_or(bits, Ordering::AcqRel);
+        if P::Mask::words(&self.from).len() > 1 {
+            // ORDERING: Release after the word, so that a set summary bit finds the word set
+            self.summary.fetch_or(1 << (word % WORD), Ordering::AcqRel);
+        }
+    }
+
+    /// Takes a request back; `false` when the CPU has taken it already.
+    fn retract(&self, from: CpuId) -> bool {
+        let bit = 1 << (from.index() % WORD);
+        let word = &self.from.words()[from.index() / WORD];
+        word.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+}
+
+impl<P: Platform> Descriptor<P> {
+    /// Is a call of this CPU in flight?
+    pub fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            busy: AtomicBool::new(false),
+            func: AtomicPtr::new(core::ptr::null_mut()),
+            data: AtomicPtr::new(core::ptr::null_mut()),
+            pending: P::Mask::EMPTY,
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            busy: AtomicBool::new(false),
+            func: AtomicPtr::new(core::ptr::null_mut()),
+            data: AtomicPtr::new(core::ptr::null_mut()),
+            pending: P::Mask::empty(),
+        }
+    }
+}
+
+/// A call in flight. It must be waited for: the targets read the caller's data.
+#[must_use]
+pub(crate) struct Posted<P: Platform> {
+    targets: CpuSetOf<P>,
+    from: CpuId,
+}
+
+/// Posts `func(data)` to every CPU of `targets` (which does not hold this CPU), without kicking.
+///
+/// # Safety
+/// `func` may be run with `data` on each target until [`Posted::wait`] has returned.
+pub(crate) unsafe fn post<P: Platform>(
+    me: &PerCpu<P>,
+    from: CpuId,
+    targets: CpuSetOf<P>,
+    func: Func<P>,
+    data: *const (),
+) -> Result<Posted<P>, CallError> {
+    let call = &me.call;
+    // Claimed by the CPU itself: a handler that interrupts between the two finds the claim and is
+    // refused, or comes before it and is done when we go on.
+    if call.busy.load(Ordering::Relaxed) {
+        return Err(CallError::Reentered);
+    }
+    call.busy.store(true, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    call.func.store(func as *mut (), Ordering::Relaxed);
+    call.data.store(data.cast_mut(), Ordering::Relaxed);
+    for (word, bits) in call.pending.words().iter().zip(targets.words()) {
+        if *bits != 0 {
+            word.store(*bits, Ordering::Relaxed);
+        }
+    }
+    for cpu in targets.iter() {
+        if let Some(target) = P::slot(cpu) {
+            target.mailbox.post(from); // ORDERING: C1
+        }
+    }
+    // ORDERING: D4: posted before the look at the online set; partner: the fence in `cpu::offline`.
+    // A CPU that left before it could see the post needs nothing: take the post back.
+    fence(Ordering::SeqCst);
+    let posted = Posted { targets, from };
+    let online = P::system().online_of(&targets);
+    for (w, bits) in targets.words().iter().enumerate() {
+        posted.take_back(me, w, bits & !online.words()[w]);
+    }
+    Ok(posted)
+}
+
+impl<P: Platform> Posted<P> {
+    /// Takes back what no target has begun; [`wait`](Self::wait) is then short.
+    pub fn cancel(&self, me: &PerCpu<P>) {
+        for (w, bits) in self.targets.words().iter().enumerate() {
+            self.take_back(me, w, *bits);
+        }
+    }
+
+    /// Waits until every target has run the function, serving others meanwhile.
+    pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
+        let done = self.wait_for_all(pin);
+        core::mem::forget(self);
+        done
+    }
+
+    fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
+        let me = PerCpu::<P>::here(pin);
+        let mut stalled = None;
+        let mut turn = 0;
+        for (w, bits) in self.targets.words().iter().enumerate() {
+            if *bits == 0 {
+                continue;
+            }
+            loop {
+                // ORDERING: C4
+                let left = me.call.pending.words()[w].load(Ordering::Acquire);
+                if left == 0 {
+                    break;
+                }
+                // After a stall, what could be taken back was; the rest is running and will end.
+                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
+                    stalled = self.take_back(me, w, left);
+                    self.cancel(me);
+                }
+            }
+        }
+        compiler_fence(Ordering::SeqCst);
+        me.call.busy.store(false, Ordering::Relaxed);
+        match stalled {
+            None => Ok(()),
+            Some(cpu) => {
+                me.stats.stalls.inc();
+                Err(CallError::Stalled(cpu))
+            }
+        }
+    }
+
+    /// Takes requests back from those CPUs of `which` in word `w` that have not begun them (a CPU
+    /// without state never will). Returns one of them.
+    fn take_back(&self, me: &PerCpu<P>, w: usize, which: u64) -> Option<CpuId> {
+        let mut one = None;
+        let mut left = which;
+        while left != 0 {
+            let bit = left.trailing_zeros();
+            left &= left - 1;
+            #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
+            let cpu = CpuId((w * WORD) as u32 + bit);
+            let retract = |target: &PerCpu<P>| target.mailbox.retract(self.from);
+            if P::slot(cpu).is_none_or(retract) {
+                me.call.pending.remove(cpu);
+                one = Some(cpu);
+            }
+        }
+        one
+    }
+}
+
+/// Something unwinds past a call in flight. (Threads that the model checker leaves behind are
+/// unwound too, and can't wait.)
+#[cfg(not(loom))]
+impl<P: Platform> Drop for Posted<P> {
+    fn drop(&mut self) {
+        let pin = P::pin();
+        self.cancel(PerCpu::<P>::here(&pin));
+        let _ = self.wait_for_all(&pin);
+    }
+}
+
+/// Requests that a CPU has taken out of its mailbox. Those that it does not come to, since one
+/// unwinds, go back.
+struct Taken<'a, P: Platform> {
+    mailbox: &'a Mailbox<P>,
+    word: usize,
+    bits: u64,
+}
+
+impl<P: Platform> Drop for Taken<'_, P> {
+    fn drop(&mut self) {
+        if self.bits != 0 {
+            self.mailbox.post_all(self.word, self.bits);
+        }
+    }
+}
+
+/// Runs what others want run here; says how many functions that were.
+pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
+    let words = me.mailbox.from.words();
+    let mut served = 0;
+    if words.len() == 1 {
+        return take(cpu, me, early, 0);
+    }
+    if me.mailbox.summary.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    // ORDERING: Acquire, with the Release in `post`
+    let mut summary = me.mailbox.summary.swap(0, Ordering::AcqRel);
+    while summary != 0 {
+        let mut word = summary.trailing_zeros() as usize;
+        summary &= summary - 1;
+        while word < words.len() {
+            served += take(cpu, me, early, word);
+            word += WORD;
+        }
+    }
+    served
+}
+
+fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u64 {
+    let from = &me.mailbox.from.words()[word];
+    if from.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    // ORDERING: C2
+    let bits = from.swap(0, Ordering::AcqRel);
+    let mut taken = Taken { mailbox: &me.mailbox, word, bits };
+    let mut served = 0;
+    while taken.bits != 0 {
+        let bit = taken.bits.trailing_zeros();
+        taken.bits &= taken.bits - 1;
+        #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
+        let initiator = CpuId((word * WORD) as u32 + bit);
+        let Some(call) = P::slot(initiator).map(|s| &s.call) else {
+            continue;
+        };
+        let func = call.func.load(Ordering::Relaxed);
+        let data = call.data.load(Ordering::Relaxed);
+        let mut ack = Ack { cpu, early, to: Some(AckTo::Descriptor(call)) };
+        #[cfg(any(shootdown_traced, loom))]
+        assert!(
+            !func.is_null() && !data.is_null(),
+            "calls: a descriptor is seen before it is written (C1, C2)"
+        );
+        // SAFETY: I1: our bit was in the mailbox, so the descriptor is ours to read until we leave
+        // its set; `post` stored a `Func<P>` there and vouched for running it with `data`.
+        unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
+        ack.fire();
+        served += 1;
+    }
+    if served != 0 {
+        me.stats.calls_served.add(served);
+    }
+    served
+}
+
+/// Runs `f` on every CPU of `targets` and waits until all have. This CPU, if in the set, runs it
+/// while the others do. Theirs run where they are kicked or poll: usually in interrupt context, so
+/// `f` must not wait, and should not unwind: it would through the handler that runs it. CPUs that
+/// are not online are passed over.
+///
+/// When `f` unwinds here, the call is taken back from CPUs that have not begun it, and the others
+/// are waited for, before `call_on` unwinds.
+///
+/// Never in a non-maskable handler ([`context`](crate::context)).
+///
+/// # Errors
+/// See [`CallError`].
+///
+/// ```
+/// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
+/// use core::sync::atomic::{AtomicU32, Ordering};
+/// use shootdown::{Platform, call_on};
+/// let pin = Mock::pin();
+/// boot_once(&pin);
+/// let ran = AtomicU32::new(0);
+/// let all = Mock::system().online();
+/// call_on::<Mock, _>(&pin, &all, &|_cpu| { ran.fetch_add(1, Ordering::Relaxed); })?;
+/// assert_eq!(ran.into_inner(), 1);
+/// # Ok::<(), shootdown::CallError>(())
+/// ```
+pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
+    pin: &P::Pin,
+    targets: &CpuSetOf<P>,
+    f: &F,
+) -> Result<(), CallError> {
+    unsafe fn run<P: Platform, F: Fn(CpuId) + Sync>(
+        cpu: CpuId,
+        _: &PerCpu<P>,
+        data: *const (),
+        _: &mut Ack<'_, P>,
+    ) {
+        // SAFETY: `call_on` passes a `&F` that lives until the call has been waited for.
+        unsafe { (*data.cast::<F>())(cpu) };
+    }
+    let cpu = pin.cpu();
+    let me = PerCpu::<P>::here(pin);
+    let mut others = *targets;
+    others.remove(cpu);
+    let local = targets.contains(cpu);
+    if others.is_empty() {
+        if local {
+            f(cpu);
+        }
+        return Ok(());
+    }
+    if !serve::may_wait(me) {
+        return Err(CallError::WouldWait);
+    }
+    let data = core::ptr::from_ref(f).cast();
+    let work = || {
+        if local {
+            f(cpu);
+        }
+    };
+    if tree::is_for::<P>(&others) {
+        // SAFETY: `f` outlives the call: it is waited for below.
+        if let Some(call) = unsafe { tree::begin::<P>(me, &others, run::<P, F>, data) } {
+            let kicked = call.kick();
+            work();
+            return call.wait(pin).and(kicked);
+        }
+    }
+    // SAFETY: `f` outlives the call: `wait` below returns when no target runs or will run it.
+    let posted = unsafe { post(me, cpu, others, run::<P, F>, data) }?;
+    let kicked = kick::<P>(me, &others);
+    if kicked.is_err() {
+        posted.cancel(me);
+    }
+    work();
+    posted.wait(pin)?;
+    kicked
+}
+
+/// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing:
+/// D4.)
+pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
+    let targets = P::system().online_of(targets);
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let kicked = P::kick(&targets).map_err(CallError::Kick);
+    me.stats.kicks_sent.add(u64::from(targets.len()));
+    kicked
+}

@@ -1,0 +1,332 @@
+//! Flushes: what an initiator asks for, and its path.
+//!
+//! # The path
+//! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
+//! write its range into the log; (3) fence; (4) find the CPUs that must be notified, and in a guest
+//! hand those over that the hypervisor sees to; (5) notify the rest; (6) do the local work while they
+//! do theirs; (7) wait. With serial policies 6 comes before 5.
+//!
+//! # Who is notified
+//! | state of a CPU in the set | notified? | why not |
+//! |---|---|---|
+//! | between two spaces | yes | |
+//! | the space in use, behind | yes | |
+//! | the space in use, current already | no | an earlier request or a switch caught it up |
+//! | the space, lazily; leaf change | no | it catches up when it returns (D2) |
+//! | the space, lazily; tables freed | yes | its walker could use them |
+//! | another space or none | no | it looks at the generation when it comes back (D1); no walk is under way |
+//!
+//! A filter may err towards notifying, never the other way.
+//!
+//! # How an acknowledgement looks
+//! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged when
+//! its published state says that it makes no access through entries older than the generation asked
+//! for. That acknowledge is per CPU, never taken back, and covers every request up to it.
+//!
+//! # Invariants
+//! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at the
+//! generation before it uses the space again. I2: a flush that returns an error has not freed the
+//! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
+//! waiting.
+
+mod acknowledge;
+mod broadcast;
+mod change;
+mod everywhere;
+mod notify;
+mod paravirt;
+mod pending;
+mod remote;
+mod request;
+mod shared;
+
+use core::slice;
+
+use crate::base::cpu_set::Bits;
+use crate::base::ids::CpuId;
+use crate::base::sync::{Ordering, fence, prefetch};
+use crate::ops::respond::Hint;
+use crate::ops::tree::{self, READ_AHEAD};
+use crate::port::family;
+use crate::port::platform::{CpuSetOf, Pinned, Platform};
+use crate::port::policy::{Delivery, Lazy, Leave};
+use crate::port::regime::{Invalidate, Regime};
+use crate::state::cpu::{PerCpu, View};
+use crate::state::range_log::Step;
+use crate::state::space::AddressSpace;
+use crate::tags::shared::{Phase, Uses};
+
+use acknowledge::is_done;
+use notify::{local_work, notify, notify_and_wait};
+
+pub(crate) use notify::here;
+
+pub use acknowledge::Ticket;
+pub(crate) use change::Change;
+pub use everywhere::{flush_everything, flush_kernel};
+pub(crate) use pending::{Spare, complete_together};
+pub use request::{FlushError, Flushed, Request, What};
+
+/// When was a change counted?
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// Just now: nobody has acknowledged yet.
+    Now,
+    /// A while ago.
+    Before,
+    /// So long ago that most have acknowledged: worth a look at each, however many they are.
+    LongBefore,
+}
+
+/// Who must be notified of a change, and who should leave the set, being there for nothing.
+struct Started<P: Platform> {
+    /// The last of what hardware was notified to remove everywhere: to be waited for.
+    issued: Option<Invalidate>,
+    targets: CpuSetOf<P>,
+    trim: CpuSetOf<P>,
+}
+
+impl<P: Platform> Started<P> {
+    /// Hardware does it all.
+    fn nobody(issued: Option<Invalidate>) -> Self {
+        Self { issued, targets: CpuSetOf::<P>::EMPTY, trim: CpuSetOf::<P>::EMPTY }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Makes every CPU forget what `request` says has changed in this space's tables. When it
+    /// returns `Ok`, no CPU starts an access through the old entries any more, and, with
+    /// `freed_tables`, no walker reaches the freed tables.
+    ///
+    /// The tables are changed before the call, and the lock that protects them is held until it
+    /// returns; who lets go of it before begins a [gather](crate::gather) first, or the flush by
+    /// [`begin_flush`](Self::begin_flush) (until the change is counted nobody else could know that
+    /// it is pending). Any other flush of the space may run at the same time.
+    ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
+    ///
+    /// # Errors
+    /// See [`FlushError`].
+    pub fn flush(&self, pin: &P::Pin, request: Request) -> Result<Flushed, FlushError> {
+        let me = PerCpu::<P>::here(pin);
+        let policy = P::policy();
+        if policy.delivery == Delivery::Push && me.call.is_busy() {
+            self.mark_counted_pending(request);
+            return Err(FlushError::Reentered);
+        }
+        let pending = self.pending_tables();
+        let whole = pending.is_some();
+        let request = if whole { Request::space() } else { request };
+        let (change, started) = self.start(pin, me, request);
+        let Started { targets, trim, .. } = started;
+        let done = notify_and_wait(pin, me, slice::from_ref(&change), targets, trim);
+        request.count(me);
+        let interrupted = done?; // `change` is dropped: it is pending
+        let generation = change.generation();
+        if change.looks_again {
+            self.after_asking(pin, me, request, generation);
+        }
+        pending.into_iter().for_each(|pending| self.completed_tables(pending));
+        self.completed_by(me, change);
+        Ok(Flushed { generation, interrupted })
+    }
+
+    /// As [`flush`](Self::flush), for callers that can't wait: the others are notified and the local
+    /// work is done, and the ticket says when they have acknowledged. Until then the change is
+    /// [pending](Self::is_pending); when the ticket is dropped before, it is
+    /// [pending](Self::complete_pending).
+    ///
+    /// Never in a non-maskable handler ([`context`](crate::context)).
+    ///
+    /// # Errors
+    /// [`FlushError::Kick`] when a CPU could not be interrupted.
+    pub fn begin_flush(&self, pin: &P::Pin, request: Request) -> Result<Ticket<'_, P>, FlushError> {
+        let me = PerCpu::<P>::here(pin);
+        let whole = self.pending_tables().is_some();
+        let request = if whole { Request::space() } else { request };
+        let (change, started) = self.start(pin, me, request);
+        let Started { targets, .. } = started;
+        if targets.is_empty() {
+            me.stats.flushes_local.inc();
+        } else {
+            me.stats.flushes_remote.inc();
+        }
+        let notified = notify(me, &targets);
+        local_work(pin.cpu(), me, slice::from_ref(&change));
+        request.count(me);
+        notified?; // `change` is dropped: it is pending
+        let generation = change.generation();
+        let change = if targets.is_empty() && !change.looks_again {
+            self.completed_by(me, change);
+            None
+        } else {
+            Some(change)
+        };
+        Ok(Ticket { change, generation, waiting: targets })
+    }
+
+    /// Steps 1 to 4 of the path.
+    fn start(&self, pin: &P::Pin, me: &PerCpu<P>, request: Request) -> (Change<'_, P>, Started<P>) {
+        // The machine would see the look, and debug builds count otherwise than others.
+        #[cfg(not(any(shootdown_traced, loom)))]
+        debug_assert!(self.is_in_place(me), "{} was moved while it is loaded here", self.id());
+        if family::strategy::<P>().is_none() {
+            self.expect_to_notify(pin.cpu());
+        }
+        let mut change = self.count(request);
+        let mut started = self.find(pin, me, &mut change, Counted::Now);
+        if let Some(last) = started.issued {
+            broadcast::complete::<P>(last);
+            started.targets = self.completed(pin, me, &mut change);
+        }
+        (change, started)
+    }
+
+    /// Steps 1 and 2: from now on, who looks at the generation catches up.
+    fn count(&self, request: Request) -> Change<'_, P> {
+        let step = request.step(P::Regime::facts().ceiling);
+        P::Regime::publish();
+        let generation = self.bump();
+        let logs = P::policy().range_log && family::strategy::<P>().is_none();
+        if logs {
+            self.log.record(generation, step);
+        }
+        let hint = Hint { generation, step };
+        let answer = generation.0;
+        Change {
+            space: self,
+            request,
+            hint,
+            answer,
+            changes: 1,
+            looks_again: false,
+            by_name: false,
+        }
+    }
+
+    /// Steps 3 and 4.
+    fn find(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        change: &mut Change<'_, P>,
+        counted: Counted,
+    ) -> Started<P> {
+        let (cpu, policy) = (pin.cpu(), P::policy());
+        let Change { request, hint, .. } = *change;
+        if let Some(strategy) = family::strategy::<P>() {
+            return Started::nobody(self.issue(pin, me, strategy, request));
+        }
+        fence(Ordering::SeqCst); // ORDERING: D1, D2, with the fences in `switch_to`
+        let looks_again = family::shared::<P>().is_some();
+        let issued = if looks_again { self.broadcast_if_moved(me, request) } else { None };
+        if issued.is_some() {
+            return Started::nobody(issued);
+        }
+        change.looks_again = looks_again;
+        // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
+        let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
+        targets.remove(cpu);
+        if policy.targeted {
+            targets = P::system().online_of(&targets);
+        }
+        let mut trim = CpuSetOf::<P>::EMPTY;
+        let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
+        let each = counted == Counted::LongBefore || !tree::is_for::<P>(&targets);
+        if policy.targeted && looks && !targets.is_empty() && each {
+            trim = self.filter(me, &mut targets, hint, counted);
+        }
+        debug_assert!(!targets.contains(cpu), "this CPU does its own work");
+        let mut started = Started { issued: None, targets, trim };
+        self.hand_over(me, change, &mut started);
+        started
+    }
+
+    /// Asks for the lines that notifying others will need, so that they travel together.
+    fn expect_to_notify(&self, cpu: CpuId) {
+        if P::policy().delivery != Delivery::Pull {
+            return;
+        }
+        let others = self.cpus();
+        let mut others = others.iter().filter(|c| *c != cpu).peekable();
+        if others.peek().is_some() {
+            self.expect_to_change();
+            for state in others.take(READ_AHEAD).filter_map(P::slot) {
+                prefetch(&state.shared);
+            }
+        }
+    }
+
+    /// Step 4: leaves out those who need not be notified (see the module's table). Now and then returns
+    /// those that are in the set for nothing, to be asked to leave it.
+    fn filter(
+        &self,
+        me: &PerCpu<P>,
+        targets: &mut CpuSetOf<P>,
+        hint: Hint,
+        counted: Counted,
+    ) -> CpuSetOf<P> {
+        let Hint { generation, step: Step { freed_tables, .. } } = hint;
+        let policy = P::policy();
+        let id = self.id().get();
+        let candidates = *targets;
+        // The first few are on their way already (`expect_to_tell`).
+        for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
+            prefetch(&state.shared);
+        }
+        // Can a CPU have acknowledged for this change already? Not if it was counted just now and the
+        // space has not changed again. With push delivery nobody reads acknowledged generations:
+        // the request is on its way.
+        let overtaken = counted != Counted::Now
+            || self.generation() != generation && policy.delivery != Delivery::Push;
+        let shared = family::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());
+        let asks_all = freed_tables && policy.leave == Leave::WhenAsked;
+        let mut stale = CpuSetOf::<P>::EMPTY;
+        for cpu in candidates.iter() {
+            let Some(state) = P::slot(cpu) else {
+                targets.remove(cpu);
+                continue;
+            };
+            let notified = match state.remote_view(id) {
+                View::Switching => true,
+                // To be notified to load the tag, or nothing.
+                View::Active | View::Lazy if shared != Phase::Slots => {
+                    state.uses(id) != Uses::Shared
+                }
+                View::Active => {
+                    let acknowledged = || is_done(state, id, generation.0, freed_tables);
+                    let behind = !overtaken || !acknowledged();
+                    if !behind {
+                        me.stats.avoided_current.inc();
+                    }
+                    behind
+                }
+                View::Lazy => {
+                    let notified = match policy.lazy {
+                        Lazy::CatchUp => freed_tables,
+                        _ => true,
+                    };
+                    if !notified {
+                        me.stats.avoided_lazy.inc();
+                    }
+                    notified
+                }
+                View::Elsewhere => {
+                    if !asks_all {
+                        me.stats.avoided_elsewhere.inc();
+                    }
+                    stale.insert(cpu);
+                    false
+                }
+            };
+            if !notified {
+                targets.remove(cpu);
+            }
+        }
+        let count = u64::from(stale.len());
+        if count == 0 || !asks_all && !self.note_stale(count) {
+            return CpuSetOf::<P>::EMPTY;
+        }
+        stale
+    }
+}

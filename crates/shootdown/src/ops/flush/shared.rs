@@ -1,0 +1,98 @@
+//! Flushes of spaces that have a tag for all CPUs, or get one, where other spaces have slots.
+//!
+//! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its
+//! two ends in a flush. Before CPUs are asked: has the space moved? Then a broadcast does it all.
+//! After they have acknowledged: has it a tag by now? Then broadcast too, and see whether the move is
+//! over. If it has none, it may be given one.
+
+use crate::base::cpu_set::Bits;
+use crate::base::ids::{Generation, Tag};
+use crate::ops::flush::{Request, broadcast};
+use crate::ops::{sequence, serve};
+use crate::port::family;
+use crate::port::platform::Platform;
+use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::state::cpu::{PerCpu, View};
+use crate::state::space::AddressSpace;
+use crate::tags::shared::Uses;
+
+impl<P: Platform> AddressSpace<P> {
+    /// If the space has moved: notifies every CPU what to forget, and says what is to be
+    /// [completed](broadcast::complete).
+    pub(super) fn broadcast_if_moved(
+        &self,
+        me: &PerCpu<P>,
+        request: Request,
+    ) -> Option<Invalidate> {
+        let tag = self.shared_tag().moved()?;
+        Some(broadcast_for(me, tag, request))
+    }
+
+    /// If the space has a tag for all CPUs: makes hardware drop what changed under it, without
+    /// waiting. Says whether it has one.
+    pub(crate) fn issue_if_shared(&self, me: &PerCpu<P>, request: Request) -> bool {
+        let Some(tag) = self.shared_tag().tag() else { return false };
+        me.stats.invalidations_broadcast.inc();
+        broadcast::invalidate(me, tag, request, Reach::Broadcast);
+        true
+    }
+
+    /// All CPUs that were asked have acknowledged.
+    pub(super) fn after_asking(
+        &self,
+        pin: &P::Pin,
+        me: &PerCpu<P>,
+        request: Request,
+        generation: Generation,
+    ) {
+        if let Some(tag) = self.shared_tag().after_asking() {
+            broadcast::complete::<P>(broadcast_for(me, tag, request));
+            let id = self.id().get();
+            let uses = |cpu| P::slot(cpu).map_or(Uses::Nothing, |state| state.uses(id));
+            self.shared_tag().settle(|| self.cpus(), uses);
+        } else {
+            self.consider(pin, me, generation);
+        }
+    }
+
+    /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should
+    /// have a tag for all of them? `generation` is that of the flush that has just ended; any later
+    /// one was begun by others meanwhile.
+    fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
+        let threshold = P::policy().shared;
+        // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
+        let may_wait = serve::may_wait(me);
+        if !threshold.is_due(generation.0) || !may_wait {
+            return;
+        }
+        if !self.note_alone(self.generation() == generation, threshold.alone) {
+            return;
+        }
+        let id = self.id().get();
+        let active = |cpu| P::slot(cpu).is_some_and(|state| state.remote_view(id) == View::Active);
+        if !threshold.is_exceeded(self.cpus().iter().map(active)) {
+            return;
+        }
+        let Some(tags) = family::shared::<P>() else { return };
+        let wait = || {
+            let _ = P::relax(pin);
+        };
+        let reset = || {
+            P::Regime::publish();
+            sequence::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
+            sequence::sync_everywhere::<P>(Invalidate::Everything);
+        };
+        // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
+        let tag = unsafe { tags.assign(wait, reset) };
+        if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
+            // SAFETY: it was given out just now, and the space has another: nobody was notified of it.
+            unsafe { tags.release(tag) };
+        }
+    }
+}
+
+/// Tells every CPU what to forget under the tag.
+fn broadcast_for<P: Platform>(me: &PerCpu<P>, tag: Tag, request: Request) -> Invalidate {
+    me.stats.invalidations_broadcast.inc();
+    broadcast::invalidate(me, tag, request, Reach::Broadcast)
+}

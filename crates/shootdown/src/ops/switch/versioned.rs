@@ -1,0 +1,67 @@
+//! Switching under machine-wide tags: the tag comes from the allocator, not from the slot.
+//!
+//! Slots still remember which spaces' entries a CPU has and how old they are, if CPUs are
+//! interrupted for flushes. A CPU that comes to a new generation of tags flushes everything. What
+//! its slots remember stays true: it has nothing older than they say. It flushes before it loads
+//! the space's root: an entry cached in between, under a tag that meant something else before,
+//! would survive.
+
+use core::marker::PhantomData;
+
+use crate::base::ids::{CpuId, Tag};
+use crate::ops::{sequence, switch};
+use crate::port::platform::{Pinned, Platform};
+use crate::port::regime::{Invalidate, Reach};
+use crate::state::cpu::PerCpu;
+use crate::state::space::AddressSpace;
+use crate::tags::generations::{CpuTag, CpuTags};
+use crate::tags::versioned::Versioned;
+
+/// The CPUs of the platform.
+pub(crate) struct Everyone<P>(PhantomData<P>);
+
+impl<P> Everyone<P> {
+    pub(crate) const fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+// SAFETY: contract 1 of `Platform`.
+unsafe impl<P: Platform> CpuTags for Everyone<P> {
+    fn of(&self, cpu: CpuId) -> Option<&CpuTag> {
+        P::slot(cpu).map(|state| &state.tag)
+    }
+}
+
+/// The space's tag is this CPU's from now on, and nothing on this CPU is cached under it that is
+/// not the space's. With interrupts off. `fresh` is called as [`activate_fresh`] does.
+///
+/// [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
+///
+/// # Panics
+/// When [`Platform::tags`] is `None`, which [`crate::online`] refuses.
+pub(super) fn activate<P: Platform>(
+    pin: &P::Pin,
+    me: &PerCpu<P>,
+    next: &AddressSpace<P>,
+    fresh: impl FnOnce(),
+) -> Tag {
+    let tags = P::tags().expect("machine-wide tags have an allocator");
+    let wait = || {
+        let _ = P::relax(pin);
+    };
+    let everyone = Everyone::<P>::new();
+    // SAFETY: interrupts are off (contract 1 of `switch_to`), and every switch names the same CPUs.
+    // What is to be flushed is, below, before the caller loads the space's root; then it says so
+    // (`CpuTag::loaded`).
+    let done = unsafe { tags.activate(pin.cpu(), next.space_tag(), &everyone, wait, fresh) };
+    if done.rolled_over {
+        me.stats.rollovers.inc();
+    }
+    if done.flush {
+        me.stats.rollover_flushes.inc();
+        sequence::invalidate::<P>(Invalidate::Everything, Reach::Local);
+        switch::settle::<P>();
+    }
+    done.tag
+}

@@ -1,0 +1,379 @@
+//! Large calls as trees: neither sending to nor hearing from 4096 CPUs is a loop of one CPU or a
+//! fight over one line.
+//!
+//! A large call is not posted to each target. It is written once into one of the system's few
+//! [`TreeCall`]s; kicked CPUs find it there by one bit on a line all of them share.
+//! Acknowledgements are counted: per group of 16 CPUs, then per word of 64; the last of a word
+//! writes one line that the initiator reads. Where one kick can't reach everyone at the cost of
+//! one, only the first CPU of each word is kicked and kicks its word on.
+//!
+//! # Invariants
+//! I1: a tree call is rewritten only when every target of its last call has acknowledged. I2: each
+//! target acknowledges a ticket once, by whoever takes the CPU's `acked_trees` entry to that
+//! ticket. I3: counters are at rest (0) when a call begins; the last CPU to count resets its
+//! counter before it counts upward.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | T1 ticket stored | Release | T2 | who sees the ticket sees function and targets |
+//! | T2 ticket loaded, and again after a fence | Acquire | T1, and the release fence after the claim | targets read between belong to the ticket |
+//! | T3 counters | AcqRel | each other | the chain of counts carries every function's effects upward |
+//! | T4 *done* stored / loaded | Release / Acquire | each other | and to the initiator |
+
+use crate::base::cpu_set::{Bits, Mask, WORD};
+use crate::base::ids::CpuId;
+use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence, prefetch};
+use crate::ops::call::{Ack, CallError, Func, kick};
+use crate::ops::serve;
+use crate::port::platform::{CpuSetOf, Platform};
+use crate::port::regime::Regime;
+use crate::state::cpu::PerCpu;
+
+/// Large calls that can be in flight at once; a further initiator posts to each target instead.
+/// Each responder of a large call looks at every one in flight, so there are only a few.
+pub(crate) const TREES: usize = 4;
+
+/// CPUs per lowest group: as many as x2APIC addresses as one cluster.
+pub(crate) const GROUP: usize = 16;
+const GROUPS: usize = WORD / GROUP;
+
+/// Words beyond which kicks are passed on by the first CPU of each word. Below, the initiator's own
+/// sends (one per cluster) end sooner than a second interrupt would arrive. (The model checker has
+/// no room for so many CPUs.)
+const FORWARD_ABOVE: usize = if cfg!(loom) { 0 } else { 8 };
+
+/// Acknowledgement counters for one word (64 CPUs) of a set.
+#[derive(Debug)]
+pub struct AckWord {
+    groups: [Cell; GROUPS],
+    word: Cell,
+    done: Cell,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Cell(AtomicU64);
+
+impl AckWord {
+    /// Counters at rest.
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            groups: [const { Cell(AtomicU64::new(0)) }; GROUPS],
+            word: Cell(AtomicU64::new(0)),
+            done: Cell(AtomicU64::new(0)),
+        }
+    }
+
+    /// Counters at rest.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self {
+            groups: core::array::from_fn(|_| Cell(AtomicU64::new(0))),
+            word: Cell(AtomicU64::new(0)),
+            done: Cell(AtomicU64::new(0)),
+        }
+    }
+}
+
+/// One large call.
+#[repr(C, align(64))]
+pub(crate) struct TreeCall<P: Platform> {
+    /// 0 when free, [`CLAIMED`] while written, else the call's ticket.
+    ticket: AtomicU64,
+    func: AtomicPtr<()>,
+    data: AtomicPtr<()>,
+    forward: AtomicBool,
+    targets: P::Mask,
+    acks: <P::Mask as Mask>::Acks,
+}
+
+const CLAIMED: u64 = u64::MAX;
+
+impl<P: Platform> TreeCall<P> {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            ticket: AtomicU64::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
+            data: AtomicPtr::new(core::ptr::null_mut()),
+            forward: AtomicBool::new(false),
+            targets: P::Mask::EMPTY,
+            acks: P::Mask::ACKS,
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            ticket: AtomicU64::new(0),
+            func: AtomicPtr::new(core::ptr::null_mut()),
+            data: AtomicPtr::new(core::ptr::null_mut()),
+            forward: AtomicBool::new(false),
+            targets: P::Mask::empty(),
+            acks: P::Mask::acks(),
+        }
+    }
+
+    /// Counts one CPU's acknowledgement upward.
+    pub(crate) fn count(&self, cpu: CpuId, ticket: u64) {
+        let w = cpu.index() / WORD;
+        let group = cpu.index() % WORD / GROUP;
+        let bits = self.targets.words()[w].load(Ordering::Relaxed);
+        let of_group = |g: usize| bits >> (g * GROUP) & ((1 << GROUP) - 1);
+        let acks = &self.acks.as_ref()[w];
+        // ORDERING: T3
+        let counted = acks.groups[group].0.fetch_add(1, Ordering::AcqRel) + 1;
+        let expected = u64::from(of_group(group).count_ones());
+        if counted < expected {
+            return;
+        }
+        acks.groups[group].0.store(0, Ordering::Relaxed); // I3
+        let groups = (0..GROUPS).filter(|g| of_group(*g) != 0).count() as u64;
+        // ORDERING: T3
+        if acks.word.0.fetch_add(1, Ordering::AcqRel) + 1 < groups {
+            return;
+        }
+        acks.word.0.store(0, Ordering::Relaxed); // I3
+        acks.done.0.store(ticket, Ordering::Release); // ORDERING: T4
+    }
+}
+
+/// Is a set large enough for a tree?
+pub(crate) fn is_for<P: Platform>(targets: &CpuSetOf<P>) -> bool {
+    let above = P::policy().tree_above;
+    above != 0 && targets.len() > u32::from(above)
+}
+
+/// A large call, begun but not yet kicked.
+#[must_use]
+pub(crate) struct Begun<'a, P: Platform> {
+    me: &'a PerCpu<P>,
+    index: usize,
+    ticket: u64,
+    targets: CpuSetOf<P>,
+    /// Of the targets, those that were not online, and were acknowledged for: they pass nothing
+    /// on.
+    absent: CpuSetOf<P>,
+}
+
+/// Writes a large call down; `None` when all places are taken.
+///
+/// # Safety
+/// `func` may be run with `data` on each target until [`Begun::wait`] has returned.
+pub(crate) unsafe fn begin<'a, P: Platform>(
+    me: &'a PerCpu<P>,
+    targets: &CpuSetOf<P>,
+    func: Func<P>,
+    data: *const (),
+) -> Option<Begun<'a, P>> {
+    let system = P::system();
+    let (index, call) = system.trees.iter().enumerate().find(|(_, call)| {
+        call.ticket.load(Ordering::Relaxed) == 0
+            && call
+                .ticket
+                // ORDERING: Acquire, with the Release of the last user in `wait`
+                .compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+    })?;
+    let ticket = system.tickets.0.fetch_add(1, Ordering::Relaxed) + 1;
+    fence(Ordering::Release); // ORDERING: T2, with the fence in `drain`
+    call.func.store(func as *mut (), Ordering::Relaxed);
+    call.data.store(data.cast_mut(), Ordering::Relaxed);
+    let words = targets.words().iter().filter(|w| **w != 0).count();
+    let whole = P::Regime::facts().kick_all && targets.len() + 1 == system.online().len();
+    call.forward.store(!whole && words > FORWARD_ABOVE, Ordering::Relaxed);
+    for (to, from) in call.targets.words().iter().zip(targets.words()) {
+        to.store(*from, Ordering::Relaxed);
+    }
+    call.ticket.store(ticket, Ordering::Release); // ORDERING: T1
+    system.active_trees.0.fetch_or(1 << index, Ordering::AcqRel);
+    fence(Ordering::SeqCst); // ORDERING: D4, with the fence in `cpu::offline`
+    let mut begun = Begun { me, index, ticket, targets: *targets, absent: CpuSetOf::<P>::EMPTY };
+    let online = system.online();
+    for (w, bits) in targets.words().iter().enumerate() {
+        let mut gone = bits & !online.words()[w];
+        begun.absent.words_mut()[w] = gone;
+        while gone != 0 {
+            #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32
+            let cpu = CpuId((w * WORD) as u32 + gone.trailing_zeros());
+            gone &= gone - 1;
+            if P::slot(cpu).is_none_or(|state| claim_ack(state, index, ticket)) {
+                call.count(cpu, ticket);
+            }
+        }
+    }
+    me.stats.tree_calls.inc();
+    Some(begun)
+}
+
+/// Takes the right to acknowledge a ticket for a CPU (I2).
+fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool {
+    let acked = &state.mailbox.acked_trees[index];
+    // Tickets grow, so a claim for an old one, however late, fails.
+    acked.load(Ordering::Relaxed) < ticket && acked.fetch_max(ticket, Ordering::AcqRel) < ticket
+}
+
+impl<P: Platform> Begun<'_, P> {
+    /// Kicks the targets, or the first of each word. When that fails, the call is taken back.
+    pub fn kick(&self) -> Result<(), CallError> {
+        let call = &P::system().trees[self.index];
+        let mut first = self.targets;
+        if call.forward.load(Ordering::Relaxed) {
+            for (word, absent) in first.words_mut().iter_mut().zip(self.absent.words()) {
+                let lowest = *word & word.wrapping_neg();
+                // A first CPU that was acknowledged for passes nothing on, though it may have come
+                // online since: kick its whole word from here. One that leaves now looks for
+                // requests when it has (D4), and passes the kick on.
+                if lowest & !absent != 0 {
+                    *word = lowest;
+                }
+            }
+        }
+        kick(self.me, &first).inspect_err(|_| {
+            self.take_back();
+        })
+    }
+
+    /// Acknowledges for every target that has not begun; returns one of those.
+    fn take_back(&self) -> Option<CpuId> {
+        let call = &P::system().trees[self.index];
+        let mut one = None;
+        for cpu in self.targets.iter() {
+            if P::slot(cpu).is_some_and(|state| claim_ack(state, self.index, self.ticket)) {
+                call.count(cpu, self.ticket);
+                one = Some(cpu);
+            }
+        }
+        one
+    }
+
+    /// Waits until every target has acknowledged, or, when the platform gives up, until those that
+    /// have begun have.
+    pub fn wait(self, pin: &P::Pin) -> Result<(), CallError> {
+        let done = self.wait_for_all(pin);
+        core::mem::forget(self);
+        done
+    }
+
+    fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
+        let system = P::system();
+        let call = &system.trees[self.index];
+        let acks = call.acks.as_ref();
+        let mut acknowledged = false;
+        let mut stalled = None;
+        let mut turn = 0;
+        for (w, bits) in self.targets.words().iter().enumerate().rev() {
+            if *bits == 0 {
+                continue;
+            }
+            // The last word to be notified is the last to acknowledge; once it has, the others probably
+            // have, and their lines can travel together.
+            if acknowledged {
+                for ahead in acks[..w].iter().rev().take(READ_AHEAD) {
+                    prefetch(&ahead.done);
+                }
+            }
+            acknowledged = true;
+            // ORDERING: T4
+            while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
+                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
+                    stalled = self.take_back();
+                }
+            }
+        }
+        let mark = 1 << self.index;
+        system.active_trees.0.fetch_and(!mark, Ordering::AcqRel);
+        // ORDERING: Release, with the claim in `begin`: the place is free when all is read
+        call.ticket.store(0, Ordering::Release);
+        match stalled {
+            None => Ok(()),
+            Some(cpu) => {
+                self.me.stats.stalls.inc();
+                Err(CallError::Stalled(cpu))
+            }
+        }
+    }
+}
+
+/// Something unwinds past a large call in flight, as past one that was [posted](crate::call).
+#[cfg(not(loom))]
+impl<P: Platform> Drop for Begun<'_, P> {
+    fn drop(&mut self) {
+        self.take_back();
+        let _ = self.wait_for_all(&P::pin());
+    }
+}
+
+/// Lines read ahead while acknowledgements are collected: about what a core keeps in flight.
+pub(crate) const READ_AHEAD: usize = 8;
+
+/// Runs the large calls that concern this CPU; says how many.
+pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
+    let system = P::system();
+    // ORDERING: Acquire, with the AcqRel in `begin`
+    let mut active = system.active_trees.0.load(Ordering::Acquire);
+    let mut served = 0;
+    while active != 0 {
+        let index = active.trailing_zeros() as usize;
+        active &= active - 1;
+        let call = &system.trees[index];
+        let w = cpu.index() / WORD;
+        let (ticket, bits) = loop {
+            let ticket = call.ticket.load(Ordering::Acquire); // ORDERING: T2
+            let bits = call.targets.words()[w].load(Ordering::Relaxed);
+            fence(Ordering::Acquire); // ORDERING: T2
+            if call.ticket.load(Ordering::Relaxed) == ticket {
+                break (ticket, bits);
+            }
+        };
+        let mine = 1 << (cpu.index() % WORD);
+        if ticket == 0 || ticket == CLAIMED || bits & mine == 0 {
+            continue;
+        }
+        // From here to our acknowledgement the call can't end (I1), unless it was acknowledged
+        // already.
+        let func = call.func.load(Ordering::Relaxed);
+        let data = call.data.load(Ordering::Relaxed);
+        let forward = call.forward.load(Ordering::Relaxed) && bits & bits.wrapping_neg() == mine;
+        if !claim_ack(me, index, ticket) {
+            continue;
+        }
+        if forward && bits != mine {
+            let mut rest = CpuSetOf::<P>::EMPTY;
+            rest.words_mut()[w] = bits & !mine;
+            me.stats.forwarded.add(u64::from(rest.len()));
+            pass_on::<P>(&rest);
+        }
+        let mut ack = Ack::to_tree(cpu, early, call, ticket);
+        #[cfg(any(shootdown_traced, loom))]
+        assert!(
+            !func.is_null() && !data.is_null(),
+            "calls: a large call is seen before it is written (T1, T2)"
+        );
+        // SAFETY: `begin` stored a `Func<P>` and its caller vouched for running it with `data` on
+        // this target, which has not acknowledged yet.
+        unsafe { core::mem::transmute::<*mut (), Func<P>>(func)(cpu, me, data, &mut ack) };
+        ack.fire();
+        served += 1;
+    }
+    if served != 0 {
+        me.stats.calls_served.add(served);
+    }
+    served
+}
+
+/// Passes a kick on. Where that fails as a whole, each CPU is tried by itself; one that can't be
+/// reached is the initiator's stall to report.
+fn pass_on<P: Platform>(rest: &CpuSetOf<P>) {
+    let rest = P::system().online_of(rest);
+    if rest.is_empty() || P::kick(&rest).is_ok() {
+        return;
+    }
+    for cpu in rest.iter() {
+        let mut one = CpuSetOf::<P>::EMPTY;
+        one.insert(cpu);
+        let _ = P::kick(&one);
+    }
+}

@@ -1,0 +1,196 @@
+//! Contexts: where each function may be called, and what sees to it.
+//!
+//! # The problem
+//! A flush decides from what CPUs have published whom it must notify, and returns when what they
+//! publish says that they use no older entry. So a function that publishes in the wrong context (a
+//! handler that interrupted a switch, a CPU that goes on with what it said it would not use) makes
+//! a later flush return too early, and nothing faults. What a context must be is therefore part of
+//! a function's type: an argument that proves it, or `unsafe` with a contract where nothing can.
+//!
+//! # Contexts
+//! | context | is | interrupts |
+//! |---|---|---|
+//! | task | code that has interrupted nothing of this library on its CPU, and is not called by it ([`call_on`]) | on or off |
+//! | handler | the handler of a maskable interrupt. It may have interrupted any function here that may run with interrupts on | off |
+//! | fault | the handler of a fault on an access of a task | as they were |
+//! | NMI | a non-maskable handler (NMI, machine check). It may have interrupted anything, a switch too | off |
+//!
+//! # What is allowed where, and what enforces it
+//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller acknowledges for
+//! it. *Run time*: it is looked at, and the function refuses or does what is right there. **An NMI
+//! calls nothing of this library but the functions whose row names it**: that is contract 9 of
+//! [`Platform`].
+//!
+//! | function | task | handler | NMI | enforced by |
+//! |---|---|---|---|---|
+//! | [`online`] | interrupts off | no | no | type ([`IrqsOff`]); run time: an error where a space is loaded |
+//! | [`offline`] | interrupts off | no | no | contract |
+//! | [`switch_to`], [`enter_lazy`], [`leave`] | interrupts off | no | no | contract |
+//! | [`return_to_user`] | interrupts off | its way out | no | contract |
+//! | [`to_user`] | interrupts off | its way out | its way out | contract |
+//! | [`from_user`] | interrupts off | yes | yes | type |
+//! | [`on_kick`] | interrupts off | yes | yes, and again if it says so | type; run time ([`Served`]) |
+//! | [`tick`] | interrupts off | yes | no | type; run time: nothing is done inside a switch |
+//! | [`poll`] | yes | yes | yes | run time: a nested call leaves its work to the outer one |
+//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it acknowledges from what is published |
+//! | [`flush`], [`begin_flush`], [`complete_pending`], [`accessed_cleared`] | yes | yes; others are notified and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU forgets everything |
+//! | [`flush_kernel`], [`flush_everything`] | yes | yes, where no other CPU is concerned | no | the same |
+//! | [`Gather`], [`Deferred`], [`Batch`], [`LazyUnmapping`], [`Held`] | yes | as the flush that they end in | no | the same; types: what may be freed comes out of them |
+//! | [`Ticket::poll`], [`Deferred::poll`], [`is_pending`] | yes, on any CPU | yes | no | nothing to enforce: they ask what has been published |
+//! | [`Ticket::wait`], [`Deferred::wait`] | yes | no | no | run time: [`FlushError::WouldWait`] |
+//! | [`call_on`] | yes | where no other CPU is concerned | no | run time: [`CallError::WouldWait`], [`CallError::Reentered`] |
+//! | [`retire`] | yes | where nobody need be asked | no | run time: [`RetireError`] |
+//! | [`pin_tag`] | interrupts off | no | no | nothing: it takes a lock, and misuse waits for ever but falsifies nothing |
+//! | [`unpin_tag`] | interrupts off | no | no | contract |
+//! | [`spurious_fault`], [`fault_resolved`] | fault | yes | no | nothing to enforce: they forget more than they must, on this CPU |
+//! | [`AddressSpace::new`], reading functions, counters | yes | yes | yes | nothing to enforce |
+//! | [`Generations::activate`], [`activate_fresh`], [`Generations::pin`], [`Generations::unpin`], [`CpuTag::loaded`], [`CpuTag::deactivate`] | interrupts off | no | no | contract: a wrong set of CPUs gives a tag to two spaces |
+//! | [`BroadcastTags::assign`], [`BroadcastTags::release`] | yes | no; `release` yes | no | contract |
+//! | [`PreemptedWord::stopped`], [`PreemptedWord::resumes`] | in the hypervisor | | | contract |
+//! | [`Residency`], [`SharedTag`] | yes | yes | no | nothing: parts to build with; those of a space are not to be had from outside |
+//!
+//! Not a matter of contexts, and known to nobody but the caller: that entries are changed before
+//! their flush is asked for, that a request names all that was changed, and that the lock of the
+//! tables is held where a function says so.
+//!
+//! # Traits on which the library relies
+//! | trait | implemented by | a wrong implementation is |
+//! |---|---|---|
+//! | [`Platform`], [`Regime`], [`Pinned`], [`Epoch`], [`CpuTags`] | ports | a broken contract: they are `unsafe` to implement |
+//! | [`Mask`], [`Bits`], [`TagSlots`], [`Versioned`] | this crate | impossible: they are sealed |
+//! | [`Keep`] | anyone | a bug of its own: nothing `unsafe` here relies on it |
+//!
+//! [`accessed_cleared`]: crate::AddressSpace::accessed_cleared
+//! [`activate_fresh`]: crate::tags::generations::Generations::activate_fresh
+//! [`AddressSpace::new`]: crate::AddressSpace::new
+//! [`Batch`]: crate::Batch
+//! [`begin_flush`]: crate::AddressSpace::begin_flush
+//! [`Bits`]: crate::cpu_set::Bits
+//! [`BroadcastTags::assign`]: crate::tags::broadcast::BroadcastTags::assign
+//! [`BroadcastTags::release`]: crate::tags::broadcast::BroadcastTags::release
+//! [`call_on`]: crate::call_on
+//! [`CallError::Reentered`]: crate::CallError::Reentered
+//! [`CallError::WouldWait`]: crate::CallError::WouldWait
+//! [`CpuTag::deactivate`]: crate::tags::generations::CpuTag::deactivate
+//! [`CpuTag::loaded`]: crate::tags::generations::CpuTag::loaded
+//! [`CpuTags`]: crate::tags::generations::CpuTags
+//! [`Deferred`]: crate::gather::Deferred
+//! [`Deferred::poll`]: crate::gather::Deferred::poll
+//! [`Deferred::wait`]: crate::gather::Deferred::wait
+//! [`enter_lazy`]: crate::enter_lazy
+//! [`Epoch`]: crate::epoch::Epoch
+//! [`fault_resolved`]: crate::fault_resolved
+//! [`flush`]: crate::AddressSpace::flush
+//! [`flush_everything`]: crate::flush_everything
+//! [`flush_kernel`]: crate::flush_kernel
+//! [`FlushError::Reentered`]: crate::FlushError::Reentered
+//! [`FlushError::WouldWait`]: crate::FlushError::WouldWait
+//! [`from_user`]: crate::isolated::from_user
+//! [`Gather`]: crate::Gather
+//! [`Generations::activate`]: crate::tags::generations::Generations::activate
+//! [`Generations::pin`]: crate::tags::generations::Generations::pin
+//! [`Generations::unpin`]: crate::tags::generations::Generations::unpin
+//! [`Held`]: crate::epoch::Held
+//! [`is_pending`]: crate::AddressSpace::is_pending
+//! [`Keep`]: crate::Keep
+//! [`LazyUnmapping`]: crate::LazyUnmapping
+//! [`leave`]: crate::leave
+//! [`Mask`]: crate::cpu_set::Mask
+//! [`offline`]: crate::offline
+//! [`on_kick`]: crate::on_kick
+//! [`online`]: crate::online
+//! [`complete_pending`]: crate::AddressSpace::complete_pending
+//! [`pin_tag`]: crate::AddressSpace::pin_tag
+//! [`Pinned`]: crate::Pinned
+//! [`poll`]: crate::poll
+//! [`PreemptedWord::resumes`]: crate::paravirt::PreemptedWord::resumes
+//! [`PreemptedWord::stopped`]: crate::paravirt::PreemptedWord::stopped
+//! [`Residency`]: crate::residency::Residency
+//! [`Regime`]: crate::Regime
+//! [`retire`]: crate::AddressSpace::retire
+//! [`RetireError`]: crate::RetireError
+//! [`return_to_user`]: crate::return_to_user
+//! [`Served`]: crate::Served
+//! [`SharedTag`]: crate::tags::shared::SharedTag
+//! [`spurious_fault`]: crate::spurious_fault
+//! [`switch_to`]: crate::switch_to
+//! [`TagSlots`]: crate::tags::slots::TagSlots
+//! [`tick`]: crate::accessed::tick
+//! [`Ticket::poll`]: crate::Ticket::poll
+//! [`Ticket::wait`]: crate::Ticket::wait
+//! [`to_user`]: crate::isolated::to_user
+//! [`unpin_tag`]: crate::AddressSpace::unpin_tag
+//! [`user_access_ok`]: crate::user_access_ok
+//! [`Versioned`]: crate::tags::versioned::Versioned
+
+use core::fmt;
+use core::marker::PhantomData;
+
+use crate::base::ids::CpuId;
+use crate::port::platform::{Pinned, Platform};
+
+/// Proof that the CPU named by a pin takes no maskable interrupt. It costs what a reference to the
+/// pin costs.
+///
+/// A port makes it where interrupts are off for certain: in the guard that turns them off, and once
+/// in each entry stub. Nothing else can:
+///
+/// ```compile_fail
+/// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
+/// # use shootdown::{Platform, on_kick};
+/// let pin = Mock::pin();
+/// let _ = on_kick(&pin); // a pin says nothing of interrupts
+/// ```
+///
+/// ```
+/// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
+/// use shootdown::{IrqsOff, Platform, Served, on_kick};
+/// let pin = Mock::pin();
+/// # boot_once(&pin);
+/// // SAFETY: hardware has turned interrupts off on the way to this handler.
+/// let irqs = unsafe { IrqsOff::<Mock>::assume(&pin) };
+/// assert_eq!(on_kick(irqs), Served::Done);
+/// ```
+pub struct IrqsOff<'a, P: Platform> {
+    pin: &'a P::Pin,
+    /// It does not leave its CPU, whatever the pin is.
+    here: PhantomData<*mut ()>,
+}
+
+impl<'a, P: Platform> IrqsOff<'a, P> {
+    /// Interrupts are off.
+    ///
+    /// # Safety
+    /// The executing CPU takes no maskable interrupt until the value and its copies have been used
+    /// last. (Turned on and off again in between is on.)
+    #[must_use]
+    pub const unsafe fn assume(pin: &'a P::Pin) -> Self {
+        Self { pin, here: PhantomData }
+    }
+
+    /// The pin.
+    #[must_use]
+    pub const fn pin(self) -> &'a P::Pin {
+        self.pin
+    }
+
+    /// The executing CPU.
+    #[must_use]
+    pub fn cpu(self) -> CpuId {
+        self.pin.cpu()
+    }
+}
+
+impl<P: Platform> Clone for IrqsOff<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for IrqsOff<'_, P> {}
+
+impl<P: Platform> fmt::Debug for IrqsOff<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "IrqsOff({})", self.pin.cpu())
+    }
+}

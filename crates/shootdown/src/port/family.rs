@@ -1,0 +1,79 @@
+//! Which tags are in use, and which one the loaded space has.
+
+use crate::base::ids::Tag;
+use crate::port::facts::{Broadcast, SplitTables, TagScope};
+use crate::port::platform::Platform;
+use crate::port::regime::Regime;
+use crate::state::cpu::PerCpu;
+use crate::state::residency::Strategy;
+use crate::tags::broadcast::SharedTags;
+use crate::tags::slots::Slot;
+
+/// Are hardware tags in use?
+#[inline]
+pub(crate) fn tags_on<P: Platform>() -> bool {
+    P::policy().tags && P::Regime::facts().tag_scope != TagScope::None
+}
+
+/// Do they mean the same on every CPU?
+#[inline]
+pub(crate) fn machine_wide<P: Platform>() -> bool {
+    P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
+}
+
+/// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`:
+/// the CPUs concerned are interrupted.
+#[inline]
+pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
+    match P::Regime::facts().broadcast {
+        Broadcast::Tlbi { .. } if machine_wide::<P>() => P::policy().broadcast,
+        _ => None,
+    }
+}
+
+/// The tags that spaces get beside slots, where they may get one.
+///
+/// Not with split tables: what a CPU has pending a user half, and which tags have forgotten a kernel
+/// range, it knows by slot.
+#[inline]
+pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
+    let facts = P::Regime::facts();
+    match (facts.broadcast, facts.tag_scope, facts.split_tables) {
+        (Broadcast::Invlpgb { .. }, TagScope::PerCpu, SplitTables::No) if P::policy().tags => {
+            P::shared_tags().filter(|_| P::policy().shared.every != 0)
+        }
+        _ => None,
+    }
+}
+
+/// Does hardware invalidate on every CPU, whatever the tag?
+#[inline]
+pub(crate) fn reaches_everyone<P: Platform>() -> bool {
+    strategy::<P>().is_some() || shared::<P>().is_some()
+}
+
+/// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded
+/// under.
+#[inline]
+pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
+    if machine_wide::<P>() {
+        return me.tag.tag();
+    }
+    let runs_shared = || me.runs_shared();
+    let shared = shared::<P>().filter(|_| runs_shared()).and_then(|_| me.space());
+    let tag = shared.and_then(|space| space.shared_tag().tag());
+    tag.unwrap_or_else(|| slot.tag(tags_on::<P>()))
+}
+
+/// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair;
+/// otherwise with the highest bit of the tag space.
+#[must_use]
+pub(crate) fn user_tag<P: Platform>(tag: Tag) -> Tag {
+    match P::Regime::facts().split_tables {
+        SplitTables::Yes { .. } if machine_wide::<P>() => Tag(tag.0 | 1),
+        SplitTables::Yes { .. } if tags_on::<P>() => {
+            Tag(tag.0 | 1 << (P::Regime::facts().tag_bits - 1))
+        }
+        _ => tag,
+    }
+}

@@ -1,0 +1,9 @@
+//! The seam: what a kernel implements and declares, and what it may call where.
+
+pub mod context;
+pub mod facts;
+pub(crate) mod family;
+pub mod paravirt;
+pub mod platform;
+pub mod policy;
+pub mod regime;

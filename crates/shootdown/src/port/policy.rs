@@ -1,0 +1,268 @@
+//! Which mechanisms are in force.
+//!
+//! A policy is configuration of the same code, never a second implementation. Kernels take
+//! [`Policy::SHOOTDOWN`]; the others exist so that what each mechanism gains can be measured, and
+//! carry the name of the system whose choices they repeat.
+
+use core::fmt;
+
+use crate::memory::accessed::{Accessed, AccessedPolicy};
+use crate::memory::lazy_unmap::LazyUnmap;
+use crate::port::facts::{Broadcast, Facts};
+use crate::state::residency::Strategy;
+use crate::tags::shared::Threshold;
+
+/// Which tag slot makes room for a new space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Victim {
+    /// The slots in turn (what Linux does).
+    RoundRobin,
+    /// The slot whose space ran longest ago.
+    LeastRecent,
+}
+
+/// What a CPU does with the space it has loaded when it starts to run a kernel thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Lazy {
+    /// Nothing is special about it: it is interrupted like any other CPU and flushes.
+    Off,
+    /// It is interrupted once, leaves the space, and is not interrupted again.
+    LeaveOnKick,
+    /// It is not interrupted for leaf changes at all and catches up when it returns.
+    CatchUp,
+}
+
+/// How a remote CPU learns what to invalidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Delivery {
+    /// One posted request per target; the target executes exactly that request.
+    Push,
+    /// Nothing is posted: the target compares generations and catches up with the newest, reading
+    /// what changed from the space's range log; its published generation is the acknowledgement.
+    Pull,
+}
+
+/// When a CPU takes itself out of the set of a space it no longer has loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Leave {
+    /// On every switch away.
+    AtSwitch,
+    /// When it loads the kernel's own tables, or a trim asks for it.
+    Lazily,
+    /// When it is asked in vain: by a trim, or by a flush for freed tables, which asks all of the
+    /// set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever has
+    /// another root loaded has no walk under way in the old tables, and finds out before it loads
+    /// their root again what was freed.
+    WhenAsked,
+}
+
+/// A set of mechanisms.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Policy {
+    /// Use hardware tags when the machine has them.
+    pub tags: bool,
+    /// How many of a CPU's tag slots to use; more than the platform's slot count means all of
+    /// them.
+    pub slots: u8,
+    /// Which slot makes room.
+    pub victim: Victim,
+    /// Lazy mode.
+    pub lazy: Lazy,
+    /// Invalidate exact ranges up to the ceiling; otherwise every flush is full.
+    pub ranges: bool,
+    /// Interrupt only CPUs that have the space loaded; otherwise every online CPU.
+    pub targeted: bool,
+    /// Ask remote CPUs first and work while they work; otherwise local work comes first.
+    pub overlap: bool,
+    /// How requests travel.
+    pub delivery: Delivery,
+    /// Keep and replay the log of recent ranges.
+    pub range_log: bool,
+    /// Acknowledge before invalidating where no access can come between (leaf changes, interrupt
+    /// context).
+    pub early_ack: bool,
+    /// Sets larger than this are sent to and acknowledged as a tree; 0 means never.
+    pub tree_above: u16,
+    /// When CPUs leave a space's set.
+    pub leave: Leave,
+    /// The lazy flag shares a line with what others read (`true`) or sits with the private state,
+    /// so that reading it from afar takes the private line away (`false`, as before Linux 5.13).
+    pub split_lazy_line: bool,
+    /// Where hardware invalidates by machine-wide tags on every CPU at once: how it is decided
+    /// that it need not. `None` interrupts the CPUs concerned, there as elsewhere.
+    pub broadcast: Option<Strategy>,
+    /// Where hardware can invalidate everywhere by a tag although a tag is each CPU's own: which
+    /// spaces get a tag for all CPUs.
+    pub shared: Threshold,
+    /// In a guest: a flush that must notify at least so many CPUs is handed to the hypervisor
+    /// ([`crate::Platform::flush_remote`]); 0 means none is.
+    pub hypercall_from: u16,
+    /// When entries go whose accessed bits were cleared.
+    pub accessed: AccessedPolicy,
+    /// How long unmappings may go untold that the kernel gives to a [`LazyUnmapping`](crate::LazyUnmapping);
+    /// `None`: not at all.
+    pub lazy_unmap: Option<LazyUnmap>,
+}
+
+/// A policy that this hardware can't serve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// A hypervisor turns local invalidations into broadcasts, so that nothing is gained by
+    /// deciding for one.
+    LocalUpgraded(Strategy),
+    /// An entry may survive an invalidation, and only flushes by broadcast invalidate twice.
+    SurvivesOnce,
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LocalUpgraded(strategy) => write!(
+                f,
+                "the hypervisor makes every local invalidation a broadcast: strategy {strategy:?} gains nothing; set broadcast to Strategy::Always"
+            ),
+            Self::SurvivesOnce => f.write_str(
+                "survives_once is set: only flushes by broadcast invalidate twice; turn tags on and set broadcast to a strategy",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
+
+impl Policy {
+    /// Everything this project has. The default.
+    pub const SHOOTDOWN: Self = Self {
+        tags: true,
+        slots: 6,
+        victim: Victim::LeastRecent,
+        lazy: Lazy::CatchUp,
+        ranges: true,
+        targeted: true,
+        overlap: true,
+        delivery: Delivery::Pull,
+        range_log: true,
+        early_ack: true,
+        // One page, one flush at a time: a loop over 80 CPUs takes 2.2 us, the tree 3.3; 96 take
+        // 4.3 and 3.5 (docs/src/results.md, `scale`).
+        tree_above: 80,
+        leave: Leave::Lazily,
+        split_lazy_line: true,
+        // Of the strategies the one that measures best (docs/src/results.md, `broadcast`): threads
+        // move, and only this one forgets where they were. It costs a broadcast whenever tables are
+        // freed.
+        broadcast: Some(Strategy::Active),
+        shared: Threshold::MEASURED,
+        hypercall_from: 0,
+        // A small page that looks unused for one tick more costs little, and clearing is frequent.
+        // A large one that is reclaimed by mistake costs hundreds of pages, stays cached for long,
+        // and is cleared rarely.
+        accessed: AccessedPolicy { small: Accessed::Generation, large: Accessed::Immediate },
+        // A kernel has to be ready for it.
+        lazy_unmap: None,
+    };
+
+    /// No tags, everyone interrupted, full flushes, one after the other.
+    pub const NAIVE: Self = Self {
+        tags: false,
+        slots: 1,
+        victim: Victim::RoundRobin,
+        lazy: Lazy::Off,
+        ranges: false,
+        targeted: false,
+        overlap: false,
+        delivery: Delivery::Push,
+        range_log: false,
+        early_ack: false,
+        tree_above: 0,
+        leave: Leave::AtSwitch,
+        split_lazy_line: true,
+        broadcast: None,
+        shared: Threshold::NEVER,
+        hypercall_from: 0,
+        accessed: AccessedPolicy { small: Accessed::Never, large: Accessed::Immediate },
+        lazy_unmap: None,
+    };
+
+    /// Generations and lazy mode, local before remote, no tags.
+    pub const LINUX_4_13: Self = Self {
+        ranges: true,
+        targeted: true,
+        lazy: Lazy::LeaveOnKick,
+        split_lazy_line: false,
+        ..Self::NAIVE
+    };
+
+    /// 4.13 with per-CPU tags.
+    pub const LINUX_4_14: Self = Self { tags: true, slots: 6, ..Self::LINUX_4_13 };
+
+    /// 4.14 with overlapped flushes, lazy CPUs left alone, and the lazy flag on a line of its own.
+    pub const LINUX_5_13: Self =
+        Self { overlap: true, lazy: Lazy::CatchUp, split_lazy_line: true, ..Self::LINUX_4_14 };
+
+    /// 5.13 with CPU sets that are left when asked, and tags for all CPUs where x86 hardware
+    /// invalidates by them.
+    pub const LINUX_6_15: Self =
+        Self { leave: Leave::WhenAsked, shared: Threshold::LINUX_6_15, ..Self::LINUX_5_13 };
+
+    /// Machine-wide tags, and every invalidation broadcast by the hardware.
+    pub const ARM64_MAINLINE: Self = Self {
+        broadcast: Some(Strategy::Always),
+        accessed: AccessedPolicy::all(Accessed::Generation),
+        ..Self::LINUX_5_13
+    };
+
+    /// Checks that the policy can serve hardware with these facts.
+    ///
+    /// # Errors
+    /// See [`PolicyError`].
+    pub const fn check(&self, facts: &Facts) -> Result<(), PolicyError> {
+        if facts.errata.survives_once && (self.broadcast.is_none() || !self.tags) {
+            return Err(PolicyError::SurvivesOnce);
+        }
+        match (facts.broadcast, self.broadcast) {
+            (Broadcast::Tlbi { .. }, Some(Strategy::Always) | None) => Ok(()),
+            (Broadcast::Tlbi { .. }, Some(strategy)) if facts.hypervisor_may_upgrade => {
+                Err(PolicyError::LocalUpgraded(strategy))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::SHOOTDOWN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::facts::TagScope;
+
+    #[test]
+    fn local_invalidations_that_a_hypervisor_upgrades_are_refused_as_a_strategy() {
+        let arm = Facts {
+            tag_scope: TagScope::System,
+            tag_bits: 16,
+            broadcast: Broadcast::Tlbi { ranges: true },
+            ..Facts::X86_64_MINIMUM
+        };
+        let guest = Facts { hypervisor_may_upgrade: true, ..arm };
+        for strategy in [Strategy::Sticky, Strategy::Active, Strategy::Trim] {
+            let policy = Policy { broadcast: Some(strategy), ..Policy::SHOOTDOWN };
+            assert_eq!(policy.check(&arm), Ok(()));
+            assert_eq!(policy.check(&guest), Err(PolicyError::LocalUpgraded(strategy)));
+        }
+        assert_eq!(Policy::ARM64_MAINLINE.check(&guest), Ok(()));
+        assert_eq!(Policy { broadcast: None, ..Policy::SHOOTDOWN }.check(&guest), Ok(()));
+        let x86 = Facts { hypervisor_may_upgrade: true, ..Facts::X86_64_MINIMUM };
+        assert_eq!(Policy::SHOOTDOWN.check(&x86), Ok(()));
+    }
+}

@@ -1,0 +1,91 @@
+//! The hardware's half of the seam: what a CPU can do to its translations.
+//!
+//! Every invalidation in this crate is the fixed invalidation sequence *publish; invalidate…; sync*:
+//! [`Regime::publish`] makes table stores visible to walkers, [`Regime::invalidate`] removes
+//! entries, [`Regime::sync`] waits until the removal is complete. On x86 the first and last are
+//! empty for local work; they exist so that no caller can forget them where they are not.
+
+use crate::base::ids::{Tag, VaRange};
+use crate::port::facts::Facts;
+
+/// How far an invalidation reaches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reach {
+    /// This CPU.
+    Local,
+    /// Every CPU, by hardware (only where [`Facts::broadcast`] says so).
+    Broadcast,
+}
+
+/// What to invalidate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalidate {
+    /// The entries of `range` under `tag`, cached non-leaf entries included unless `leaf_only`.
+    Range {
+        /// Whose entries.
+        tag: Tag,
+        /// Which addresses.
+        range: VaRange,
+        /// Cached non-leaf entries may stay: no table page was freed.
+        leaf_only: bool,
+    },
+    /// Every non-global entry under the tag, cached non-leaf entries included.
+    Tag(Tag),
+    /// The leaf entries of a kernel range, global ones included, under the loaded tag; with
+    /// [`Reach::Broadcast`], under every tag. Not necessarily non-leaf entries cached under other
+    /// tags: tables of the kernel's own half are freed only after [`Invalidate::Everything`].
+    Kernel(VaRange),
+    /// Every entry of every tag, global ones included.
+    Everything,
+}
+
+/// The operations of a translation regime.
+///
+/// # Safety
+/// The safety of everything else rests on these promises:
+/// 1. After `invalidate(what, reach); sync(reach)` no CPU within reach uses a translation covered
+///    by `what` that was cached before the call, and no walk that began before the call installs
+///    one. For [`Invalidate::Range`] with `leaf_only` this holds for leaf entries.
+/// 2. `load` with `keep == false` behaves as `invalidate(Tag(tag), Local)` after the root is in
+///    force. When `load` returns, no walk through the previous root is in flight on this CPU.
+/// 3. `facts` is constant and true of every CPU of the system.
+/// 4. Everything here may be called with interrupts off or on, and may be interrupted by itself;
+///    nothing waits for another CPU, except `sync(Reach::Broadcast)`.
+/// 5. `load_kernel` loads a root under a tag that is none of a slot's (tag 0), and no walk through
+///    the previous root is in flight when it returns. Without tags, the previous space's entries
+///    are gone. What was cached under tag 0 may stay.
+/// 6. Walks through a root come after every load that this CPU made before `load` (x86: always;
+///    Arm: a barrier before the root register's write).
+/// 7. `invalidate` honours a tag that is not loaded.
+/// 8. Nothing here unwinds: a CPU may have acknowledged what it is about to forget.
+pub unsafe trait Regime: 'static {
+    /// What identifies a tree of page tables to the walker (a physical address, usually).
+    type Root: Copy + Send + Sync + 'static;
+
+    /// The port's facts.
+    fn facts() -> &'static Facts;
+
+    /// Makes the walker of this CPU use `root`, with new entries cached under `tag`. With `keep`,
+    /// the entries already cached under `tag` remain; otherwise they are gone when the call
+    /// returns.
+    ///
+    /// # Safety
+    /// The tables under `root` are valid and stay so until another root is loaded; with `keep`,
+    /// every entry cached under `tag` on this CPU agrees with them, or is invalidated before this
+    /// CPU makes an access through it, and no table page that a cached non-leaf entry names has
+    /// been freed.
+    unsafe fn load(root: Self::Root, tag: Tag, keep: bool);
+
+    /// Loads the kernel's own tables, which belong to no space and have no user half.
+    fn load_kernel();
+
+    /// Makes this CPU's earlier page-table stores visible to every walker (`dsb ishst`, `fence
+    /// w,w`; nothing on x86).
+    fn publish();
+
+    /// Removes entries.
+    fn invalidate(what: Invalidate, reach: Reach);
+
+    /// Waits until the removals issued by this CPU are complete within `reach`.
+    fn sync(reach: Reach);
+}

@@ -1,0 +1,12 @@
+//! Data and its invariants: what is kept of spaces, of CPUs, and of the system. The protocols that
+//! read and write it are operations ([`ops`](crate::ops)).
+
+pub mod cpu;
+#[cfg(shootdown_traced)]
+pub mod layout;
+pub(crate) mod pending;
+pub(crate) mod range_log;
+pub mod residency;
+pub mod space;
+pub mod stats;
+pub mod system;

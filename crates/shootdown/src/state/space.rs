@@ -1,0 +1,393 @@
+//! Address spaces: an id that is never reused, a generation, the CPUs that may hold entries.
+//!
+//! # The writer's protocol
+//! (1) change the page tables; (2) bump the generation; (3) read the CPU set and what its CPUs have
+//! loaded; notify those who must know; (4) wait. Steps 2 to 4 are [`AddressSpace::flush`].
+//!
+//! # Invariants
+//! I1: the generation counts revoking changes and only grows. I2: every CPU that has the space
+//! loaded, or is loading it and will not look at the generation again, is in the set. I3: a CPU
+//! enters and leaves the set by itself. A remote removal is unsound: between the initiator's look
+//! at the CPU and its removal, the CPU may have begun to load the space and found its bit still
+//! set.
+//!
+//! The set therefore over-approximates; the published state of each CPU (`cpu.rs`) filters it.
+
+use core::fmt;
+
+use crate::base::cpu_set::{Bits, Mask};
+use crate::base::ids::{CpuId, Generation, SpaceId, Tag};
+use crate::base::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write, reads,
+};
+use crate::ops::call;
+use crate::ops::serve;
+use crate::ops::switch;
+use crate::port::family;
+use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
+use crate::port::regime::Regime;
+use crate::state::cpu::{PerCpu, View};
+use crate::state::pending::PendingFlushes;
+use crate::state::range_log::RangeLog;
+use crate::state::residency::Residency;
+use crate::tags::generations::SpaceTag;
+use crate::tags::shared::SharedTag;
+use crate::tags::versioned::Versioned;
+
+/// An address space, as far as coherence is concerned. The kernel keeps it beside its page tables.
+///
+/// Before it is dropped, and before its root table is freed, it must be [`retire`](Self::retire)d.
+#[repr(C)]
+pub struct AddressSpace<P: Platform> {
+    hot: Hot<P>,
+    pub(crate) log: RangeLog,
+    pub(crate) residency: Residency<P::Mask>,
+    pub(crate) pending: PendingFlushes,
+    cold: Cold,
+}
+
+/// What a switch reads: one line.
+#[repr(align(64))]
+struct Hot<P: Platform> {
+    generation: AtomicU64,
+    /// The generation of the last flush that failed although tables were freed; 0 when none is
+    /// pending.
+    pending: AtomicU64,
+    id: SpaceId,
+    root: <P::Regime as Regime>::Root,
+    /// The machine-wide tag, where tags are such.
+    tag: SpaceTag,
+    /// The tag for all CPUs, where tags are each CPU's own.
+    shared: SharedTag,
+    /// How often accessed bits were cleared.
+    ages: AtomicU64,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+struct Cold {
+    retired: AtomicBool,
+    /// Members of the set that flushes found elsewhere since the last trim.
+    stale: AtomicU64,
+    /// Looks in a row that found nobody else flushing the space.
+    alone: AtomicU32,
+    /// Broadcasts for the space that were said to be complete, where that is said too early.
+    completions: AtomicU64,
+}
+
+/// Why a space could not be retired.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RetireError {
+    /// This CPU still runs in the space; switch it away first.
+    Loaded(CpuId),
+    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller
+    /// can't wait.
+    WouldWait,
+    /// A lazy CPU did not leave in time.
+    Stalled,
+    /// A lazy CPU could not be interrupted.
+    Kick(KickError),
+    /// A call from this CPU is already in flight (a handler interrupted it).
+    Reentered,
+    /// Its tag is pinned for a device, which may walk its tables; unpin it first.
+    Pinned,
+}
+
+impl fmt::Display for RetireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
+            Self::WouldWait => f.write_str(
+                "CPUs must leave, or finish a switch, and this context can't wait; retire from task context",
+            ),
+            Self::Kick(e) => e.fmt(f),
+            Self::Stalled => {
+                f.write_str("a lazy CPU did not leave in time; keep the space and retry")
+            }
+            Self::Reentered => {
+                f.write_str("a call from this CPU is in flight; retire from task context")
+            }
+            Self::Pinned => f.write_str(
+                "the space's tag is pinned for a device, which may walk its tables; unpin it first",
+            ),
+        }
+    }
+}
+
+impl core::error::Error for RetireError {}
+
+#[cfg(shootdown_traced)]
+impl<P: Platform> AddressSpace<P> {
+    pub(crate) const GENERATION: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, generation);
+    pub(crate) const PENDING: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, pending);
+    pub(crate) const SHARED_TAG: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, shared);
+    pub(crate) const TAG: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, tag);
+    pub(crate) const AGES: usize =
+        core::mem::offset_of!(Self, hot) + core::mem::offset_of!(Hot<P>, ages);
+    pub(crate) const PENDING_FLUSHES: usize = core::mem::offset_of!(Self, pending);
+    pub(crate) const COLD: usize = core::mem::offset_of!(Self, cold);
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// A new space over the tables under `root`, loaded nowhere.
+    ///
+    /// # Panics
+    /// When 2^62 spaces have been made.
+    #[must_use]
+    pub fn new(root: <P::Regime as Regime>::Root) -> Self {
+        Self {
+            hot: Hot {
+                generation: AtomicU64::new(0),
+                pending: AtomicU64::new(0),
+                id: P::system().next_id(),
+                root,
+                tag: SpaceTag::new(),
+                shared: SharedTag::new(),
+                ages: AtomicU64::new(0),
+            },
+            log: RangeLog::new(),
+            residency: Residency::new(),
+            pending: PendingFlushes::new(),
+            cold: Cold {
+                retired: AtomicBool::new(false),
+                stale: AtomicU64::new(0),
+                alone: AtomicU32::new(0),
+                completions: AtomicU64::new(0),
+            },
+        }
+    }
+
+    /// The space's name.
+    #[must_use]
+    pub fn id(&self) -> SpaceId {
+        reads(&self.hot.id);
+        self.hot.id
+    }
+
+    /// The root of its tables.
+    #[must_use]
+    pub fn root(&self) -> <P::Regime as Regime>::Root {
+        reads(&self.hot.root);
+        self.hot.root
+    }
+
+    /// Is the space where this CPU loaded it? CPUs hold its address (contract of
+    /// [`switch_to`](crate::switch_to)): one that was moved is never caught up with.
+    #[cfg(not(any(shootdown_traced, loom)))]
+    pub(crate) fn is_in_place(&self, me: &PerCpu<P>) -> bool {
+        let held = me.private.space.load(Ordering::Relaxed);
+        me.loaded().id() != self.id().get() || held.is_null() || core::ptr::eq(held, self)
+    }
+
+    pub(crate) fn space_tag(&self) -> &SpaceTag {
+        &self.hot.tag
+    }
+
+    pub(crate) fn ages(&self) -> &AtomicU64 {
+        &self.hot.ages
+    }
+
+    pub(crate) fn shared_tag(&self) -> &SharedTag {
+        &self.hot.shared
+    }
+
+    /// The machine-wide tag that the space has now; `None` before it first runs, and where tags are
+    /// not such.
+    #[must_use]
+    pub fn tag(&self) -> Option<Tag> {
+        P::tags()?.tag_of(&self.hot.tag)
+    }
+
+    /// How many revoking changes were flushed or are being flushed.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        // ORDERING: Acquire, with the Release in `bump`: whoever sees the number sees the tables.
+        Generation(self.hot.generation.load(Ordering::Acquire))
+    }
+
+    /// CPUs that may have the space loaded. Over-approximates.
+    #[must_use]
+    pub fn cpus(&self) -> CpuSetOf<P> {
+        self.residency.cpus.snapshot()
+    }
+
+    /// The line with the generation, and the log, will be written soon.
+    pub(crate) fn expect_to_change(&self) {
+        prefetch_write(&self.hot);
+        if P::policy().range_log {
+            self.log.expect_to_record();
+        }
+    }
+
+    /// This CPU, current to `have`, will soon look what has changed since.
+    pub(crate) fn expect_to_catch_up(&self, have: Generation) {
+        prefetch(&self.hot);
+        if P::policy().range_log {
+            self.log.prefetch_after(have);
+        }
+    }
+
+    /// Counts a change.
+    pub(crate) fn bump(&self) -> Generation {
+        // ORDERING: Release, with the Acquire in `generation`
+        Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    /// A flush for freed tables failed: whatever flush comes next covers them too.
+    pub(crate) fn mark_tables_pending(&self, generation: Generation) {
+        self.hot.pending.fetch_max(generation.0, Ordering::AcqRel);
+    }
+
+    /// The generation of a failed flush for freed tables, if one is pending.
+    pub(crate) fn pending_tables(&self) -> Option<u64> {
+        Some(self.hot.pending.load(Ordering::Relaxed)).filter(|g| *g != 0)
+    }
+
+    /// What was pending when a flush began is completed now that it is done.
+    pub(crate) fn completed_tables(&self, pending: u64) {
+        let _ = self.hot.pending.compare_exchange(pending, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Notes members of the set that a flush found elsewhere; says whether it is time to ask them
+    /// to leave the set.
+    ///
+    /// The reading of a stale member's line costs about as much as one transfer; asking it to leave
+    /// costs it an interrupt, some ten times that. So a member may be read in vain
+    /// [`Self::TRIM_AFTER`] times before it is asked.
+    pub(crate) fn note_stale(&self, stale: u64) -> bool {
+        let sum = self.cold.stale.load(Ordering::Relaxed) + stale;
+        let trim = sum >= Self::TRIM_AFTER * stale.max(1);
+        self.cold.stale.store(if trim { 0 } else { sum }, Ordering::Relaxed);
+        trim
+    }
+
+    const TRIM_AFTER: u64 = 64;
+
+    /// A broadcast is said to be complete, too early: its number, which CPUs acknowledge that were
+    /// in the kernel since.
+    pub(crate) fn count_completion(&self) -> u64 {
+        // ORDERING: E2, with the Acquire in `completions`
+        self.cold.completions.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// How many broadcasts for the space were said to be complete, where that is counted.
+    pub(crate) fn completions(&self) -> u64 {
+        // ORDERING: E2, with the Release in `count_completion`
+        self.cold.completions.load(Ordering::Acquire)
+    }
+
+    /// Notes whether a look found nobody else flushing the space; says whether it was so `enough`
+    /// times in a row. A hint: looks at the same time may be lost.
+    pub(crate) fn note_alone(&self, alone: bool, enough: u32) -> bool {
+        if enough == 0 {
+            return true;
+        }
+        let row = if alone { self.cold.alone.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
+        self.cold.alone.store(row, Ordering::Relaxed);
+        row >= enough
+    }
+
+    /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU
+    /// itself may do this (I3), with interrupts off.
+    pub(crate) fn leave_stale(&self, cpu: CpuId, me: &PerCpu<P>) {
+        if me.loaded().id() != self.id().get() {
+            if family::strategy::<P>().is_some() {
+                self.trim_here(cpu);
+                return;
+            }
+            switch::forget_membership(me, self);
+            self.residency.cpus.remove(cpu); // the last touch, as in `switch::unload`
+        }
+    }
+
+    /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
+    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds
+    /// them.
+    ///
+    /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or
+    /// gone elsewhere before (the kernel's own reference count, dropped after
+    /// [`enter_lazy`](crate::enter_lazy), says so). Never in a non-maskable handler
+    /// ([`context`](crate::context)).
+    ///
+    /// # Errors
+    /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
+    pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
+        if self.residency.is_pinned() {
+            return Err(RetireError::Pinned);
+        }
+        let me = pin.cpu();
+        let mut lazy = CpuSetOf::<P>::EMPTY;
+        let mut turn = 0;
+        for cpu in self.cpus().iter() {
+            let Some(state) = P::slot(cpu) else { continue };
+            loop {
+                match state.remote_view(self.id().get()) {
+                    View::Elsewhere => break,
+                    View::Active => return Err(RetireError::Loaded(cpu)),
+                    View::Lazy => {
+                        lazy.insert(cpu);
+                        break;
+                    }
+                    // The CPU is on its way from or to some space; it takes a few instructions.
+                    View::Switching if !serve::may_wait(PerCpu::<P>::here(pin)) => {
+                        return Err(RetireError::WouldWait);
+                    }
+                    View::Switching => {
+                        serve::wait_turn::<P>(pin, &mut turn)
+                            .map_err(|Stalled| RetireError::Stalled)?;
+                    }
+                }
+            }
+        }
+        if lazy.contains(me) {
+            let here = PerCpu::<P>::here(pin);
+            // A handler that comes in between waits with its work until the root is loaded.
+            let unload = || switch::unload::<P>(here, me);
+            if !serve::exclusively(me, here, unload) {
+                return Err(RetireError::WouldWait);
+            }
+            lazy.remove(me);
+        }
+        if !lazy.is_empty() {
+            let id = self.id().get();
+            call::call_on::<P, _>(pin, &lazy, &|cpu| {
+                if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {
+                    switch::unload::<P>(state, cpu);
+                }
+            })
+            .map_err(|e| match e {
+                call::CallError::Reentered => RetireError::Reentered,
+                call::CallError::WouldWait => RetireError::WouldWait,
+                call::CallError::Kick(e) => RetireError::Kick(e),
+                _ => RetireError::Stalled,
+            })?;
+        }
+        self.release_shared_tag();
+        self.cold.retired.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// No CPU has the space loaded, and none will.
+    fn release_shared_tag(&self) {
+        if let (Some(tags), Some(tag)) = (family::shared::<P>(), self.shared_tag().take()) {
+            // SAFETY: the tag was this space's alone, no CPU has the space loaded, and none will
+            // (contract 3 of `switch_to`).
+            unsafe { tags.release(tag) };
+        }
+    }
+}
+
+impl<P: Platform> Drop for AddressSpace<P> {
+    fn drop(&mut self) {
+        debug_assert!(
+            self.cold.retired.load(Ordering::Relaxed) || self.cpus().is_empty(),
+            "{} is dropped without having been retired: a CPU may still walk its tables",
+            self.id()
+        );
+    }
+}

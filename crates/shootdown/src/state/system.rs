@@ -1,0 +1,140 @@
+//! What the CPUs of one kernel share: who is online, which ids are taken, large calls in flight.
+
+use crate::base::cpu_set::Mask;
+use crate::base::ids::{CpuId, SpaceId};
+use crate::base::sync::{AtomicU64, Ordering};
+use crate::ops::isolated::Changes;
+use crate::ops::tree::{TREES, TreeCall};
+use crate::port::platform::{CpuSetOf, Platform};
+
+/// One per kernel, in a `static` (or wherever [`Platform::system`] finds it).
+#[repr(C, align(64))]
+pub struct System<P: Platform> {
+    online: P::Mask,
+    /// Bit *k*: tree call *k* is in flight. Read on every kick, so it has a line of its own.
+    pub(crate) active_trees: Line<AtomicU64>,
+    pub(crate) trees: [TreeCall<P>; TREES],
+    pub(crate) tickets: Line<AtomicU64>,
+    last_id: Line<AtomicU64>,
+    pending: Line<Pending>,
+    kernel_changes: Line<Changes>,
+}
+
+/// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of
+/// a kernel range must not pass for one that reaches it. Both only grow, so a completion never covers
+/// a later failure.
+#[derive(Debug)]
+#[repr(C)]
+struct Pending {
+    failed: AtomicU64,
+    /// How many of them had failed when a flush of everything began that did not fail.
+    completed: AtomicU64,
+}
+
+/// A value alone on its cache line.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Line<T>(pub T);
+
+#[cfg(shootdown_traced)]
+impl<P: Platform> System<P> {
+    pub(crate) const ONLINE: usize = core::mem::offset_of!(Self, online);
+    pub(crate) const LAST_ID: usize = core::mem::offset_of!(Self, last_id);
+    pub(crate) const FAILED: usize = core::mem::offset_of!(Self, pending);
+    pub(crate) const COMPLETED: usize = Self::FAILED + core::mem::offset_of!(Pending, completed);
+}
+
+impl<P: Platform> System<P> {
+    /// A system with no CPU online.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            online: P::Mask::EMPTY,
+            active_trees: Line(AtomicU64::new(0)),
+            trees: [const { TreeCall::new() }; TREES],
+            tickets: Line(AtomicU64::new(0)),
+            last_id: Line(AtomicU64::new(0)),
+            pending: Line(Pending { failed: AtomicU64::new(0), completed: AtomicU64::new(0) }),
+            kernel_changes: Line(Changes::new()),
+        }
+    }
+
+    /// A system with no CPU online.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            online: P::Mask::empty(),
+            active_trees: Line(AtomicU64::new(0)),
+            trees: core::array::from_fn(|_| TreeCall::new()),
+            tickets: Line(AtomicU64::new(0)),
+            last_id: Line(AtomicU64::new(0)),
+            pending: Line(Pending { failed: AtomicU64::new(0), completed: AtomicU64::new(0) }),
+            kernel_changes: Line(Changes::new()),
+        }
+    }
+
+    pub(crate) fn kernel_changes(&self) -> &Changes {
+        &self.kernel_changes.0
+    }
+
+    /// The CPUs that are online now.
+    #[must_use]
+    pub fn online(&self) -> CpuSetOf<P> {
+        self.online.snapshot()
+    }
+
+    /// Those CPUs of `set` that are online now.
+    pub(crate) fn online_of(&self, set: &CpuSetOf<P>) -> CpuSetOf<P> {
+        self.online.common(set)
+    }
+
+    pub(crate) fn set_online(&self, cpu: CpuId, online: bool) {
+        if online {
+            self.online.insert(cpu);
+        } else {
+            self.online.remove(cpu);
+        }
+    }
+
+    /// Flushes of everything that have failed until now.
+    ///
+    /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended
+    /// was notified of it by whoever called it, and numbers are all there is. A completion's number was
+    /// read before its flush's fence (D4), so it names flushes whose tables were published before.
+    pub(crate) fn failed_flushes(&self) -> u64 {
+        self.pending.0.failed.load(Ordering::Relaxed)
+    }
+
+    /// Must the next flush of a kernel range be one of everything?
+    pub(crate) fn everything_is_pending(&self) -> bool {
+        self.pending.0.completed.load(Ordering::Relaxed) < self.failed_flushes()
+    }
+
+    /// A flush of everything is over that began when `failed` had failed.
+    pub(crate) fn settle_everything(&self, failed: u64, done: bool) {
+        if done {
+            if failed != 0 {
+                self.pending.0.completed.fetch_max(failed, Ordering::Relaxed);
+            }
+        } else {
+            self.pending.0.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The next id; no id is given twice.
+    ///
+    /// # Panics
+    /// After [`SpaceId::MAX`] spaces, which takes longer than any machine runs.
+    pub(crate) fn next_id(&self) -> SpaceId {
+        let raw = self.last_id.0.fetch_add(1, Ordering::Relaxed) + 1;
+        SpaceId::new(raw).expect("more spaces than ids: 2^62 were made")
+    }
+}
+
+impl<P: Platform> Default for System<P> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
