@@ -35,7 +35,7 @@
 //! | What is pending when accessed bits are cleared? | [`accessed`] |
 //! | How is a CPU left alone that runs user code for long? | [`isolated`] |
 //! | How do I take pages away from many spaces at once? | [`reclaim`] |
-//! | How long may an unmapping go untold? | [`lazy_unmap`] |
+//! | How long may an unmapping go unnotified? | [`lazy_unmap`] |
 //! | How do CPUs call each other? | [`call`] |
 //! | What can a hypervisor do for its guest? | [`paravirt`] |
 //! | What was done, and what was saved? | [`stats`] |
@@ -111,7 +111,7 @@
 //!
 //! # Builds
 //! `cfg(loom)` compiles the crate for the `loom` model checker. The package `shootdown-traced`
-//! compiles this source with atomics that notify a software machine of every access. No feature
+//! compiles this source with atomics that tell a software machine of every access. No feature
 //! changes a type.
 
 #![no_std]

@@ -89,7 +89,7 @@ fn a_batch_hears_of_it_too() {
 }
 
 /// CPU 2 has counted its change, and not invalidated yet, when CPU 0's flush interrupts CPU 1. That
-/// is no acknowledgement to CPU 2.
+/// is no answer to CPU 2.
 #[test]
 fn an_interrupt_answers_for_what_was_complete_before_it() {
     let spaces = cached_on_1(&ALWAYS);

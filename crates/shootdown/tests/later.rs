@@ -19,7 +19,7 @@ static LAZY_PUSH: Policy = Policy { lazy_unmap: LAZY.lazy_unmap, ..Policy::LINUX
 static LAZY_NAIVE: Policy = Policy { lazy_unmap: LAZY.lazy_unmap, ..Policy::NAIVE };
 static LAZY_TREE: Policy = Policy { tree_above: 1, ..LAZY };
 
-type Pending = LazyUnmapping<'static, Mock, Array<u64, 16>>;
+type Lazy = LazyUnmapping<'static, Mock, Array<u64, 16>>;
 
 fn pages(page: u64, count: u64) -> VaRange {
     VaRange::new(page << 12, count, Stride::Page4K).unwrap()
@@ -49,7 +49,7 @@ fn used_by(cpus: std::ops::Range<u32>) -> &'static AddressSpace<Mock> {
 }
 
 fn put_off(
-    later: &mut Pending,
+    later: &mut Lazy,
     now: u64,
     space: &'static AddressSpace<Mock>,
     page: u64,
@@ -65,7 +65,7 @@ fn nobody_is_told_until_frames_are_needed() {
             in_fresh_world(move || {
                 boot(4, policy, facts);
                 let space = used_by(0..4);
-                let mut later = Pending::new(space);
+                let mut later = Lazy::new(space);
                 put_off(&mut later, 0, space, 1).unwrap();
                 put_off(&mut later, 0, space, 3).unwrap();
                 assert_eq!(world().kicked.get(), 0);
@@ -88,7 +88,7 @@ fn whoever_has_come_by_is_not_interrupted() {
             boot(5, policy, &PCID);
             let space = used_by(0..5);
             let other = new_space();
-            let mut later = Pending::new(space);
+            let mut later = Lazy::new(space);
             put_off(&mut later, 0, space, 1).unwrap();
             on_cpu(1, |pin| tick(irqs_off(pin)));
             switch(2, space);
@@ -109,7 +109,7 @@ fn whoever_has_come_by_is_not_interrupted() {
 fn what_is_old_is_paid_by_the_next_poll() {
     boot(3, &LAZY, &PCID);
     let space = used_by(0..3);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     assert!(later.poll(&here(), 99).unwrap().is_none(), "nothing is pending");
     put_off(&mut later, 100, space, 1).unwrap();
     put_off(&mut later, 109, space, 2).unwrap();
@@ -126,7 +126,7 @@ fn what_is_old_is_paid_by_the_next_poll() {
 fn what_others_have_paid_comes_out_at_the_next_poll() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     space.flush(&here(), Request::pages(pages(9, 1))).unwrap();
     assert_eq!(on_cpu(1, |_| access(1)), None, "it catches up with all");
@@ -139,11 +139,11 @@ fn what_others_have_paid_comes_out_at_the_next_poll() {
 fn who_relies_on_an_empty_entry_pays() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     space.complete_pending(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    assert!(later.is_owing(), "it does not know yet");
+    assert!(later.is_pending(), "it does not know yet");
     assert_eq!(later.redeem(&here()).unwrap().as_slice(), [10]);
     assert_eq!(world().kicked.get(), 1);
 }
@@ -152,7 +152,7 @@ fn who_relies_on_an_empty_entry_pays() {
 fn an_address_is_paid_for_before_it_is_mapped_again() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     put_off(&mut later, 0, space, 3).unwrap();
     assert!(later.may_reuse(pages(2, 1)), "between two that are pending");
@@ -162,7 +162,7 @@ fn an_address_is_paid_for_before_it_is_mapped_again() {
     later.make_way(&here(), pages(0, 2)).unwrap();
     assert_eq!((world().kicked.get(), stats(0).lazily_by_need), (1, 1));
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    assert!(later.may_reuse(pages(1, 1)) && !later.is_owing());
+    assert!(later.may_reuse(pages(1, 1)) && !later.is_pending());
     assert_eq!(later.poll(&here(), 0).unwrap().unwrap().as_slice(), [10, 30]);
 }
 
@@ -172,7 +172,7 @@ fn more_ranges_than_are_told_apart_cost_a_payment_and_no_more() {
         Policy { lazy_unmap: Some(LazyUnmap { max_age: 10, max_pages: 99 }), ..Policy::SHOOTDOWN };
     boot(1, &MANY, &PCID);
     let space = new_space();
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     for page in (0..20).step_by(2) {
         later.unmapped(&here(), 0, pages(page, 1), Was::ReadOnly, page).unwrap();
     }
@@ -187,7 +187,7 @@ fn a_quiet_cpu_is_interrupted_for_reuse_only() {
     boot(3, &LAZY, &PCID);
     let space = used_by(0..3);
     on_cpu(1, to_user);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     assert!(later.poll(&here(), 99).unwrap().is_none(), "CPU 1 may still use it");
     assert_eq!(world().kicked.get(), 1, "CPU 2");
@@ -215,7 +215,7 @@ fn what_must_not_wait_is_refused_and_nothing_is_counted() {
             boot(2, policy, facts);
             let space = new_space();
             let before = space.generation();
-            let result = Pending::new(space).unmapped(&here(), 0, pages(1, 1), was, 7);
+            let result = Lazy::new(space).unmapped(&here(), 0, pages(1, 1), was, 7);
             let Err(Refused { why, item }) = result else { panic!("it is put off") };
             assert_eq!((item, space.generation(), space.is_pending()), (7, before, false));
             assert_eq!(stats(0).lazily_refused, 1);
@@ -242,7 +242,7 @@ fn what_must_not_wait_is_refused_and_nothing_is_counted() {
 fn too_much_is_refused() {
     boot(1, &LAZY, &PCID);
     let space = new_space();
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     later.unmapped(&here(), 0, pages(0, 8), Was::ReadOnly, 1).unwrap();
     let more = later.unmapped(&here(), 0, pages(9, 1), Was::ReadOnly, 2);
     assert_eq!(more, Err(Refused { why: Why::Full, item: 2 }));
@@ -265,9 +265,9 @@ fn too_much_is_refused() {
 fn an_entry_is_not_believed_while_another_change_is_pending() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     let mut gather = Gather::<Mock, Array<u64, 1>>::new(space);
-    let refused = |later: &mut Pending| later.unmapped(&here(), 0, pages(1, 1), Was::ReadOnly, 1);
+    let refused = |later: &mut Lazy| later.unmapped(&here(), 0, pages(1, 1), Was::ReadOnly, 1);
     let pending = Err(Refused { why: Why::Pending, item: 1 });
     assert_eq!(refused(&mut later), pending, "a gather is open");
     let frame = unmap(space, 3).unwrap();
@@ -280,7 +280,7 @@ fn an_entry_is_not_believed_while_another_change_is_pending() {
     space.complete_pending(&here()).unwrap();
     put_off(&mut later, 0, space, 1).unwrap();
     put_off(&mut later, 0, space, 2).unwrap();
-    let mut another = Pending::new(space);
+    let mut another = Lazy::new(space);
     assert_eq!(refused(&mut another), pending, "somebody else has put off");
     let _ = later.redeem(&here()).unwrap();
 }
@@ -289,13 +289,13 @@ fn an_entry_is_not_believed_while_another_change_is_pending() {
 fn a_payment_that_fails_keeps_everything() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     world().refuse_kicks.set(true);
     assert!(matches!(later.redeem(&here()), Err(FlushError::Kick(_))));
     assert!(later.make_way(&here(), pages(1, 1)).is_err());
     assert!(later.poll(&here(), 99).is_err());
-    assert!(later.is_owing() && !later.may_reuse(pages(1, 1)));
+    assert!(later.is_pending() && !later.may_reuse(pages(1, 1)));
     world().refuse_kicks.set(false);
     assert_eq!(later.redeem(&here()).unwrap().as_slice(), [10]);
     assert_eq!(on_cpu(1, |_| access(1)), None);
@@ -305,7 +305,7 @@ fn a_payment_that_fails_keeps_everything() {
 fn a_space_that_has_ended_needs_no_interrupts() {
     boot(2, &LAZY, &PCID);
     let (space, other) = (used_by(0..2), new_space());
-    let mut later = Pending::new(space);
+    let mut later = Lazy::new(space);
     put_off(&mut later, 0, space, 1).unwrap();
     for cpu in 0..2 {
         switch(cpu, other);

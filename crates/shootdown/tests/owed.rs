@@ -1,4 +1,4 @@
-//! What a space has pending when flushes fail at the same time.
+//! What is pending in a space when flushes fail at the same time.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with other tests, the examples and benches, which use other parts
@@ -18,7 +18,7 @@ fn page(page: u64) -> Request {
     Request::pages(range(page))
 }
 
-/// A batch that may be dropped although it has pending: where a test fails.
+/// A batch that may be dropped while changes of it are pending: where a test fails.
 fn batch<'a>() -> ManuallyDrop<Batch<'a, Mock, Nothing>> {
     ManuallyDrop::new(Batch::new())
 }
@@ -66,7 +66,7 @@ fn relies(space: &AddressSpace<Mock>) {
 }
 
 /// CPU 0's flush (generation 1) reaches CPU 2 and not CPU 1. Before it says so, CPU 1's flush
-/// (generation 2) fails to reach CPU 2. The space has pending the newer of the two, although the older one
+/// (generation 2) fails to reach CPU 2. In the space the newer of the two is pending, although the older one
 /// was noted last.
 #[test]
 fn of_two_failed_flushes_the_newer_is_owed_whichever_is_noted_last() {
@@ -116,7 +116,7 @@ fn a_flush_pays_for_nothing_that_was_counted_after_it() {
     finish(batch);
 }
 
-/// CPU 1 runs one space, and acknowledgements at once; CPU 2 runs the other, and acknowledgements when it is waited
+/// CPU 1 runs one space, and acknowledges at once; CPU 2 runs the other, and acknowledges when it is waited
 /// for.
 #[test]
 fn a_batch_waits_for_each_of_its_spaces() {

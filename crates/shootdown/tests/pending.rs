@@ -68,7 +68,7 @@ fn a_flush_that_was_begun_is_pending_until_all_have_answered() {
             assert!(!ticket.poll(), "{name}: CPU 1 has its interrupts off");
             on_cpu(2, |pin| {
                 assert!(space.is_pending(), "{name}");
-                // Somebody who may not wait is notified so, and does not go on as if the page were
+                // Somebody who may not wait is told so, and does not go on as if the page were
                 // gone.
                 world().may_wait.set(false);
                 assert_eq!(space.complete_pending(pin), Err(FlushError::WouldWait), "{name}");
@@ -210,7 +210,7 @@ fn flushes_that_end_in_another_order_leave_nothing_pending() {
     }
 }
 
-/// Nobody completes what was forgotten. Somebody completes for it once, and not again and again.
+/// Nobody completes what was forgotten. Somebody flushes it once, and not again and again.
 #[test]
 fn a_flush_that_was_forgotten_is_paid_for_once() {
     for facts in [&PCID, &ARM] {
@@ -229,14 +229,14 @@ fn a_flush_that_was_forgotten_is_paid_for_once() {
                 space.flush(&here(), page(at)).unwrap();
                 assert!(
                     !space.is_pending(),
-                    "a flush that is over, after one that is completed for"
+                    "a flush that is over, after the forgotten one was flushed"
                 );
             }
         });
     }
 }
 
-/// CPU 2 has not taken the interrupt yet when it completes itself. What it forgets then is more than
+/// CPU 2 has not taken the interrupt yet when it calls `complete_pending` itself. What it forgets then is more than
 /// leaves.
 #[test]
 fn a_payment_for_freed_tables_removes_what_leads_to_them() {

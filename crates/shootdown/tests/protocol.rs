@@ -327,7 +327,7 @@ fn split_tables_invalidate_the_user_half_at_the_latest_on_return() {
     assert!(!entry.keep && entry.tag.0 & 1 << 11 != 0, "a fresh tag's user half is empty too");
     assert!(return_to_user(&here()).keep);
     a.flush(&here(), Request::pages(pages(1, 1))).unwrap();
-    assert!(!return_to_user(&here()).keep, "pending by the flush");
+    assert!(!return_to_user(&here()).keep, "the flush has left it pending");
     assert!(return_to_user(&here()).keep, "completed");
     // a kernel-range flush reaches the tags that are not loaded
     switch(0, b);
@@ -627,7 +627,7 @@ fn a_flush_that_succeeds_covers_the_table_flush_that_failed() {
     mask(1);
     world().patience.set(2);
     let leaf = space.flush(&here(), Request::pages(pages(2, 1)));
-    assert_eq!(leaf, Err(FlushError::Stalled(CpuId(1))), "it has_pending more than its own leaf");
+    assert_eq!(leaf, Err(FlushError::Stalled(CpuId(1))), "more than its own leaf is pending");
     unmask(1);
     space.flush(&here(), Request::pages(pages(2, 1))).unwrap();
     assert_eq!(world().hw.borrow()[1].root, None);

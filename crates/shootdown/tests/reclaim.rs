@@ -1,5 +1,5 @@
-//! What a space has pending, row by row, on a mock with synchronous interrupts: batches across spaces,
-//! gathers at the same time, and who completes for whom.
+//! What is pending in a space, row by row, on a mock with synchronous interrupts: batches across spaces,
+//! gathers at the same time, and whose flush covers whose change.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -135,7 +135,7 @@ fn who_finds_an_entry_cleared_pays_for_that_space_only() {
     put_off(&mut batch, b, 1);
     a.complete_pending(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(1)), None);
-    assert_eq!(on_cpu(2, |_| access(1)), Some(20), "b has_pending still");
+    assert_eq!(on_cpu(2, |_| access(1)), Some(20), "b is pending still");
     assert!(!a.is_pending() && b.is_pending());
     let kicked = world().kicked.get();
     a.complete_pending(&here()).unwrap();
@@ -215,7 +215,7 @@ fn dirty_pages_are_paid_for_before_they_are_written_back_and_others_are_not() {
     batch.unmapped(space, pages(2, 1), true, frame).unwrap();
     batch.before_write_back(&here()).unwrap();
     assert_eq!(on_cpu(1, |_| access(2)), None);
-    assert!(!batch.is_owing());
+    assert!(!batch.is_pending());
     let kicked = world().kicked.get();
     batch.before_write_back(&here()).unwrap();
     let frames = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
@@ -234,11 +234,11 @@ fn a_full_batch_says_so_and_room_can_be_made() {
     assert_eq!(batch.unmapped(spaces[2], pages(1, 1), false, 9), Err(9));
     assert!(spaces[2].is_pending(), "pending all the same");
     spaces[2].complete_pending(&here()).unwrap();
-    assert!(!spaces[2].is_pending() && batch.is_owing());
+    assert!(!spaces[2].is_pending() && batch.is_pending());
     batch.make_room(&here(), spaces[0]).unwrap();
-    assert!(batch.is_owing(), "it has a place");
+    assert!(batch.is_pending(), "it has a place");
     batch.make_room(&here(), spaces[2]).unwrap();
-    assert!(!batch.is_owing(), "completed to make room");
+    assert!(!batch.is_pending(), "completed to make room");
     batch.changed(spaces[2], pages(1, 1), false).unwrap();
     let _ = batch.finish(&here()).map_err(|(e, _)| e).unwrap();
 }
@@ -254,7 +254,7 @@ fn what_a_batch_could_not_pay_is_owed_and_comes_back() {
     world().refuse_kicks.set(true);
     let Err((error, batch)) = batch.finish(&here()) else { panic!("CPU 1 was not reached") };
     assert_eq!(error, FlushError::Kick(KickError::NotReady));
-    assert!(space.is_pending() && batch.is_owing());
+    assert!(space.is_pending() && batch.is_pending());
     assert_eq!(space.complete_pending(&here()), Err(error));
     world().refuse_kicks.set(false);
     let frames = batch.finish(&here()).map_err(|(e, _)| e).unwrap();

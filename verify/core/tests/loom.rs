@@ -137,7 +137,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is notified to; the space of these models has tag 1 or 2
+// SAFETY: the TLB below forgets what it is told to; the space of these models has tag 1 or 2
 // throughout.
 unsafe impl Regime for Model {
     type Root = u64;

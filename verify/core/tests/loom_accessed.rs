@@ -151,7 +151,7 @@ fn forget(tag: Tag, reach: Reach) {
     }
 }
 
-// SAFETY: the TLB above forgets what it is notified to.
+// SAFETY: the TLB above forgets what it is told to.
 unsafe impl Regime for Model {
     type Root = usize;
 

@@ -1,5 +1,5 @@
 //! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was notified of is
-//! somebody else's only when every CPU has come by or was asked, whoever completed.
+//! somebody else's only when every CPU has come by or was asked, whoever flushed.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_later`
 #![cfg(loom)]
@@ -143,7 +143,7 @@ fn forget(tag: Tag) {
     world().tlb[me()][tag.0 as usize].set(NOTHING);
 }
 
-// SAFETY: the TLB above forgets what it is notified to.
+// SAFETY: the TLB above forgets what it is told to.
 unsafe impl Regime for Model {
     type Root = usize;
 
@@ -214,7 +214,7 @@ fn comes_by(way: impl FnOnce()) {
 }
 
 type Spaces = [AddressSpace<Model>; SPACES];
-type Pending = LazyUnmapping<'static, Model, Array<(), 1>>;
+type Lazy = LazyUnmapping<'static, Model, Array<(), 1>>;
 
 fn switch(space: &AddressSpace<Model>) {
     // SAFETY: nothing interrupts; spaces outlive the threads.
@@ -226,8 +226,8 @@ fn page(page: u64) -> VaRange {
 }
 
 /// CPU 0 unmaps the page lazily.
-fn unmaps(spaces: &'static Spaces) -> Pending {
-    let mut later = Pending::new(&spaces[0]);
+fn unmaps(spaces: &'static Spaces) -> Lazy {
+    let mut later = Lazy::new(&spaces[0]);
     world().table.store(NOTHING, Ordering::Relaxed);
     later.unmapped(&Model::pin(), 0, page(0), Was::ReadOnly, ()).unwrap();
     world().notified.store(true, Ordering::Release);
@@ -347,7 +347,7 @@ fn an_address_is_mapped_again_while_a_cpu_comes_by() {
                 later.make_way(&Model::pin(), page(0)).unwrap();
                 world().table.store(NEW, Ordering::Relaxed);
                 world().reused.store(true, Ordering::Release);
-                std::mem::forget(later); // of some mutants it has pending still
+                std::mem::forget(later); // with some mutants it is pending still
             },
             |_| {
                 access();

@@ -1,5 +1,5 @@
-//! What a space has pending, under the `loom` model checker: a CPU that comes to the space against one
-//! that completes for what a third has cleared; and, one step after the other, what is completed where
+//! What is pending in a space, under the `loom` model checker: a CPU that comes to the space against one
+//! that flushes what a third has cleared; and, one step after the other, what is completed where
 //! hardware removes entries by name.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_owed`
@@ -36,7 +36,7 @@ fn put_off<'a>(spaces: &'a Spaces, batch: &mut Batch<'a, Model, Nothing>) {
 }
 
 /// CPU 1, which has been there before, comes back to space 0. A task clears the page's entry for a
-/// batch, under the table lock; another, on CPU 0, finds it so and completes.
+/// batch, under the table lock; another, on CPU 0, finds it so and calls `complete_pending`.
 fn somebody_pays(policy: &'static Policy) {
     ALONE.set(false);
     let spaces = begin(policy, &PLAIN);
@@ -58,7 +58,7 @@ fn somebody_pays(policy: &'static Policy) {
             let held = lock.lock().unwrap();
             put_off(&spaces, &mut batch);
             drop(held);
-            std::mem::forget(batch); // it would complete later
+            std::mem::forget(batch); // it would be flushed later
         })
     };
     let held = lock.lock().unwrap();
@@ -80,13 +80,13 @@ fn a_cpu_comes_while_somebody_pays_for_another() {
         holds(name, Some(2), mutants, move || somebody_pays(policy));
     };
     holds(
-        "somebody completes, always",
+        "somebody flushes, always",
         &ALWAYS,
         &[DebtIgnored, PutOffForgotten, BroadcastWithoutSync],
     );
-    holds("somebody completes, sticky", &STICKY, &[BroadcastStaysLocal]);
-    holds("somebody completes, active", &ACTIVE, &[StaleTagTrusted]);
-    holds("somebody completes, trim", &TRIM, &[BroadcastStaysLocal]);
+    holds("somebody flushes, sticky", &STICKY, &[BroadcastStaysLocal]);
+    holds("somebody flushes, active", &ACTIVE, &[StaleTagTrusted]);
+    holds("somebody flushes, trim", &TRIM, &[BroadcastStaysLocal]);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_range_pays_for_itself_where_hardware_removes_by_name() {
 }
 
 /// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1,
-/// which has the entry cached, finds it cleared and completes.
+/// which has the entry cached, finds it cleared and calls `complete_pending`.
 #[test]
 fn a_change_that_is_done_hides_no_older_one() {
     holds("done hides none", Some(2), &[Mutant::CountedReadFirst], || {
@@ -131,7 +131,7 @@ fn a_change_that_is_done_hides_no_older_one() {
                 put_off(&spaces, &mut batch);
                 drop(held);
                 spaces.spaces[0].flush(&Model::pin(), Request::pages(page(3))).unwrap();
-                std::mem::forget(batch); // it would complete later
+                std::mem::forget(batch); // it would be flushed later
             })
         };
         CPU.with(|c| c.set(1));
@@ -140,7 +140,7 @@ fn a_change_that_is_done_hides_no_older_one() {
         drop(held);
         if found {
             spaces.spaces[0].complete_pending(&Model::pin()).unwrap();
-            assert_eq!(access(0), 0, "it was completed for");
+            assert_eq!(access(0), 0, "it was flushed");
         }
         clears.join().unwrap();
         spaces.over();

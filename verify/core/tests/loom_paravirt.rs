@@ -178,7 +178,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is notified to; there is one space.
+// SAFETY: the TLB below forgets what it is told to; there is one space.
 unsafe impl Regime for Model {
     type Root = u64;
 

@@ -116,7 +116,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLB below forgets what it is notified to.
+// SAFETY: the TLB below forgets what it is told to.
 unsafe impl Regime for Model {
     type Root = usize;
 
@@ -212,7 +212,7 @@ fn run(model: impl FnOnce()) {
     drop(unsafe { Box::from_raw(world) });
 }
 
-/// CPU 1 does this while CPU 0 changes the page, and acknowledgements until that is over.
+/// CPU 1 does this while CPU 0 changes the page, and acknowledges until that is over.
 fn against_change(flush: fn(&Pin), program: fn()) {
     run(|| {
         let other = thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! Machine-wide tags and hardware that broadcasts, under the `loom` model checker: a CPU that comes
 //! to a space, perhaps under a fresh tag, against a flush of it, by each strategy; and, one step
-//! after the other, what the hardware must be notified.
+//! after the other, what the hardware must be told.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_tlbi`
 #![cfg(loom)]

@@ -2,7 +2,7 @@
 //!
 //! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`]
 //! is shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a
-//! kernel for 64 CPUs completes one word and one for 4096 completes 64. The traits [`Bits`] and [`Mask`] let
+//! kernel for 64 CPUs pays for one word and one for 4096 pays for 64. The traits [`Bits`] and [`Mask`] let
 //! the rest of the crate be written once for every width.
 //!
 //! # Invariants

@@ -1,12 +1,12 @@
-//! Atomics that notify the software machine of every access before they make it.
+//! Atomics that tell the software machine of every access before they make it.
 //!
 //! The machine defines the `__shootdown_*` functions below (link-time seam, so that no pointer is
 //! loaded and tested on each access). It may suspend the calling CPU inside `__shootdown_access`
 //! and `__shootdown_fence`; the access itself happens after the call returns and before the CPU
 //! runs on, so that it is one step of the simulated execution.
 //!
-//! A machine that models store buffers or weak memory acknowledges `true` to `__shootdown_access`: then
-//! it also decides which value a load returns, when a store becomes visible, and is notified what a
+//! A machine that models store buffers or weak memory answers `true` to `__shootdown_access`: then
+//! it also decides which value a load returns, when a store becomes visible, and is told what a
 //! read-modify-write did. Native memory always holds the newest value that is visible to anyone.
 
 use core::sync::atomic as native;
@@ -141,9 +141,9 @@ fn rmw<T: Word>(
     make: impl FnOnce() -> Result<T, T>,
     new: impl FnOnce(T) -> T,
 ) -> Result<T, T> {
-    let notify = __shootdown_access(at, Access::Rmw, order);
+    let decides = __shootdown_access(at, Access::Rmw, order);
     let found = make();
-    if notify {
+    if decides {
         match found {
             Ok(old) => __shootdown_rmw(at, old.to_bits(), Some(new(old).to_bits())),
             Err(old) => __shootdown_rmw(at, old.to_bits(), None),

@@ -40,7 +40,7 @@
 //! what must not wait.
 //!
 //! Only the accessed bit is deferred like this. Whatever else changes in an entry at the same time
-//! has pending its own flush.
+//! waits for its own flush.
 //!
 //! # Invariants
 //! I1: a slot whose number is *n* holds no entry whose bit was cleared before the space's number
@@ -213,7 +213,7 @@ fn in_force<P: Platform>(accessed: Accessed) -> bool {
 
 /// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in
 /// any case. Says whether it must be, and takes it that it will. `joined`: this CPU was not in the
-/// space's set, and nobody notified it anything. Call it with interrupts off, after the fence of D1.
+/// space's set, and nobody told it anything. Call it with interrupts off, after the fence of D1.
 pub(crate) fn must_flush<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,

@@ -39,7 +39,7 @@ use crate::state::cpu::PerCpu;
 /// Ordered by how much is demanded: of several changes, the greatest.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Change {
-    /// Nothing: no access can notify the old entry from the new.
+    /// Nothing: no access can tell the old entry from the new.
     Nothing,
     /// Nothing now. A CPU that has cached "nothing there", or a walk that began before, may fault
     /// once.

@@ -21,7 +21,7 @@
 //! done. I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be
 //! flushed yet; when it is finished, they are. I3: a gather that is dropped leaks its items rather
 //! than freeing them early (and says so in debug builds), and what it should have flushed is pending.
-//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can notify it from one
+//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it from one
 //! that may yet change entries: every later one of the space flushes all of it
 //! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
@@ -196,8 +196,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and
     /// sets nothing free. Only what needs a flush is noted; what does not is counted as elided.
     /// [`Change::Accessed`] is noted too: where a policy defers it, it is not put into a gather. A
-    /// gather that is empty after that may be dropped: to finish it would also complete for what others
-    /// leave pending.
+    /// gather that is empty after that may be dropped: to finish it would also flush what others left
+    /// pending.
     ///
     /// # Errors
     /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.
@@ -236,7 +236,7 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
             return Some(Request::space());
         }
         let own = own?;
-        let completes = !self.space.is_owing(0) || self.space.completes_all(own);
+        let completes = !self.space.has_outstanding(0) || self.space.covers_all(own);
         Some(if completes { own } else { Request { what: What::Space, ..own } })
     }
 
@@ -274,8 +274,9 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// As [`finish`](Self::finish).
     pub fn defer(self, pin: &P::Pin) -> Result<Deferred<'a, P, K>, (FlushError, K)> {
         let space = self.space;
-        let completes =
-            || space.is_owing(0).then_some(Request { what: What::Space, freed_tables: false });
+        let completes = || {
+            space.has_outstanding(0).then_some(Request { what: What::Space, freed_tables: false })
+        };
         let ticket = match self.request(pin).or_else(completes) {
             None => None,
             Some(request) => match space.begin_flush(pin, request) {

@@ -26,17 +26,18 @@
 //! # What must not wait
 //! | condition | how it is kept |
 //! |---|---|
-//! | (a) a frame is not reused | items come out of a completion only: [`redeem`](Later::redeem), [`poll`](Later::poll) |
-//! | (b) an address is not mapped again | [`make_way`](Later::make_way) before, under the table lock |
-//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already [completes](AddressSpace::complete_pending), as ever |
+//! | (a) a frame is not reused | items come out when all CPUs have acknowledged, by [`redeem`](LazyUnmapping::redeem), [`poll`](LazyUnmapping::poll) |
+//! | (b) an address is not mapped again | [`make_way`](LazyUnmapping::make_way) before, under the table lock |
+//! | (c) rights that are taken away are gone when the call returns | only unmappings can be put off; who relies on an entry that is empty already calls [`complete_pending`](AddressSpace::complete_pending), as ever |
 //! | (d) tables are not freed | refused: [`Why::Table`] |
 //! | (e) devices and other secondary TLBs are notified | refused: [`Why::Device`], [`Why::Broadcast`] |
 //! | (f) staleness is bounded | by each CPU's next switch or tick; without ticks by `max_age`, or for isolated CPUs by their next way in; in size by `max_pages` |
-//! | (g) fork, `ptrace`, software walks see one state | they complete first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
+//! | (g) fork, `ptrace`, software walks see one state | they call `complete_pending` first, as (c); what may be written, or is about to change otherwise, is refused: [`Why::MaybeWritten`], [`Why::Pending`] |
 //!
 //! (Conditions on record for deferred designs in general: LATR, Mohan Kumar et al., ASPLOS 2018;
 //! lazy unmap flush, Byungchul Park, 2024-2025, and the objections to it: contents of a file that
-//! change behind a read-only mapping are the kernel's to know of. Whoever changes them completes first.)
+//! change behind a read-only mapping are the kernel's to know of. Whoever changes them calls
+//! `complete_pending` first.)
 //!
 //! # Why a page that is read-only, or was never written
 //! What is in it does not depend on who still has it cached: nothing is stored there any more. A
@@ -48,12 +49,12 @@
 //!
 //! # Invariants
 //! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has acknowledged for all
-//! that was put off with or before it. I2: of what a space has pending, all is this `LazyUnmapping`'s, or it takes
-//! nothing more. I3: a CPU that has switched, ticked, or come from isolated user mode after it heard
+//! that was put off with or before it. I2: all that is pending in a space is
+//! this `LazyUnmapping`'s, or it takes nothing more. I3: a CPU that has switched, ticked, or come from isolated user mode after it heard
 //! of a change uses no entry from before it.
 //!
 //! # Orderings
-//! No pair is new: what is put off is counted under the table lock, and whoever completes holds that
+//! No pair is new: what is put off is counted under the table lock, and whoever flushes it holds that
 //! lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation that
 //! includes it (*bump*, `space.rs`).
 
@@ -116,11 +117,11 @@ pub enum Why {
     Broadcast,
     /// A store through a stale entry would be lost.
     MaybeWritten,
-    /// Other spaces use it too, and are not notified when this one completes.
+    /// Other spaces use it too, and are not notified when this one is flushed.
     Kernel,
     /// Walkers could reach it.
     Table,
-    /// It is cached where no completion reaches.
+    /// It is cached where no flush of the space reaches.
     Device,
     /// Another change of the space is not flushed yet: what the entry says of the page may not be
     /// true yet.
@@ -164,7 +165,7 @@ impl<T> fmt::Display for Refused<T> {
 impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 
 /// Ranges that are told apart; beyond that, the last one grows. Forgetting where the gaps are costs
-/// a completion that nobody needs.
+/// a flush that nobody needs.
 const RANGES: usize = 8;
 
 /// Unmappings of one space that nobody was notified of, with what they will set free. Never used in a
@@ -172,13 +173,13 @@ const RANGES: usize = 8;
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
-/// use shootdown::later::{Later, LazyUnmap, Was};
+/// use shootdown::lazy_unmap::{LazyUnmap, LazyUnmapping, Was};
 /// use shootdown::{Platform, Policy, Stride, VaRange, gather::{Array, Gather}};
 /// static LAZY: Policy = Policy { lazy_unmap: Some(LazyUnmap::TWO_TICKS), ..Policy::SHOOTDOWN };
 /// boot(1, &LAZY, &PCID);
 /// let pin = Mock::pin();
 /// let space = new_space();
-/// let mut later = Later::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
+/// let mut later = LazyUnmapping::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
 /// let page = VaRange::new(0x1000, 1, Stride::Page4K)?;
 /// // … clear the page's entry, then, with the lock still held:
 /// let now = 5; // nanoseconds, say
@@ -206,11 +207,11 @@ pub struct LazyUnmapping<'a, P: Platform, K: Keep + Default> {
     /// How much is pending.
     pages: u64,
     keep: ManuallyDrop<K>,
-    /// Something is inside, completed for or not.
+    /// Something is inside, flushed or not.
     holds: bool,
 }
 
-/// What a completion is for.
+/// What a flush of all that is pending is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// It is time.
@@ -304,9 +305,9 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         }
     }
 
-    /// Is anything pending that was put off here? What others have completed for may still count.
+    /// Is anything pending that was put off here? What others have flushed may still count.
     #[must_use]
-    pub fn is_owing(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
 
@@ -315,22 +316,22 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
     #[must_use]
     pub fn may_reuse(&self, range: VaRange) -> bool {
         let apart = |r: &VaRange| r.last() < range.start() || range.last() < r.start();
-        !self.is_owing() || self.ranges.as_slice().iter().all(apart)
+        !self.is_pending() || self.ranges.as_slice().iter().all(apart)
     }
 
-    /// Addresses of this range are about to be mapped: completes, if any is pending. Call it with the table
-    /// lock held under which they are.
+    /// Addresses of this range are about to be mapped: flushes, if any of them is pending. Call it with the
+    /// table lock held under which they are.
     ///
     /// # Errors
     /// See [`FlushError`]. They must not be mapped yet.
     pub fn make_way(&mut self, pin: &P::Pin, range: VaRange) -> Result<(), FlushError> {
         if !self.may_reuse(range) {
-            self.mark_complete(pin, Need::Reuse)?;
+            self.flush_pending(pin, Need::Reuse)?;
         }
         Ok(())
     }
 
-    /// It is `now`: what is older than the policy allows is completed, without the help of isolated CPUs.
+    /// It is `now`: what is older than the policy allows is flushed, without interrupting isolated CPUs.
     /// Returns what may be freed; `None` when nothing may, or nothing is inside.
     ///
     /// # Errors
@@ -339,20 +340,20 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         let max_age = P::policy().lazy_unmap.map_or(0, |lazy| lazy.max_age);
         let is_old = now.saturating_sub(self.since) > max_age;
         let completed = if is_old || self.pending.is_none() {
-            self.mark_complete(pin, Need::Bound)?
+            self.flush_pending(pin, Need::Bound)?
         } else {
             self.is_complete(pin)
         };
         Ok((completed && self.holds).then(|| self.take()))
     }
 
-    /// Frames are needed, or the space has ended: completes, and hands back all that may now be freed.
+    /// Frames are needed, or the space has ended: flushes, and hands back all that may now be freed.
     /// CPUs that have come by meanwhile are not interrupted; isolated ones are, if they have not.
     ///
     /// # Errors
     /// See [`FlushError`]. It is pending still.
     pub fn redeem(&mut self, pin: &P::Pin) -> Result<K, FlushError> {
-        self.mark_complete(pin, Need::Reuse)?;
+        self.flush_pending(pin, Need::Reuse)?;
         Ok(self.take())
     }
 
@@ -361,7 +362,7 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         core::mem::take(&mut *self.keep)
     }
 
-    /// Has somebody else completed?
+    /// Has somebody else flushed it?
     fn is_complete(&mut self, pin: &P::Pin) -> bool {
         let pending = self.pending.as_ref();
         let completed =
@@ -380,8 +381,8 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         while self.ranges.pop().is_some() {}
     }
 
-    /// Says whether all is completed.
-    fn mark_complete(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
+    /// Flushes what is pending. Says whether all CPUs have acknowledged.
+    fn flush_pending(&mut self, pin: &P::Pin, need: Need) -> Result<bool, FlushError> {
         if self.is_complete(pin) {
             return Ok(true);
         }
@@ -404,13 +405,13 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
 
 impl<P: Platform, K: Keep + Default> Drop for LazyUnmapping<'_, P, K> {
     fn drop(&mut self) {
-        if self.is_owing() {
+        if self.is_pending() {
             debug_assert!(
                 false,
-                "unmappings that were put off are dropped incomplete; their items leak"
+                "unmappings that were put off are dropped before they were flushed; their items leak"
             );
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is completed for.
+            // SAFETY: dropped once, here; all that was unmapped is flushed.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

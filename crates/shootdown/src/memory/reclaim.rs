@@ -1,4 +1,4 @@
-//! Batches across many spaces: clear first, remember what is pending, complete once.
+//! Batches across many spaces: clear first, remember what is pending, flush once.
 //!
 //! # The problem
 //! Reclaim takes pages away that several processes map, a few from each, and a shootdown for every
@@ -18,17 +18,17 @@
 //!    is notified space by space and waited for once.
 //!
 //! In between, whoever comes to a cleared entry and relies on its being gone (protect, move,
-//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which completes for that space alone;
-//! gathers do so by themselves.
+//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which flushes what is pending in that
+//! space alone; gathers do so by themselves.
 //!
 //! # Invariants
 //! I1: no item leaves a batch before every CPU has acknowledged for all that was unmapped with or
-//! before it. I2: a space has pending what a batch has unmapped until somebody has completed: the batch, a
-//! flush, or `complete_pending`; also after an error, and when the batch is dropped. I3: nothing is notified
-//! while entries are cleared; no lock is needed to complete.
+//! before it. I2: what a batch has unmapped is pending in its space until somebody has flushed it:
+//! the batch, a flush, or `complete_pending`; also after an error, and when the batch is dropped. I3:
+//! no CPU is notified while entries are cleared; no lock is needed to finish.
 //!
 //! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id
-//! never comes back. A completion then finds nobody to notify.
+//! never comes back. Who finishes the batch then finds nobody to notify.
 //!
 //! Source: the batched unmapping of Linux's reclaim (2015), which remembers one mask of CPUs for
 //! all spaces.
@@ -42,7 +42,7 @@ use crate::port::platform::Platform;
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
-/// Unmappings of many spaces, with what they set free; at most `N` spaces between two completions.
+/// Unmappings of many spaces, with what they set free; at most `N` spaces between two rounds of notifications.
 /// Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
@@ -69,19 +69,19 @@ pub struct Batch<'a, P: Platform, K: Keep + Default, const N: usize = 16> {
     pending: Array<Change<'a, P>, N>,
     /// Something dirty is among what is pending.
     dirty: bool,
-    /// Unmappings since the last completion.
+    /// Unmappings since the last round.
     unmapped: u64,
     keep: ManuallyDrop<K>,
 }
 
 /// The batch has no place for another space: [`Batch::make_room`] before the entry is cleared. What
-/// was unmapped is pending by the space; [`AddressSpace::complete_pending`] completes it.
+/// was unmapped is pending in the space; [`AddressSpace::complete_pending`] flushes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Full;
 
 impl core::fmt::Display for Full {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("the batch has no place for another space; mark_complete what the space has_pending, and make room earlier")
+        f.write_str("the batch has no place for another space; complete what the space has pending, and make room earlier")
     }
 }
 
@@ -98,8 +98,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Makes sure that something of `space` can be unmapped next: completes if every place is taken by
-    /// others. Call it without locks, before the entry is cleared.
+    /// Makes sure that something of `space` can be unmapped next: flushes what is pending if every place is
+    /// taken by others. Call it without locks, before the entry is cleared.
     ///
     /// # Errors
     /// See [`FlushError`]. There is no room then.
@@ -109,7 +109,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         if has_place || self.pending.as_slice().len() < N {
             Ok(())
         } else {
-            self.mark_complete(pin)
+            self.flush_pending(pin)
         }
     }
 
@@ -120,7 +120,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// Call it with the lock of the table held in which they were cleared. Nobody is notified now.
     ///
     /// # Errors
-    /// [`Full`]; the space has pending all the same.
+    /// [`Full`]; the change is pending in the space all the same.
     pub fn changed(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -143,8 +143,9 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// As [`changed`](Self::changed), and `item` will be set free.
     ///
     /// # Errors
-    /// The item, when there is no room for it or for the space. The space has pending all the same; when
-    /// it has [completed](AddressSpace::complete_pending), or this batch has, the item may be freed.
+    /// The item, when there is no room for it or for the space. The change is pending in the space all
+    /// the same; after [`AddressSpace::complete_pending`], or when this batch is finished, the item may
+    /// be freed.
     pub fn unmapped(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -158,27 +159,27 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Does the batch leave pending anything?
+    /// Is anything of the batch pending?
     #[must_use]
-    pub fn is_owing(&self) -> bool {
+    pub fn is_pending(&self) -> bool {
         !self.pending.as_slice().is_empty()
     }
 
-    /// No CPU stores any more to a page that was unmapped and dirty: completes if there is one since the
-    /// last completion. Before the I/O that writes it out.
+    /// No CPU stores any more to a page that was unmapped and dirty: flushes what is pending if there is
+    /// one since the last round. Before the I/O that writes it out.
     ///
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.
     pub fn before_write_back(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
-        if self.dirty { self.mark_complete(pin) } else { Ok(()) }
+        if self.dirty { self.flush_pending(pin) } else { Ok(()) }
     }
 
-    /// Pays all, and hands back what may now be freed.
+    /// Flushes all that is pending, and hands back what may now be freed.
     ///
     /// # Errors
-    /// The error and the batch: it has pending what it pending; finish it again.
+    /// The error and the batch: what was pending is pending still; finish it again.
     pub fn finish(mut self, pin: &P::Pin) -> Result<K, (FlushError, Self)> {
-        match self.mark_complete(pin) {
+        match self.flush_pending(pin) {
             Err(e) => Err((e, self)),
             Ok(()) => {
                 // SAFETY: `self` is forgotten, so `keep` is taken once and not looked at again.
@@ -189,7 +190,7 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    fn mark_complete(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
+    fn flush_pending(&mut self, pin: &P::Pin) -> Result<(), FlushError> {
         let me = PerCpu::<P>::here(pin);
         let pending = self.pending.as_slice().len();
         if pending != 0 {
@@ -213,10 +214,10 @@ impl<P: Platform, K: Keep + Default, const N: usize> Default for Batch<'_, P, K,
 
 impl<P: Platform, K: Keep + Default, const N: usize> Drop for Batch<'_, P, K, N> {
     fn drop(&mut self) {
-        if self.is_owing() {
-            debug_assert!(false, "a batch was dropped that has_pending; its items leak");
+        if self.is_pending() {
+            debug_assert!(false, "a batch was dropped that has flushes pending; its items leak");
         } else {
-            // SAFETY: dropped once, here; all that was unmapped is completed for.
+            // SAFETY: dropped once, here; all that was unmapped is flushed.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
     }

@@ -24,7 +24,7 @@
 //!
 //! # Invariants
 //! I1: every retry comes after an invalidation of the page on this CPU, unless the fault itself was
-//! one. I2: at most [`RETRIES`] acknowledges in a row are `Retry` while nothing changes. I3: nothing
+//! one. I2: at most [`RETRIES`] answers in a row are `Retry` while nothing changes. I3: nothing
 //! here waits, or is seen by another CPU.
 
 use crate::base::ids::VaRange;
@@ -40,7 +40,7 @@ use crate::state::space::AddressSpace;
 /// three: one on the old entry, one on the entry of a walk that was under way when that was
 /// removed, and one on an entry that survives an invalidation
 /// ([`Errata::survives_once`](crate::facts::Errata::survives_once)). The rest is for entries that
-/// change and change back before anything notifies them apart.
+/// change and change back before anything tells them apart.
 pub const RETRIES: u64 = 8;
 
 /// What to do about a fault on an access that the tables allow.

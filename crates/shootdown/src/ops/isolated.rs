@@ -147,7 +147,7 @@ pub unsafe fn to_user<P: Platform>(pin: &P::Pin) {
         isolated.opted_in.store(true, Ordering::Relaxed);
         P::system().kernel_changes().wanted.store(true, Ordering::Relaxed);
     }
-    // ORDERING: Q3, with the Acquire in `leave_quiet_alone`
+    // ORDERING: Q3, with the Acquire in `leave_isolated_alone`
     isolated.in_user.store(true, Ordering::Release);
 }
 

@@ -1,12 +1,12 @@
 //! Pinned tags: devices that walk a space's tables under its tag.
 //!
 //! # The problem
-//! A device that shares a process's addresses (SVA) is notified the tag once and keeps it. No rollover
+//! A device that shares a process's addresses (SVA) is told the tag once and keeps it. No rollover
 //! may take it away, and no flush may stay on one CPU: nobody switches a device.
 //!
 //! # The protocol
 //! [`AddressSpace::pin_tag`] gives the space a tag that it keeps, makes the device known, and
-//! fences; then the device may be notified. From then on every flush of the space is broadcast,
+//! fences; then the device may be told. From then on every flush of the space is broadcast,
 //! whatever the strategy ([`residency`](crate::residency), P6). The other way round the device
 //! forgets first; then [`AddressSpace::unpin_tag`] broadcasts an invalidation of the tag, which
 //! reaches what caches beside the device, and gives it back. Only then may another space get it.

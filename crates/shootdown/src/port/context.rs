@@ -32,7 +32,7 @@
 //! | [`on_kick`] | interrupts off | yes | yes, and again if it says so | type; run time ([`Served`]) |
 //! | [`tick`] | interrupts off | yes | no | type; run time: nothing is done inside a switch |
 //! | [`poll`] | yes | yes | yes | run time: a nested call leaves its work to the outer one |
-//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it acknowledges from what is published |
+//! | [`user_access_ok`] | yes | yes | yes | nothing to enforce: it answers from what is published |
 //! | [`flush`], [`begin_flush`], [`complete_pending`], [`accessed_cleared`] | yes | yes; others are notified and not waited for | no | run time: [`FlushError::WouldWait`], [`FlushError::Reentered`]; inside a switch the CPU forgets everything |
 //! | [`flush_kernel`], [`flush_everything`] | yes | yes, where no other CPU is concerned | no | the same |
 //! | [`Gather`], [`Deferred`], [`Batch`], [`LazyUnmapping`], [`Held`] | yes | as the flush that they end in | no | the same; types: what may be freed comes out of them |

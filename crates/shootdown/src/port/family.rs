@@ -33,7 +33,7 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
 
 /// The tags that spaces get beside slots, where they may get one.
 ///
-/// Not with split tables: what a CPU has pending a user half, and which tags have forgotten a kernel
+/// Not with split tables: for which slots a CPU has a user half pending, and which tags have forgotten a kernel
 /// range, it knows by slot.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {

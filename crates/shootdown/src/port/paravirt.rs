@@ -1,7 +1,7 @@
 //! In a guest: what the hypervisor does of a flush.
 //!
 //! # The problem
-//! A virtual CPU that its hypervisor has descheduled acknowledges no interrupt until it runs again, a
+//! A virtual CPU that its hypervisor has descheduled serves no interrupt until it runs again, a
 //! time slice later, and who flushes waits for it. Such a CPU makes no access either: all it needs
 //! is to forget before it goes on. There are two ways to have that, both off unless a port asks for
 //! them. They serve flushes of spaces ([`flush`](crate::AddressSpace::flush),
@@ -115,7 +115,7 @@ impl PreemptedWord {
         self.0.swap(0, Ordering::AcqRel) & Self::FLUSH != 0 // ORDERING: V3
     }
 
-    /// Does the CPU run, as far as anyone can notify?
+    /// Does the CPU run, as far as anyone can tell?
     pub(crate) fn is_preempted(&self) -> bool {
         self.0.load(Ordering::Relaxed) & Self::PREEMPTED != 0
     }

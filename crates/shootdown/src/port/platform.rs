@@ -73,7 +73,7 @@ impl core::error::Error for KickError {}
 /// 4. [`Platform::system`], [`Platform::policy`], [`Platform::tags`] and [`Platform::shared_tags`]
 ///    return the same reference always.
 /// 5. With split tables, kicks are maskable. Where [`crate::on_kick`] is called from a non-maskable
-///    interrupt and acknowledgements [`crate::Served::Again`], it is called again before the CPU runs user
+///    interrupt and answers [`crate::Served::Again`], it is called again before the CPU runs user
 ///    code (a self-interrupt that is maskable does it).
 /// 6. Where [`Platform::preempted`] returns a word, it is the same for a CPU always, and the
 ///    hypervisor keeps to this: it calls [`PreemptedWord::stopped`] (or does the same) only after
@@ -154,7 +154,7 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// Tags for spaces that run on many CPUs, where hardware invalidates everywhere by a tag
     /// although a tag is each CPU's own (x86 with INVLPGB): tags beyond those of the slots. `None`
     /// interrupts the CPUs concerned, there too. Not asked with split tables, where CPUs know by
-    /// slot what they leave pending a user half.
+    /// slot which user halves they leave pending.
     fn shared_tags() -> Option<&'static SharedTags> {
         None
     }

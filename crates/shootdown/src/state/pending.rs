@@ -10,8 +10,8 @@
 //! more.
 //!
 //! # The protocol
-//! - **Open gathers** are counted: [`Pending flushes::open`] before the entries change, or under the table
-//!   lock with them; [`Pending flushes::close`] when their flush is over. Who ends a gather while others are
+//! - **Open gathers** are counted: [`PendingFlushes::open`] before the entries change, or under the table
+//!   lock with them; [`PendingFlushes::close`] when their flush is over. Who ends a gather while others are
 //!   open flushes everything, since it can't know what those have cleared.
 //! - **Counted changes** are those of the space's generation, all of them. Each has a value that
 //!   stands for it ([`Change`](crate::flush::Change)), in a flush, a ticket, a batch or a lazy
@@ -21,42 +21,44 @@
 //! - **Pending** is the generation of the newest change whose value was dropped before every CPU had
 //!   acknowledged. It is counted, so that who looks at the generation on its way to the space catches
 //!   up by itself. Those who have the space in use have to be notified.
-//! - **Paid** is the newest generation for which, and for all before, every CPU has acknowledged. The
-//!   space has pending while *pending* is above it, and nothing is pending when it is the space's generation.
+//! - **Completed** is the newest generation for which, and for all before, every CPU has acknowledged. A
+//!   dropped change is pending while *pending* is above it; nothing at all is pending when it is the
+//!   space's generation.
 //!
 //! - **Put off** is the newest generation whose value is kept on purpose, by a batch or a lazy
-//!   unmapping. A flush that is done raises *completed* only where something is pending or put off, or was
-//!   completed for before: changes that are merely under way on several CPUs end by *done*, and their
-//!   flushes write one shared word each.
+//!   unmapping. A flush that is done raises *completed* only where something is pending or put
+//!   off, or where *completed* was raised before: changes that are merely under way on several CPUs
+//!   end by *done*, and their flushes write one shared word each.
 //!
 //! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and
 //! gathers that are forgotten can't be so many that none seems open.
 //!
-//! # Why a newer flush completes
+//! # Why a newer flush covers older changes
 //! A flush of generation *g* that returned has the acknowledgement of every CPU that it makes no access
 //! through entries older than *g* (I1 of [`flush`](crate::flush)), whatever each of them had
-//! missed: an acknowledgement is a generation, and covers all below. That is all that a completion for a change
-//! *o* < *g* could have asked, tables aside, and those have a word of their own. Where hardware
-//! removes entries itself, by name, on every CPU, no CPU catches up with a generation: there only a
-//! flush of the whole space completes for others; any other completes for itself, by *done*, or by *completed* if
-//! it comes next there. If it does neither, somebody completes twice; no change is left incomplete.
+//! missed: an acknowledgement is a generation, and covers all below. A flush of a change
+//! *o* < *g* could have asked for no more, tables aside, and those have a word of their own. Where
+//! hardware removes entries itself, by name, on every CPU, no CPU catches up with a generation: there
+//! only a flush of the whole space covers other changes; any other flush completes its own change
+//! alone, by *done*, or by *completed* if its generation is the next there. If it raises neither,
+//! somebody flushes that change a second time; no change stays without a flush.
 //!
-//! # Why anybody may complete
+//! # Why any CPU may flush what is pending
 //! D1 (see [`switch`](crate::switch)) pairs the fence of a CPU that comes to the space with a fence
-//! after the count. The completer has not counted; it has seen the entry changed under the table lock,
-//! hence the count, and fences then. A CPU that it does not see on its way has its own fence later,
-//! and sees what came before the completer's: the count. So a completer for a change in flight asks for the
-//! generation that it reads, and does not wait for whoever counted it.
+//! after the count. A CPU that calls `complete_pending` has not counted; it has seen the entry
+//! changed under the table lock, hence the count, and fences then. A CPU that it does not see on its
+//! way has its own fence later, and sees what came before that of the caller: the count. So the caller
+//! asks for the generation that it reads, and does not wait for whoever counted the change.
 //!
-//! # When it escalates in vain
+//! # When it escalates without need
 //! The count of gathers names a space, no range: two gathers of different ranges that overlap in
 //! time both flush all, although each could have flushed its own. A gather also does when another
 //! one has opened since and cleared nothing yet. Keep gathers short, and begin one when the lock is
 //! held. Where hardware removes entries by name, a gather that ends while another change is in
 //! flight flushes the whole space too.
 //!
-//! A value that is forgotten (`mem::forget`) is never done. What it stands for is completed for by the
-//! next who relies on it, and *completed* then says so. A gather that is forgotten counts as open for
+//! A value that is forgotten (`mem::forget`) is never done. The next caller that relies on the change
+//! flushes it, and *completed* then says so. A gather that is forgotten counts as open for
 //! good: every later one flushes all.
 //!
 //! # Orderings
@@ -67,7 +69,7 @@
 //! | W3 is another gather open? | Acquire | W2 | |
 //! | W4 *pending* raised | Relaxed | W7 | it comes before the change is done; until then the change is in flight |
 //! | W5 *completed* raised | Release | W6 | every CPU has acknowledged before |
-//! | W6 *completed* read | Acquire | W5 | who relies on a completion relies on those acknowledges |
+//! | W6 *completed* read | Acquire | W5 | who relies on *completed* relies on those acknowledgements |
 //! | W7 *done* raised | Release | W8 | every CPU has acknowledged, or *pending* was raised, before |
 //! | W8 *done* read, then the generation | Acquire | W7; the table lock | who finds the entry changed reads a generation that includes it; all that were done were counted before it. The other order takes one that was counted and done in between for one that was not |
 //! | W9 *put off* raised | Relaxed | the generation | a flush that covers the change was counted after it; one that does not see it leaves it to whoever put it off |
@@ -111,7 +113,7 @@ impl PendingFlushes {
         self.gathers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A gather is over: its flush has returned, or what it leaves is [pending](Self::leave pending).
+    /// A gather is over: its flush has returned, or what it leaves is [pending](Self::mark_pending).
     pub fn close(&self) {
         // ORDERING: W2
         self.gathers.fetch_sub(1, Ordering::Release);
@@ -132,8 +134,8 @@ impl PendingFlushes {
         self.done.fetch_add(changes, Ordering::Release);
     }
 
-    /// The generation that must be completed for, if any must. Of the changes in flight, `own` are the
-    /// caller's, who does not complete for those. `counted` reads the space's generation.
+    /// The generation up to which must be flushed, if any must. Of the changes in flight, `own` are the
+    /// caller's, which it does not flush by this. `counted` reads the space's generation.
     pub fn outstanding(
         &self,
         own: u64,
@@ -165,10 +167,10 @@ impl PendingFlushes {
         let done = self.done.fetch_add(changes, Ordering::Release) + changes;
         let completed = self.completed.load(Ordering::Relaxed);
         let lasting = self.put_off.load(Ordering::Relaxed); // ORDERING: W9
-        let owing = self.pending.load(Ordering::Relaxed).max(lasting) > completed;
-        if !owing && (done == newest.0 || completed == 0) {
+        let outstanding = self.pending.load(Ordering::Relaxed).max(lasting) > completed;
+        if !outstanding && (done == newest.0 || completed == 0) {
             // By far the most frequent: nothing else is under way, or those who are will say so
-            // themselves. (A value that was forgotten never will: who first completes for it raises
+            // themselves. (A value that was forgotten never will: whoever flushes it first raises
             // `completed`, and from then on flushes do.)
             return false;
         }

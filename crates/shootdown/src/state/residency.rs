@@ -8,7 +8,7 @@
 //! work: knowing where a space *runs* is not enough.
 //!
 //! # Strategies
-//! | strategy | a space is | local when | none when | what a switch completes |
+//! | strategy | a space is | local when | none when | what a switch costs |
 //! |---|---|---|---|---|
 //! | [`Strategy::Always`] | everywhere | never | never | a fence |
 //! | [`Strategy::Sticky`] | unowned, owned by the only CPU that ever ran it, or shared for good | the owner asks | it never ran | a store and a fence when the owner changes |

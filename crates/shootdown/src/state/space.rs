@@ -257,7 +257,7 @@ impl<P: Platform> AddressSpace<P> {
     /// to leave the set.
     ///
     /// The reading of a stale member's line costs about as much as one transfer; asking it to leave
-    /// costs it an interrupt, some ten times that. So a member may be read in vain
+    /// costs it an interrupt, some ten times that. So a stale member may be read
     /// [`Self::TRIM_AFTER`] times before it is asked.
     pub(crate) fn note_stale(&self, stale: u64) -> bool {
         let sum = self.cold.stale.load(Ordering::Relaxed) + stale;

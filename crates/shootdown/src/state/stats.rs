@@ -37,11 +37,11 @@
 //!
 //! | what became of the work | counters |
 //! |---|---|
-//! | put off | [`pending`](Snapshot::pending), [`lazily_owed`](Snapshot::lazily_owed), [`accessed_owed`](Snapshot::accessed_owed), [`early_acks`](Snapshot::early_acks) |
-//! | completed for | [`completed`](Snapshot::completed), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`isolated_catch_ups`](Snapshot::quiet_catch_ups) |
+//! | put off | [`pending`](Snapshot::pending), [`lazily_pending`](Snapshot::lazily_pending), [`accessed_pending`](Snapshot::accessed_pending), [`early_acks`](Snapshot::early_acks) |
+//! | flushed later | [`completed`](Snapshot::completed), [`lazily_by_age`](Snapshot::lazily_by_age), [`lazily_by_need`](Snapshot::lazily_by_need), [`lazily_swept`](Snapshot::lazily_swept), [`accessed_flushes`](Snapshot::accessed_flushes), [`replayed`](Snapshot::replayed), [`isolated_catch_ups`](Snapshot::isolated_catch_ups) |
 //! | never needed | [`elided_upgrades`](Snapshot::elided_upgrades), [`elided_new`](Snapshot::elided_new), [`accessed_left`](Snapshot::accessed_left), [`invalidations_none`](Snapshot::invalidations_none) |
 //! | made larger | [`over_ceiling`](Snapshot::over_ceiling), [`escalations`](Snapshot::escalations), [`escalated_gathers`](Snapshot::escalated_gathers) |
-//! | saved | `avoided_*`, [`lazily_unasked`](Snapshot::lazily_unasked), [`coalesced`](Snapshot::coalesced), [`paid_by_others`](Snapshot::paid_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
+//! | saved | `avoided_*`, [`lazily_unasked`](Snapshot::lazily_unasked), [`coalesced`](Snapshot::coalesced), [`completed_by_others`](Snapshot::completed_by_others), [`marked_preempted`](Snapshot::marked_preempted) |
 
 use core::fmt;
 
@@ -94,7 +94,7 @@ macro_rules! counters {
             }
         }
 
-        /// What is notified of each counter, and where it is. A static table and no array of values: it
+        /// What is said of each counter, and where it is. A static table and no array of values: it
         /// is read on stacks of a kernel.
         static TABLE: &[Row] = &[
             $(Row {
@@ -136,7 +136,7 @@ macro_rules! counters {
 
 macro_rules! waits {
     ($($from:literal)*) => {
-        /// The least ticks that each bucket counts, and what is notified of it.
+        /// The least ticks that each bucket counts, and what is said of it.
         const WAITS: &[(u64, &str, &str)] = &[
             $((
                 $from,
@@ -310,19 +310,19 @@ counters! {
     isolated_catch_ups,
     /// Unmappings that were counted and put off.
     pending,
-    /// Spaces for which what was pending was completed by itself.
+    /// Flushes made only for what was pending in a space.
     completed,
-    /// Spaces for which what was pending was completed by a flush that was made anyway.
+    /// Spaces where a flush that was made anyway covered what was pending.
     completed_by_others,
     /// Unmappings that were put off until their frames or addresses are needed.
     lazily_pending,
     /// Unmappings that were not, for one of the reasons in `later`.
     lazily_refused,
-    /// Completions for such unmappings that interrupted nobody: all had come by.
+    /// Flushes of such unmappings that interrupted nobody: all had come by.
     lazily_unasked,
-    /// Completions for such unmappings that interrupted CPUs because it was time.
+    /// Flushes of such unmappings that interrupted CPUs because it was time.
     lazily_by_age,
-    /// Completions for such unmappings that interrupted CPUs because frames or addresses were needed.
+    /// Flushes of such unmappings that interrupted CPUs because frames or addresses were needed.
     lazily_by_need,
     /// Times this CPU came by and forgot what it had not been notified of.
     lazily_swept,

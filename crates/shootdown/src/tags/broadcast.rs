@@ -11,7 +11,7 @@
 //! Numbers are given out in ascending order. One that is [released](BroadcastTags::release) stays
 //! taken. When no free number is left, the released ones are noted, the caller makes every CPU
 //! forget everything that is not global, and the noted ones, only those, are free again. So that
-//! invalidation is completed once for many spaces, and a free number never has entries anywhere.
+//! invalidation is paid once for many spaces, and a free number never has entries anywhere.
 //!
 //! "None found" is an `Option`. (The Linux allocator of 2025 has a number for it, one beyond the
 //! last; where spaces that live long hold the tail of the numbers, it takes that for a tag, and

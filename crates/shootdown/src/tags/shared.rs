@@ -145,7 +145,7 @@ impl SharedTag {
         }
     }
 
-    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` notifies,
+    /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells,
     /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded. Acknowledgements
     /// whether the space has moved.
     pub fn settle<C: Bits>(

@@ -167,7 +167,7 @@ unsafe impl Platform for Model {
     }
 }
 
-// SAFETY: the TLBs below forget what they are notified to, when they are notified that it must be done.
+// SAFETY: the TLBs below forget what they are told to, when they are told that it must be done.
 unsafe impl Regime for Model {
     type Root = u64;
 

@@ -109,7 +109,7 @@ impl<P: Port> Cpu<P> {
             return true;
         }
         used.room.owed.with(0x100 + u64::from(first), |owed| {
-            if owed.later.is_owing() && !owed.later.may_reuse(range(first, count)) {
+            if owed.later.is_pending() && !owed.later.may_reuse(range(first, count)) {
                 hw::witness("address-needed");
             }
             let ignores = self.breaks(KernelMutant::MapIgnoresOwed);
@@ -159,7 +159,7 @@ impl<P: Port> Cpu<P> {
                 }
                 self.free(items);
             }
-            Ok(None) if owed.later.is_owing() => hw::witness("quiet-left-owing"),
+            Ok(None) if owed.later.is_pending() => hw::witness("quiet-left-owing"),
             Ok(None) => {}
             Err(error) => {
                 hw::witness("lazily-owed-still");

@@ -113,13 +113,13 @@ impl Asked {
                 break;
             }
             // `relax` may sleep until the line that was looked at last changes: look at the one the
-            // acknowledge comes on, and sleep only if it says what it said before the acknowledgement was
+            // acknowledgement comes on, and sleep only if it says what it said before the acknowledgement was
             // missing.
             let before = state.published();
             if self.is_done(state) {
                 break;
             }
-            // It may have said something else in between, and now says the acknowledgement: then it must not
+            // It may have said something else in between, and now say that it has acknowledged: then it must not
             // sleep.
             let same = state.published() == before;
             if same && !self.is_acknowledged_by::<P>(before) {

@@ -10,17 +10,17 @@ use crate::state::space::AddressSpace;
 /// A change of a space, or several of one space, that were counted and are pending.
 /// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an error, a
 /// ticket that is given up, a panic), it is pending: the space stays
-/// [pending](AddressSpace::is_pending) until somebody else has completed.
+/// [pending](AddressSpace::is_pending) until somebody else has flushed it.
 pub(crate) struct Change<'a, P: Platform> {
     pub space: &'a AddressSpace<P>,
-    /// What hardware that reaches every CPU is notified.
+    /// What hardware that reaches every CPU is asked for.
     pub request: Request,
-    /// What CPUs are notified.
+    /// What CPUs are asked for.
     pub hint: Hint,
     /// What a CPU has acknowledged when it has acknowledged: the generation; or the number of a
     /// broadcast that is said to be complete too early ([`broadcast`](super::broadcast)).
     pub answer: u64,
-    /// How many counted changes it stands for. None: it is somebody else's, and is being completed for.
+    /// How many counted changes it stands for. None: it is somebody else's change, which is flushed for them.
     pub changes: u64,
     /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have
     /// acknowledged.
@@ -47,10 +47,10 @@ impl<P: Platform> Change<'_, P> {
         self.changes += core::mem::take(&mut newer.changes);
     }
 
-    /// Every CPU has acknowledged for it. Says whether that completes for something else that was pending.
+    /// Every CPU has acknowledged for it. Says whether that covers something else that was pending.
     pub fn complete(mut self) -> bool {
         let changes = core::mem::take(&mut self.changes);
-        let covers = !self.by_name && self.space.completes_all(self.request);
+        let covers = !self.by_name && self.space.covers_all(self.request);
         self.space.pending.complete(self.generation(), changes, covers)
     }
 }
@@ -61,8 +61,8 @@ impl<P: Platform> Drop for Change<'_, P> {
             return;
         }
         let generation = self.generation();
-        // No generation notifies a CPU under a tag for all CPUs what it has missed: the next flush
-        // does it.
+        // No generation tells a CPU under a tag for all CPUs what it has missed: the next flush
+        // does.
         if self.request.freed_tables || self.looks_again {
             self.space.mark_tables_pending(generation);
         }

@@ -21,7 +21,7 @@
 //! # How an acknowledgement looks
 //! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged when
 //! its published state says that it makes no access through entries older than the generation asked
-//! for. That acknowledge is per CPU, never taken back, and covers every request up to it.
+//! for. That acknowledgement is per CPU, never taken back, and covers every request up to it.
 //!
 //! # Invariants
 //! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at the
@@ -289,7 +289,7 @@ impl<P: Platform> AddressSpace<P> {
             };
             let notified = match state.remote_view(id) {
                 View::Switching => true,
-                // To be notified to load the tag, or nothing.
+                // To be told to load the tag, or nothing.
                 View::Active | View::Lazy if shared != Phase::Slots => {
                     state.uses(id) != Uses::Shared
                 }

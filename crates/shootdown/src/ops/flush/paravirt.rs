@@ -49,8 +49,8 @@ impl<P: Platform> AddressSpace<P> {
             }
         }
         let request = change.request;
-        // No generation notifies those CPUs what else they have missed.
-        let ranges = P::policy().ranges && !self.is_owing(change.changes);
+        // No generation tells those CPUs what else they have missed.
+        let ranges = P::policy().ranges && !self.has_outstanding(change.changes);
         let range = request.step(P::Regime::facts().ceiling).range.filter(|_| ranges);
         if hypercall(me, targets, Of::Space(self.root()), range, request.freed_tables) {
             change.by_name = range.is_some();

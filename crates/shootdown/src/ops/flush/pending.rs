@@ -1,4 +1,5 @@
-//! Changes that are pending: notifying CPUs of what was counted before, and who completes for whom
+//! Changes that are pending: notifying CPUs of what was counted before, and whose flush covers whose
+//! change
 //! ([`pending`](crate::state::pending) has the argument, [`change`](super::change) the value that stands for a
 //! counted change).
 
@@ -34,10 +35,10 @@ impl<P: Platform> AddressSpace<P> {
 
     /// May somebody have changed entries of this space whose flush is not done? Under the table
     /// lock: of entries that are changed already. Who asks before a short way round
-    /// [completes](Self::complete_pending) on the long one.
+    /// calls [`complete_pending`](Self::complete_pending) on the long one.
     #[must_use]
     pub fn is_pending(&self) -> bool {
-        self.pending.others_are_open(0) || self.is_owing(0)
+        self.pending.others_are_open(0) || self.has_outstanding(0)
     }
 
     /// As [`Self::complete_pending`], by someone who has so many gathers open.
@@ -65,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut change = [change];
         complete_together(pin, me, &mut change, Spare::Nobody)?;
         let [change] = change;
-        if !change.by_name && self.completes_all(change.request) {
+        if !change.by_name && self.covers_all(change.request) {
             self.pending.mark_complete(pending);
         }
         me.stats.completed.inc();
@@ -81,21 +82,23 @@ impl<P: Platform> AddressSpace<P> {
         nested
     }
 
-    /// The generation that must be completed for, if any must, besides so many changes in flight of the
-    /// caller's own.
+    /// The generation up to which must be flushed, if any must, besides so many changes in flight of
+    /// the caller's own.
     fn outstanding(&self, own: u64) -> Option<Generation> {
         self.pending.outstanding(own, || self.generation())
     }
 
     /// Is a change in flight, besides so many of the caller's own, or pending?
-    pub(crate) fn is_owing(&self, own: u64) -> bool {
+    pub(crate) fn has_outstanding(&self, own: u64) -> bool {
         self.outstanding(own).is_some()
     }
 
     /// May others have changes that are not flushed yet? `own`: how many the caller has in flight.
     /// Under the table lock.
     pub(crate) fn is_pending_besides(&self, own: u64) -> bool {
-        self.is_owing(own) || self.pending.others_are_open(0) || self.pending_tables().is_some()
+        self.has_outstanding(own)
+            || self.pending.others_are_open(0)
+            || self.pending_tables().is_some()
     }
 
     /// Has every CPU acknowledged for this generation?
@@ -115,7 +118,7 @@ impl<P: Platform> AddressSpace<P> {
         drop(self.count(request));
     }
 
-    /// The flush of a change is done. If something else was pending that it completes for, it is no
+    /// The flush of a change is done. If something else was pending that it covers, that is pending no
     /// more.
     pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
         if change.complete() {
@@ -125,7 +128,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
     /// counted before it?
-    pub(crate) fn completes_all(&self, request: Request) -> bool {
+    pub(crate) fn covers_all(&self, request: Request) -> bool {
         // The tag is looked for after all CPUs have acknowledged. One that loads the space under a tag
         // which comes later finds that empty, and walks tables that have all those changes.
         let by_name = family::strategy::<P>().is_some()

@@ -17,7 +17,7 @@ use crate::state::space::AddressSpace;
 use crate::tags::shared::Uses;
 
 impl<P: Platform> AddressSpace<P> {
-    /// If the space has moved: notifies every CPU what to forget, and says what is to be
+    /// If the space has moved: tells every CPU what to forget, and says what is to be
     /// [completed](broadcast::complete).
     pub(super) fn broadcast_if_moved(
         &self,

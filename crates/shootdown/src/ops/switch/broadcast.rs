@@ -44,7 +44,7 @@ pub(super) unsafe fn switch_to<P: Platform>(
         fence(Ordering::SeqCst); // ORDERING: E1, with the fence in `AddressSpace::completed`
     }
     // No flush that is under way may take what this CPU acknowledged in another space for an
-    // acknowledge. This CPU is in the kernel: that acknowledges for every sync that was over before.
+    // answer. This CPU is in the kernel: that answers for every sync that was over before.
     let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();

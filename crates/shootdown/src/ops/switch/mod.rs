@@ -12,7 +12,7 @@
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
 //! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher notifies it |
 //! | D3 | store *not lazy*, then (Release) store the space | load state (Acquire), then load lazy | the lazy flag read is no older than the space read. With the split lazy line both are one word, and nothing can go wrong |
-//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is notified, or has nothing to be notified |
+//! | D4 | join the online set; **fence**; empty the TLB (`cpu::online`); leave the set; **fence**; look for requests (`cpu::offline`) | change; **fence**; load online set (`flush_kernel`); post; **fence**; load online set (`call::post`) | a CPU that comes or goes is notified, or has nothing to be notified of |
 //!
 //! (The original's fourth pair orders the assignment of a broadcast tag against a switching CPU.
 //! That one is S1 and S2 in [`tags::shared`](crate::tags::shared), whose switching side is the
@@ -270,7 +270,7 @@ fn leave_lazy<P: Platform>(
     if unsplit {
         me.set_lazy(loaded, false); // ORDERING: D3
     }
-    // Between the two, so that a non-maskable kick acknowledges `Served::Again` and changes nothing
+    // Between the two, so that a non-maskable kick answers `Served::Again` and changes nothing
     // here.
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
@@ -374,13 +374,13 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 /// How to load the user half of the loaded space's tables on the way to user mode. Whatever
 /// invalidation of that half is pending is handed to the caller by this (once).
 ///
-/// Call it on every path that returns to user mode. Without split tables the acknowledgement is always to
+/// Call it on every path that returns to user mode. Without split tables the answer is always to
 /// keep.
 ///
 /// # Safety
 /// With split tables:
 /// 1. Interrupts are off, and stay off until user code runs.
-/// 2. The user half is loaded as the acknowledgement says before user code runs.
+/// 2. The user half is loaded as the answer says before user code runs.
 /// 3. No other function of this library runs on this CPU in between. A non-maskable handler that
 ///    calls one there has the way out begin again, with this call.
 pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
