@@ -132,7 +132,19 @@ pub use ops::{call, flush, isolated, pinned, switch};
 pub use port::{context, facts, paravirt, platform, policy, regime};
 #[cfg(shootdown_traced)]
 pub use state::layout;
-pub use state::{cpu, residency, space, stats, system};
+pub use state::{residency, stats, system};
+
+/// The state of one CPU, and its coming and going.
+pub mod cpu {
+    pub use crate::ops::online::{OnlineError, offline, online};
+    pub use crate::state::cpu::PerCpu;
+}
+
+/// Address spaces, and their end.
+pub mod space {
+    pub use crate::ops::retire::RetireError;
+    pub use crate::state::space::AddressSpace;
+}
 
 pub use call::{CallError, call_on};
 pub use context::IrqsOff;

@@ -13,7 +13,6 @@
 use crate::base::ids::CpuId;
 use crate::base::sealed::Sealed;
 use crate::base::sync::{AtomicU64, Ordering};
-use crate::ops::tree::AckWord;
 
 /// CPUs per word: also the unit in which large calls are sent and acknowledged.
 pub const WORD: usize = 64;
@@ -250,6 +249,44 @@ pub trait Mask: Sealed + Send + Sync + 'static {
             }
         }
         common
+    }
+}
+
+/// CPUs per lowest group: as many as x2APIC addresses as one cluster.
+pub(crate) const GROUP: usize = 16;
+pub(crate) const GROUPS: usize = WORD / GROUP;
+
+/// Acknowledgement counters for one word (64 CPUs) of a set.
+#[derive(Debug)]
+pub struct AckWord {
+    pub(crate) groups: [Cell; GROUPS],
+    pub(crate) word: Cell,
+    pub(crate) done: Cell,
+}
+
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Cell(pub AtomicU64);
+
+impl AckWord {
+    /// Counters at rest.
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Self {
+        Self {
+            groups: [const { Cell(AtomicU64::new(0)) }; GROUPS],
+            word: Cell(AtomicU64::new(0)),
+            done: Cell(AtomicU64::new(0)),
+        }
+    }
+
+    /// Counters at rest.
+    #[cfg(loom)]
+    pub(crate) fn new() -> Self {
+        Self {
+            groups: core::array::from_fn(|_| Cell(AtomicU64::new(0))),
+            word: Cell(AtomicU64::new(0)),
+            done: Cell(AtomicU64::new(0)),
+        }
     }
 }
 

@@ -54,58 +54,17 @@
 //! | A3 | bits, published; **fence**; the space's set | joins the set; **fence** (D1); walks | a CPU without the flag has the cleared bit |
 
 use crate::base::cpu_set::Bits;
-use crate::base::ids::{Stride, VaRange};
-use crate::base::sync::{AtomicBool, AtomicU32, Ordering, fence};
-use crate::memory::lazy_unmap;
+use crate::base::ids::VaRange;
+use crate::base::sync::{Ordering, fence};
 use crate::ops::flush::{FlushError, Request};
-use crate::ops::respond;
-use crate::port::context::IrqsOff;
 use crate::port::family;
 use crate::port::platform::Platform;
 use crate::port::regime::Regime;
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
-use crate::tags::slots::{Slot, TagSlots};
 
-/// When entries whose accessed bit was cleared go.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Accessed {
-    /// At once, on every CPU.
-    Immediate,
-    /// At each CPU's next switch or tick, because a flag of that CPU says so.
-    AtSwitch,
-    /// At each CPU's next switch or tick, because a number of the space has grown.
-    Generation,
-    /// When the TLB needs their place.
-    Never,
-}
-
-/// The choice, by the size of the entry.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct AccessedPolicy {
-    /// Entries of 4 KiB pages.
-    pub small: Accessed,
-    /// Entries of larger pages.
-    pub large: Accessed,
-}
-
-impl AccessedPolicy {
-    /// The same for all sizes.
-    #[must_use]
-    pub const fn all(accessed: Accessed) -> Self {
-        Self { small: accessed, large: accessed }
-    }
-
-    /// The choice for entries of this size.
-    #[must_use]
-    pub const fn of(self, stride: Stride) -> Accessed {
-        match stride {
-            Stride::Page4K => self.small,
-            _ => self.large,
-        }
-    }
-}
+pub use crate::ops::come_by::tick;
+pub use crate::port::policy::{Accessed, AccessedPolicy};
 
 /// What became of the entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,38 +78,6 @@ pub enum Aged {
     Issued,
     /// Nobody was notified.
     Left,
-}
-
-/// What a CPU has to do with accessed bits: one line.
-#[repr(C, align(64))]
-pub(crate) struct Ages<P: Platform> {
-    /// [`Accessed::AtSwitch`]: bits were cleared that this CPU may have entries of.
-    due: AtomicBool,
-    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. This
-    /// CPU's own.
-    due_slots: AtomicU32,
-    /// [`Accessed::Generation`]: the number for which each slot was flushed last. This CPU's own.
-    seen: P::Slots,
-}
-
-impl<P: Platform> Ages<P> {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self { due: AtomicBool::new(false), due_slots: AtomicU32::new(0), seen: P::Slots::EMPTY }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self { due: AtomicBool::new(false), due_slots: AtomicU32::new(0), seen: P::Slots::empty() }
-    }
-
-    /// A flag that was raised counts for all slots.
-    fn collect(&self) {
-        // ORDERING: A2, with the fence of whoever raised it
-        if self.due.load(Ordering::Relaxed) && self.due.swap(false, Ordering::Acquire) {
-            self.due_slots.store(u32::MAX, Ordering::Relaxed);
-        }
-    }
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -197,79 +124,5 @@ impl<P: Platform> AddressSpace<P> {
             return Ok(Aged::Issued);
         }
         Ok(Aged::Pending)
-    }
-}
-
-/// The space's number now.
-pub(crate) fn number<P: Platform>(space: &AddressSpace<P>) -> u64 {
-    space.ages().load(Ordering::Acquire) // ORDERING: A1
-}
-
-/// Are entries of the small or of the large pages dropped like this?
-fn in_force<P: Platform>(accessed: Accessed) -> bool {
-    let policy = P::policy().accessed;
-    policy.small == accessed || policy.large == accessed
-}
-
-/// The executing CPU is about to use what a slot holds of `space`; with `empty` it is flushed in
-/// any case. Says whether it must be, and takes it that it will. `joined`: this CPU was not in the
-/// space's set, and nobody told it anything. Call it with interrupts off, after the fence of D1.
-pub(crate) fn must_flush<P: Platform>(
-    me: &PerCpu<P>,
-    space: &AddressSpace<P>,
-    slot: Slot,
-    joined: bool,
-    empty: bool,
-) -> bool {
-    let mut must = false;
-    if in_force::<P>(Accessed::AtSwitch) {
-        me.ages.collect();
-        let (due, bit) = (me.ages.due_slots.load(Ordering::Relaxed), 1 << slot.0);
-        must |= due & bit != 0 || joined;
-        if due & bit != 0 {
-            me.ages.due_slots.store(due & !bit, Ordering::Relaxed);
-        }
-    }
-    if in_force::<P>(Accessed::Generation) {
-        let now = number(space);
-        // A slot that changes hands has the number of the space before.
-        if now != 0 || empty {
-            let seen = &me.ages.seen.as_ref()[slot.index()];
-            let before = seen.load(Ordering::Relaxed);
-            if before != now {
-                must = true;
-                seen.store(now, Ordering::Relaxed);
-            }
-        }
-    }
-    if must && !empty {
-        me.stats.accessed_flushes.inc();
-    }
-    must
-}
-
-/// As [`must_flush`], for the loaded space, and does it. Call it with interrupts off.
-pub(crate) fn honour<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
-    if family::strategy::<P>().is_some() || family::shared::<P>().is_some() && me.runs_shared() {
-        return;
-    }
-    let slot = me.order().current();
-    if must_flush(me, space, slot, false, false) {
-        respond::over_flush(me);
-    }
-}
-
-/// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those
-/// of pages that were unmapped [lazily](crate::lazy_unmap), so that their staleness is bounded on CPUs
-/// that switch rarely. Never in a non-maskable handler ([`context`](crate::context)).
-pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
-    let me = PerCpu::<P>::here(irqs.pin());
-    let loaded = me.loaded();
-    if respond::is_switching(me) || me.is_lazy(loaded, me.order()) {
-        return; // the switch sees to it; a lazy CPU uses no entry until it does
-    }
-    if let Some(space) = me.space() {
-        honour(me, space);
-        lazy_unmap::come_by(irqs.cpu(), me, space);
     }
 }

@@ -61,30 +61,15 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 
-use crate::base::ids::{CpuId, VaRange};
+use crate::base::ids::VaRange;
 use crate::memory::gather::{Array, Keep};
+use crate::ops::come_by::forgets_by_itself;
 use crate::ops::flush::{Change, FlushError, Spare, complete_together};
-use crate::ops::{respond, serve};
-use crate::port::family;
 use crate::port::platform::{Pinned, Platform};
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
-/// How long and how much may be pending.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LazyUnmap {
-    /// What has been pending for longer is completed by the next [`LazyUnmapping::poll`], in the unit of its
-    /// `now`.
-    pub max_age: u64,
-    /// What a [`LazyUnmapping`] has pending at most, in pages of 4 KiB.
-    pub max_pages: u64,
-}
-
-impl LazyUnmap {
-    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a
-    /// tick has come by. 512 pages are what one table maps, and a memory that nobody misses.
-    pub const TWO_TICKS: Self = Self { max_age: 8_000_000, max_pages: 512 };
-}
+pub use crate::port::policy::LazyUnmap;
 
 /// What a cleared entry was.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -414,39 +399,5 @@ impl<P: Platform, K: Keep + Default> Drop for LazyUnmapping<'_, P, K> {
             // SAFETY: dropped once, here; all that was unmapped is flushed.
             unsafe { ManuallyDrop::drop(&mut self.keep) };
         }
-    }
-}
-
-/// Do CPUs look at the generation of the space they run?
-fn forgets_by_itself<P: Platform>() -> bool {
-    family::strategy::<P>().is_none() && family::shared::<P>().is_none()
-}
-
-/// The executing CPU comes by: it forgets what it missed of the space it has loaded. With
-/// interrupts off.
-pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSpace<P>) {
-    if P::policy().lazy_unmap.is_none() || !forgets_by_itself::<P>() {
-        return;
-    }
-    if me.generation_of(me.order().current()) == space.generation() {
-        return;
-    }
-    let caught_up = serve::exclusively(cpu, me, || {
-        respond::catch_up(cpu, me, None, false, || {});
-    });
-    if !caught_up {
-        // We have interrupted this CPU's catching up, which may have read the generation before.
-        respond::over_flush(me);
-    }
-    me.stats.lazily_swept.inc();
-}
-
-/// As [`come_by`], where the CPU may be on its way from one space to another, or run nothing of it.
-pub(crate) fn come_by_chance<P: Platform>(cpu: CpuId, me: &PerCpu<P>) {
-    if respond::is_switching(me) || me.is_lazy(me.loaded(), me.order()) {
-        return;
-    }
-    if let Some(space) = me.space() {
-        come_by(cpu, me, space);
     }
 }

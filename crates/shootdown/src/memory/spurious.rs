@@ -32,7 +32,7 @@ use crate::base::sync::{CountCell, Ordering};
 use crate::ops::respond;
 use crate::port::platform::Platform;
 use crate::port::regime::Regime;
-use crate::state::cpu::PerCpu;
+use crate::state::cpu::{LastFault, PerCpu};
 use crate::state::range_log::{Step, Steps};
 use crate::state::space::AddressSpace;
 
@@ -53,27 +53,7 @@ pub enum Spurious {
     Real,
 }
 
-/// What this CPU knows of its last spurious fault.
-#[derive(Debug)]
-pub(crate) struct LastFault {
-    space: CountCell,
-    page: CountCell,
-    entry: CountCell,
-    generation: CountCell,
-    times: CountCell,
-}
-
 impl LastFault {
-    pub const fn new() -> Self {
-        Self {
-            space: CountCell::new(0),
-            page: CountCell::new(0),
-            entry: CountCell::new(0),
-            generation: CountCell::new(0),
-            times: CountCell::new(0),
-        }
-    }
-
     /// Notes a fault, and says how many of the same came in a row.
     fn note(&self, space: u64, page: u64, entry: u64, generation: u64) -> u64 {
         let mut same = true;

@@ -39,10 +39,11 @@ use core::fmt;
 
 use crate::base::cpu_set::{Bits, Mask, WORD};
 use crate::base::ids::CpuId;
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence, fence};
+use crate::base::sync::{Ordering, compiler_fence, fence};
 use crate::ops::serve;
 use crate::ops::tree;
 use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform};
+use crate::state::calls::{Descriptor, Mailbox, TreeCall};
 use crate::state::cpu::PerCpu;
 
 /// A function to run on a responder, with the caller's data. It may acknowledge before it is done
@@ -60,11 +61,11 @@ pub(crate) struct Ack<'a, P: Platform> {
 
 enum AckTo<'a, P: Platform> {
     Descriptor(&'a Descriptor<P>),
-    Tree(&'a tree::TreeCall<P>, u64),
+    Tree(&'a TreeCall<P>, u64),
 }
 
 impl<'a, P: Platform> Ack<'a, P> {
-    pub fn to_tree(cpu: CpuId, early: bool, call: &'a tree::TreeCall<P>, ticket: u64) -> Self {
+    pub fn to_tree(cpu: CpuId, early: bool, call: &'a TreeCall<P>, ticket: u64) -> Self {
         Self { cpu, early, to: Some(AckTo::Tree(call, ticket)) }
     }
 
@@ -86,30 +87,6 @@ impl<P: Platform> Drop for Ack<'_, P> {
     fn drop(&mut self) {
         self.fire();
     }
-}
-
-/// What a CPU wants run. One per CPU; one call at a time.
-#[repr(C, align(64))]
-pub(crate) struct Descriptor<P: Platform> {
-    busy: AtomicBool,
-    /// A [`Func`], as a pointer.
-    func: AtomicPtr<()>,
-    data: AtomicPtr<()>,
-    pending: P::Mask,
-}
-
-/// Who wants something of a CPU.
-#[repr(C, align(64))]
-pub(crate) struct Mailbox<P: Platform> {
-    /// A flush was begun whose initiator does not wait (only with push delivery, where a kick
-    /// alone does not mean "catch up").
-    deferred: AtomicBool,
-    /// Bit *w*: word *w* of `from` may be non-zero. Saves a CPU of a large machine reading 64
-    /// words.
-    summary: AtomicU64,
-    /// The last ticket of each tree acknowledged by, or for, this CPU.
-    pub(crate) acked_trees: [AtomicU64; tree::TREES],
-    from: P::Mask,
 }
 
 /// Why a call did not complete.
@@ -145,39 +122,7 @@ impl fmt::Display for CallError {
 
 impl core::error::Error for CallError {}
 
-#[cfg(shootdown_traced)]
 impl<P: Platform> Mailbox<P> {
-    pub(crate) const DEFERRED: usize = core::mem::offset_of!(Self, deferred);
-    pub(crate) const SUMMARY: usize = core::mem::offset_of!(Self, summary);
-}
-
-#[cfg(shootdown_traced)]
-impl<P: Platform> Descriptor<P> {
-    pub(crate) const BUSY: usize = core::mem::offset_of!(Self, busy);
-    pub(crate) const PENDING: usize = core::mem::offset_of!(Self, pending);
-}
-
-impl<P: Platform> Mailbox<P> {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            deferred: AtomicBool::new(false),
-            summary: AtomicU64::new(0),
-            acked_trees: [const { AtomicU64::new(0) }; tree::TREES],
-            from: P::Mask::EMPTY,
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            deferred: AtomicBool::new(false),
-            summary: AtomicU64::new(0),
-            acked_trees: core::array::from_fn(|_| AtomicU64::new(0)),
-            from: P::Mask::empty(),
-        }
-    }
-
     /// Asks for a catching up.
     pub fn defer(&self) {
         // ORDERING: Release, with the Acquire in `take_deferred`: who takes it sees the change
@@ -216,26 +161,6 @@ impl<P: Platform> Descriptor<P> {
     /// Is a call of this CPU in flight?
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
-    }
-
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            busy: AtomicBool::new(false),
-            func: AtomicPtr::new(core::ptr::null_mut()),
-            data: AtomicPtr::new(core::ptr::null_mut()),
-            pending: P::Mask::EMPTY,
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            busy: AtomicBool::new(false),
-            func: AtomicPtr::new(core::ptr::null_mut()),
-            data: AtomicPtr::new(core::ptr::null_mut()),
-            pending: P::Mask::empty(),
-        }
     }
 }
 

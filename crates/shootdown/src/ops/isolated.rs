@@ -41,69 +41,19 @@
 //! | Q3 | kernel accesses over; "in user mode" (Release) | who is in user mode (Acquire) | what the CPU did through old entries is over when a flush leaves it out |
 
 use crate::base::cpu_set::Bits;
-use crate::base::sync::{AtomicBool, AtomicU64, Ordering, fence};
-use crate::memory::lazy_unmap;
-use crate::ops::switch;
+use crate::base::sync::{Ordering, fence};
+use crate::ops::come_by;
 use crate::port::context::IrqsOff;
 use crate::port::platform::{CpuSetOf, Platform};
-use crate::port::regime::{Invalidate, Reach, Regime};
-use crate::state::cpu::PerCpu;
+use crate::port::regime::{self, Invalidate, Reach, Regime};
+use crate::state::cpu::{Isolated, PerCpu};
 use crate::state::system::System;
 
-/// A CPU's side of the border, and what it is current to.
-#[derive(Debug)]
-#[repr(align(64))]
-pub(crate) struct Isolated {
-    in_user: AtomicBool,
-    /// It has been isolated before, and may be again. Its own.
-    opted_in: AtomicBool,
-    /// The count it is current to, while it is in the kernel. Its own.
-    current: AtomicU64,
-}
-
-/// The changes of kernel ranges, for the CPUs that were isolated.
-#[derive(Debug)]
-pub(crate) struct Changes {
-    count: AtomicU64,
-    /// Some CPU has opted in.
-    wanted: AtomicBool,
-}
-
 impl Isolated {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            in_user: AtomicBool::new(false),
-            opted_in: AtomicBool::new(false),
-            current: AtomicU64::new(0),
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            in_user: AtomicBool::new(false),
-            opted_in: AtomicBool::new(false),
-            current: AtomicU64::new(0),
-        }
-    }
-
     /// This CPU was notified of a change, and has forgotten what it was about. Of every earlier one
     /// since it came into the kernel it was notified as well, or is being notified, and that is waited for.
     pub fn forgot(&self, change: u64) {
         self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
-    }
-}
-
-impl Changes {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
     }
 }
 
@@ -165,10 +115,10 @@ pub fn from_user<P: Platform>(irqs: IrqsOff<'_, P>) -> bool {
     let missed = now != me.isolated.current.load(Ordering::Relaxed);
     if missed {
         P::Regime::invalidate(Invalidate::Everything, Reach::Local);
-        switch::settle::<P>();
+        regime::sync_here::<P::Regime>();
         me.isolated.current.store(now, Ordering::Relaxed);
         me.stats.isolated_catch_ups.inc();
     }
-    lazy_unmap::come_by_chance(irqs.cpu(), me);
+    come_by::come_by_chance(irqs.cpu(), me);
     missed
 }

@@ -2,11 +2,13 @@
 //! other. Each file that has orderings opens with their table.
 
 pub mod call;
+pub(crate) mod come_by;
 pub mod flush;
 pub mod isolated;
+pub mod online;
 pub mod pinned;
 pub(crate) mod respond;
-pub(crate) mod sequence;
+pub mod retire;
 pub(crate) mod serve;
 pub mod switch;
 pub(crate) mod tree;

@@ -18,11 +18,10 @@
 use core::fmt;
 
 use crate::base::ids::Tag;
-use crate::ops::sequence;
 use crate::ops::switch::Everyone;
 use crate::port::family::{self, user_tag};
 use crate::port::platform::Platform;
-use crate::port::regime::{Invalidate, Reach};
+use crate::port::regime::{self, Invalidate, Reach};
 use crate::state::space::AddressSpace;
 use crate::tags::generations::TagsError;
 use crate::tags::versioned::Versioned;
@@ -101,11 +100,11 @@ impl<P: Platform> AddressSpace<P> {
             return Err(PinTagError::NotPinned);
         };
         let user = user_tag::<P>(tag);
-        sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Broadcast);
+        regime::invalidate::<P::Regime>(Invalidate::Tag(tag), Reach::Broadcast);
         if user != tag {
-            sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Broadcast);
+            regime::invalidate::<P::Regime>(Invalidate::Tag(user), Reach::Broadcast);
         }
-        sequence::sync_everywhere::<P>(Invalidate::Tag(user));
+        regime::sync_everywhere::<P::Regime>(Invalidate::Tag(user));
         if !self.residency.unpin() {
             return Err(PinTagError::NotPinned);
         }

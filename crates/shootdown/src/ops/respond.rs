@@ -33,10 +33,10 @@ use crate::base::ids::{CpuId, Generation};
 use crate::base::sync::Ordering;
 use crate::ops::switch;
 use crate::port::facts::SplitTables;
-use crate::port::family::{self, loaded_tag, tags_on, user_tag};
+use crate::port::family::{self, tags_on, user_tag};
 use crate::port::platform::Platform;
 use crate::port::policy::{Delivery, Lazy};
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{Loaded, PerCpu};
 use crate::state::range_log::{Step, Steps};
 use crate::state::space::AddressSpace;
@@ -175,7 +175,7 @@ pub(crate) fn catch_up<P: Platform>(
         }
         Plan::Tag { .. } => invalidate_tag(me, slot),
     }
-    switch::settle::<P>();
+    regime::sync_here::<P::Regime>();
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
         // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: done before it says so
@@ -221,7 +221,7 @@ pub(crate) fn invalidate_steps<P: Platform>(me: &PerCpu<P>, slot: Slot, steps: &
     for step in steps.as_slice() {
         invalidate_step(me, slot, *step);
     }
-    switch::settle::<P>();
+    regime::sync_here::<P::Regime>();
 }
 
 fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
@@ -229,7 +229,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
         invalidate_tag(me, slot);
         return;
     };
-    let tag = loaded_tag(me, slot);
+    let tag = me.loaded_tag(slot);
     let leaf_only = !step.freed_tables;
     P::Regime::invalidate(Invalidate::Range { tag, range, leaf_only }, Reach::Local);
     match P::Regime::facts().split_tables {
@@ -245,7 +245,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
 }
 
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
-    P::Regime::invalidate(Invalidate::Tag(loaded_tag(me, slot)), Reach::Local);
+    P::Regime::invalidate(Invalidate::Tag(me.loaded_tag(slot)), Reach::Local);
     let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
     if split {
         me.mark_user_half_pending(slot);
@@ -262,7 +262,7 @@ pub(crate) fn is_switching<P: Platform>(me: &PerCpu<P>) -> bool {
 /// catching up it has interrupted. Over-flushing is always legal; the slot's generation stays.
 pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
     invalidate_tag(me, me.order().current());
-    switch::settle::<P>();
+    regime::sync_here::<P::Regime>();
 }
 
 /// Forgets everything under whatever tag, without saying so: for a handler that has interrupted a
@@ -270,7 +270,7 @@ pub(crate) fn over_flush<P: Platform>(me: &PerCpu<P>) {
 /// is next asked.
 pub(crate) fn forget_everything<P: Platform>() {
     P::Regime::invalidate(Invalidate::Everything, Reach::Local);
-    switch::settle::<P>();
+    regime::sync_here::<P::Regime>();
 }
 
 /// A kick has come: asks for the lines that catching up will read, and for the one that acknowledges, so

@@ -21,101 +21,24 @@
 //! | T3 counters | AcqRel | each other | the chain of counts carries every function's effects upward |
 //! | T4 *done* stored / loaded | Release / Acquire | each other | and to the initiator |
 
-use crate::base::cpu_set::{Bits, Mask, WORD};
+use crate::base::cpu_set::{Bits, GROUP, GROUPS, Mask, WORD};
 use crate::base::ids::CpuId;
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence, prefetch};
+use crate::base::sync::{Ordering, fence, prefetch};
 use crate::ops::call::{Ack, CallError, Func, kick};
 use crate::ops::serve;
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::regime::Regime;
+use crate::state::calls::TreeCall;
 use crate::state::cpu::PerCpu;
-
-/// Large calls that can be in flight at once; a further initiator posts to each target instead.
-/// Each responder of a large call looks at every one in flight, so there are only a few.
-pub(crate) const TREES: usize = 4;
-
-/// CPUs per lowest group: as many as x2APIC addresses as one cluster.
-pub(crate) const GROUP: usize = 16;
-const GROUPS: usize = WORD / GROUP;
 
 /// Words beyond which kicks are passed on by the first CPU of each word. Below, the initiator's own
 /// sends (one per cluster) end sooner than a second interrupt would arrive. (The model checker has
 /// no room for so many CPUs.)
 const FORWARD_ABOVE: usize = if cfg!(loom) { 0 } else { 8 };
 
-/// Acknowledgement counters for one word (64 CPUs) of a set.
-#[derive(Debug)]
-pub struct AckWord {
-    groups: [Cell; GROUPS],
-    word: Cell,
-    done: Cell,
-}
-
-#[derive(Debug)]
-#[repr(align(64))]
-struct Cell(AtomicU64);
-
-impl AckWord {
-    /// Counters at rest.
-    #[cfg(not(loom))]
-    pub(crate) const fn new() -> Self {
-        Self {
-            groups: [const { Cell(AtomicU64::new(0)) }; GROUPS],
-            word: Cell(AtomicU64::new(0)),
-            done: Cell(AtomicU64::new(0)),
-        }
-    }
-
-    /// Counters at rest.
-    #[cfg(loom)]
-    pub(crate) fn new() -> Self {
-        Self {
-            groups: core::array::from_fn(|_| Cell(AtomicU64::new(0))),
-            word: Cell(AtomicU64::new(0)),
-            done: Cell(AtomicU64::new(0)),
-        }
-    }
-}
-
-/// One large call.
-#[repr(C, align(64))]
-pub(crate) struct TreeCall<P: Platform> {
-    /// 0 when free, [`CLAIMED`] while written, else the call's ticket.
-    ticket: AtomicU64,
-    func: AtomicPtr<()>,
-    data: AtomicPtr<()>,
-    forward: AtomicBool,
-    targets: P::Mask,
-    acks: <P::Mask as Mask>::Acks,
-}
-
 const CLAIMED: u64 = u64::MAX;
 
 impl<P: Platform> TreeCall<P> {
-    #[cfg(not(loom))]
-    pub const fn new() -> Self {
-        Self {
-            ticket: AtomicU64::new(0),
-            func: AtomicPtr::new(core::ptr::null_mut()),
-            data: AtomicPtr::new(core::ptr::null_mut()),
-            forward: AtomicBool::new(false),
-            targets: P::Mask::EMPTY,
-            acks: P::Mask::ACKS,
-        }
-    }
-
-    #[cfg(loom)]
-    pub fn new() -> Self {
-        Self {
-            ticket: AtomicU64::new(0),
-            func: AtomicPtr::new(core::ptr::null_mut()),
-            data: AtomicPtr::new(core::ptr::null_mut()),
-            forward: AtomicBool::new(false),
-            targets: P::Mask::empty(),
-            acks: P::Mask::acks(),
-        }
-    }
-
     /// Counts one CPU's acknowledgement upward.
     pub(crate) fn count(&self, cpu: CpuId, ticket: u64) {
         let w = cpu.index() / WORD;

@@ -3,11 +3,9 @@
 use crate::base::ids::Tag;
 use crate::port::facts::{Broadcast, SplitTables, TagScope};
 use crate::port::platform::Platform;
+use crate::port::policy::Strategy;
 use crate::port::regime::Regime;
-use crate::state::cpu::PerCpu;
-use crate::state::residency::Strategy;
 use crate::tags::broadcast::SharedTags;
-use crate::tags::slots::Slot;
 
 /// Are hardware tags in use?
 #[inline]
@@ -50,19 +48,6 @@ pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
 #[inline]
 pub(crate) fn reaches_everyone<P: Platform>() -> bool {
     strategy::<P>().is_some() || shared::<P>().is_some()
-}
-
-/// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded
-/// under.
-#[inline]
-pub(crate) fn loaded_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) -> Tag {
-    if machine_wide::<P>() {
-        return me.tag.tag();
-    }
-    let runs_shared = || me.runs_shared();
-    let shared = shared::<P>().filter(|_| runs_shared()).and_then(|_| me.space());
-    let tag = shared.and_then(|space| space.shared_tag().tag());
-    tag.unwrap_or_else(|| slot.tag(tags_on::<P>()))
 }
 
 /// The tag of the user half that goes with a kernel-half tag: the odd one of a machine-wide pair;

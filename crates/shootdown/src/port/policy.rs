@@ -6,11 +6,8 @@
 
 use core::fmt;
 
-use crate::memory::accessed::{Accessed, AccessedPolicy};
-use crate::memory::lazy_unmap::LazyUnmap;
+use crate::base::ids::Stride;
 use crate::port::facts::{Broadcast, Facts};
-use crate::state::residency::Strategy;
-use crate::tags::shared::Threshold;
 
 /// Which tag slot makes room for a new space.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +55,121 @@ pub enum Leave {
     /// another root loaded has no walk under way in the old tables, and finds out before it loads
     /// their root again what was freed.
     WhenAsked,
+}
+
+/// When entries whose accessed bit was cleared go.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Accessed {
+    /// At once, on every CPU.
+    Immediate,
+    /// At each CPU's next switch or tick, because a flag of that CPU says so.
+    AtSwitch,
+    /// At each CPU's next switch or tick, because a number of the space has grown.
+    Generation,
+    /// When the TLB needs their place.
+    Never,
+}
+
+/// The choice, by the size of the entry.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AccessedPolicy {
+    /// Entries of 4 KiB pages.
+    pub small: Accessed,
+    /// Entries of larger pages.
+    pub large: Accessed,
+}
+
+impl AccessedPolicy {
+    /// The same for all sizes.
+    #[must_use]
+    pub const fn all(accessed: Accessed) -> Self {
+        Self { small: accessed, large: accessed }
+    }
+
+    /// The choice for entries of this size.
+    #[must_use]
+    pub const fn of(self, stride: Stride) -> Accessed {
+        match stride {
+            Stride::Page4K => self.small,
+            _ => self.large,
+        }
+    }
+}
+
+/// How it is decided how far an invalidation must reach.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Strategy {
+    /// Every invalidation is broadcast.
+    Always,
+    /// Local for the only CPU that ever ran the space.
+    Sticky,
+    /// Local for the only CPU that runs the space now; others flush the tag when they come back.
+    Active,
+    /// Local for the only CPU that may hold entries; CPUs can be asked to leave.
+    Trim,
+}
+
+/// When a space gets a machine-wide tag: a policy value.
+///
+/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
+/// interrupted. Counting them costs a look at each, so it is done now and then. And where several
+/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts wait
+/// for each other: there many are better interrupted too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Threshold {
+    /// A space that is active on more CPUs than this gets a tag.
+    pub above: u32,
+    /// It is looked at once in so many flushes; 0 means never.
+    pub every: u32,
+    /// So many looks in a row must have found nobody else flushing it; 0 means that others do not
+    /// matter.
+    pub alone: u32,
+}
+
+impl Threshold {
+    /// Active on more than 3 CPUs, looked at in one flush of 32 (Linux 6.15).
+    pub const LINUX_6_15: Self = Self { above: 3, every: 32, alone: 0 };
+
+    /// Active on more than two CPUs, and flushed by one at a time: as measured
+    /// (docs/src/results.md, `threshold`). Of flushes that three CPUs begin together, the last
+    /// finds itself alone; 32 such looks in a row are one chance in 10^15.
+    pub const MEASURED: Self = Self { above: 2, every: 32, alone: 32 };
+
+    /// Never.
+    pub const NEVER: Self = Self { above: u32::MAX, every: 0, alone: 0 };
+
+    /// Is the space looked at in the `nth` flush? Not in equal steps: of CPUs that flush in turn it
+    /// would always be the same one's turn.
+    #[must_use]
+    pub const fn is_due(self, nth: u64) -> bool {
+        // Steele and others 2014: an odd number near 2^64 divided by the golden ratio scatters a
+        // counter.
+        self.every != 0 && (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % self.every as u64 == 0
+    }
+
+    /// Is the space active on enough CPUs? Looks at no more of them than it must.
+    pub fn is_exceeded(self, active: impl IntoIterator<Item = bool>) -> bool {
+        let above = self.above as usize;
+        active.into_iter().filter(|active| *active).nth(above).is_some()
+    }
+}
+
+/// How long and how much may be pending.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LazyUnmap {
+    /// What has been pending for longer is completed by the next
+    /// [`poll`](crate::LazyUnmapping::poll), in the unit of its `now`.
+    pub max_age: u64,
+    /// What a [`LazyUnmapping`](crate::LazyUnmapping) has pending at most, in pages of 4 KiB.
+    pub max_pages: u64,
+}
+
+impl LazyUnmap {
+    /// Two ticks of a timer with 250 a second, in nanoseconds: LATR's choice, when every CPU with a
+    /// tick has come by. 512 pages are what one table maps, and a memory that nobody misses.
+    pub const TWO_TICKS: Self = Self { max_age: 8_000_000, max_pages: 512 };
 }
 
 /// A set of mechanisms.

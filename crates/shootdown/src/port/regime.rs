@@ -3,9 +3,12 @@
 //! Every invalidation in this crate is the fixed invalidation sequence *publish; invalidate…; sync*:
 //! [`Regime::publish`] makes table stores visible to walkers, [`Regime::invalidate`] removes
 //! entries, [`Regime::sync`] waits until the removal is complete. On x86 the first and last are
-//! empty for local work; they exist so that no caller can forget them where they are not.
+//! empty for local work; they exist so that no caller can forget them where they are not. The
+//! functions at the end are the middle and the end of the sequence on hardware as it is: with its
+//! errata, and where translations are not ordered after it by themselves.
 
 use crate::base::ids::{Tag, VaRange};
+use crate::base::sync::{Ordering, fence};
 use crate::port::facts::Facts;
 
 /// How far an invalidation reaches.
@@ -88,4 +91,37 @@ pub unsafe trait Regime: 'static {
 
     /// Waits until the removals issued by this CPU are complete within `reach`.
     fn sync(reach: Reach);
+}
+
+/// Removes entries; twice, where an entry may survive once. The second removal comes after the
+/// first is over (as TF-A does it for Arm 813419): two at once can count as one.
+pub(crate) fn invalidate<R: Regime>(what: Invalidate, reach: Reach) {
+    R::invalidate(what, reach);
+    if R::facts().errata.survives_once {
+        match reach {
+            Reach::Local => R::sync(reach),
+            Reach::Broadcast => sync_everywhere::<R>(what),
+        }
+        R::invalidate(what, reach);
+    }
+}
+
+/// Waits until `last`, and all removed before it, is gone on every CPU: again, where a broadcast
+/// may be said to be complete with accesses still in flight.
+pub(crate) fn sync_everywhere<R: Regime>(last: Invalidate) {
+    R::sync(Reach::Broadcast);
+    if R::facts().errata.repeat_sync {
+        R::invalidate(last, Reach::Broadcast);
+        R::sync(Reach::Broadcast);
+    }
+}
+
+/// Invalidations issued on this CPU are over, and later translations come after them.
+pub(crate) fn sync_here<R: Regime>() {
+    R::sync(Reach::Local);
+    if !R::facts().invalidate_serializes {
+        // ORDERING: the generation was read before the invalidation; translations made from now on
+        // must come after it (hardware that does not order them by itself)
+        fence(Ordering::SeqCst);
+    }
 }

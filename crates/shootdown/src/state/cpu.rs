@@ -21,30 +21,17 @@
 //! is one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged
 //! for the loaded space, and the generations of the slots.
 
-use core::fmt;
-
-use crate::base::cpu_set::Bits;
-use crate::base::ids::Generation;
-use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
-use crate::memory::accessed::Ages;
-use crate::memory::spurious::LastFault;
-use crate::ops::call::{Descriptor, Mailbox};
-use crate::ops::isolated::Isolated;
-use crate::ops::sequence;
-use crate::ops::serve;
-use crate::ops::switch;
-use crate::port::context::IrqsOff;
-use crate::port::facts::{SplitTables, TagScope};
+use crate::base::ids::{Generation, Tag};
+use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, CountCell, Ordering};
 use crate::port::family;
-use crate::port::platform::{CpuSetOf, Pinned, Platform};
+use crate::port::platform::{Pinned, Platform};
 use crate::port::policy::Lazy;
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::state::calls::{Descriptor, Mailbox};
 use crate::state::space::AddressSpace;
 use crate::state::stats::{Snapshot, Stats};
 use crate::tags::generations::CpuTag;
 use crate::tags::shared::Uses;
-use crate::tags::slots::{self, Order, Slot, TagSlots};
-use crate::tags::versioned::Versioned;
+use crate::tags::slots::{Order, Slot, TagSlots};
 
 /// The state of one CPU.
 #[repr(C, align(128))]
@@ -130,50 +117,82 @@ impl Loaded {
     }
 }
 
-/// Why a CPU could not come online.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum OnlineError {
-    /// The CPU's number does not fit the platform's set type.
-    TooMany,
-    /// [`Platform::slot`] has no state for this CPU.
-    NoSlot,
-    /// The CPU has a space loaded: it is online, or must [`crate::leave`] first.
-    Loaded,
-    /// The port's facts contradict each other.
-    Facts(crate::port::facts::FactsError),
-    /// The policy can't serve this hardware.
-    Policy(crate::port::policy::PolicyError),
-    /// Tags mean the same on every CPU, and [`Platform::tags`] has no allocator for their width and
-    /// this CPU.
-    NoTags,
-    /// The tags of [`Platform::shared_tags`] are also slots', or wider than a tag.
-    SharedTags,
+/// What a CPU has to do with accessed bits: one line.
+#[repr(C, align(64))]
+pub(crate) struct Ages<P: Platform> {
+    /// [`Accessed::AtSwitch`]: bits were cleared that this CPU may have entries of.
+    pub due: AtomicBool,
+    /// [`Accessed::AtSwitch`]: the slots that must be flushed before they are used again. This
+    /// CPU's own.
+    pub due_slots: AtomicU32,
+    /// [`Accessed::Generation`]: the number for which each slot was flushed last. This CPU's own.
+    pub seen: P::Slots,
 }
 
-impl fmt::Display for OnlineError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooMany => {
-                f.write_str("the CPU's number does not fit Platform::Mask; use a wider set")
-            }
-            Self::Loaded => f.write_str("the CPU has a space loaded; take it offline first"),
-            Self::NoSlot => {
-                f.write_str("Platform::slot returned None for the CPU that comes online")
-            }
-            Self::Facts(e) => e.fmt(f),
-            Self::Policy(e) => e.fmt(f),
-            Self::SharedTags => f.write_str(
-                "Platform::shared_tags and the tag slots overlap, or the width is too small; begin above the last slot",
-            ),
-            Self::NoTags => f.write_str(
-                "tags are machine-wide: make an allocator (tags::generations) for the declared width and all CPUs, and return it from Platform::tags",
-            ),
+impl<P: Platform> Ages<P> {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self { due: AtomicBool::new(false), due_slots: AtomicU32::new(0), seen: P::Slots::EMPTY }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self { due: AtomicBool::new(false), due_slots: AtomicU32::new(0), seen: P::Slots::empty() }
+    }
+}
+
+/// A CPU's side of the border, and what it is current to.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Isolated {
+    pub in_user: AtomicBool,
+    /// It has been isolated before, and may be again. Its own.
+    pub opted_in: AtomicBool,
+    /// The count it is current to, while it is in the kernel. Its own.
+    pub current: AtomicU64,
+}
+
+impl Isolated {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self {
+            in_user: AtomicBool::new(false),
+            opted_in: AtomicBool::new(false),
+            current: AtomicU64::new(0),
+        }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self {
+            in_user: AtomicBool::new(false),
+            opted_in: AtomicBool::new(false),
+            current: AtomicU64::new(0),
         }
     }
 }
 
-impl core::error::Error for OnlineError {}
+/// What this CPU knows of its last spurious fault.
+#[derive(Debug)]
+pub(crate) struct LastFault {
+    pub space: CountCell,
+    pub page: CountCell,
+    pub entry: CountCell,
+    pub generation: CountCell,
+    pub times: CountCell,
+}
+
+impl LastFault {
+    pub const fn new() -> Self {
+        Self {
+            space: CountCell::new(0),
+            page: CountCell::new(0),
+            entry: CountCell::new(0),
+            generation: CountCell::new(0),
+            times: CountCell::new(0),
+        }
+    }
+}
 
 impl<P: Platform> PerCpu<P> {
     /// The state of a CPU that was never online.
@@ -313,6 +332,18 @@ impl<P: Platform> PerCpu<P> {
         }
     }
 
+    /// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded
+    /// under.
+    pub(crate) fn loaded_tag(&self, slot: Slot) -> Tag {
+        if family::machine_wide::<P>() {
+            return self.tag.tag();
+        }
+        let runs_shared = || self.runs_shared();
+        let shared = family::shared::<P>().filter(|_| runs_shared()).and_then(|_| self.space());
+        let tag = shared.and_then(|space| space.shared_tag().tag());
+        tag.unwrap_or_else(|| slot.tag(family::tags_on::<P>()))
+    }
+
     /// The user half of a slot's tag must be invalidated before it is used again.
     pub(crate) fn mark_user_half_pending(&self, slot: Slot) {
         let pending = self.rare.user_half_pending.load(Ordering::Relaxed);
@@ -324,69 +355,6 @@ impl<P: Platform> Default for PerCpu<P> {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Brings this CPU online: its TLB is emptied, its tag slots forgotten, and from now on it is asked
-/// to take part in kernel-wide flushes. Call it once the CPU's interrupts work, before it loads any
-/// space. Never in a handler ([`context`](crate::context)).
-///
-/// Whatever kernel mappings changed before is covered: the CPU joins the set first and empties its
-/// TLB after.
-///
-/// # Errors
-/// See [`OnlineError`]; nothing has changed then.
-pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
-    let cpu = irqs.cpu();
-    if cpu.index() >= CpuSetOf::<P>::capacity() {
-        return Err(OnlineError::TooMany);
-    }
-    let me = P::slot(cpu).ok_or(OnlineError::NoSlot)?;
-    let facts = P::Regime::facts();
-    facts.check().map_err(OnlineError::Facts)?;
-    P::policy().check(facts).map_err(OnlineError::Policy)?;
-    if facts.tag_scope == TagScope::System {
-        let pairs = matches!(facts.split_tables, SplitTables::Yes { .. });
-        let fit = P::tags().is_some_and(|tags| tags.serves(facts.tag_bits, pairs, cpu));
-        if !fit {
-            return Err(OnlineError::NoTags);
-        }
-    }
-    if let Some(tags) = family::shared::<P>() {
-        #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
-        let last = Slot(me.private.ids.as_ref().len() as u8 - 1).tag(true);
-        if !tags.fit(last, facts.tag_bits) {
-            return Err(OnlineError::SharedTags);
-        }
-    }
-    if me.loaded() != Loaded::KERNEL {
-        return Err(OnlineError::Loaded);
-    }
-    slots::forget_others(me.private.ids.as_ref(), None);
-    P::system().set_online(cpu, true);
-    // ORDERING: join before the flush; partner: the fence of an initiator between its change and
-    // its read of the online set (`flush::flush_kernel`).
-    fence(Ordering::SeqCst);
-    P::Regime::load_kernel();
-    sequence::invalidate::<P>(Invalidate::Everything, Reach::Local);
-    P::Regime::sync(Reach::Local);
-    Ok(())
-}
-
-/// Takes this CPU offline: it leaves its space, acknowledges what was asked of it, and is asked no more.
-///
-/// # Safety
-/// 1. As [`leave`](crate::leave).
-/// 2. Until [`online`] has been called again no user code runs here, and nothing depends on a
-///    translation that may change, of the kernel's ranges or any other: no flush reaches this CPU,
-///    and each returns without it.
-pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
-    // SAFETY: this function's contract.
-    unsafe { switch::leave::<P>(pin) };
-    P::system().set_online(pin.cpu(), false);
-    // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
-    // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
-    fence(Ordering::SeqCst);
-    let _ = serve::poll::<P>(pin);
 }
 
 /// What an initiator sees of another CPU.

@@ -3,11 +3,9 @@
 
 use core::mem::{offset_of, size_of};
 
-use crate::memory::accessed::Ages;
-use crate::ops::call::{Descriptor, Mailbox};
-use crate::ops::isolated::Isolated;
 use crate::port::platform::Platform;
-use crate::state::cpu::{PerCpu, Private, Rare, Shared};
+use crate::state::calls::{Descriptor, Mailbox, TREES};
+use crate::state::cpu::{Ages, Isolated, PerCpu, Private, Rare, Shared};
 use crate::state::residency::Residency;
 use crate::state::space::AddressSpace;
 use crate::state::system::System;
@@ -62,11 +60,7 @@ pub fn per_cpu<P: Platform>() -> [Part; 16] {
         part(mailbox, size_of::<Mailbox<P>>(), "mailbox"),
         part(mailbox + Mailbox::<P>::DEFERRED, 1, "mailbox, deferred flush"),
         part(mailbox + Mailbox::<P>::SUMMARY, 8, "mailbox, summary"),
-        part(
-            mailbox + offset_of!(Mailbox<P>, acked_trees),
-            8 * crate::ops::tree::TREES,
-            "acknowledged tree",
-        ),
+        part(mailbox + offset_of!(Mailbox<P>, acked_trees), 8 * TREES, "acknowledged tree"),
         part(call, size_of::<Descriptor<P>>(), FUNCTION),
         part(call + Descriptor::<P>::BUSY, 1, "call, busy"),
         part(call + Descriptor::<P>::PENDING, size_of::<P::Mask>(), "call, CPUs pending"),

@@ -1,6 +1,7 @@
 //! Data and its invariants: what is kept of spaces, of CPUs, and of the system. The protocols that
 //! read and write it are operations ([`ops`](crate::ops)).
 
+pub(crate) mod calls;
 pub mod cpu;
 #[cfg(shootdown_traced)]
 pub mod layout;

@@ -57,19 +57,7 @@ use crate::base::cpu_set::{Bits, Mask};
 use crate::base::ids::CpuId;
 use crate::base::sync::{AtomicU32, Ordering, fence};
 
-/// How it is decided how far an invalidation must reach.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[non_exhaustive]
-pub enum Strategy {
-    /// Every invalidation is broadcast.
-    Always,
-    /// Local for the only CPU that ever ran the space.
-    Sticky,
-    /// Local for the only CPU that runs the space now; others flush the tag when they come back.
-    Active,
-    /// Local for the only CPU that may hold entries; CPUs can be asked to leave.
-    Trim,
-}
+pub use crate::port::policy::Strategy;
 
 /// How far an invalidation must reach.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

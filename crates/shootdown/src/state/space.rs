@@ -13,20 +13,14 @@
 //!
 //! The set therefore over-approximates; the published state of each CPU (`cpu.rs`) filters it.
 
-use core::fmt;
-
 use crate::base::cpu_set::{Bits, Mask};
-use crate::base::ids::{CpuId, Generation, SpaceId, Tag};
+use crate::base::ids::{Generation, SpaceId, Tag};
 use crate::base::sync::{
     AtomicBool, AtomicU32, AtomicU64, Ordering, prefetch, prefetch_write, reads,
 };
-use crate::ops::call;
-use crate::ops::serve;
-use crate::ops::switch;
-use crate::port::family;
-use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
+use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::regime::Regime;
-use crate::state::cpu::{PerCpu, View};
+use crate::state::cpu::PerCpu;
 use crate::state::pending::PendingFlushes;
 use crate::state::range_log::RangeLog;
 use crate::state::residency::Residency;
@@ -43,7 +37,7 @@ pub struct AddressSpace<P: Platform> {
     pub(crate) log: RangeLog,
     pub(crate) residency: Residency<P::Mask>,
     pub(crate) pending: PendingFlushes,
-    cold: Cold,
+    pub(crate) cold: Cold,
 }
 
 /// What a switch reads: one line.
@@ -65,8 +59,8 @@ struct Hot<P: Platform> {
 
 #[derive(Debug)]
 #[repr(align(64))]
-struct Cold {
-    retired: AtomicBool,
+pub(crate) struct Cold {
+    pub retired: AtomicBool,
     /// Members of the set that flushes found elsewhere since the last trim.
     stale: AtomicU64,
     /// Looks in a row that found nobody else flushing the space.
@@ -74,48 +68,6 @@ struct Cold {
     /// Broadcasts for the space that were said to be complete, where that is said too early.
     completions: AtomicU64,
 }
-
-/// Why a space could not be retired.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum RetireError {
-    /// This CPU still runs in the space; switch it away first.
-    Loaded(CpuId),
-    /// Lazy CPUs must be asked to leave, or a CPU is in the middle of a switch, and the caller
-    /// can't wait.
-    WouldWait,
-    /// A lazy CPU did not leave in time.
-    Stalled,
-    /// A lazy CPU could not be interrupted.
-    Kick(KickError),
-    /// A call from this CPU is already in flight (a handler interrupted it).
-    Reentered,
-    /// Its tag is pinned for a device, which may walk its tables; unpin it first.
-    Pinned,
-}
-
-impl fmt::Display for RetireError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loaded(cpu) => write!(f, "{cpu} still runs in the space; switch it away first"),
-            Self::WouldWait => f.write_str(
-                "CPUs must leave, or finish a switch, and this context can't wait; retire from task context",
-            ),
-            Self::Kick(e) => e.fmt(f),
-            Self::Stalled => {
-                f.write_str("a lazy CPU did not leave in time; keep the space and retry")
-            }
-            Self::Reentered => {
-                f.write_str("a call from this CPU is in flight; retire from task context")
-            }
-            Self::Pinned => f.write_str(
-                "the space's tag is pinned for a device, which may walk its tables; unpin it first",
-            ),
-        }
-    }
-}
-
-impl core::error::Error for RetireError {}
 
 #[cfg(shootdown_traced)]
 impl<P: Platform> AddressSpace<P> {
@@ -290,95 +242,6 @@ impl<P: Platform> AddressSpace<P> {
         let row = if alone { self.cold.alone.load(Ordering::Relaxed).saturating_add(1) } else { 0 };
         self.cold.alone.store(row, Ordering::Relaxed);
         row >= enough
-    }
-
-    /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU
-    /// itself may do this (I3), with interrupts off.
-    pub(crate) fn leave_stale(&self, cpu: CpuId, me: &PerCpu<P>) {
-        if me.loaded().id() != self.id().get() {
-            if family::strategy::<P>().is_some() {
-                self.trim_here(cpu);
-                return;
-            }
-            switch::forget_membership(me, self);
-            self.residency.cpus.remove(cpu); // the last touch, as in `switch::unload`
-        }
-    }
-
-    /// Makes every lazy CPU leave the space, so that it may be dropped and its root table freed.
-    /// Entries under remembered tags may stay on CPUs: the id never comes back, so nothing finds
-    /// them.
-    ///
-    /// No CPU may switch to the space from now on, and every CPU that ran in it has turned lazy or
-    /// gone elsewhere before (the kernel's own reference count, dropped after
-    /// [`enter_lazy`](crate::enter_lazy), says so). Never in a non-maskable handler
-    /// ([`context`](crate::context)).
-    ///
-    /// # Errors
-    /// See [`RetireError`]. The space is still whole; fix the cause and retire again.
-    pub fn retire(&self, pin: &P::Pin) -> Result<(), RetireError> {
-        if self.residency.is_pinned() {
-            return Err(RetireError::Pinned);
-        }
-        let me = pin.cpu();
-        let mut lazy = CpuSetOf::<P>::EMPTY;
-        let mut turn = 0;
-        for cpu in self.cpus().iter() {
-            let Some(state) = P::slot(cpu) else { continue };
-            loop {
-                match state.remote_view(self.id().get()) {
-                    View::Elsewhere => break,
-                    View::Active => return Err(RetireError::Loaded(cpu)),
-                    View::Lazy => {
-                        lazy.insert(cpu);
-                        break;
-                    }
-                    // The CPU is on its way from or to some space; it takes a few instructions.
-                    View::Switching if !serve::may_wait(PerCpu::<P>::here(pin)) => {
-                        return Err(RetireError::WouldWait);
-                    }
-                    View::Switching => {
-                        serve::wait_turn::<P>(pin, &mut turn)
-                            .map_err(|Stalled| RetireError::Stalled)?;
-                    }
-                }
-            }
-        }
-        if lazy.contains(me) {
-            let here = PerCpu::<P>::here(pin);
-            // A handler that comes in between waits with its work until the root is loaded.
-            let unload = || switch::unload::<P>(here, me);
-            if !serve::exclusively(me, here, unload) {
-                return Err(RetireError::WouldWait);
-            }
-            lazy.remove(me);
-        }
-        if !lazy.is_empty() {
-            let id = self.id().get();
-            call::call_on::<P, _>(pin, &lazy, &|cpu| {
-                if let Some(state) = P::slot(cpu).filter(|s| s.loaded().id() == id) {
-                    switch::unload::<P>(state, cpu);
-                }
-            })
-            .map_err(|e| match e {
-                call::CallError::Reentered => RetireError::Reentered,
-                call::CallError::WouldWait => RetireError::WouldWait,
-                call::CallError::Kick(e) => RetireError::Kick(e),
-                _ => RetireError::Stalled,
-            })?;
-        }
-        self.release_shared_tag();
-        self.cold.retired.store(true, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// No CPU has the space loaded, and none will.
-    fn release_shared_tag(&self) {
-        if let (Some(tags), Some(tag)) = (family::shared::<P>(), self.shared_tag().take()) {
-            // SAFETY: the tag was this space's alone, no CPU has the space loaded, and none will
-            // (contract 3 of `switch_to`).
-            unsafe { tags.release(tag) };
-        }
     }
 }
 

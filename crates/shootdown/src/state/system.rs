@@ -2,10 +2,9 @@
 
 use crate::base::cpu_set::Mask;
 use crate::base::ids::{CpuId, SpaceId};
-use crate::base::sync::{AtomicU64, Ordering};
-use crate::ops::isolated::Changes;
-use crate::ops::tree::{TREES, TreeCall};
+use crate::base::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::port::platform::{CpuSetOf, Platform};
+use crate::state::calls::{TREES, TreeCall};
 
 /// One per kernel, in a `static` (or wherever [`Platform::system`] finds it).
 #[repr(C, align(64))]
@@ -18,6 +17,26 @@ pub struct System<P: Platform> {
     last_id: Line<AtomicU64>,
     pending: Line<Pending>,
     kernel_changes: Line<Changes>,
+}
+
+/// The changes of kernel ranges, for the CPUs that were isolated.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    pub count: AtomicU64,
+    /// Some CPU has opted in.
+    pub wanted: AtomicBool,
+}
+
+impl Changes {
+    #[cfg(not(loom))]
+    pub const fn new() -> Self {
+        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
+    }
+
+    #[cfg(loom)]
+    pub fn new() -> Self {
+        Self { count: AtomicU64::new(0), wanted: AtomicBool::new(false) }
+    }
 }
 
 /// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of

@@ -52,6 +52,8 @@ use crate::base::cpu_set::Bits;
 use crate::base::ids::{CpuId, Tag};
 use crate::base::sync::{AtomicU32, Ordering, fence};
 
+pub use crate::port::policy::Threshold;
+
 /// Above the bits of a tag.
 const MOVING: u32 = 1 << 16;
 const MOVED: u32 = 1 << 17;
@@ -184,51 +186,6 @@ impl SharedTag {
 impl Default for SharedTag {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-/// When a space gets a machine-wide tag: a policy value.
-///
-/// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
-/// interrupted. Counting them costs a look at each, so it is done now and then. And where several
-/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts wait
-/// for each other: there many are better interrupted too.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Threshold {
-    /// A space that is active on more CPUs than this gets a tag.
-    pub above: u32,
-    /// It is looked at once in so many flushes; 0 means never.
-    pub every: u32,
-    /// So many looks in a row must have found nobody else flushing it; 0 means that others do not
-    /// matter.
-    pub alone: u32,
-}
-
-impl Threshold {
-    /// Active on more than 3 CPUs, looked at in one flush of 32 (Linux 6.15).
-    pub const LINUX_6_15: Self = Self { above: 3, every: 32, alone: 0 };
-
-    /// Active on more than two CPUs, and flushed by one at a time: as measured
-    /// (docs/src/results.md, `threshold`). Of flushes that three CPUs begin together, the last
-    /// finds itself alone; 32 such looks in a row are one chance in 10^15.
-    pub const MEASURED: Self = Self { above: 2, every: 32, alone: 32 };
-
-    /// Never.
-    pub const NEVER: Self = Self { above: u32::MAX, every: 0, alone: 0 };
-
-    /// Is the space looked at in the `nth` flush? Not in equal steps: of CPUs that flush in turn it
-    /// would always be the same one's turn.
-    #[must_use]
-    pub const fn is_due(self, nth: u64) -> bool {
-        // Steele and others 2014: an odd number near 2^64 divided by the golden ratio scatters a
-        // counter.
-        self.every != 0 && (nth.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % self.every as u64 == 0
-    }
-
-    /// Is the space active on enough CPUs? Looks at no more of them than it must.
-    pub fn is_exceeded(self, active: impl IntoIterator<Item = bool>) -> bool {
-        let above = self.above as usize;
-        active.into_iter().filter(|active| *active).nth(above).is_some()
     }
 }
 

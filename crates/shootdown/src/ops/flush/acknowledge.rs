@@ -1,12 +1,12 @@
 //! When is a flush over? Waiting for the acknowledgements of those who were notified.
 
-use crate::base::cpu_set::{Bits, WORD};
+use crate::base::cpu_set::{Bits, GROUP, WORD};
 use crate::base::ids::{CpuId, Generation};
 use crate::base::sync::{Ordering, prefetch};
 use crate::ops::flush::paravirt::mark_late;
 use crate::ops::flush::{Change, FlushError};
 use crate::ops::serve;
-use crate::ops::tree::{GROUP, READ_AHEAD};
+use crate::ops::tree::READ_AHEAD;
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::policy::Lazy;
 use crate::state::cpu::{Loaded, PerCpu, View};

@@ -38,10 +38,10 @@ use crate::base::sync::{Ordering, fence};
 use crate::ops::call;
 use crate::ops::flush::remote::leave_set;
 use crate::ops::flush::{Change, Request};
-use crate::ops::{sequence, serve, switch};
+use crate::ops::serve;
 use crate::port::family::{self, user_tag};
 use crate::port::platform::{CpuSetOf, Pinned, Platform};
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{PerCpu, View};
 use crate::state::residency::{Extent, Strategy};
 use crate::state::space::AddressSpace;
@@ -89,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         me.stats.invalidations_local.inc();
         invalidate(me, tag, request, Reach::Local);
-        switch::settle::<P>();
+        regime::sync_here::<P::Regime>();
         None
     }
 
@@ -122,12 +122,12 @@ impl<P: Platform> AddressSpace<P> {
             return;
         }
         if let Some(tag) = self.tag() {
-            sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
+            regime::invalidate::<P::Regime>(Invalidate::Tag(tag), Reach::Local);
             let user = user_tag::<P>(tag);
             if user != tag {
-                sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
+                regime::invalidate::<P::Regime>(Invalidate::Tag(user), Reach::Local);
             }
-            switch::settle::<P>();
+            regime::sync_here::<P::Regime>();
         }
         self.residency.trimmed(cpu);
     }
@@ -168,7 +168,7 @@ impl<P: Platform> AddressSpace<P> {
 /// Waits until `last`, and all that this CPU has broadcast before it, is done. On the CPU that
 /// issued it.
 pub(super) fn complete<P: Platform>(last: Invalidate) {
-    sequence::sync_everywhere::<P>(last);
+    regime::sync_everywhere::<P::Regime>(last);
 }
 
 /// Removes what the request names; returns the last of what was removed.
@@ -192,10 +192,10 @@ pub(super) fn invalidate<P: Platform>(
         }
         None => me.stats.invalidated_tags.inc(),
     }
-    sequence::invalidate::<P>(what(tag), reach);
+    regime::invalidate::<P::Regime>(what(tag), reach);
     let user = user_tag::<P>(tag);
     if user != tag {
-        sequence::invalidate::<P>(what(user), reach);
+        regime::invalidate::<P::Regime>(what(user), reach);
     }
     what(user)
 }

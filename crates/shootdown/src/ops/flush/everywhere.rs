@@ -7,12 +7,10 @@ use crate::ops::call;
 use crate::ops::flush::FlushError;
 use crate::ops::flush::paravirt::hand_over_everywhere;
 use crate::ops::respond;
-use crate::ops::sequence;
-use crate::ops::switch;
 use crate::port::facts::SplitTables;
 use crate::port::family::{self, tags_on};
 use crate::port::platform::{Pinned, Platform};
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{Loaded, PerCpu};
 use crate::tags::slots;
 
@@ -80,8 +78,8 @@ fn reach_all<P: Platform>(
     let mut targets = P::system().online();
     if family::reaches_everyone::<P>() {
         PerCpu::<P>::here(pin).stats.invalidations_broadcast.inc();
-        sequence::invalidate::<P>(what, Reach::Broadcast);
-        sequence::sync_everywhere::<P>(what);
+        regime::invalidate::<P::Regime>(what, Reach::Broadcast);
+        regime::sync_everywhere::<P::Regime>(what);
         if P::Regime::facts().errata.completes_early {
             // To be interrupted is all that is missing.
             call::call_on::<P, _>(pin, &targets, &|_| ())?;
@@ -114,7 +112,7 @@ fn reach_all<P: Platform>(
                 P::Regime::invalidate(Invalidate::Tag(Tag::KERNEL), Reach::Local);
             }
         }
-        switch::settle::<P>();
+        regime::sync_here::<P::Regime>();
         if let Some(change) = change {
             me.isolated.forgot(change);
         }

@@ -8,10 +8,10 @@
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, Tag};
 use crate::ops::flush::{Request, broadcast};
-use crate::ops::{sequence, serve};
+use crate::ops::serve;
 use crate::port::family;
 use crate::port::platform::Platform;
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{PerCpu, View};
 use crate::state::space::AddressSpace;
 use crate::tags::shared::Uses;
@@ -79,8 +79,8 @@ impl<P: Platform> AddressSpace<P> {
         };
         let reset = || {
             P::Regime::publish();
-            sequence::invalidate::<P>(Invalidate::Everything, Reach::Broadcast);
-            sequence::sync_everywhere::<P>(Invalidate::Everything);
+            regime::invalidate::<P::Regime>(Invalidate::Everything, Reach::Broadcast);
+            regime::sync_everywhere::<P::Regime>(Invalidate::Everything);
         };
         // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
         let tag = unsafe { tags.assign(wait, reset) };

@@ -14,10 +14,9 @@
 
 use super::{Switched, versioned};
 use crate::base::sync::{Ordering, compiler_fence, fence};
-use crate::ops::{sequence, switch};
 use crate::port::family::user_tag;
 use crate::port::platform::{Pinned, Platform};
-use crate::port::regime::{Invalidate, Reach, Regime};
+use crate::port::regime::{self, Invalidate, Reach, Regime};
 use crate::state::cpu::{Loaded, PerCpu};
 use crate::state::residency::Strategy;
 use crate::state::space::AddressSpace;
@@ -48,12 +47,12 @@ pub(super) unsafe fn switch_to<P: Platform>(
     let acked = if early { next.completions() } else { 0 };
     if stale {
         me.stats.stale_tag_flushes.inc();
-        sequence::invalidate::<P>(Invalidate::Tag(tag), Reach::Local);
+        regime::invalidate::<P::Regime>(Invalidate::Tag(tag), Reach::Local);
         let user = user_tag::<P>(tag);
         if user != tag {
-            sequence::invalidate::<P>(Invalidate::Tag(user), Reach::Local);
+            regime::invalidate::<P::Regime>(Invalidate::Tag(user), Reach::Local);
         }
-        switch::settle::<P>();
+        regime::sync_here::<P::Regime>();
     }
     // SAFETY: the tables are valid (contract 2 of `switch_to`). What is cached under the tag on
     // this CPU agrees with them (the module's text).

@@ -35,14 +35,13 @@ mod versioned;
 use crate::base::cpu_set::Mask;
 use crate::base::ids::{CpuId, Generation, Tag};
 use crate::base::sync::{Ordering, compiler_fence, fence};
-use crate::memory::accessed;
-use crate::memory::lazy_unmap;
+use crate::ops::come_by;
 use crate::ops::respond;
 use crate::port::facts::SplitTables;
-use crate::port::family::{self, loaded_tag, machine_wide, tags_on, user_tag};
+use crate::port::family::{self, machine_wide, tags_on, user_tag};
 use crate::port::platform::{Pinned, Platform};
 use crate::port::policy::{Lazy, Leave};
-use crate::port::regime::{Reach, Regime};
+use crate::port::regime::Regime;
 use crate::state::cpu::{Loaded, PerCpu};
 use crate::state::range_log::Steps;
 use crate::state::space::AddressSpace;
@@ -116,8 +115,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
             Some(Switched::Same)
         };
         if let Some(outcome) = same {
-            accessed::honour(me, next);
-            lazy_unmap::come_by(cpu, me, next);
+            come_by::honour(me, next);
+            come_by::come_by(cpu, me, next);
             return outcome;
         }
     }
@@ -173,7 +172,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
         }
     };
     let empty = matches!(plan, Plan::Flush);
-    let aged = accessed::must_flush(me, next, slot, joins, empty);
+    let aged = come_by::must_flush(me, next, slot, joins, empty);
     let plan = if aged { Plan::Flush } else { plan };
     let remembered = Remembered::new(next.id(), true);
     if slots::read(ids, slot) != remembered {
@@ -386,7 +385,7 @@ pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpac
 pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
     let me = PerCpu::<P>::here(pin);
     let slot = me.order().current();
-    let tag = user_tag::<P>(loaded_tag(me, slot));
+    let tag = user_tag::<P>(me.loaded_tag(slot));
     let SplitTables::Yes { .. } = P::Regime::facts().split_tables else {
         return UserEntry { tag, keep: true };
     };
@@ -402,13 +401,3 @@ pub unsafe fn return_to_user<P: Platform>(pin: &P::Pin) -> UserEntry {
 
 pub(crate) use shared::move_over;
 pub(crate) use versioned::Everyone;
-
-/// Invalidations issued on this CPU are over, and later translations come after them.
-pub(crate) fn settle<P: Platform>() {
-    P::Regime::sync(Reach::Local);
-    if !P::Regime::facts().invalidate_serializes {
-        // ORDERING: the generation was read before the invalidation; translations made from now on
-        // must come after it (hardware that does not order them by itself)
-        fence(Ordering::SeqCst);
-    }
-}

@@ -9,9 +9,8 @@
 use core::marker::PhantomData;
 
 use crate::base::ids::{CpuId, Tag};
-use crate::ops::{sequence, switch};
 use crate::port::platform::{Pinned, Platform};
-use crate::port::regime::{Invalidate, Reach};
+use crate::port::regime::{self, Invalidate, Reach};
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 use crate::tags::generations::{CpuTag, CpuTags};
@@ -60,8 +59,8 @@ pub(super) fn activate<P: Platform>(
     }
     if done.flush {
         me.stats.rollover_flushes.inc();
-        sequence::invalidate::<P>(Invalidate::Everything, Reach::Local);
-        switch::settle::<P>();
+        regime::invalidate::<P::Regime>(Invalidate::Everything, Reach::Local);
+        regime::sync_here::<P::Regime>();
     }
     done.tag
 }
