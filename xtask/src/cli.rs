@@ -26,6 +26,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Shows what instructions of VMX and SVM cost beside themselves, in the compiler's output.
     Wrappers(WrappersArgs),
+    /// Checks that no import of the core runs up a layer (crates/shootdown/ARCHITECTURE.md).
+    Layers,
 }
 
 /// Which image.

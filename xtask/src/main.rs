@@ -1,5 +1,5 @@
 //! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what
-//! came of it; and looks at the machine code of wrappers.
+//! came of it; looks at the machine code of wrappers, and at the layers of the core.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -18,6 +18,7 @@ mod cli;
 mod emulator;
 mod expect;
 mod image;
+mod layers;
 mod monitor;
 mod path;
 mod probes;
@@ -89,6 +90,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Command::Bench(of) => bench::run(&of),
         Command::Test(of) => test(&of),
         Command::Wrappers(of) => wrappers::run(&of),
+        Command::Layers => layers::run(),
     }
 }
 
