@@ -141,7 +141,7 @@ fn nothing_is_unmapped_lazily_beside_a_flush_under_way() {
 }
 
 #[test]
-fn a_ticket_that_is_dropped_leaves_its_flush_owed() {
+fn a_ticket_that_is_dropped_leaves_its_flush_pending() {
     for freed_tables in [false, true] {
         in_fresh_world(move || {
             let space = cached_on_1(&Policy::SHOOTDOWN, &PCID);
@@ -212,7 +212,7 @@ fn flushes_that_end_in_another_order_leave_nothing_pending() {
 
 /// Nobody completes what was forgotten. Somebody flushes it once, and not again and again.
 #[test]
-fn a_flush_that_was_forgotten_is_paid_for_once() {
+fn a_flush_that_was_forgotten_is_flushed_once() {
     for facts in [&PCID, &ARM] {
         in_fresh_world(move || {
             let space = cached_on_1(&Policy::SHOOTDOWN, facts);
