@@ -173,26 +173,26 @@ const RANGES: usize = 8;
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../tests/mock/mod.rs"); } use mock::*;
-/// use shootdown::later::{Later, LazyUnmap, Was};
+/// use shootdown::lazy_unmap::{LazyUnmap, LazyUnmapping, Was};
 /// use shootdown::{Platform, Policy, Stride, VaRange, gather::{Array, Gather}};
 /// static LAZY: Policy = Policy { lazy_unmap: Some(LazyUnmap::TWO_TICKS), ..Policy::SHOOTDOWN };
 /// boot(1, &LAZY, &PCID);
 /// let pin = Mock::pin();
 /// let space = new_space();
-/// let mut later = Later::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
+/// let mut lazy = LazyUnmapping::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
 /// let page = VaRange::new(0x1000, 1, Stride::Page4K)?;
 /// // … clear the page's entry, then, with the lock still held:
 /// let now = 5; // nanoseconds, say
-/// if let Err(refused) = later.unmapped(&pin, now, page, Was::ReadOnly, 0xf00d) {
+/// if let Err(refused) = lazy.unmapped(&pin, now, page, Was::ReadOnly, 0xf00d) {
 ///     let mut gather = Gather::<Mock, Array<u64, 1>>::new(space); // as without
 ///     gather.unmapped(page, refused.item).expect("there is room");
 ///     gather.finish(&pin).map_err(|(e, _frames)| e)?;
 /// }
-/// assert!(!later.may_reuse(page));
+/// assert!(!lazy.may_reuse(page));
 /// // Memory is short, or the space has ended:
-/// let frames = later.redeem(&pin)?;
+/// let frames = lazy.redeem(&pin)?;
 /// assert_eq!(frames.as_slice(), [0xf00d]); // now, and not before, they may be freed
-/// assert!(later.may_reuse(page));
+/// assert!(lazy.may_reuse(page));
 /// space.retire(&pin)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
