@@ -4,7 +4,8 @@
 //! the sending, not the answering, not the lines they travel on. Computed from the profile alone:
 //!
 //! latency = max(local invalidation, send + longest delivery + interrupt entry + invalidation +
-//! longest acknowledgement), responder CPU time = targets x (interrupt entry + invalidation + interrupt exit).
+//! longest acknowledgement), responder CPU time = targets x (interrupt entry + invalidation +
+//! interrupt exit).
 //!
 //! One thing can come below it: acknowledging a leaf change *before* invalidating (the handler
 //! makes no user access in between), which takes the remote invalidation out of the wait. The bound

@@ -20,8 +20,8 @@
 //!    one comparison. Otherwise the stamps of its table entry and frame decide, and it is verified
 //!    anew.
 //! 5. When a flush returns, the CPUs that run user code of the space at that moment are looked at:
-//!    an access could be their next step, so a stale entry is a violation although nobody has used it.
-//!    (A CPU in the kernel may be in the middle of forgetting, having promised to.)
+//!    an access could be their next step, so a stale entry is a violation although nobody has used
+//!    it. (A CPU in the kernel may be in the middle of forgetting, having promised to.)
 //! 6. Loading a tag with its entries kept is checked against the owner of the entries: one
 //!    comparison.
 //!

@@ -34,8 +34,8 @@ fn until(c: &mut Cpu, us: u64) {
     }
 }
 
-/// Runs a scene as it is, which has to end well, and without a step, which has to end in a violation
-/// of this promise.
+/// Runs a scene as it is, which has to end well, and without a step, which has to end in a
+/// violation of this promise.
 fn shows(mutant: Mutant, promise: &str, scene: impl Fn() -> Run) {
     if let Err(violation) = scene() {
         panic!("nothing is missing: {violation}");

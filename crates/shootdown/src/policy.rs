@@ -54,9 +54,9 @@ pub enum Leave {
     /// When it loads the kernel's own tables, or a trim asks for it.
     Lazily,
     /// When it is found elsewhere and asked: by a trim, or by a flush for freed tables, which asks
-    /// all of the set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever has
-    /// another root loaded has no walk under way in the old tables, and finds out before it loads
-    /// their root again what was freed.
+    /// all of the set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever
+    /// has another root loaded has no walk under way in the old tables, and finds out before it
+    /// loads their root again what was freed.
     WhenAsked,
 }
 
@@ -103,8 +103,8 @@ pub struct Policy {
     pub hypercall_from: u16,
     /// When entries go whose accessed bits were cleared.
     pub accessed: AccessedPolicy,
-    /// How long unmappings may go unnotified that the kernel gives to a [`LazyUnmapping`](crate::LazyUnmapping);
-    /// `None`: not at all.
+    /// How long unmappings may go unnotified that the kernel gives to a
+    /// [`LazyUnmapping`](crate::LazyUnmapping); `None`: not at all.
     pub lazy_unmap: Option<LazyUnmap>,
 }
 

@@ -1,5 +1,5 @@
-//! A change is pending from its count until every CPU has acknowledged: whoever finds the entry cleared
-//! sees that, whatever flushes it, and whatever becomes of that flush.
+//! A change is pending from its count until every CPU has acknowledged: whoever finds the entry
+//! cleared sees that, whatever flushes it, and whatever becomes of that flush.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -236,8 +236,8 @@ fn a_flush_that_was_forgotten_is_flushed_once() {
     }
 }
 
-/// CPU 2 has not taken the interrupt yet when it calls `complete_pending` itself. What it forgets then is more than
-/// leaves.
+/// CPU 2 has not taken the interrupt yet when it calls `complete_pending` itself. What it forgets
+/// then is more than leaves.
 #[test]
 fn a_payment_for_freed_tables_removes_what_leads_to_them() {
     let space = cached_on_1(&Policy::SHOOTDOWN, &PCID);

@@ -1,5 +1,5 @@
-//! What is pending in a space, row by row, on a mock with synchronous interrupts: batches across spaces,
-//! gathers at the same time, and whose flush covers whose change.
+//! What is pending in a space, row by row, on a mock with synchronous interrupts: batches across
+//! spaces, gathers at the same time, and whose flush covers whose change.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts

@@ -245,8 +245,8 @@ fn ends() {
     world().bell.notify();
 }
 
-/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it acknowledges
-/// until that is over.
+/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it
+/// acknowledges until that is over.
 fn against(
     other: impl FnOnce(&'static Spaces),
     program: impl FnOnce(&'static Spaces) + Send + 'static,

@@ -1,6 +1,6 @@
-//! What is pending in a space, under the `loom` model checker: a CPU that comes to the space against one
-//! that flushes what a third has cleared; and, one step after the other, what is completed where
-//! hardware removes entries by name.
+//! What is pending in a space, under the `loom` model checker: a CPU that comes to the space
+//! against one that flushes what a third has cleared; and, one step after the other, what is
+//! completed where hardware removes entries by name.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_pending`
 #![cfg(loom)]

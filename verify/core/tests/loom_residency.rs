@@ -1,5 +1,5 @@
-//! Who must be notified where hardware broadcasts, under the `loom` model checker: a CPU that comes to
-//! a space against a caller that decides not to broadcast.
+//! Who must be notified where hardware broadcasts, under the `loom` model checker: a CPU that comes
+//! to a space against a caller that decides not to broadcast.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_residency`
 #![cfg(loom)]

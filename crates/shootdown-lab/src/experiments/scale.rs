@@ -1,8 +1,9 @@
 //! How the cost of one flush grows with the number of remote CPUs.
 //!
 //! One CPU flushes 1, 8 or 33 pages of a space in which *n* other CPUs run user code; nothing else
-//! happens. Latency is what the initiator sees; responder CPU time is what the targets lose together. Each is
-//! also given as ratio to the `omniscient` bound of the same profile (see [`crate::bound`]).
+//! happens. Latency is what the initiator sees; responder CPU time is what the targets lose
+//! together. Each is also given as ratio to the `omniscient` bound of the same profile (see
+//! [`crate::bound`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -132,8 +132,8 @@ impl Hot {
         if matches!(path, Path::Remembered) { 2 } else { 1 }
     }
 
-    /// Nanoseconds per operation: the smallest of `batches` means, so that what the host did meanwhile
-    /// falls out, and the middle one.
+    /// Nanoseconds per operation: the smallest of `batches` means, so that what the host did
+    /// meanwhile falls out, and the middle one.
     #[must_use]
     #[allow(clippy::cast_precision_loss)] // a batch is far shorter than 2^52 ns
     pub fn measure(&self, path: Path, batches: usize, calls: u32) -> Timing {

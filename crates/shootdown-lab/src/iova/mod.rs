@@ -153,8 +153,8 @@ pub struct Effort {
     pub patience: Duration,
 }
 
-/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the minimum and
-/// the median.
+/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the minimum
+/// and the median.
 ///
 /// # Panics
 /// When a contestant has no room, or a thread panics.

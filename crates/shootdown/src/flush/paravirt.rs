@@ -1,6 +1,6 @@
 //! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it
-//! is known who must be notified, and before anyone is; and once more those that are preempted while
-//! they are waited for.
+//! is known who must be notified, and before anyone is; and once more those that are preempted
+//! while they are waited for.
 
 use crate::cpu::{PerCpu, View};
 use crate::cpu_set::Bits;

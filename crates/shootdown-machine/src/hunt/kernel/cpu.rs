@@ -182,7 +182,8 @@ impl<P: Port> Cpu<P> {
         ways.iter().filter(|(times, _)| *times != 0).for_each(|(_, way)| hw::witness(way));
     }
 
-    /// Flushes and frees. What a flush that failed leaves pending comes back; nothing of it is free.
+    /// Flushes and frees. What a flush that failed leaves pending comes back; nothing of it is
+    /// free.
     #[allow(clippy::result_large_err)] // no allocation: a run that is abandoned would leak it
     pub fn finish(&self, gather: Gather<'_, P, Items>, changes: &Changes) -> Result<(), Items> {
         let kept = match gather.finish(&self.pin) {
@@ -228,8 +229,8 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// A flush has failed, and is pending: tries again, now and then for good. What can't be flushed
-    /// is never free again.
+    /// A flush has failed, and is pending: tries again, now and then for good. What can't be
+    /// flushed is never free again.
     pub fn flush_again(&self, used: Used<'_, P>, items: Items, changes: &Changes) {
         for _ in 0..2 {
             if used.space.flush(&self.pin, Request::space()).is_ok() {
@@ -248,8 +249,8 @@ impl<P: Port> Cpu<P> {
         used.space.flush(&self.pin, request).is_ok()
     }
 
-    /// With the lock held: someone may have changed this page and not have flushed it yet. Nobody may
-    /// trust that what the tables say is all that CPUs can do. Says whether it is so now.
+    /// With the lock held: someone may have changed this page and not have flushed it yet. Nobody
+    /// may trust that what the tables say is all that CPUs can do. Says whether it is so now.
     pub fn see_to_pending(&self, used: Used<'_, P>) -> bool {
         if used.space.is_pending() {
             hw::witness("pending-flush-seen");

@@ -1,4 +1,5 @@
-//! Lazy unmapping: what is unmapped is announced to nobody until its frame or its address is needed.
+//! Lazy unmapping: what is unmapped is announced to nobody until its frame or its address is
+//! needed.
 
 use std::cell::UnsafeCell;
 
@@ -34,8 +35,8 @@ impl<P: Port> Lazy<P> {
         Self { inner: UnsafeCell::new(None), history: AtomicU64::new(0) }
     }
 
-    /// Of a space that nobody uses yet. What was pending in its predecessor was redeemed, or is never free
-    /// again.
+    /// Of a space that nobody uses yet. What was pending in its predecessor was redeemed, or is
+    /// never free again.
     pub fn begin(&self, space: &'static AddressSpace<P>) {
         let inner = Inner { unmapping: LazyUnmapping::new(space), changes: Array::default() };
         // SAFETY: nobody uses the space.

@@ -1,4 +1,5 @@
-//! Flushes that fail: kicks that can't be raised, waits that are given up, and what is pending after.
+//! Flushes that fail: kicks that can't be raised, waits that are given up, and what is pending
+//! after.
 
 use shootdown::gather::{Array, Gather};
 use shootdown::mutant::Mutant::*;

@@ -1,5 +1,5 @@
-//! Flushes of one space that fail at the same time: which of their changes are pending, and which are
-//! flushed.
+//! Flushes of one space that fail at the same time: which of their changes are pending, and which
+//! are flushed.
 
 use shootdown::gather::Nothing;
 use shootdown::mutant::Mutant::*;
@@ -19,8 +19,8 @@ fn takes_in_vain(at: u32) {
     });
 }
 
-/// CPU 0 puts a flush off, and flushes `by` some way. When CPU 1 has answered that, CPU 2's flush of
-/// another page fails. CPU 0 relies on both pages if nobody is to be told any more.
+/// CPU 0 puts a flush off, and flushes `by` some way. When CPU 1 has answered that, CPU 2's flush
+/// of another page fails. CPU 0 relies on both pages if nobody is to be told any more.
 fn pending_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
     port::come_online();
     match cpu {

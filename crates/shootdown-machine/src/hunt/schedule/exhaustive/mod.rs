@@ -98,7 +98,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Twelve million states (half a GB), no limit of runs and time, and the first violation ends it.
+    /// Twelve million states (half a GB), no limit of runs and time, and the first violation ends
+    /// it.
     fn default() -> Self {
         Self { states: 12 << 20, runs: u64::MAX, time: None, first_violation: true }
     }
