@@ -46,10 +46,10 @@ pub struct ImageArgs {
 
 /// What `test` ends with.
 const CODES: &str = "Exit codes:
-  0  pass: every case held, and what the machine can't show is known (kernel/expect/)
+  0  pass: every case passed, and what the machine can't show is known (kernel/expect/)
   1  fail: a promise was broken
   2  bad input, a missing tool, the image does not build, or no case was run
-  3  not observable: a case held without proof, as its control showed nothing stale
+  3  not observable: a case passed without proof, as its control showed nothing stale
   4  crashed: a panic, a fault, a reset, or not over in time";
 
 /// Which cases are judged how.

@@ -3,10 +3,10 @@
 //!
 //! | code | meaning |
 //! |---|---|
-//! | 0 | every case held, and what this machine can't show is what it is known not to show |
+//! | 0 | every case passed, and what this machine can't show is what it is known not to show |
 //! | 1 | a promise was broken |
 //! | 2 | bad input, a tool is missing, the image does not build, or no case was run |
-//! | 3 | a case held, but its negative control showed nothing, on a machine that is not known for that (`kernel/expect/`) |
+//! | 3 | a case passed, but its negative control showed nothing, on a machine that is not known for that (`kernel/expect/`) |
 //! | 4 | the image crashed, the machine was reset, or it did not end in time |
 
 // First: its macros are used by all others.

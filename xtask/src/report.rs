@@ -28,14 +28,14 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED.with_rounded_corners());
     table.set_header(["case", "verdict", "seen"]);
-    let (mut held, mut masked, mut surprises, mut broken) = (0, 0, 0, 0);
+    let (mut passed, mut masked, mut surprises, mut broken) = (0, 0, 0, 0);
     let mut notes: Vec<&str> = Vec::new();
     for line in ran.output.lines() {
         let Some(case) = Case::parse(line) else { continue };
         let reason = known.iter().find(|known| known.case == case.name);
         let shown = match (case.verdict, reason) {
             (Verdict::Pass, _) => {
-                held += 1;
+                passed += 1;
                 "pass".into()
             }
             (Verdict::NotObservable, Some(known)) => {
@@ -73,7 +73,7 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option
         on = format!("{on} with {}", iommu.name());
     }
     say!(
-        "{} on {on}, {} CPUs: {held} held, {masked} held and known not to be observable, {surprises} held without proof, {broken} broken",
+        "{} on {on}, {} CPUs: {passed} passed, {masked} passed and known not to be observable, {surprises} passed without proof, {broken} failed",
         machine.arch,
         machine.cpus
     );
@@ -87,7 +87,7 @@ pub fn print(machine: &MachineArgs, ran: &Ran, known: &[Unobservable]) -> Option
     match code {
         0 => {}
         3 => complain!(
-            "{surprises} cases held, but their controls showed nothing: that they held proves nothing here"
+            "{surprises} cases passed, but their controls showed nothing: that they passed proves nothing here"
         ),
         _ => {
             complain!("{}", ran.ended);

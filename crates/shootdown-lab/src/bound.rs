@@ -4,7 +4,8 @@
 //! the sending, not the answering, not the lines they travel on. Computed from the profile alone:
 //!
 //! latency = max(local invalidation, send + longest delivery + interrupt entry + invalidation +
-//! longest acknowledgement), stolen = targets x (interrupt entry + invalidation + interrupt exit).
+//! longest acknowledgement), responder CPU time = targets x (interrupt entry + invalidation +
+//! interrupt exit).
 //!
 //! One thing can come below it: acknowledging a leaf change *before* invalidating (the handler
 //! makes no user access in between), which takes the remote invalidation out of the wait. The bound
@@ -19,7 +20,7 @@ pub struct Bound {
     /// From the request to its completion, on the initiator.
     pub latency: Time,
     /// Taken from all targets together.
-    pub stolen: Time,
+    pub responder: Time,
 }
 
 /// How far apart two CPUs are: the cost of a line and of an interrupt between them.
@@ -67,10 +68,13 @@ pub fn flush(
         count += 1;
     }
     if count == 0 {
-        return Bound { latency: work, stolen: Time::ZERO };
+        return Bound { latency: work, responder: Time::ZERO };
     }
     let remote = costs.ipi_send + delivery + costs.irq_entry + work + acknowledgement;
-    Bound { latency: remote.max(work), stolen: (costs.irq_entry + work + costs.irq_exit) * count }
+    Bound {
+        latency: remote.max(work),
+        responder: (costs.irq_entry + work + costs.irq_exit) * count,
+    }
 }
 
 #[cfg(test)]
@@ -88,7 +92,7 @@ mod tests {
         let far = flush(&costs, &topology, 0, 1..4096, 1, 33);
         assert_eq!(near.latency.max(many.latency), many.latency);
         assert!(far.latency > many.latency);
-        assert_eq!(far.stolen, near.stolen * 4095);
+        assert_eq!(far.responder, near.responder * 4095);
         assert_eq!(flush(&costs, &topology, 0, [], 3, 33).latency, costs.page * 3);
     }
 }

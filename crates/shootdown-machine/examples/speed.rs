@@ -75,7 +75,7 @@ fn storm(config: Config, n: u64) -> (Outcome, f64) {
 
 fn timed(machine: Machine) -> (Outcome, f64) {
     let start = Instant::now();
-    let outcome = machine.run().unwrap_or_else(|breach| panic!("{breach}"));
+    let outcome = machine.run().unwrap_or_else(|violation| panic!("{violation}"));
     (outcome, start.elapsed().as_secs_f64())
 }
 

@@ -9,7 +9,6 @@
 //! builds: time is counted in integers ([`Time`]), CPUs run in the order of their time, and nothing
 //! depends on host addresses or on the host's allocator.
 
-mod breach;
 pub mod casemate;
 mod config;
 mod cpu;
@@ -28,8 +27,8 @@ pub mod oracle;
 mod outcome;
 pub mod profile;
 mod time;
+mod violation;
 
-pub use breach::Breach;
 pub use config::{Config, Host, MachineError};
 pub use cpu::Cpu;
 pub use engine::Footprint;
@@ -44,6 +43,7 @@ pub use shootdown::ids::{CpuId, Stride};
 pub use shootdown::policy::Policy;
 pub use shootdown_dma;
 pub use time::Time;
+pub use violation::Violation;
 
 /// The most CPUs a machine can have.
 pub const MAX_CPUS: u32 = 4096;

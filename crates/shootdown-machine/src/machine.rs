@@ -2,13 +2,13 @@
 
 use shootdown::ids::CpuId;
 
-use crate::breach::Breach;
 use crate::config::{Config, MachineError};
 use crate::cpu::{Cpu, Program};
 use crate::engine::{self, Engine, Job, Mode};
 use crate::kernel::{self, Installed, Space, State};
 use crate::outcome::Outcome;
 use crate::time::Time;
+use crate::violation::Violation;
 
 /// Shared memory of a machine: what its kernel needs once, and what it needs per CPU. Only what is
 /// used is committed by the host.
@@ -115,7 +115,7 @@ impl Machine {
     ///
     /// # Errors
     /// The promise that was broken, or that no CPU could go on.
-    pub fn run(mut self) -> Result<Outcome, Box<Breach>> {
+    pub fn run(mut self) -> Result<Outcome, Box<Violation>> {
         let jobs = (0..).zip(self.programs).map(|(cpu, program)| program.map(|p| job(cpu, p)));
         let _installed = Installed::new(&mut self.kernel);
         engine::run(&mut self.engine, jobs.collect())?;

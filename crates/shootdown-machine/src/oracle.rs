@@ -20,8 +20,8 @@
 //!    one comparison. Otherwise the stamps of its table entry and frame decide, and it is verified
 //!    anew.
 //! 5. When a flush returns, the CPUs that run user code of the space at that moment are looked at:
-//!    an access could be their next step, so a stale entry is a breach although nobody has used it.
-//!    (A CPU in the kernel may be in the middle of forgetting, having promised to.)
+//!    an access could be their next step, so a stale entry is a violation although nobody has used
+//!    it. (A CPU in the kernel may be in the middle of forgetting, having promised to.)
 //! 6. Loading a tag with its entries kept is checked against the owner of the entries: one
 //!    comparison.
 //!
@@ -30,16 +30,16 @@
 //! only through a flush that returned, and the stamps only grow. It reports every use of what may
 //! not be used. Of entries that nobody uses it says nothing but at the moment of point 5.
 
-mod breach;
 pub(crate) mod devices;
 mod revocations;
 mod timeline;
+mod violation;
 
-pub use breach::{Breach, BreachReport, Invariant};
 pub use devices::Cached;
 pub(crate) use revocations::{Bound, Kind, Revocations};
 pub use revocations::{FlushToken, Stamp};
 pub use timeline::{Event, Timeline, Timelines};
+pub use violation::{Invariant, Violation, ViolationReport};
 
 /// A point in the history of what the oracle cares about. 0 is before everything.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

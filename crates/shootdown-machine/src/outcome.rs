@@ -62,7 +62,7 @@ counts! {
         /// Waiting for other CPUs.
         waiting,
         /// Interrupt handlers, entry and exit included.
-        stolen,
+        responder,
         /// Nothing to do.
         idle,
         /// Descheduled by the hypervisor.

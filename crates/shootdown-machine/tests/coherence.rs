@@ -7,7 +7,7 @@ use std::rc::Rc;
 use shootdown_machine::shootdown::mutant::{self, Mutant};
 use shootdown_machine::shootdown::residency::Strategy;
 use shootdown_machine::{
-    Breach, Config, Cpu, CpuId, Machine, Outcome, Policy, Profile, Space, Stride, Time,
+    Config, Cpu, CpuId, Machine, Outcome, Policy, Profile, Space, Stride, Time, Violation,
 };
 
 const POLICIES: [(&str, Policy); 8] = [
@@ -32,7 +32,7 @@ fn enter(c: &mut Cpu, space: Space) {
 const VA: u64 = 0x7000_0000;
 
 /// CPU 0 maps, unmaps, discards, protects and cleans what all others read and write.
-fn churn(config: Config, rounds: u64) -> Result<Outcome, Box<Breach>> {
+fn churn(config: Config, rounds: u64) -> Result<Outcome, Box<Violation>> {
     let cpus = config.cpu_count().unwrap();
     let mut machine = Machine::new(config).unwrap();
     let space = machine.new_space();
@@ -209,17 +209,17 @@ fn the_oracle_objects_when_a_step_is_missing() {
         mutant::set(Some(mutant));
         let result = churn(config("haswell-ep-48", cpus, policy), 40);
         mutant::set(None);
-        let Err(breach) = result else { panic!("{mutant:?} went unnoticed") };
+        let Err(violation) = result else { panic!("{mutant:?} went unnoticed") };
         assert!(
-            ["revocation", "frame-reuse", "master-invariant"].contains(&breach.invariant),
-            "{mutant:?}: {breach}"
+            ["revocation", "frame-reuse", "master-invariant"].contains(&violation.invariant),
+            "{mutant:?}: {violation}"
         );
-        assert!(!breach.timeline.is_empty());
+        assert!(!violation.timeline.is_empty());
     }
 }
 
 /// A CPU is lazy while a page goes away, and uses it when it is back.
-fn lazy_meanwhile() -> Result<Outcome, Box<Breach>> {
+fn lazy_meanwhile() -> Result<Outcome, Box<Violation>> {
     let mut machine = Machine::new(config("skylake-laptop", 2, Policy::SHOOTDOWN)).unwrap();
     let space = machine.new_space();
     machine

@@ -13,7 +13,7 @@ use shootdown_machine::shootdown_dma::iova::space::Space;
 use shootdown_machine::shootdown_dma::mutant::{self, Mutant};
 use shootdown_machine::shootdown_dma::table::VtdSecondLevel;
 use shootdown_machine::shootdown_dma::{DmaAddr, Policy, Rights};
-use shootdown_machine::{Breach, Config, Cpu, CpuId, Machine, Profile, Time};
+use shootdown_machine::{Config, Cpu, CpuId, Machine, Profile, Time, Violation};
 
 const CPUS: u32 = 2;
 const BYTES: u64 = 64;
@@ -99,7 +99,7 @@ fn traffic(
     millis: u64,
     rate: Time,
     own: u32,
-) -> Result<HostileCounts, Box<Breach>> {
+) -> Result<HostileCounts, Box<Violation>> {
     traffic_by(Time::from_ns(210), policy, millis, rate, own)
 }
 
@@ -110,7 +110,7 @@ fn traffic_by(
     millis: u64,
     rate: Time,
     own: u32,
-) -> Result<HostileCounts, Box<Breach>> {
+) -> Result<HostileCounts, Box<Violation>> {
     let promise = match policy {
         Policy::Strict => Promise::Now,
         Policy::Deferred => Promise::Held,
@@ -154,7 +154,7 @@ fn broken(mutant: Mutant, policy: Policy, millis: u64, rate: Time, own: u32) -> 
     let outcome = traffic_by(Time::from_us(20), policy, millis, rate, own);
     assert!(mutant::reached(), "{mutant:?} is not come by");
     mutant::set(None);
-    outcome.map_or_else(|breach| breach.invariant, |_| "nothing")
+    outcome.map_or_else(|violation| violation.invariant, |_| "nothing")
 }
 
 #[test]

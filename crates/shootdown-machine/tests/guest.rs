@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use shootdown_machine::shootdown::mutant::{self, Mutant};
 use shootdown_machine::{
-    Breach, Config, CpuId, Host, Machine, MachineError, Outcome, Policy, Profile, Stride, Time,
+    Config, CpuId, Host, Machine, MachineError, Outcome, Policy, Profile, Stride, Time, Violation,
 };
 
 const VA: u64 = 0x10_0000;
@@ -27,7 +27,7 @@ fn hypercalls() -> Policy {
 
 /// CPU 0 gives pages back, time after time, while the others use them. The outcome, and the
 /// longest that a call took, its own CPU's absence apart.
-fn giving_back(config: Config) -> Result<(Outcome, Time), Box<Breach>> {
+fn giving_back(config: Config) -> Result<(Outcome, Time), Box<Violation>> {
     let cpus = config.cpus.expect("given");
     let mut machine = Machine::new(config).expect("a machine");
     let space = machine.new_space();

@@ -2,7 +2,7 @@
 //!
 //! `every_access_is_as_the_naive_model_says` has arrays too large to evict anything and a model
 //! that is a plain map from (CPU, tag, page) to what was cached: every access must hit, walk, fault
-//! or be a breach exactly when the model says so, whatever was invalidated or forgotten.
+//! or be a violation exactly when the model says so, whatever was invalidated or forgotten.
 //! `a_correct_protocol_is_never_accused` has real geometries, walk caches and freed tables, and a
 //! kernel that does everything right.
 
@@ -268,9 +268,9 @@ impl Run {
         if !keep {
             self.model.cached.retain(|(c, t, _), _| *c != cpu || *t != tag);
         }
-        if let Err(breach) = outcome {
+        if let Err(violation) = outcome {
             assert!(keep);
-            assert_eq!(breach.invariant, Invariant::TagReuse);
+            assert_eq!(violation.invariant, Invariant::TagReuse);
             assert_ne!(self.owner.get(&(cpu, tag)), Some(&space));
             return;
         }
@@ -297,14 +297,14 @@ impl Run {
             let freed = self.model.freed.get(&c.frame).is_some_and(|at| *at > c.filled);
             let stale = self.model.binding.get(&(space, place)).is_some_and(|at| *at > c.filled);
             if freed || stale {
-                let Err(Trap::Breach(breach)) = outcome else {
+                let Err(Trap::Violation(violation)) = outcome else {
                     panic!("{outcome:?}, but the entry is stale: {c:?}")
                 };
                 if !stale {
-                    assert_eq!(breach.invariant, Invariant::FrameReuse);
+                    assert_eq!(violation.invariant, Invariant::FrameReuse);
                 } else {
                     let stale = [Invariant::Revocation, Invariant::MasterInvariant];
-                    assert!(stale.contains(&breach.invariant));
+                    assert!(stale.contains(&violation.invariant));
                 }
                 return;
             }

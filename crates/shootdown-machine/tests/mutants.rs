@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use shootdown_machine::shootdown::mutant::{self, Mutant};
 use shootdown_machine::{
-    Breach, Config, Cpu, CpuId, Machine, Outcome, Policy, Profile, Space, Stride, Time,
+    Config, Cpu, CpuId, Machine, Outcome, Policy, Profile, Space, Stride, Time, Violation,
 };
 
 const VA: u64 = 0x7000_0000;
@@ -17,7 +17,7 @@ const VA: u64 = 0x7000_0000;
 const STALE: &str = "revocation";
 const KEPT: &str = "master-invariant";
 
-type Run = Result<Outcome, Box<Breach>>;
+type Run = Result<Outcome, Box<Violation>>;
 
 fn config(cpus: u32, policy: Policy) -> Config {
     Config { cpus: Some(cpus), policy, ..Config::new(Profile::named("haswell-ep-48").unwrap()) }
@@ -34,17 +34,17 @@ fn until(c: &mut Cpu, us: u64) {
     }
 }
 
-/// Runs a scene as it is, which has to end well, and without a step, which has to end in a breach
-/// of this promise.
+/// Runs a scene as it is, which has to end well, and without a step, which has to end in a
+/// violation of this promise.
 fn shows(mutant: Mutant, promise: &str, scene: impl Fn() -> Run) {
-    if let Err(breach) = scene() {
-        panic!("nothing is missing: {breach}");
+    if let Err(violation) = scene() {
+        panic!("nothing is missing: {violation}");
     }
     mutant::set(Some(mutant));
     let result = scene();
     mutant::set(None);
-    let Err(breach) = result else { panic!("{mutant:?} went unnoticed") };
-    assert_eq!(breach.invariant, promise, "{mutant:?}: {breach}");
+    let Err(violation) = result else { panic!("{mutant:?} went unnoticed") };
+    assert_eq!(violation.invariant, promise, "{mutant:?}: {violation}");
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_kernel_flush_reaches_every_tag() {
     for policy in [Policy::NAIVE, Policy::LINUX_4_14, Policy::LINUX_5_13, Policy::SHOOTDOWN] {
         for (mitigations, tags) in [(false, true), (true, true), (true, false), (false, false)] {
             kernel_pages(Config { mitigations, tags, ..config(2, policy) })
-                .unwrap_or_else(|breach| panic!("{breach}"));
+                .unwrap_or_else(|violation| panic!("{violation}"));
         }
     }
     shows(Mutant::OtherTagsForgotten, KEPT, || {

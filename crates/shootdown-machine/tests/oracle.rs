@@ -5,7 +5,7 @@ use shootdown::{CpuId, Stride, Tag, VaRange};
 use shootdown_machine::mmu::{
     Access, CpuMmu, KERNEL_BASE, Memory, Perms, Root, TlbGeometry, Trap, UpperLevels,
 };
-use shootdown_machine::oracle::{Breach, BreachReport, Event, Invariant, Stamp, Timelines};
+use shootdown_machine::oracle::{Event, Invariant, Stamp, Timelines, Violation, ViolationReport};
 
 const VA: u64 = 0x40_0000;
 const PAGE: Stride = Stride::Page4K;
@@ -39,10 +39,10 @@ fn page(va: u64) -> VaRange {
     VaRange::new(va, 1, PAGE).unwrap()
 }
 
-fn breach(outcome: Result<impl std::fmt::Debug, Trap>) -> Breach {
+fn violation(outcome: Result<impl std::fmt::Debug, Trap>) -> Violation {
     match outcome {
-        Err(Trap::Breach(breach)) => *breach,
-        other => panic!("expected a breach, got {other:?}"),
+        Err(Trap::Violation(violation)) => *violation,
+        other => panic!("expected a violation, got {other:?}"),
     }
 }
 
@@ -62,10 +62,10 @@ fn revocation_is_broken_by_a_missed_cpu() {
     mem.act_as(Stamp { cpu: CpuId(0), at: 9_000 });
     mem.flush_returns(flush);
     fault(a.translate(&mut mem, VA, Access::UserRead));
-    let breach = breach(b.translate(&mut mem, VA + 8, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::Revocation);
-    assert_eq!((breach.cpu, breach.root, breach.va), (CpuId(1), Some(root), Some(VA + 8)));
-    let text = breach.to_string();
+    let violation = violation(b.translate(&mut mem, VA + 8, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::Revocation);
+    assert_eq!((violation.cpu, violation.root, violation.va), (CpuId(1), Some(root), Some(VA + 8)));
+    let text = violation.to_string();
     assert!(text.contains("changed by cpu0 at 5 ns, flush returned to cpu0 at 9 ns"), "{text}");
 }
 
@@ -79,7 +79,7 @@ fn a_flush_does_not_cover_what_changes_while_it_runs() {
     let late = mem.flush_begins(root, None, false);
     mem.flush_returns(late);
     assert_eq!(
-        breach(a.translate(&mut mem, VA, Access::UserRead)).invariant,
+        violation(a.translate(&mut mem, VA, Access::UserRead)).invariant,
         Invariant::Revocation
     );
 }
@@ -95,7 +95,7 @@ fn a_use_that_was_legal_during_the_flush_does_not_excuse_one_after_it() {
     let flush = mem.flush_begins(root, None, false);
     mem.flush_returns(flush);
     assert_eq!(
-        breach(a.translate(&mut mem, VA, Access::UserRead)).invariant,
+        violation(a.translate(&mut mem, VA, Access::UserRead)).invariant,
         Invariant::Revocation
     );
 }
@@ -109,8 +109,8 @@ fn revocation_is_broken_by_a_kept_write_right() {
     mem.flush_returns(flush);
     fault(a.translate(&mut mem, VA, Access::UserWrite));
     a.translate(&mut mem, VA, Access::UserRead).unwrap();
-    let breach = breach(b.translate(&mut mem, VA, Access::UserWrite));
-    assert_eq!(breach.invariant, Invariant::Revocation);
+    let violation = violation(b.translate(&mut mem, VA, Access::UserWrite));
+    assert_eq!(violation.invariant, Invariant::Revocation);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn revocation_is_broken_by_a_range_that_is_too_short() {
     let flush = mem.flush_begins(root, Some(both), false);
     a.invalidate_range(Tag(1), page(VA), true);
     mem.flush_returns(flush);
-    let breach = breach(a.translate(&mut mem, VA + 0x1000, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::Revocation);
+    let violation = violation(a.translate(&mut mem, VA + 0x1000, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::Revocation);
 }
 
 #[test]
@@ -139,8 +139,8 @@ fn revocation_is_broken_by_a_stride_larger_than_the_pages() {
     let flush = mem.flush_begins(root, Some(table), false);
     a.invalidate_range(Tag(1), table, true);
     mem.flush_returns(flush);
-    let breach = breach(a.translate(&mut mem, VA + 0x3000, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::Revocation);
+    let violation = violation(a.translate(&mut mem, VA + 0x3000, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::Revocation);
 }
 
 #[test]
@@ -157,8 +157,8 @@ fn revocation_of_a_kernel_page_is_broken_by_a_kept_global_entry() {
     b.invalidate_tag(Tag(1));
     mem.flush_returns(flush);
     fault(a.translate(&mut mem, KERNEL_BASE, Access::KernelRead));
-    let breach = breach(b.translate(&mut mem, KERNEL_BASE, Access::KernelRead));
-    assert_eq!(breach.invariant, Invariant::Revocation);
+    let violation = violation(b.translate(&mut mem, KERNEL_BASE, Access::KernelRead));
+    assert_eq!(violation.invariant, Invariant::Revocation);
 }
 
 #[test]
@@ -189,9 +189,9 @@ fn frame_reuse_is_broken_by_freeing_before_the_flush() {
     let gone = mem.unmap(root, VA).unwrap();
     a.invalidate_range(Tag(1), page(VA), true);
     mem.free(gone.frame).unwrap();
-    let breach = breach(b.translate(&mut mem, VA, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::FrameReuse);
-    assert!(breach.to_string().contains("freed before any flush"), "{breach}");
+    let violation = violation(b.translate(&mut mem, VA, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::FrameReuse);
+    assert!(violation.to_string().contains("freed before any flush"), "{violation}");
 }
 
 #[test]
@@ -202,8 +202,8 @@ fn frame_reuse_is_broken_inside_a_large_page_too() {
     a.translate(&mut mem, 0x81_2345, Access::UserRead).unwrap();
     let gone = mem.unmap(root, 0x80_0000).unwrap();
     mem.free(gone.frame).unwrap();
-    let breach = breach(a.translate(&mut mem, 0x9f_f000, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::FrameReuse);
+    let violation = violation(a.translate(&mut mem, 0x9f_f000, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::FrameReuse);
 }
 
 /// Unmaps [`VA`] and takes its tables out of the tree.
@@ -222,15 +222,15 @@ fn table_reuse_is_broken_by_freeing_a_table_that_a_walk_cache_leads_to() {
     for table in tables {
         mem.free_table(table).unwrap();
     }
-    let breach = breach(b.translate(&mut mem, VA + 0x1000, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::TableReuse);
+    let violation = violation(b.translate(&mut mem, VA + 0x1000, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::TableReuse);
     // An adversary that walks ahead of the program is caught as well.
     let Scene { mut mem, root, cpus: [_, mut b] } = skylake();
     for table in unhook(&mut mem, root) {
         mem.free_table(table).unwrap();
     }
-    let breach = b.speculate(&mut mem, VA + 0x1000).unwrap_err();
-    assert_eq!(breach.invariant, Invariant::TableReuse);
+    let violation = b.speculate(&mut mem, VA + 0x1000).unwrap_err();
+    assert_eq!(violation.invariant, Invariant::TableReuse);
 }
 
 #[test]
@@ -246,10 +246,10 @@ fn table_reuse_is_broken_by_a_root_that_outlives_its_space() {
     }
     mem.end_space(root).unwrap();
     // Still loaded: nobody told this CPU to leave.
-    let breach = breach(b.translate(&mut mem, VA, Access::UserRead));
-    assert_eq!(breach.invariant, Invariant::TableReuse);
-    let breach = a.load(&mem, root, Tag(1), false).unwrap_err();
-    assert_eq!(breach.invariant, Invariant::TableReuse);
+    let violation = violation(b.translate(&mut mem, VA, Access::UserRead));
+    assert_eq!(violation.invariant, Invariant::TableReuse);
+    let violation = a.load(&mem, root, Tag(1), false).unwrap_err();
+    assert_eq!(violation.invariant, Invariant::TableReuse);
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn walk_cache_reuse_is_broken_by_invalidating_leaves_only() {
         b.translate(&mut mem, VA, Access::UserRead)
     };
     fault(run(false));
-    assert_eq!(breach(run(true)).invariant, Invariant::WalkCacheReuse);
+    assert_eq!(violation(run(true)).invariant, Invariant::WalkCacheReuse);
 }
 
 #[test]
@@ -285,8 +285,8 @@ fn a_walk_cache_may_lead_to_an_unhooked_table_until_the_flush_returns() {
 fn tag_reuse_is_broken_by_keeping_another_spaces_entries() {
     let Scene { mut mem, cpus: [mut a, _], .. } = skylake();
     let other = mem.new_space().unwrap();
-    let breach = a.load(&mem, other, Tag(1), true).unwrap_err();
-    assert_eq!(breach.invariant, Invariant::TagReuse);
+    let violation = a.load(&mem, other, Tag(1), true).unwrap_err();
+    assert_eq!(violation.invariant, Invariant::TagReuse);
     a.load(&mem, other, Tag(1), false).unwrap();
     fault(a.translate(&mut mem, VA, Access::UserRead));
 }
@@ -305,9 +305,9 @@ fn the_master_invariant_is_broken_by_keeping_a_slot_that_is_behind() {
         a.translate(&mut mem, VA, Access::UserRead)
     };
     fault(run(false));
-    let breach = breach(run(true));
-    assert_eq!(breach.invariant, Invariant::MasterInvariant);
-    assert!(breach.to_string().contains("before this CPU loaded tag 1"), "{breach}");
+    let violation = violation(run(true));
+    assert_eq!(violation.invariant, Invariant::MasterInvariant);
+    assert!(violation.to_string().contains("before this CPU loaded tag 1"), "{violation}");
 }
 
 #[test]
@@ -320,9 +320,9 @@ fn progress_is_reported_with_the_story_of_the_cpus_concerned() {
     );
     timelines.push(CpuId(1), 2_000, Event::Note("unrelated", 1));
     timelines.push(CpuId(2), 3_000, Event::InterruptBegins);
-    let mut breach = Breach::new(Invariant::Progress, CpuId(0), "all CPUs wait".into());
-    breach.culprits.push(Stamp { cpu: CpuId(2), at: 3_000 });
-    let report = BreachReport::new(breach, 42, 4_000, &timelines).to_string();
+    let mut violation = Violation::new(Invariant::Progress, CpuId(0), "all CPUs wait".into());
+    violation.culprits.push(Stamp { cpu: CpuId(2), at: 3_000 });
+    let report = ViolationReport::new(violation, 42, 4_000, &timelines).to_string();
     for part in ["\"progress\" on cpu0", "seed 42, at 4 ns", "flush of everything", "cpu2"] {
         assert!(report.contains(part), "{part} in {report}");
     }
@@ -330,7 +330,7 @@ fn progress_is_reported_with_the_story_of_the_cpus_concerned() {
 }
 
 #[test]
-fn a_legal_life_of_a_page_is_no_breach() {
+fn a_legal_life_of_a_page_is_no_violation() {
     let Scene { mut mem, root, cpus: [mut a, mut b] } = skylake();
     for round in 0..100u64 {
         let gone = mem.unmap(root, VA).unwrap();

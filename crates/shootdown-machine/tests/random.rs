@@ -250,7 +250,7 @@ fn run_on(names: &[&str], seed: u64) -> Result<(), String> {
         };
         machine.spawn(CpuId(cpu), body).unwrap();
     }
-    machine.run().map(|_| ()).map_err(|breach| format!("seed {seed}, {what}: {breach}"))
+    machine.run().map(|_| ()).map_err(|violation| format!("seed {seed}, {what}: {violation}"))
 }
 
 fn number(name: &str, otherwise: u64) -> u64 {

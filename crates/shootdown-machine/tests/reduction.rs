@@ -39,7 +39,7 @@ enum Op {
     UserStore,
     /// The entry's last change is said to be flushed, whether it is or not.
     Revoke,
-    /// Any translation may be used: a breach if a revoked one can be.
+    /// Any translation may be used: a violation if a revoked one can be.
     UserCode,
 }
 
@@ -168,7 +168,7 @@ fn explore(
     powers: Powers,
     reduction: Reduction,
 ) -> (Report, BTreeSet<Vec<Seen>>) {
-    let limits = Limits { first_breach: false, runs: 30_000, ..Limits::default() };
+    let limits = Limits { first_violation: false, runs: 30_000, ..Limits::default() };
     let bounds = Bounds { steps: 400, ..Bounds::default() };
     world.results.borrow_mut().clear();
     let mut run = |c: &mut dyn shootdown_machine::hunt::Chooser| run(world, powers, bounds, c);
@@ -254,7 +254,7 @@ fn compare_on(architecture: Architecture, seed: u64, kinds: &[u8], powers: Power
             );
             assert!(report.complete(), "{what}");
             assert!(results == expected, "{what}");
-            assert_eq!(report.breaches > 0, all.breaches > 0, "{what}");
+            assert_eq!(report.violations > 0, all.violations > 0, "{what}");
         }
     }
     assert!(compared > 5, "{compared}");

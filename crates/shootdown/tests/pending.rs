@@ -1,5 +1,5 @@
-//! A change is pending from its count until every CPU has acknowledged: whoever finds the entry cleared
-//! sees that, whatever flushes it, and whatever becomes of that flush.
+//! A change is pending from its count until every CPU has acknowledged: whoever finds the entry
+//! cleared sees that, whatever flushes it, and whatever becomes of that flush.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -141,7 +141,7 @@ fn nothing_is_unmapped_lazily_beside_a_flush_under_way() {
 }
 
 #[test]
-fn a_ticket_that_is_dropped_leaves_its_flush_owed() {
+fn a_ticket_that_is_dropped_leaves_its_flush_pending() {
     for freed_tables in [false, true] {
         in_fresh_world(move || {
             let space = cached_on_1(&Policy::SHOOTDOWN, &PCID);
@@ -212,7 +212,7 @@ fn flushes_that_end_in_another_order_leave_nothing_pending() {
 
 /// Nobody completes what was forgotten. Somebody flushes it once, and not again and again.
 #[test]
-fn a_flush_that_was_forgotten_is_paid_for_once() {
+fn a_flush_that_was_forgotten_is_flushed_once() {
     for facts in [&PCID, &ARM] {
         in_fresh_world(move || {
             let space = cached_on_1(&Policy::SHOOTDOWN, facts);
@@ -236,8 +236,8 @@ fn a_flush_that_was_forgotten_is_paid_for_once() {
     }
 }
 
-/// CPU 2 has not taken the interrupt yet when it calls `complete_pending` itself. What it forgets then is more than
-/// leaves.
+/// CPU 2 has not taken the interrupt yet when it calls `complete_pending` itself. What it forgets
+/// then is more than leaves.
 #[test]
 fn a_payment_for_freed_tables_removes_what_leads_to_them() {
     let space = cached_on_1(&Policy::SHOOTDOWN, &PCID);

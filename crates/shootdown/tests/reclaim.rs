@@ -1,5 +1,5 @@
-//! What is pending in a space, row by row, on a mock with synchronous interrupts: batches across spaces,
-//! gathers at the same time, and whose flush covers whose change.
+//! What is pending in a space, row by row, on a mock with synchronous interrupts: batches across
+//! spaces, gathers at the same time, and whose flush covers whose change.
 
 #[path = "mock/mod.rs"]
 #[allow(dead_code)] // shared with the examples and benches, which use other parts
@@ -123,7 +123,7 @@ fn who_has_caught_up_meanwhile_is_not_told() {
 }
 
 #[test]
-fn who_finds_an_entry_cleared_pays_for_that_space_only() {
+fn who_finds_an_entry_cleared_flushes_that_space_only() {
     boot(3, &Policy::SHOOTDOWN, &PCID);
     let (a, b) = (new_space(), new_space());
     map(a, 1, 10);
@@ -146,7 +146,7 @@ fn who_finds_an_entry_cleared_pays_for_that_space_only() {
 }
 
 #[test]
-fn a_newer_flush_pays_where_cpus_catch_up() {
+fn a_newer_flush_covers_where_cpus_catch_up() {
     boot(2, &Policy::SHOOTDOWN, &PCID);
     let space = new_space();
     map(space, 1, 10);
@@ -165,7 +165,7 @@ fn a_newer_flush_pays_where_cpus_catch_up() {
 }
 
 #[test]
-fn a_range_pays_for_nothing_else_where_hardware_removes_by_name() {
+fn a_range_covers_nothing_else_where_hardware_removes_by_name() {
     boot(2, &Policy::SHOOTDOWN, &ARM);
     let space = new_space();
     map(space, 1, 10);
@@ -200,7 +200,7 @@ fn hardware_that_broadcasts_is_waited_for_once() {
 }
 
 #[test]
-fn dirty_pages_are_paid_for_before_they_are_written_back_and_others_are_not() {
+fn dirty_pages_are_flushed_before_they_are_written_back_and_others_are_not() {
     boot(2, &Policy::SHOOTDOWN, &PCID);
     let space = new_space();
     map(space, 1, 10);
@@ -244,7 +244,7 @@ fn a_full_batch_says_so_and_room_can_be_made() {
 }
 
 #[test]
-fn what_a_batch_could_not_pay_is_owed_and_comes_back() {
+fn what_a_batch_could_not_flush_is_pending_and_comes_back() {
     boot(2, &Policy::SHOOTDOWN, &PCID);
     let space = new_space();
     map(space, 1, 10);
@@ -324,7 +324,7 @@ fn a_gather_is_open_until_it_is_done() {
 }
 
 #[test]
-fn what_a_gather_could_not_flush_is_owed() {
+fn what_a_gather_could_not_flush_is_pending() {
     for (name, policy) in POLICIES {
         in_fresh_world(move || {
             boot(2, policy, &PCID);
@@ -347,7 +347,7 @@ fn what_a_gather_could_not_flush_is_owed() {
 }
 
 #[test]
-fn a_refused_flush_is_counted_and_owed() {
+fn a_refused_flush_is_counted_and_pending() {
     // A handler that interrupts a posted call of its CPU can't post another; the change must not be
     // lost with it.
     boot(2, &Policy::LINUX_5_13, &PCID);

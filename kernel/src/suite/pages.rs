@@ -49,7 +49,7 @@ fn unmap_deferred(stage: &Stage) -> Outcome {
     if stage.flushes {
         let mut gather = Gather::<Kernel, Array<u64, 4>>::new(&stage.space.shot);
         gather.unmapped(page.range(), page.frame).expect("room for 4");
-        let mut deferred = gather.defer(&Kernel::pin()).map_err(|(error, _still_owed)| error)?;
+        let mut deferred = gather.defer(&Kernel::pin()).map_err(|(error, _still_pending)| error)?;
         let frames = loop {
             match deferred.poll() {
                 Ok(frames) => break frames,

@@ -251,7 +251,7 @@ impl Stage {
                 self.release(page.frame);
             }
         }
-        let frames = gather.finish(&Kernel::pin()).map_err(|(error, _still_owed)| error)?;
+        let frames = gather.finish(&Kernel::pin()).map_err(|(error, _still_pending)| error)?;
         frames.for_each(|frame| self.release(frame));
         Ok(())
     }

@@ -85,7 +85,7 @@ struct Field {
     spaces: [Space; SPACES],
     flushes: bool,
     /// Reads and free frames that the oracle does not allow.
-    breaches: AtomicU64,
+    violations: AtomicU64,
     reads: AtomicU64,
     flushed: AtomicU64,
     failed: AtomicBool,
@@ -127,14 +127,14 @@ impl Field {
         self.spaces[space].tree.entry(address(page), 0)
     }
 
-    fn breach(&self) {
-        self.breaches.fetch_add(1, Ordering::Relaxed);
+    fn violation(&self) {
+        self.violations.fetch_add(1, Ordering::Relaxed);
     }
 
     fn map(&self, space: usize, page: u64) {
         let Some(frame) = memory::allocate() else { return };
         if !memory::is_poison(frame) {
-            self.breach();
+            self.violation();
         }
         memory::fill(frame, stamp(space, page));
         let entry = paging::leaf(frame, 0, Rights::WRITE);
@@ -149,7 +149,7 @@ impl Field {
         self.reads.fetch_add(1, Ordering::Relaxed);
         let at = address(page) + 8 * (page % 512);
         if probe::read(at).is_ok_and(|value| value != stamp(space, page)) {
-            self.breach();
+            self.violation();
         }
     }
 
@@ -176,7 +176,7 @@ impl Field {
             }
         }
         self.flushed.fetch_add(u64::from(!gather.is_empty()), Ordering::Relaxed);
-        let frames = gather.finish(&pin).map_err(|(error, _still_owed)| error)?;
+        let frames = gather.finish(&pin).map_err(|(error, _still_pending)| error)?;
         frames.for_each(memory::free);
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Field {
         self.spaces.iter().for_each(|space| space.end(&Kernel::pin()));
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        (count(&self.breaches), count(&self.reads), count(&self.flushed), failed)
+        (count(&self.violations), count(&self.reads), count(&self.flushed), failed)
     }
 }
 
@@ -287,7 +287,7 @@ impl Stress {
         let field = Field {
             spaces: core::array::from_fn(|_| Space::new()),
             flushes,
-            breaches: AtomicU64::new(0),
+            violations: AtomicU64::new(0),
             reads: AtomicU64::new(0),
             flushed: AtomicU64::new(0),
             failed: AtomicBool::new(false),
@@ -301,8 +301,8 @@ impl Stress {
         let control = self.run(options, cpus, false);
         // What the control left behind in free frames is none of the next run's.
         memory::poison_all();
-        let (breaches, reads, flushed, failed) = self.run(options, cpus, true);
-        let verdict = if breaches > 0 || failed {
+        let (violations, reads, flushed, failed) = self.run(options, cpus, true);
+        let verdict = if violations > 0 || failed {
             Verdict::Fail
         } else if control.0 == 0 {
             Verdict::NotObservable
@@ -310,7 +310,7 @@ impl Stress {
             Verdict::Pass
         };
         say!(
-            "case {} {verdict} breaches without flushes {}, with {flushed} flushes {breaches}, of {reads} reads; seed {}",
+            "case {} {verdict} violations without flushes {}, with {flushed} flushes {violations}, of {reads} reads; seed {}",
             self.name,
             control.0,
             options.seed

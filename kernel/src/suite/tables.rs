@@ -47,7 +47,7 @@ fn table_goes(stage: &Stage, leaf: bool) -> Outcome {
         let range =
             VaRange::new(at, ENTRIES as u64, Stride::Page4K).expect("what a table translates");
         gather.table_freed(range, table).expect("room for 4");
-        gather.finish(&Kernel::pin()).map_err(|(error, _still_owed)| error)?;
+        gather.finish(&Kernel::pin()).map_err(|(error, _still_pending)| error)?;
     }
     let (decoy, _) = stage.frame();
     let entry = paging::leaf(decoy, 0, Rights::READ);

@@ -474,7 +474,7 @@ fn a_flush_is_pending_until_all_have_answered() {
 #[test]
 fn a_flush_that_is_given_up_is_pending_throughout() {
     use Mutant::*;
-    holds("given up", &Policy::SHOOTDOWN, 3, &[BegunNotPending, OwedAfterDone], |s| {
+    holds("given up", &Policy::SHOOTDOWN, 3, &[BegunNotPending, PendingAfterDone], |s| {
         on(1);
         switch(&s.space);
         let begins = thread::spawn(move || {

@@ -341,7 +341,7 @@ fn a_cpu_is_descheduled_and_resumed_while_its_page_is_unmapped() {
         MarkStoredBlindly,
         MarkFailureTrusted,
         MarkRelaxed,
-        PreemptedAnswers,
+        PreemptedAcknowledges,
     ];
     holds("one initiator", Some(3), &kills, || {
         boot(&MARKS);

@@ -52,7 +52,7 @@ fn a_cpu_comes_while_the_page_is_unmapped_from_another() {
         holds(name, Some(2), mutants, move || comes(policy, [&[0], &[1]]));
     };
     holds("comes, always", &ALWAYS, &[BroadcastStaysLocal, BroadcastWithoutSync]);
-    holds("comes, sticky", &STICKY, &[OwnerNeverShared, OwnWithoutFence, PresenceWithoutFence]);
+    holds("comes, sticky", &STICKY, &[OwnerNeverShared, OwnWithoutFence, ResidencyWithoutFence]);
     holds("comes, active", &ACTIVE, &[ActiveNotCounted, ActiveWithoutFence]);
     holds("comes, trim", &TRIM, &[JoinWithoutFence]);
 }
@@ -87,9 +87,9 @@ fn a_space_gets_a_fresh_tag_while_its_page_is_unmapped() {
         holds(name, Some(2), mutants, move || comes(policy, [&[], &[0, 1, 2, 3]]));
     };
     holds("fresh tag, always", &ALWAYS, &[Mutant::EnterWithoutFence]);
-    holds("fresh tag, sticky", &STICKY, &[Mutant::PresenceNotRenewed]);
+    holds("fresh tag, sticky", &STICKY, &[Mutant::ResidencyNotRenewed]);
     holds("fresh tag, active", &ACTIVE, &[]);
-    holds("fresh tag, trim", &TRIM, &[Mutant::PresenceNotRenewed]);
+    holds("fresh tag, trim", &TRIM, &[Mutant::ResidencyNotRenewed]);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn who_was_interrupted_elsewhere_has_answered() {
 /// CPU 1 is interrupted for one flush. That acknowledges for no other that comes after.
 #[test]
 fn an_interrupt_answers_for_what_was_complete_before() {
-    holds("interrupted before", None, &[Mutant::KickAnswersAhead], || {
+    holds("interrupted before", None, &[Mutant::KickAcknowledgesAhead], || {
         alone(&ALWAYS, &EARLY, |spaces| {
             spaces.runs(1, &[0]);
             let other = VaRange::new(0x3000, 1, Stride::Page4K).unwrap();

@@ -72,7 +72,7 @@ pub fn unmap(space: &AddressSpace<Kernel>, start: u64, pages: u64) -> Result<(),
         gather.unmapped(page, frame).expect("room for 64");
     }
     // On an error the frames come back inside it, still owed: keep them and flush again.
-    let frames = gather.finish(&Kernel::pin()).map_err(|(error, _still_owed)| error)?;
+    let frames = gather.finish(&Kernel::pin()).map_err(|(error, _still_pending)| error)?;
     frames.for_each(yours::free);
     Ok(())
 }

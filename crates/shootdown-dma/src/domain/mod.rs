@@ -39,14 +39,14 @@
 //! | `map`, `map_sg`, `reserve`, `link` | if there are no addresses left but some are deferred; and as the next |
 //! | `sync`, `map_at`, `open_window` | where a unit remembers absence; if they fail when a device may have seen something already (no memory for a table, a count that is full): always, but `map` at an address of the allocator only if that can't be deferred |
 //! | `unmap`, `release` | if the policy is strict, or there is no room in the queue ([`Limits`]) |
-//! | `unmap_later` | if there is no room in the queue and `relax` allows it |
+//! | `lazy_unmap` | if there is no room in the queue and `relax` allows it |
 //! | `announce`, `unlink`, `unmap_at`, `detach`, `evict`, `flush`, `finish`, `end` | always |
 //! | `attach` | for devices with a cache |
 //! | `poll`, and what looks only | never |
 //!
 //! Where a caller must not wait (its interrupts are off) [`Host::relax`] returns false: then it is
 //! an error, which says what is still deferred. There a driver that needs strict unmapping calls
-//! [`unmap_later`](Domain::unmap_later), and asks later. Who finds somebody in every cell waits for
+//! [`lazy_unmap`](Domain::lazy_unmap), and asks later. Who finds somebody in every cell waits for
 //! one to be left, which takes some tens of accesses; that is never for ever, as there
 //! is a cell for each context that a CPU may have at once ([`Config::contexts`]) if nobody is
 //! preempted in one ([`Config::pinned`]). Interrupt handlers may map and unmap if everybody calls

@@ -7,7 +7,7 @@
 //! says when it is complete.
 //!
 //! # The protocol
-//! [`Domain::unmap_later`] unmaps and tells the units, and returns what is awaited. Who is where
+//! [`Domain::lazy_unmap`] unmaps and tells the units, and returns what is awaited. Who is where
 //! waiting is allowed waits for it ([`Domain::finish`]); who never is asks
 //! ([`Domain::has_forgotten`]), from a timer, or when the IOMMU has interrupted. It ends if
 //! [`poll`](Domain::poll) is called now and then. Addresses and references that the domain holds
@@ -33,7 +33,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`UnmapError`], and the mapping: nothing has changed. It is never
     /// [`UnmapError::NotComplete`].
-    pub fn unmap_later(&self, mapping: Mapping) -> Result<Pending, (UnmapError, Option<Mapping>)> {
+    pub fn lazy_unmap(&self, mapping: Mapping) -> Result<Pending, (UnmapError, Option<Mapping>)> {
         // What the domain holds itself is deferred in any case. Who unmaps hears when it is over.
         let policy = if self.config().holds { Policy::Deferred } else { Policy::Lazy };
         let (at, bytes) = (mapping.addr(), mapping.bytes());

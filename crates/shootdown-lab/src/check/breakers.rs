@@ -82,18 +82,18 @@ pub const BREAKERS: &[Breaker] = {
         library(I::CallCompletes, M::CallErrorForgotten, "; call; switch a | user").with(Power::FailingKicks),
         library(I::AccessedBound, M::AgeIgnored, "accessed=generation; age a0; switch a | tick, tick"),
         library(I::AccessedBound, M::DueIgnored, "accessed=switch tags=on spaces=2; age a0; switch a | switch b, switch a"),
-        library(I::RangeReuse, M::LaterStaysInTheWay, "lazy=on; unmap-later a0, map a0; switch a | user, user"),
-        library(I::RangeReuse, M::LaterForgetsRanges, "lazy=on pages=2; unmap-later a0, unmap-later a1, map a0; switch a | user, user"),
-        kernel(I::RangeReuse, K::MapIgnoresOwed, "lazy=on; unmap-later a0, map a0; switch a | user, user"),
-        library(I::LazyBound, M::LaterTickForgotten, "lazy=on; unmap-later a0; switch a | tick, tick"),
-        library(I::LazyBound, M::LaterSwitchForgotten, "lazy=on; unmap-later a0; switch a | switch a, switch a"),
-        library(I::LazyBound, M::LaterEntryForgotten, "lazy=on quiet=on; unmap-later a0; switch a | user, user"),
-        library(I::LazyBound, M::LaterStaysHere, "lazy=on; switch a | unmap-later a0"),
-        library(I::FrameReuse, M::LaterPaysNothing, "lazy=on; unmap-later a0, redeem a; switch a | user, user"),
-        library(I::FrameReuse, M::LaterQuietAnswer, "lazy=on quiet=on; unmap-later a0, expire a; switch a | user, user"),
-        library(I::WriteBack, M::LaterTakesWritten, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
-        library(I::WriteBack, M::LaterIgnoresPending, "lazy=on; grant a0 | track a0; unmap-later a0; switch a | user, user"),
-        kernel(I::WriteBack, K::LaterOverlooksDirty, "lazy=on; grant a0 | unmap-later a0; switch a | user, user"),
+        library(I::RangeReuse, M::LazyUnmapStaysInTheWay, "lazy=on; lazy-unmap a0, map a0; switch a | user, user"),
+        library(I::RangeReuse, M::LazyUnmapForgetsRanges, "lazy=on pages=2; lazy-unmap a0, lazy-unmap a1, map a0; switch a | user, user"),
+        kernel(I::RangeReuse, K::MapIgnoresPending, "lazy=on; lazy-unmap a0, map a0; switch a | user, user"),
+        library(I::LazyBound, M::LazyUnmapTickForgotten, "lazy=on; lazy-unmap a0; switch a | tick, tick"),
+        library(I::LazyBound, M::LazyUnmapSwitchForgotten, "lazy=on; lazy-unmap a0; switch a | switch a, switch a"),
+        library(I::LazyBound, M::LazyUnmapEntryForgotten, "lazy=on isolated=on; lazy-unmap a0; switch a | user, user"),
+        library(I::LazyBound, M::LazyUnmapStaysHere, "lazy=on; switch a | lazy-unmap a0"),
+        library(I::FrameReuse, M::LazyUnmapFlushesNothing, "lazy=on; lazy-unmap a0, redeem a; switch a | user, user"),
+        library(I::FrameReuse, M::LazyUnmapIsolatedCounted, "lazy=on isolated=on; lazy-unmap a0, expire a; switch a | user, user"),
+        library(I::WriteBack, M::LazyUnmapTakesWritten, "lazy=on; grant a0 | lazy-unmap a0; switch a | user, user"),
+        library(I::WriteBack, M::LazyUnmapIgnoresPending, "lazy=on; grant a0 | track a0; lazy-unmap a0; switch a | user, user"),
+        kernel(I::WriteBack, K::LazyUnmapOverlooksDirty, "lazy=on; grant a0 | lazy-unmap a0; switch a | user, user"),
         library(I::SpaceReuse, M::RetireIgnoresSwitching, "; retire a; switch a, lazy | leave"),
         kernel(I::SpaceReuse, K::RetireWithoutAsking, "; retire a; switch a, lazy | leave"),
         library(I::ErrorsTotal, M::OfflineDoesNotLeave, "; switch a | offline, online"),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     fn breaks(outcome: &Outcome, invariant: Invariant) -> bool {
-        matches!(&outcome.end, End::Breach(breach) if breach.invariant == invariant)
+        matches!(&outcome.end, End::Violation(violation) if violation.invariant == invariant)
     }
 
     #[test]

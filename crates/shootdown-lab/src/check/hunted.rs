@@ -149,7 +149,7 @@ const SHRINKING: u64 = 4_000;
 #[must_use]
 pub fn named(end: &End) -> String {
     match end {
-        End::Breach(breach) => format!("{} broken", breach.invariant),
+        End::Violation(violation) => format!("{} broken", violation.invariant),
         End::Panic(text) => {
             // A failed assertion has several lines, a result one.
             let words: Vec<&str> = text.split_whitespace().collect();

@@ -3,7 +3,7 @@
 //! A hunt takes one program after the other, and tries each with a few schedules: half of the
 //! programs with random schedules, half with priorities (PCT), which find bugs that need a rare
 //! order of few events. The first failing run ends it. A run that was cut at its limit of steps
-//! makes the answer UNKNOWN: it may have been on its way to a breach.
+//! makes the answer UNKNOWN: it may have been on its way to a violation.
 
 use shootdown_machine::hunt::Power;
 use shootdown_machine::hunt::schedule::{Effort, Freezing, Searched, Strategy, search_here};

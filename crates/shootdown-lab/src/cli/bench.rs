@@ -57,36 +57,36 @@ impl BenchArgs {
             seed: shared.seed,
             quick: self.quick,
         };
-        let mut missed = 0;
+        let mut failed = 0;
         for experiment in chosen {
             let findings = experiment.run(&request)?;
             for document in &findings.documents {
                 emit(&document.render(shared.format));
             }
-            missed += findings.targets.iter().filter(|t| !t.held).count();
+            failed += findings.targets.iter().filter(|t| !t.passed).count();
             print_targets(&findings.targets, shared.format);
         }
-        match missed {
+        match failed {
             0 => Ok(()),
-            1 => Err(LabError::broken("one target was missed")),
-            n => Err(LabError::broken(format!("{n} targets were missed"))),
+            1 => Err(LabError::broken("one target failed")),
+            n => Err(LabError::broken(format!("{n} targets failed"))),
         }
     }
 }
 
 /// Targets belong to the table; in JSON mode they must not disturb the documents on standard
-/// output, so that only missed ones are said, on standard error.
+/// output, so that only failed ones are said, on standard error.
 fn print_targets(targets: &[Target], format: Format) {
     for target in targets {
         let line = format!(
             "{} {}: {}",
-            if target.held { "held  " } else { "MISSED" },
+            if target.passed { "PASS" } else { "FAIL" },
             target.what,
             target.seen
         );
         match format {
             Format::Table => emit(&line),
-            Format::Json if !target.held => eprintln!("{line}"),
+            Format::Json if !target.passed => eprintln!("{line}"),
             Format::Json => {}
         }
     }

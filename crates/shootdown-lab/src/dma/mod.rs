@@ -229,7 +229,7 @@ impl Bench {
             all.into_iter().flat_map(|t| t.join().expect("no thread panics")).collect()
         });
         means.sort_by(f64::total_cmp);
-        Timing { least: means[0], middle: means[means.len() / 2] }
+        Timing { min: means[0], median: means[means.len() / 2] }
     }
 
     /// Maps and unmaps buffers of many sizes page by page, in an order of chance, with `live` pages

@@ -152,7 +152,7 @@ fn targets(document: &Document, loopers: &[u32]) -> Vec<Target> {
             targets.push(Target {
                 what: format!("{label} beside {n} loops: within 1 % of the job alone"),
                 seen: format!("{other:.4} times; {always:.3} when always broadcasting"),
-                held: other <= 1.01,
+                passed: other <= 1.01,
             });
         }
     }

@@ -100,7 +100,7 @@ pub struct Target {
     /// What was seen.
     pub seen: String,
     /// Whether the promise held.
-    pub held: bool,
+    pub passed: bool,
 }
 
 /// What an experiment found.

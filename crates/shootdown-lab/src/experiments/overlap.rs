@@ -195,7 +195,7 @@ fn targets(document: &Document) -> Vec<Target> {
                     row.cpus
                 ),
                 seen: format!("{off:+.1} %"),
-                held: off.abs() <= 10.0,
+                passed: off.abs() <= 10.0,
             });
         } else if row.metric == GAIN && row.policy == OVERLAPPED && row.cpus >= 2 {
             let published = row.published.unwrap_or(0.0);
@@ -205,7 +205,7 @@ fn targets(document: &Document) -> Vec<Target> {
                     row.cpus
                 ),
                 seen: format!("{:.1} %", row.value),
-                held: row.value > 0.0 && (row.value - published).abs() <= 2.0,
+                passed: row.value > 0.0 && (row.value - published).abs() <= 2.0,
             });
         }
     }

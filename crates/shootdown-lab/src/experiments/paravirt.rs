@@ -181,7 +181,7 @@ fn targets(document: &Document) -> Vec<Target> {
                     workload(*quarters)
                 ),
                 seen: format!("{shared:.1} us; {alone:.1} us alone"),
-                held: shared <= 2.0 * alone,
+                passed: shared <= 2.0 * alone,
             });
         }
     }

@@ -123,7 +123,7 @@ impl Experiment for Reclaim {
                             "{label}: batches of {CLUSTER} save at least the published 15 times"
                         ),
                         seen: format!("{:.1} times", before / interrupts),
-                        held: before / interrupts >= PUBLISHED_RATIO,
+                        passed: before / interrupts >= PUBLISHED_RATIO,
                     });
                 }
                 progress.step();

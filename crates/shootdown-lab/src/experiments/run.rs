@@ -59,7 +59,7 @@ pub fn spawn(
 /// # Errors
 /// [`LabError::Broken`] with the oracle's timeline.
 pub fn finish(machine: Machine) -> Result<Outcome, LabError> {
-    machine.run().map_err(|breach| LabError::broken(breach.to_string()))
+    machine.run().map_err(|violation| LabError::broken(violation.to_string()))
 }
 
 /// A value that programs on several CPUs share. It is the laboratory's own notebook: reading and

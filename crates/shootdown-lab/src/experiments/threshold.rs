@@ -156,7 +156,7 @@ fn target(document: &Document, profile: &Profile, cpus: &[u32]) -> Target {
         what: format!(
             "the threshold costs at most {SLACK} times the better of interrupts and broadcasts"
         ),
-        held: worst.0 > 0.0 && worst.0 <= SLACK,
+        passed: worst.0 > 0.0 && worst.0 <= SLACK,
         seen: worst.1,
     }
 }

@@ -132,8 +132,8 @@ impl Hot {
         if matches!(path, Path::Remembered) { 2 } else { 1 }
     }
 
-    /// Nanoseconds per operation: the least of `batches` means, so that what the host did meanwhile
-    /// falls out, and the middle one.
+    /// Nanoseconds per operation: the smallest of `batches` means, so that what the host did
+    /// meanwhile falls out, and the middle one.
     #[must_use]
     #[allow(clippy::cast_precision_loss)] // a batch is far shorter than 2^52 ns
     pub fn measure(&self, path: Path, batches: usize, calls: u32) -> Timing {
@@ -147,17 +147,17 @@ impl Hot {
             })
             .collect();
         means.sort_by(f64::total_cmp);
-        Timing { least: means[0], middle: means[means.len() / 2] }
+        Timing { min: means[0], median: means[means.len() / 2] }
     }
 }
 
 /// Nanoseconds of one operation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Timing {
-    /// The least mean of a batch.
-    pub least: f64,
-    /// The middle one.
-    pub middle: f64,
+    /// The smallest mean of a batch.
+    pub min: f64,
+    /// The median of the batches.
+    pub median: f64,
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(flushed.interrupted, 0);
         for path in Path::ALL {
             let timing = hot.measure(path, 3, 100);
-            assert!(timing.least > 0.0 && timing.least <= timing.middle, "{path:?}");
+            assert!(timing.min > 0.0 && timing.min <= timing.median, "{path:?}");
         }
     }
 }

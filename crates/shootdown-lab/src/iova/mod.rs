@@ -143,7 +143,7 @@ impl Workload {
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Batches, of which the least and the middle are reported.
+    /// Batches, of which the minimum and the median are reported.
     pub batches: usize,
     /// Pairs in a batch, at most; fewer when that would take longer than some milliseconds.
     pub pairs: u32,
@@ -153,8 +153,8 @@ pub struct Effort {
     pub patience: Duration,
 }
 
-/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the least and
-/// the middle one.
+/// Nanoseconds of a pair, as several threads see them: of all batches of all threads, the minimum
+/// and the median.
 ///
 /// # Panics
 /// When a contestant has no room, or a thread panics.
@@ -193,7 +193,7 @@ pub fn measure(
     }
     let mut means = means.into_inner().unwrap_or_else(PoisonError::into_inner);
     means.sort_by(f64::total_cmp);
-    Timing { least: means[0], middle: means[means.len() / 2] }
+    Timing { min: means[0], median: means[means.len() / 2] }
 }
 
 /// Pairs that take some milliseconds.
@@ -310,7 +310,7 @@ pub fn in_batches(batches: usize, pairs: u32) -> Timing {
         })
         .collect();
     means.sort_by(f64::total_cmp);
-    Timing { least: means[0], middle: means[means.len() / 2] }
+    Timing { min: means[0], median: means[means.len() / 2] }
 }
 
 /// Nanoseconds of a pair of locked operations and nothing else: what exclusion costs on this host.
@@ -335,7 +335,7 @@ pub fn two_locks(batches: usize, pairs: u32) -> Timing {
         })
         .collect();
     means.sort_by(f64::total_cmp);
-    Timing { least: means[0], middle: means[means.len() / 2] }
+    Timing { min: means[0], median: means[means.len() / 2] }
 }
 
 #[cfg(test)]
@@ -367,7 +367,7 @@ mod tests {
         for threads in [1, 2] {
             for workload in Workload::ALL {
                 let timing = measure(&ours, workload, &mut aged, threads, &effort);
-                assert!(timing.least > 0.0 && timing.least <= timing.middle);
+                assert!(timing.min > 0.0 && timing.min <= timing.median);
             }
         }
         aged.end(&ours);

@@ -85,7 +85,7 @@ impl Replayed {
     #[must_use]
     pub fn spent(&self) -> Time {
         let time = self.outcome.total().time;
-        time.user + time.kernel + time.waiting + time.stolen - self.computing
+        time.user + time.kernel + time.waiting + time.responder - self.computing
     }
 }
 
@@ -118,7 +118,7 @@ pub fn run(
             .spawn(CpuId(cpu), move |c| drive::Driver::new(c, world, cpu).run(&steps, end))
             .map_err(|e| LabError::bad(e.to_string()))?;
     }
-    let outcome = machine.run().map_err(|breach| LabError::broken(breach.to_string()))?;
+    let outcome = machine.run().map_err(|violation| LabError::broken(violation.to_string()))?;
     let computing = world.borrow().computing;
     Ok(Replayed { outcome, computing })
 }

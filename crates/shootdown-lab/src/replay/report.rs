@@ -101,13 +101,13 @@ impl Report {
             self.push(name, "broadcast operations", "operations", figure(kinds.broadcast));
             self.push(name, "taken from bystanders", "us", total.fabric.taxed.us());
         }
-        self.times(name, total.time.waiting, total.time.stolen);
+        self.times(name, total.time.waiting, total.time.responder);
         self.push(name, "total", "us", replayed.spent().us());
     }
 
-    fn times(&mut self, name: &str, wait: Time, stolen: Time) {
+    fn times(&mut self, name: &str, wait: Time, responder: Time) {
         self.push(name, "initiator wait", "us", wait.us());
-        self.push(name, "stolen from responders", "us", stolen.us());
+        self.push(name, "responder CPU time", "us", responder.us());
     }
 
     /// What the bound gives for the same flushes in the same schedule.
@@ -115,7 +115,7 @@ impl Report {
         let (costs, topology) = (profile.costs(false), profile.topology(self.cpus));
         let ceiling = u64::from(profile.facts.ceiling.count());
         let mut runs = vec![Runs::Idle; self.cpus as usize];
-        let (mut interrupts, mut wait, mut stolen) = (0, Time::ZERO, Time::ZERO);
+        let (mut interrupts, mut wait, mut responder) = (0, Time::ZERO, Time::ZERO);
         for step in &timeline.steps {
             match step.act {
                 Act::Run(what) => runs[usize::from(step.cpu.0)] = what,
@@ -139,13 +139,13 @@ impl Report {
                         let busy = costs.ipi_send + bound::invalidation(&costs, pages, ceiling);
                         wait += bound.latency.max(busy) - busy;
                     }
-                    stolen += bound.stolen;
+                    responder += bound.responder;
                 }
                 _ => {}
             }
         }
         self.push("omniscient", "interrupts for flushes", "interrupts", figure(interrupts));
-        self.times("omniscient", wait, stolen);
+        self.times("omniscient", wait, responder);
     }
 
     /// How far the prediction is from the recording. What the recorded kernel asked in the middle

@@ -81,7 +81,7 @@ pub struct CpuState {
     pub broadcast_served: u64,
     pub broadcast_waited: u64,
     pub broadcasts: u64,
-    /// Busy time of the fabric that this CPU has paid for, or need not.
+    /// Busy time of the fabric that this CPU has flushed, or need not.
     pub fabric_seen: u64,
     /// What it paid.
     pub taxed: u64,
@@ -205,7 +205,7 @@ impl CpuState {
 
     /// The split in the shape the outcome has.
     pub fn time_split(&self) -> TimeSplit {
-        let [user, kernel, waiting, stolen, idle, away] = self.split.map(Time::from_ps);
-        TimeSplit { user, kernel, waiting, stolen, idle, away }
+        let [user, kernel, waiting, responder, idle, away] = self.split.map(Time::from_ps);
+        TimeSplit { user, kernel, waiting, responder, idle, away }
     }
 }

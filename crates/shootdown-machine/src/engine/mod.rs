@@ -64,11 +64,11 @@ use queue::Queue;
 pub(crate) use run::{Job, run};
 use shootdown::CpuId;
 
-use crate::breach::Breach;
 use crate::oracle::{self, Event, Timelines};
 use crate::outcome::CpuOutcome;
 use crate::profile::{Costs, Topology};
 use crate::time::Time;
+use crate::violation::Violation;
 
 /// How far a step that touches nothing shared may run ahead, ps.
 const LOOKAHEAD: u64 = 20_000;
@@ -128,7 +128,7 @@ pub(crate) struct Engine {
     demand: fn(Demand),
     timelines: Timelines,
     probe: Option<Box<Probe>>,
-    breach: Option<Box<Breach>>,
+    violation: Option<Box<Violation>>,
     seed: u64,
     /// Programs that have not returned.
     running: u32,
@@ -161,7 +161,7 @@ impl Engine {
             demand: |_| {},
             timelines: Timelines::new(topology.cpus as usize),
             probe: None,
-            breach: None,
+            violation: None,
             seed,
             running: 0,
             switches: 0,
@@ -241,7 +241,7 @@ impl Engine {
             .collect()
     }
 
-    /// Suspensions so far: what the host paid for.
+    /// Suspensions so far: what the host flushed.
     #[cfg(test)]
     pub(crate) fn switches(&self) -> u64 {
         self.switches
@@ -477,10 +477,10 @@ pub(crate) fn note(event: Event) {
 }
 
 /// Stops the run: a promise is broken. The CPU does not go on.
-pub(crate) fn fail(breach: &oracle::Breach) -> ! {
+pub(crate) fn fail(violation: &oracle::Violation) -> ! {
     with(|e| {
-        let breach = e.report(breach);
-        e.breach.get_or_insert(breach);
+        let violation = e.report(violation);
+        e.violation.get_or_insert(violation);
     });
     loop {
         suspend();

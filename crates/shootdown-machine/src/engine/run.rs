@@ -6,9 +6,9 @@ use shootdown::CpuId;
 
 use super::cpu::NEVER;
 use super::{CPU_BITS, CURRENT, Engine, idle_until, warm, with};
-use crate::breach::Breach;
 use crate::oracle::{self, Invariant, Stamp};
 use crate::time::Time;
+use crate::violation::Violation;
 
 /// Bytes of stack per CPU; the host commits what is used. Debug builds need several times the stack
 /// of release builds.
@@ -74,7 +74,7 @@ impl Drop for Coroutines {
 ///
 /// # Errors
 /// The promise that was broken; `progress` when no CPU could go on.
-pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box<Breach>> {
+pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box<Violation>> {
     let mut coroutines = Coroutines(jobs.iter().map(|_| None).collect());
     let mut jobs = jobs;
     for (cpu, job) in (0..).zip(&jobs) {
@@ -92,8 +92,8 @@ pub(crate) fn run(engine: &mut Engine, jobs: Vec<Option<Job>>) -> Result<(), Box
         // SAFETY: `engine` comes from a unique reference that outlives this function; no coroutine
         // runs here, so none of its short borrows (`with`) is alive.
         let e = unsafe { &mut *engine };
-        if let Some(breach) = e.breach.take() {
-            return Err(breach);
+        if let Some(violation) = e.violation.take() {
+            return Err(violation);
         }
         if e.running == 0 {
             return Ok(());
@@ -155,22 +155,22 @@ impl Engine {
     }
 
     /// Nobody can go on.
-    fn stuck(&mut self) -> Box<Breach> {
+    fn stuck(&mut self) -> Box<Violation> {
         let waiting: Vec<CpuId> = (0u32..)
             .zip(&self.cpus)
             .filter(|(_, c)| c.finished.is_none() && c.yielder.is_some())
             .map(|(cpu, _)| CpuId(cpu))
             .collect();
         let what = format!("{} CPUs wait, and nothing is due that could wake one", waiting.len());
-        let mut breach = oracle::Breach::new(Invariant::Progress, CpuId(self.current), what);
+        let mut violation = oracle::Violation::new(Invariant::Progress, CpuId(self.current), what);
         let now = self.me().time;
-        breach.culprits = waiting.into_iter().map(|cpu| Stamp { cpu, at: now }).collect();
-        self.report(&breach)
+        violation.culprits = waiting.into_iter().map(|cpu| Stamp { cpu, at: now }).collect();
+        self.report(&violation)
     }
 
-    /// A breach at the current time with the events around it.
-    pub(super) fn report(&mut self, breach: &oracle::Breach) -> Box<Breach> {
+    /// A violation at the current time with the events around it.
+    pub(super) fn report(&mut self, violation: &oracle::Violation) -> Box<Violation> {
         let at = self.me().time;
-        Box::new(Breach::new(breach, self.seed, Time::from_ps(at), &self.timelines))
+        Box::new(Violation::new(violation, self.seed, Time::from_ps(at), &self.timelines))
     }
 }

@@ -38,7 +38,7 @@ impl Bench {
         self.jobs[cpu as usize] = Some(Box::new(job));
     }
 
-    fn run(mut self) -> Result<Vec<CpuOutcome>, Box<Breach>> {
+    fn run(mut self) -> Result<Vec<CpuOutcome>, Box<Violation>> {
         run(&mut self.engine, self.jobs)?;
         Ok(self.engine.outcomes())
     }
@@ -189,11 +189,11 @@ fn interrupts_arrive_when_they_should_and_steal_what_they_cost() {
     let near = sent + costs.ipi_same.ps() + costs.irq_entry.ps();
     let far = sent + costs.ipi_send.ps() + costs.ipi_cross.ps() + costs.irq_entry.ps();
     assert_eq!(TAKEN.take(), [(1, near, 0), (24, far, 0)]);
-    let stolen = costs.irq_entry + Time::from_ns(50) + costs.irq_exit;
+    let responder = costs.irq_entry + Time::from_ns(50) + costs.irq_exit;
     for target in [1, 24] {
         let cpu = &cpus[target];
-        assert_eq!(cpu.time.stolen, stolen);
-        assert_eq!(cpu.finished, Some(Time::from_us(10) + stolen));
+        assert_eq!(cpu.time.responder, responder);
+        assert_eq!(cpu.finished, Some(Time::from_us(10) + responder));
         assert_eq!(cpu.interrupts.received, 1);
     }
     assert_eq!((cpus[0].interrupts.sent, cpus[0].interrupts.commands), (2, 2));
@@ -259,14 +259,17 @@ fn a_woken_cpu_goes_on_and_an_early_wake_is_not_lost() {
 }
 
 #[test]
-fn nobody_able_to_go_on_is_a_breach_of_progress() {
+fn nobody_able_to_go_on_is_a_violation_of_progress() {
     let mut b = Bench::new("haswell-ep-48", 2);
     let word = b.word();
     b.job(0, move || wait_for(word, 1));
     b.job(1, || compute(Time::from_us(1)));
-    let breach = b.run().unwrap_err();
-    assert_eq!((breach.invariant, breach.seed), ("progress", 1));
-    assert!(breach.timeline.iter().any(|l| l.contains("cpu0") && l.contains("waits")), "{breach}");
+    let violation = b.run().unwrap_err();
+    assert_eq!((violation.invariant, violation.seed), ("progress", 1));
+    assert!(
+        violation.timeline.iter().any(|l| l.contains("cpu0") && l.contains("waits")),
+        "{violation}"
+    );
 }
 
 fn storm(cpus: u32) -> (Vec<CpuOutcome>, u64) {

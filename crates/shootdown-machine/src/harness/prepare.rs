@@ -79,7 +79,7 @@ pub(super) fn check<P: Port>(options: &Options) -> Result<(), HarnessError> {
         facts.check()?;
         let split = match facts.split_tables {
             SplitTables::Yes { invalidate_other_tag: true } => Split::On,
-            SplitTables::Yes { invalidate_other_tag: false } => Split::Owed,
+            SplitTables::Yes { invalidate_other_tag: false } => Split::Pending,
             _ => Split::Off,
         };
         // Which of the two kinds of split tables it is matters to the port only.

@@ -61,7 +61,7 @@ impl Failure {
     #[must_use]
     pub fn invariant(&self) -> Option<Invariant> {
         match &self.end {
-            End::Breach(breach) => Some(breach.invariant),
+            End::Violation(violation) => Some(violation.invariant),
             _ => None,
         }
     }

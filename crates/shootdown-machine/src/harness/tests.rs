@@ -141,7 +141,7 @@ impl<const ATOMIC: bool> World for Counts<ATOMIC> {
     fn finish(&self) {
         let count = COUNT.get().unwrap().load(Ordering::Relaxed);
         if count != 2 {
-            hw::breach(Invariant::CallCompletes, format!("{count} of 2 were counted"));
+            hw::violation(Invariant::CallCompletes, format!("{count} of 2 were counted"));
         }
     }
 }

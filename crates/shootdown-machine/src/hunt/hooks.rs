@@ -16,7 +16,7 @@ use super::choice::Point;
 use super::machine::{Hunt, is_hunting, relax, step, stop, with};
 use super::memory::{FENCES, Location};
 use super::powers::Memory;
-use super::promises::breach;
+use super::promises::violation;
 use super::{End, sharing};
 use crate::oracle::Invariant;
 
@@ -145,7 +145,7 @@ fn alive(addr: usize) {
     let gone = with(|h| h.arena.offset(addr).is_some_and(|at| h.arena.is_gone(at)));
     if gone {
         let what = with(|h| h.arena.name_of(addr));
-        breach(Invariant::SpaceReuse, format!("{what} is used after it was given back"));
+        violation(Invariant::SpaceReuse, format!("{what} is used after it was given back"));
     }
 }
 

@@ -15,8 +15,8 @@ pub(super) use super::memory::mix;
 
 pub use super::guest::{Forget, enter_guest, forget_on, leave_guest, virtual_cpus};
 pub use super::promises::{
-    breach, check_deferred, check_gone, deferred, kernel_code, latest, reused, revoked, seal,
-    software_reads, unseal, user_code, user_store,
+    check_deferred, check_gone, deferred, kernel_code, latest, reused, revoked, seal,
+    software_reads, unseal, user_code, user_store, violation,
 };
 pub use super::setup::{Architecture, Setup};
 

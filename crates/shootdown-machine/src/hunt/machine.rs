@@ -23,7 +23,7 @@ use super::mmu::Mmu;
 use super::powers::Powers;
 use super::{Bounds, End, Event, Outcome, Sharing, Work, World};
 use crate::hostile::{Descriptor, Word};
-use crate::oracle::{Breach, Invariant};
+use crate::oracle::{Invariant, Violation};
 
 use step::{obey, suspend_for_others};
 pub(super) use step::{relax, step, stop};
@@ -444,8 +444,8 @@ impl Hunt {
 
     /// A promise was broken. The caller stops the CPU.
     pub fn broken(&mut self, invariant: Invariant, cpu: u8, details: String) {
-        let breach = Breach::new(invariant, CpuId(u32::from(cpu)), details);
-        self.end.get_or_insert(End::Breach(Box::new(breach)));
+        let violation = Violation::new(invariant, CpuId(u32::from(cpu)), details);
+        self.end.get_or_insert(End::Violation(Box::new(violation)));
     }
 
     /// Raises the interrupt of a CPU.

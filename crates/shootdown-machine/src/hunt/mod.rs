@@ -56,7 +56,7 @@ pub use work::Work;
 
 use shootdown::CpuId;
 
-use crate::oracle::Breach;
+use crate::oracle::Violation;
 
 /// What the CPUs of a hunted machine execute.
 pub trait World {
@@ -83,7 +83,7 @@ pub trait World {
         0
     }
 
-    /// Looks at the state after all programs have ended. May use [`hw::breach`].
+    /// Looks at the state after all programs have ended. May use [`hw::violation`].
     fn finish(&self) {}
 }
 
@@ -108,7 +108,7 @@ pub enum End {
     /// All programs ended, and no promise was broken.
     Finished,
     /// A promise was broken.
-    Breach(Box<Breach>),
+    Violation(Box<Violation>),
     /// The code under test panicked.
     Panic(String),
     /// The chooser had seen enough.
@@ -121,7 +121,7 @@ impl End {
     /// Something is wrong with the code under test.
     #[must_use]
     pub const fn is_failure(&self) -> bool {
-        matches!(self, Self::Breach(_) | Self::Panic(_))
+        matches!(self, Self::Violation(_) | Self::Panic(_))
     }
 }
 

@@ -147,7 +147,7 @@ pub fn check_gone(change: Change, promise: Invariant) {
 }
 
 /// A promise of the code under test itself does not hold. The run is over.
-pub fn breach(invariant: Invariant, details: String) -> ! {
+pub fn violation(invariant: Invariant, details: String) -> ! {
     with(|h| h.broken(invariant, h.current, details));
     stop()
 }

@@ -177,11 +177,11 @@ fn an_interrupt_is_taken_once_and_its_answer_seen() {
 }
 
 #[test]
-fn a_wait_that_can_not_end_is_a_breach() {
+fn a_wait_that_can_not_end_is_a_violation() {
     let world = Ping { deaf: true, word: Cell::new(None), handled: Cell::new(0) };
     let mut stuck = 0;
     let runs = all(&world, Powers::HOSTILE, |o| match &o.end {
-        End::Breach(b) => {
+        End::Violation(b) => {
             assert_eq!(b.invariant, Invariant::Progress);
             stuck += 1;
         }

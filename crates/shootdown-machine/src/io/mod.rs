@@ -229,7 +229,7 @@ pub fn leave() {
 fn checked(found: Result<(), devices::Finding>) {
     if let Err((invariant, details)) = found {
         let cpu = shootdown::CpuId(engine::cpu());
-        engine::fail(&oracle::Breach::new(invariant, cpu, details));
+        engine::fail(&oracle::Violation::new(invariant, cpu, details));
     }
 }
 

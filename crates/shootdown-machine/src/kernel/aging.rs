@@ -62,7 +62,7 @@ impl Kernel {
         })
     }
 
-    /// The timer's work for the library: what is owed until the next tick is done.
+    /// The timer's work for the library: what is pending until the next tick is done.
     pub fn tick(&mut self) {
         engine::irqs(false);
         let begun = now();

@@ -44,7 +44,7 @@ fn load_kernel_half() {
         let cpu = s.executing() as usize;
         if let Some((root, tag)) = s.cpus[cpu].loaded {
             let keep = s.facts.tag_bits != 0;
-            // Never a breach: with `keep`, the tag is the one that this root was loaded under.
+            // Never a violation: with `keep`, the tag is the one that this root was loaded under.
             let loaded = s.mmus.of(cpu).load(&s.memory, root, tag, keep);
             debug_assert!(loaded.is_ok());
         }
@@ -65,7 +65,7 @@ fn load_user_half() {
             let cpu = s.executing() as usize;
             s.mmus.of(cpu).load(&s.memory, root, entry.tag, true)
         })
-        .unwrap_or_else(|breach| engine::fail(&breach));
+        .unwrap_or_else(|violation| engine::fail(&violation));
     } else {
         load(root, entry.tag, false);
     }

@@ -42,7 +42,7 @@ pub(crate) fn access(va: u64, kind: Access, pace: Pace) -> bool {
                     return false;
                 }
             }
-            Err(Trap::Breach(breach)) => engine::fail(&breach),
+            Err(Trap::Violation(violation)) => engine::fail(&violation),
         }
     }
 }
@@ -98,7 +98,7 @@ impl State {
         let perms = if area.writable { Perms::USER_RW } else { Perms::USER_RO };
         if let Some(leaf) = self.memory.lookup(root, va) {
             if write && !leaf.pte.perms().write {
-                // Adds a right: no flush is owed.
+                // Adds a right: no flush is pending.
                 let _ = self.memory.protect(root, va, perms);
             }
             return true;

@@ -123,13 +123,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_that_means_two_spaces_in_a_cluster_is_a_breach() {
+    fn a_tag_that_means_two_spaces_in_a_cluster_is_a_violation() {
         let (mut mem, [one, two]) = two_spaces();
         let mut mmus = Mmus::new(4, 2, &TlbGeometry::zen4()).unwrap();
         mmus.of(0).load(&mem, one, Tag(1), true).unwrap();
         assert!(walks(&mut mmus, &mut mem, 0));
-        let breach = mmus.of(1).load(&mem, two, Tag(1), true).unwrap_err();
-        assert_eq!(breach.invariant, Invariant::TagReuse);
+        let violation = mmus.of(1).load(&mem, two, Tag(1), true).unwrap_err();
+        assert_eq!(violation.invariant, Invariant::TagReuse);
         assert!(mmus.of(2).load(&mem, two, Tag(1), true).is_ok(), "another cluster");
     }
 }

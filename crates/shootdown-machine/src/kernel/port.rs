@@ -271,8 +271,8 @@ pub(super) fn load(root: Root, tag: Tag, keep: bool) {
 }
 
 /// Stops the run when a promise was broken.
-pub(super) fn checked<T>(result: Result<T, Box<oracle::Breach>>) -> T {
-    result.unwrap_or_else(|breach| engine::fail(&breach))
+pub(super) fn checked<T>(result: Result<T, Box<oracle::Violation>>) -> T {
+    result.unwrap_or_else(|violation| engine::fail(&violation))
 }
 
 fn note(event: Event) {

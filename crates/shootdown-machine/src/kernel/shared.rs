@@ -67,7 +67,7 @@ impl Kernel {
             match result {
                 Ok(_) => mapped += 1,
                 Err(Trap::Fault(_)) => {}
-                Err(Trap::Breach(breach)) => checked(Err(breach)),
+                Err(Trap::Violation(violation)) => checked(Err(violation)),
             }
             engine::charge(cost);
         }

@@ -6,13 +6,13 @@ use shootdown::regime::{Invalidate, Reach, Regime};
 use super::port::Hardware;
 use super::state::with;
 use crate::oracle::Invariant;
-use crate::{Breach, Config, CpuId, Machine, Outcome, Profile, Time, engine};
+use crate::{Config, CpuId, Machine, Outcome, Profile, Time, Violation, engine};
 
 const VA: u64 = 0x10_0000;
 
 /// CPU 1 reads a page all the time, which CPU 0 takes away with a broadcast and no interrupt.
 /// Without the sync, CPU 0 claims too early that it is gone.
-fn unmap_by_broadcast(sync: bool) -> Result<Outcome, Box<Breach>> {
+fn unmap_by_broadcast(sync: bool) -> Result<Outcome, Box<Violation>> {
     let config = Config {
         cpus: Some(2),
         ..Config::new(Profile::named("zen3-milan-36").expect("it is built in"))
@@ -69,8 +69,8 @@ fn an_old_entry_may_be_used_until_the_broadcast_is_complete_and_not_after() {
     assert_eq!(outcome.cpus[0].fabric.waited, latency);
     assert_eq!(outcome.cpus[0].invalidations.broadcast, 1);
     assert_eq!(outcome.total().interrupts.sent, 0);
-    let breach = unmap_by_broadcast(false).unwrap_err();
-    assert_eq!(breach.invariant, Invariant::Revocation.name(), "{breach}");
+    let violation = unmap_by_broadcast(false).unwrap_err();
+    assert_eq!(violation.invariant, Invariant::Revocation.name(), "{violation}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::mmu::tags::{Contexts, Exhausted, MAX_TAGS, TagState};
 use crate::mmu::tlb::{In, Tlb};
 use crate::mmu::translation::{Access, Found, Translation, Trap};
 use crate::mmu::walk_cache::WalkCaches;
-use crate::oracle::{Breach, Epoch, Invariant};
+use crate::oracle::{Epoch, Invariant, Violation};
 
 /// The MMU of one CPU. Starts with the kernel's tables loaded under tag 0 and nothing cached.
 #[derive(Debug)]
@@ -130,10 +130,10 @@ impl CpuMmu {
         root: Root,
         tag: Tag,
         keep: bool,
-    ) -> Result<(), Box<Breach>> {
+    ) -> Result<(), Box<Violation>> {
         if !mem.is_live(root) {
             let what = format!("loads {root}, whose tables have been freed");
-            return Err(self.breach(Invariant::TableReuse, Some(root), None, what));
+            return Err(self.violation(Invariant::TableReuse, Some(root), None, what));
         }
         let i = match self.tags.iter().position(|t| t.tag == tag) {
             Some(i) => i,
@@ -146,7 +146,7 @@ impl CpuMmu {
                     "loads {root} under tag {}, keeping entries that were made from {}",
                     tag.0, state.owner
                 );
-                return Err(self.breach(Invariant::TagReuse, Some(root), None, what));
+                return Err(self.violation(Invariant::TagReuse, Some(root), None, what));
             }
             self.counters.loads_kept += 1;
         } else {
@@ -165,7 +165,7 @@ impl CpuMmu {
     /// Translates an address for an access by the loaded tables' user or by the kernel.
     ///
     /// # Errors
-    /// [`Trap::Fault`] when the tables don't allow it, [`Trap::Breach`] when the access went
+    /// [`Trap::Fault`] when the tables don't allow it, [`Trap::Violation`] when the access went
     /// through something that nobody may use any more.
     #[inline]
     pub fn translate(
@@ -217,7 +217,7 @@ impl CpuMmu {
         let frame = Frame(entry.frame.0 + offset as u32);
         if entry.verified < mem.record.last_event() {
             if let Err(violation) = mem.check_leaf(&entry, frame) {
-                return Err(Trap::Breach(self.stale(&violation, va, "an entry")));
+                return Err(Trap::Violation(self.stale(&violation, va, "an entry")));
             }
             entry.verified = mem.now();
         }
@@ -239,15 +239,15 @@ impl CpuMmu {
     /// one, without anyone using it. Returns whether they have.
     ///
     /// # Errors
-    /// [`Trap::Breach`] when the walk reached a freed table.
-    pub fn speculate(&mut self, mem: &mut Memory, va: u64) -> Result<bool, Box<Breach>> {
+    /// [`Trap::Violation`] when the walk reached a freed table.
+    pub fn speculate(&mut self, mem: &mut Memory, va: u64) -> Result<bool, Box<Violation>> {
         if !addr::canonical(va) || self.tlb.find(addr::vpn(va), self.context).is_some() {
             return Ok(false);
         }
         match self.walk(mem, va, 0) {
             Ok(_) => Ok(true),
             Err(Trap::Fault(_)) => Ok(false),
-            Err(Trap::Breach(breach)) => Err(breach),
+            Err(Trap::Violation(violation)) => Err(violation),
         }
     }
 

@@ -5,22 +5,22 @@ use shootdown::Tag;
 use crate::mmu::addr::{self, Root};
 use crate::mmu::array::{context_of, span_of};
 use crate::mmu::cpu::CpuMmu;
-use crate::mmu::memory::{Memory, Violation};
+use crate::mmu::memory::{Finding, Memory};
 use crate::mmu::tags::TagState;
-use crate::oracle::{Breach, Epoch, Invariant};
+use crate::oracle::{Epoch, Invariant, Violation};
 
 impl CpuMmu {
     /// Looks at what is cached for one address under the loaded tag, without using it: what a flush
     /// that has returned promises is that nothing stale is found on a CPU that runs user code.
     ///
     /// # Errors
-    /// When an access would be a breach.
-    pub fn check(&self, mem: &Memory, va: u64) -> Result<(), Box<Breach>> {
+    /// When an access would be a violation.
+    pub fn check(&self, mem: &Memory, va: u64) -> Result<(), Box<Violation>> {
         let mut worst = None;
         for context in [self.context, self.global] {
             self.tlb.peek(addr::vpn(va), context, |entry| {
-                if let Err(violation) = mem.check_leaf(entry, entry.frame) {
-                    worst.get_or_insert(violation);
+                if let Err(finding) = mem.check_leaf(entry, entry.frame) {
+                    worst.get_or_insert(finding);
                 }
             });
             if !self.global_used {
@@ -38,7 +38,7 @@ impl CpuMmu {
     ///
     /// # Errors
     /// The first one found.
-    pub(crate) fn check_ages(&self, mem: &Memory, since: Epoch) -> Result<(), Box<Breach>> {
+    pub(crate) fn check_ages(&self, mem: &Memory, since: Epoch) -> Result<(), Box<Violation>> {
         let mut found = None;
         self.tlb.for_each(|k, entry| {
             let mine = context_of(k) == self.context;
@@ -53,16 +53,21 @@ impl CpuMmu {
     ///
     /// # Errors
     /// When it is cached.
-    pub(crate) fn check_age(&self, mem: &Memory, va: u64, since: Epoch) -> Result<(), Box<Breach>> {
+    pub(crate) fn check_age(
+        &self,
+        mem: &Memory,
+        va: u64,
+        since: Epoch,
+    ) -> Result<(), Box<Violation>> {
         let mut found = false;
         self.tlb.peek(addr::vpn(va), self.context, |entry| found |= mem.has_aged(entry, since));
         if found { Err(self.aged(va)) } else { Ok(()) }
     }
 
-    fn aged(&self, va: u64) -> Box<Breach> {
+    fn aged(&self, va: u64) -> Box<Violation> {
         let what = "an entry is still cached whose accessed bit was cleared before".to_string();
         let owner = self.tags[self.current].owner;
-        self.breach(Invariant::AccessedBound, Some(owner), Some(va), what)
+        self.violation(Invariant::AccessedBound, Some(owner), Some(va), what)
     }
 
     /// Looks at everything cached under a tag for entries that nobody may use any more: for tests
@@ -70,7 +75,7 @@ impl CpuMmu {
     ///
     /// # Errors
     /// The first one found.
-    pub fn audit(&self, mem: &Memory, tag: Tag) -> Result<(), Box<Breach>> {
+    pub fn audit(&self, mem: &Memory, tag: Tag) -> Result<(), Box<Violation>> {
         let Some(state) = self.tags.iter().find(|t| t.tag == tag) else { return Ok(()) };
         let mut worst = None;
         self.tlb.for_each(|k, entry| {
@@ -104,29 +109,29 @@ impl CpuMmu {
         n
     }
 
-    pub(crate) fn breach(
+    pub(crate) fn violation(
         &self,
         invariant: Invariant,
         root: Option<Root>,
         va: Option<u64>,
         details: String,
-    ) -> Box<Breach> {
-        Box::new(Breach { invariant, cpu: self.id, root, va, culprits: Vec::new(), details })
+    ) -> Box<Violation> {
+        Box::new(Violation { invariant, cpu: self.id, root, va, culprits: Vec::new(), details })
     }
 
-    /// The breach that using a stale entry is.
-    pub(crate) fn stale(&self, violation: &Violation, va: u64, what: &str) -> Box<Breach> {
-        self.stale_under(&self.tags[self.current], violation, va, what)
+    /// The violation that using a stale entry is.
+    pub(crate) fn stale(&self, finding: &Finding, va: u64, what: &str) -> Box<Violation> {
+        self.stale_under(&self.tags[self.current], finding, va, what)
     }
 
     fn stale_under(
         &self,
         state: &TagState,
-        violation: &Violation,
+        finding: &Finding,
         va: u64,
         what: &str,
-    ) -> Box<Breach> {
-        let mut invariant = violation.invariant;
+    ) -> Box<Violation> {
+        let mut invariant = finding.invariant;
         let mut details = match invariant {
             Invariant::FrameReuse => {
                 format!("{what} leads to a frame that was freed before any flush")
@@ -142,7 +147,7 @@ impl CpuMmu {
             _ => format!("{what} is older than a change whose flush has returned"),
         };
         let mut culprits = Vec::new();
-        if let Some(missed) = &violation.missed {
+        if let Some(missed) = &finding.missed {
             let (change, flush) = (missed.changed_by, missed.returned_by);
             details.push_str(&format!(
                 " (changed by {} at {} ns, flush returned to {} at {} ns",
@@ -160,8 +165,8 @@ impl CpuMmu {
             details.push(')');
             culprits.extend([change, flush]);
         }
-        let mut breach = self.breach(invariant, Some(state.owner), Some(va), details);
-        breach.culprits = culprits;
-        breach
+        let mut violation = self.violation(invariant, Some(state.owner), Some(va), details);
+        violation.culprits = culprits;
+        violation
     }
 }

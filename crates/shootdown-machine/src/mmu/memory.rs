@@ -54,7 +54,7 @@ pub struct Memory {
 
 /// A stale entry was used.
 #[derive(Debug)]
-pub(crate) struct Violation {
+pub(crate) struct Finding {
     pub(crate) invariant: Invariant,
     /// The change that was missed, as far as it is remembered.
     pub(crate) missed: Option<Bound>,
@@ -279,23 +279,23 @@ impl Memory {
     /// May this leaf entry still be used, for the 4 KiB unit `frame` of its page? Where several
     /// promises are broken, the one that was broken first is named: that of the flush, if one
     /// has returned.
-    pub(crate) fn check_leaf(&self, entry: &Entry, frame: Frame) -> Result<(), Violation> {
+    pub(crate) fn check_leaf(&self, entry: &Entry, frame: Frame) -> Result<(), Finding> {
         if self.binding(entry.slot) > entry.filled {
-            return Err(self.violation(Invariant::Revocation, entry));
+            return Err(self.finding(Invariant::Revocation, entry));
         }
         if self.frames.freed(frame) > entry.filled {
-            return Err(self.violation(Invariant::FrameReuse, entry));
+            return Err(self.finding(Invariant::FrameReuse, entry));
         }
         Ok(())
     }
 
     /// May a walk still start from this walk-cache entry?
-    pub(crate) fn check_walk(&self, entry: &Entry) -> Result<(), Violation> {
+    pub(crate) fn check_walk(&self, entry: &Entry) -> Result<(), Finding> {
         if self.binding(entry.slot) > entry.filled {
-            return Err(self.violation(Invariant::WalkCacheReuse, entry));
+            return Err(self.finding(Invariant::WalkCacheReuse, entry));
         }
         if self.tables[entry.frame.0 as usize].freed > entry.filled {
-            return Err(self.violation(Invariant::TableReuse, entry));
+            return Err(self.finding(Invariant::TableReuse, entry));
         }
         Ok(())
     }
@@ -304,8 +304,8 @@ impl Memory {
         self.tables[slot.table().0 as usize].binding[slot.index()]
     }
 
-    fn violation(&self, invariant: Invariant, entry: &Entry) -> Violation {
+    fn finding(&self, invariant: Invariant, entry: &Entry) -> Finding {
         let missed = self.record.explain(entry.slot, entry.filled).copied();
-        Violation { invariant, missed }
+        Finding { invariant, missed }
     }
 }

@@ -66,7 +66,7 @@ pub struct Leaf {
 }
 
 /// A translation that was removed. Its frame may be freed when the flush has returned.
-#[must_use = "the frame is owed to the allocator, after the flush"]
+#[must_use = "the frame is pending to the allocator, after the flush"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Unmapped {
     /// The address of the page.
@@ -82,7 +82,7 @@ pub struct Unmapped {
 }
 
 /// A table page that was taken out of the tree. It may be freed when the flush has returned.
-#[must_use = "the table is owed to the allocator, after the flush"]
+#[must_use = "the table is pending to the allocator, after the flush"]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TablePage {
     /// The table.
@@ -98,9 +98,9 @@ pub struct TablePage {
 pub enum Protected {
     /// Nothing: the rights were these.
     Same,
-    /// Rights were only added: no flush is owed.
+    /// Rights were only added: no flush is pending.
     Widened,
-    /// Something was taken away: a flush is owed.
+    /// Something was taken away: a flush is pending.
     Narrowed,
 }
 
@@ -190,7 +190,7 @@ impl Memory {
         self.revoke(root, leaf.slot, Kind::Leaf, leaf.va, last);
     }
 
-    /// Removes the page that holds an address; `None` when there is none. A flush is owed.
+    /// Removes the page that holds an address; `None` when there is none. A flush is pending.
     pub fn unmap(&mut self, root: Root, va: u64) -> Option<Unmapped> {
         let leaf = self.owned(root, va)?;
         *self.place(leaf.slot) = Pte::EMPTY;
@@ -229,7 +229,7 @@ impl Memory {
 
     /// Makes the page that holds an address lead to another frame of the same size, with other
     /// rights (copy on write, migration); returns the old frame, `None` when nothing is mapped
-    /// there or the frame is not aligned. A flush is owed.
+    /// there or the frame is not aligned. A flush is pending.
     pub fn replace(&mut self, root: Root, va: u64, frame: Frame, perms: Perms) -> Option<Unmapped> {
         let leaf = self.owned(root, va)?;
         if !u64::from(frame.0).is_multiple_of(leaf.size.bytes() >> 12) {
@@ -302,7 +302,7 @@ impl Memory {
 
     /// Takes tables out of the tree that lie in the range's addresses, all or in part, and have
     /// become empty; appends them to `out`, lower levels first. A flush that knows of freed
-    /// tables is owed for each. The top level stays, and so do the tables at the top of the
+    /// tables is pending for each. The top level stays, and so do the tables at the top of the
     /// kernel's half.
     pub fn unhook_empty_tables(&mut self, root: Root, range: VaRange, out: &mut Vec<TablePage>) {
         if let Some(top) = self.top(root)

@@ -5,7 +5,7 @@ use shootdown::CpuId;
 use crate::mmu::Frame;
 use crate::mmu::array::rights;
 pub use crate::mmu::lines::Distance;
-use crate::oracle::Breach;
+use crate::oracle::Violation;
 
 /// A kind of access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -113,5 +113,5 @@ pub enum Trap {
     /// For the kernel to handle.
     Fault(Fault),
     /// A broken promise: the run is over.
-    Breach(Box<Breach>),
+    Violation(Box<Violation>),
 }

@@ -43,7 +43,7 @@ impl CpuMmu {
         }
         let Some(top) = mem.top(self.root) else {
             let what = format!("walks {}, whose tables have been freed", self.root);
-            return Err(Trap::Breach(self.breach(
+            return Err(Trap::Violation(self.violation(
                 Invariant::TableReuse,
                 Some(self.root),
                 Some(va),
@@ -77,14 +77,14 @@ impl CpuMmu {
             let copy = *entry;
             entry.verified = mem.now();
             if let Err(violation) = mem.check_walk(&copy) {
-                return Err(Trap::Breach(self.stale(&violation, va, "a walk-cache entry")));
+                return Err(Trap::Violation(self.stale(&violation, va, "a walk-cache entry")));
             }
         }
         self.counters.walk_cache_hits[3 - usize::from(level)] += 1;
         Ok(Some(start))
     }
 
-    /// Reads tables from `start` downwards. The outer error is a breach, the inner one a fault.
+    /// Reads tables from `start` downwards. The outer error is a violation, the inner one a fault.
     fn descend(
         &mut self,
         mem: &mut Memory,
@@ -125,7 +125,7 @@ impl CpuMmu {
             let next = pte.next();
             if !mem.is_table(next) {
                 let what = format!("walks into {next}, which has been freed but is still hooked");
-                return Err(Trap::Breach(self.breach(
+                return Err(Trap::Violation(self.violation(
                     Invariant::TableReuse,
                     Some(self.root),
                     Some(va),

@@ -1,4 +1,4 @@
-//! What each CPU did lately, in rings of fixed size, for the story that a breach report tells.
+//! What each CPU did lately, in rings of fixed size, for the story that a violation report tells.
 
 use std::fmt;
 

@@ -2,8 +2,8 @@
 //!
 //! Two shapes of the same bits: [`CpuSet`] is a value (a snapshot, a target list), [`AtomicCpuSet`]
 //! is shared. Both are arrays of 64-bit words with the word count as a const parameter, so that a
-//! kernel for 64 CPUs pays for one word and one for 4096 pays for 64. The traits [`Bits`] and [`Mask`] let
-//! the rest of the crate be written once for every width.
+//! kernel for 64 CPUs pays for one word and one for 4096 pays for 64. The traits [`Bits`] and
+//! [`Mask`] let the rest of the crate be written once for every width.
 //!
 //! # Invariants
 //! I1: a CPU inserts and removes only *itself* in a space's set (see `space.rs` for why a remote

@@ -10,8 +10,9 @@
 //! Two CPUs unmap pages of one space. The second finds an entry cleared that the first has not
 //! flushed yet, and has nothing to do there; if it returned, its caller would take the page for
 //! unused. So open gathers are counted, and who finishes while others are open flushes the whole
-//! space, even with nothing of its own. The same goes for what is [pending](AddressSpace::complete_pending),
-//! be it by a [batch](crate::reclaim) or since a flush failed.
+//! space, even with nothing of its own. The same goes for what is
+//! [pending](AddressSpace::complete_pending), be it by a [batch](crate::reclaim) or since a flush
+//! failed.
 //!
 //! For this, a gather is begun before the first entry is changed, or with the lock held that
 //! protects it.
@@ -20,9 +21,9 @@
 //! I1: no item leaves a gather before a flush that covers every range put in with or before it is
 //! done. I2: a gather with nothing in it flushes nothing, unless somebody else's changes may not be
 //! flushed yet; when it is finished, they are. I3: a gather that is dropped leaks its items rather
-//! than freeing them early (and says so in debug builds), and what it should have flushed is pending.
-//! One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it from one
-//! that may yet change entries: every later one of the space flushes all of it
+//! than freeing them early (and says so in debug builds), and what it should have flushed is
+//! pending. One that is forgotten (`mem::forget`) counts as open for good, as nobody can tell it
+//! from one that may yet change entries: every later one of the space flushes all of it
 //! ([`escalated_gathers`](crate::stats::Snapshot::escalated_gathers) says so).
 
 use core::fmt;
@@ -196,8 +197,8 @@ impl<'a, P: Platform, K: Keep + Default> Gather<'a, P, K> {
     /// An entry that translates `range` was changed (or, for [`Change::Break`], is about to be) and
     /// sets nothing free. Only what needs a flush is noted; what does not is counted as elided.
     /// [`Change::Accessed`] is noted too: where a policy defers it, it is not put into a gather. A
-    /// gather that is empty after that may be dropped: to finish it would also flush what others left
-    /// pending.
+    /// gather that is empty after that may be dropped: to finish it would also flush what others
+    /// left pending.
     ///
     /// # Errors
     /// [`BreakFirst`] when the new entry must wait for the flush. The range is noted all the same.

@@ -9,18 +9,18 @@
 //! # The protocol
 //! A [`LazyUnmapping`] belongs to a space, and is kept under the lock of its tables. It is a choice
 //! ([`Policy::lazy_unmap`](crate::policy::Policy), off by default).
-//! 1. An entry is cleared; [`LazyUnmapping::unmapped`] says what it was. If nothing speaks against it, the
-//!    change is counted, this CPU forgets it, nobody else is notified, and the frame stays inside.
-//!    Otherwise it comes back with the reason, and the caller puts it into a
+//! 1. An entry is cleared; [`LazyUnmapping::unmapped`] says what it was. If nothing speaks against
+//!    it, the change is counted, this CPU forgets it, nobody else is notified, and the frame stays
+//!    inside. Otherwise it comes back with the reason, and the caller puts it into a
 //!    [gather](crate::gather), under the same lock.
 //! 2. A CPU forgets by itself: at its next switch (also to the space it has), at its next
-//!    [tick](crate::accessed::tick), when it comes [from isolated user mode](crate::isolated::from_user),
-//!    or when it is notified of any other change of the space.
-//! 3. [`LazyUnmapping::redeem`] hands the frames back, when some are needed: CPUs that are not current yet
-//!    are interrupted, the others are not. [`LazyUnmapping::make_way`] does so before an address is mapped
-//!    again.
-//! 4. [`LazyUnmapping::poll`], now and then, redeems what is older than the policy allows. It does not
-//!    interrupt isolated CPUs: what they may still use stays inside until they have come to the
+//!    [tick](crate::accessed::tick), when it comes [from isolated user
+//!    mode](crate::isolated::from_user), or when it is notified of any other change of the space.
+//! 3. [`LazyUnmapping::redeem`] hands the frames back, when some are needed: CPUs that are not
+//!    current yet are interrupted, the others are not. [`LazyUnmapping::make_way`] does so before
+//!    an address is mapped again.
+//! 4. [`LazyUnmapping::poll`], now and then, redeems what is older than the policy allows. It does
+//!    not interrupt isolated CPUs: what they may still use stays inside until they have come to the
 //!    kernel.
 //!
 //! # What must not wait
@@ -48,15 +48,15 @@
 //! read-only since a moment ago, and its flush pending.
 //!
 //! # Invariants
-//! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has acknowledged for all
-//! that was put off with or before it. I2: all that is pending in a space is
-//! this `LazyUnmapping`'s, or it takes nothing more. I3: a CPU that has switched, ticked, or come from isolated user mode after it heard
-//! of a change uses no entry from before it.
+//! I1: no item leaves a `LazyUnmapping`, and no range is free to map, before every CPU has
+//! acknowledged for all that was put off with or before it. I2: all that is pending in a space is
+//! this `LazyUnmapping`'s, or it takes nothing more. I3: a CPU that has switched, ticked, or come
+//! from isolated user mode after it heard of a change uses no entry from before it.
 //!
 //! # Orderings
-//! No pair is new: what is put off is counted under the table lock, and whoever flushes it holds that
-//! lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation that
-//! includes it (*bump*, `space.rs`).
+//! No pair is new: what is put off is counted under the table lock, and whoever flushes it holds
+//! that lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation
+//! that includes it (*bump*, `space.rs`).
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -153,8 +153,8 @@ impl<T: fmt::Debug> core::error::Error for Refused<T> {}
 /// a flush that nobody needs.
 const RANGES: usize = 8;
 
-/// Unmappings of one space that nobody was notified of, with what they will set free. Never used in a
-/// non-maskable handler ([`context`](crate::context)).
+/// Unmappings of one space that nobody was notified of, with what they will set free. Never used in
+/// a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -164,20 +164,20 @@ const RANGES: usize = 8;
 /// boot(1, &LAZY, &PCID);
 /// let pin = Mock::pin();
 /// let space = new_space();
-/// let mut later = LazyUnmapping::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
+/// let mut lazy = LazyUnmapping::<Mock, Array<u64, 32>>::new(space); // under the tables' lock
 /// let page = VaRange::new(0x1000, 1, Stride::Page4K)?;
 /// // … clear the page's entry, then, with the lock still held:
 /// let now = 5; // nanoseconds, say
-/// if let Err(refused) = later.unmapped(&pin, now, page, Was::ReadOnly, 0xf00d) {
+/// if let Err(refused) = lazy.unmapped(&pin, now, page, Was::ReadOnly, 0xf00d) {
 ///     let mut gather = Gather::<Mock, Array<u64, 1>>::new(space); // as without
 ///     gather.unmapped(page, refused.item).expect("there is room");
 ///     gather.finish(&pin).map_err(|(e, _frames)| e)?;
 /// }
-/// assert!(!later.may_reuse(page));
+/// assert!(!lazy.may_reuse(page));
 /// // Memory is short, or the space has ended:
-/// let frames = later.redeem(&pin)?;
+/// let frames = lazy.redeem(&pin)?;
 /// assert_eq!(frames.as_slice(), [0xf00d]); // now, and not before, they may be freed
-/// assert!(later.may_reuse(page));
+/// assert!(lazy.may_reuse(page));
 /// space.retire(&pin)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -220,8 +220,8 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
     }
 
     /// The entries of `range` were cleared at the time `now`, and will set `item` free. Call it
-    /// with the lock of the table held under which they were cleared. Other CPUs are not notified; this
-    /// one uses the old translations no more when it returns.
+    /// with the lock of the table held under which they were cleared. Other CPUs are not notified;
+    /// this one uses the old translations no more when it returns.
     ///
     /// # Errors
     /// The item, and why it must not wait. Nothing was counted: flush, before the lock is released
@@ -304,8 +304,8 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         !self.is_pending() || self.ranges.as_slice().iter().all(apart)
     }
 
-    /// Addresses of this range are about to be mapped: flushes, if any of them is pending. Call it with the
-    /// table lock held under which they are.
+    /// Addresses of this range are about to be mapped: flushes, if any of them is pending. Call it
+    /// with the table lock held under which they are.
     ///
     /// # Errors
     /// See [`FlushError`]. They must not be mapped yet.
@@ -316,8 +316,8 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         Ok(())
     }
 
-    /// It is `now`: what is older than the policy allows is flushed, without interrupting isolated CPUs.
-    /// Returns what may be freed; `None` when nothing may, or nothing is inside.
+    /// It is `now`: what is older than the policy allows is flushed, without interrupting isolated
+    /// CPUs. Returns what may be freed; `None` when nothing may, or nothing is inside.
     ///
     /// # Errors
     /// See [`FlushError`]. It is pending still.
@@ -332,8 +332,9 @@ impl<'a, P: Platform, K: Keep + Default> LazyUnmapping<'a, P, K> {
         Ok((completed && self.holds).then(|| self.take()))
     }
 
-    /// Frames are needed, or the space has ended: flushes, and hands back all that may now be freed.
-    /// CPUs that have come by meanwhile are not interrupted; isolated ones are, if they have not.
+    /// Frames are needed, or the space has ended: flushes, and hands back all that may now be
+    /// freed. CPUs that have come by meanwhile are not interrupted; isolated ones are, if they
+    /// have not.
     ///
     /// # Errors
     /// See [`FlushError`]. It is pending still.

@@ -13,19 +13,19 @@
 //!    [pending](AddressSpace::is_pending).
 //! 2. [`Batch::before_write_back`] ahead of the I/O of a page that was dirty: until then a CPU may
 //!    store to it through a stale writable entry, and the store would be lost.
-//! 3. [`Batch::finish`]: notifies, in one round of interrupts, every CPU that is behind in any of the
-//!    spaces, waits for each, and hands back the frames. Where hardware invalidates everywhere, it
-//!    is notified space by space and waited for once.
+//! 3. [`Batch::finish`]: notifies, in one round of interrupts, every CPU that is behind in any of
+//!    the spaces, waits for each, and hands back the frames. Where hardware invalidates everywhere,
+//!    it is notified space by space and waited for once.
 //!
 //! In between, whoever comes to a cleared entry and relies on its being gone (protect, move,
-//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which flushes what is pending in that
-//! space alone; gathers do so by themselves.
+//! discard, copy for fork) calls [`AddressSpace::complete_pending`], which flushes what is pending
+//! in that space alone; gathers do so by themselves.
 //!
 //! # Invariants
 //! I1: no item leaves a batch before every CPU has acknowledged for all that was unmapped with or
 //! before it. I2: what a batch has unmapped is pending in its space until somebody has flushed it:
-//! the batch, a flush, or `complete_pending`; also after an error, and when the batch is dropped. I3:
-//! no CPU is notified while entries are cleared; no lock is needed to finish.
+//! the batch, a flush, or `complete_pending`; also after an error, and when the batch is dropped.
+//! I3: no CPU is notified while entries are cleared; no lock is needed to finish.
 //!
 //! A space that is retired in the meantime needs nothing any more: no CPU has it loaded, and its id
 //! never comes back. Who finishes the batch then finds nobody to notify.
@@ -42,8 +42,8 @@ use crate::port::platform::Platform;
 use crate::state::cpu::PerCpu;
 use crate::state::space::AddressSpace;
 
-/// Unmappings of many spaces, with what they set free; at most `N` spaces between two rounds of notifications.
-/// Never used in a non-maskable handler ([`context`](crate::context)).
+/// Unmappings of many spaces, with what they set free; at most `N` spaces between two rounds of
+/// notifications. Never used in a non-maskable handler ([`context`](crate::context)).
 ///
 /// ```
 /// # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
@@ -98,8 +98,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         }
     }
 
-    /// Makes sure that something of `space` can be unmapped next: flushes what is pending if every place is
-    /// taken by others. Call it without locks, before the entry is cleared.
+    /// Makes sure that something of `space` can be unmapped next: flushes what is pending if every
+    /// place is taken by others. Call it without locks, before the entry is cleared.
     ///
     /// # Errors
     /// See [`FlushError`]. There is no room then.
@@ -143,9 +143,9 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
     /// As [`changed`](Self::changed), and `item` will be set free.
     ///
     /// # Errors
-    /// The item, when there is no room for it or for the space. The change is pending in the space all
-    /// the same; after [`AddressSpace::complete_pending`], or when this batch is finished, the item may
-    /// be freed.
+    /// The item, when there is no room for it or for the space. The change is pending in the space
+    /// all the same; after [`AddressSpace::complete_pending`], or when this batch is finished,
+    /// the item may be freed.
     pub fn unmapped(
         &mut self,
         space: &'a AddressSpace<P>,
@@ -165,8 +165,8 @@ impl<'a, P: Platform, K: Keep + Default, const N: usize> Batch<'a, P, K, N> {
         !self.pending.as_slice().is_empty()
     }
 
-    /// No CPU stores any more to a page that was unmapped and dirty: flushes what is pending if there is
-    /// one since the last round. Before the I/O that writes it out.
+    /// No CPU stores any more to a page that was unmapped and dirty: flushes what is pending if
+    /// there is one since the last round. Before the I/O that writes it out.
     ///
     /// # Errors
     /// See [`FlushError`]. The page must not be written out yet.

@@ -121,8 +121,8 @@ pub(crate) fn come_by_chance<P: Platform>(cpu: CpuId, me: &PerCpu<P>) {
 }
 
 /// The timer has interrupted this CPU: entries whose accessed bits were cleared go now, and those
-/// of pages that were unmapped [lazily](crate::lazy_unmap), so that their staleness is bounded on CPUs
-/// that switch rarely. Never in a non-maskable handler ([`context`](crate::context)).
+/// of pages that were unmapped [lazily](crate::lazy_unmap), so that their staleness is bounded on
+/// CPUs that switch rarely. Never in a non-maskable handler ([`context`](crate::context)).
 pub fn tick<P: Platform>(irqs: IrqsOff<'_, P>) {
     let me = PerCpu::<P>::here(irqs.pin());
     let loaded = me.loaded();

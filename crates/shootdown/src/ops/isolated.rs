@@ -16,8 +16,8 @@
 //! current to; if there is more, it forgets everything. Of what changes while it is in the kernel
 //! it is notified, as ever.
 //!
-//! What was unmapped [lazily](crate::lazy_unmap) in the space of an isolated CPU waits for the same moment:
-//! it forgets that on its way in.
+//! What was unmapped [lazily](crate::lazy_unmap) in the space of an isolated CPU waits for the same
+//! moment: it forgets that on its way in.
 //!
 //! # What is not deferred
 //! [`flush_everything`](crate::flush_everything), for tables of the kernel's half that are freed: a
@@ -51,7 +51,8 @@ use crate::state::system::System;
 
 impl Isolated {
     /// This CPU was notified of a change, and has forgotten what it was about. Of every earlier one
-    /// since it came into the kernel it was notified as well, or is being notified, and that is waited for.
+    /// since it came into the kernel it was notified as well, or is being notified, and that is
+    /// waited for.
     pub fn forgot(&self, change: u64) {
         self.current.store(self.current.load(Ordering::Relaxed).max(change), Ordering::Relaxed);
     }

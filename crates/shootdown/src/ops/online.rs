@@ -106,7 +106,8 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     Ok(())
 }
 
-/// Takes this CPU offline: it leaves its space, acknowledges what was asked of it, and is asked no more.
+/// Takes this CPU offline: it leaves its space, acknowledges what was asked of it, and is asked no
+/// more.
 ///
 /// # Safety
 /// 1. As [`leave`](crate::leave).

@@ -1,5 +1,5 @@
-//! The responder's decision table: what a CPU does when it is notified, or finds out, that its loaded
-//! space changed.
+//! The responder's decision table: what a CPU does when it is notified, or finds out, that its
+//! loaded space changed.
 //!
 //! A CPU never executes "requests"; it *catches up*: it compares the generation its slot is current
 //! to with the space's, and invalidates what lies between. A request that came with a range is a
@@ -178,7 +178,8 @@ pub(crate) fn catch_up<P: Platform>(
     regime::sync_here::<P::Regime>();
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: done before it says so
+        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: done before it says
+        // so
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }
@@ -273,8 +274,8 @@ pub(crate) fn forget_everything<P: Platform>() {
     regime::sync_here::<P::Regime>();
 }
 
-/// A kick has come: asks for the lines that catching up will read, and for the one that acknowledges, so
-/// that they travel together.
+/// A kick has come: asks for the lines that catching up will read, and for the one that
+/// acknowledges, so that they travel together.
 pub(crate) fn expect<P: Platform>(me: &PerCpu<P>) {
     // Between two spaces, one of which it names still, this CPU may have left that one's set, and
     // its owner may have freed it.

@@ -191,8 +191,8 @@ impl<P: Platform> Begun<'_, P> {
             if *bits == 0 {
                 continue;
             }
-            // The last word to be notified is the last to acknowledge; once it has, the others probably
-            // have, and their lines can travel together.
+            // The last word to be notified is the last to acknowledge; once it has, the others
+            // probably have, and their lines can travel together.
             if acknowledged {
                 for ahead in acks[..w].iter().rev().take(READ_AHEAD) {
                     prefetch(&ahead.done);

@@ -16,10 +16,10 @@
 //! | NMI | a non-maskable handler (NMI, machine check). It may have interrupted anything, a switch too | off |
 //!
 //! # What is allowed where, and what enforces it
-//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller acknowledges for
-//! it. *Run time*: it is looked at, and the function refuses or does what is right there. **An NMI
-//! calls nothing of this library but the functions whose row names it**: that is contract 9 of
-//! [`Platform`].
+//! *Type*: the argument proves it. *Contract*: the function is `unsafe`, and its caller
+//! acknowledges for it. *Run time*: it is looked at, and the function refuses or does what is right
+//! there. **An NMI calls nothing of this library but the functions whose row names it**: that is
+//! contract 9 of [`Platform`].
 //!
 //! | function | task | handler | NMI | enforced by |
 //! |---|---|---|---|---|

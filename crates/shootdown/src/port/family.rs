@@ -31,8 +31,8 @@ pub(crate) fn strategy<P: Platform>() -> Option<Strategy> {
 
 /// The tags that spaces get beside slots, where they may get one.
 ///
-/// Not with split tables: for which slots a CPU has a user half pending, and which tags have forgotten a kernel
-/// range, it knows by slot.
+/// Not with split tables: for which slots a CPU has a user half pending, and which tags have
+/// forgotten a kernel range, it knows by slot.
 #[inline]
 pub(crate) fn shared<P: Platform>() -> Option<&'static SharedTags> {
     let facts = P::Regime::facts();

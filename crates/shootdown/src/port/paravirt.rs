@@ -13,13 +13,13 @@
 //! - **Marking** ([`Platform::preempted`]). Each virtual CPU shares a byte with the hypervisor
 //!   ([`PreemptedWord`]; KVM's steal time has one). Who finds "preempted" there swaps "flush" in,
 //!   and the CPU is done with: that swap is the linearization point. If it fails because the CPU
-//!   runs again, the CPU is notified as any other. If it is preempted after it was notified and before it
-//!   acknowledged, it is marked then; but where a large set is notified as a tree, or with push delivery,
-//!   its acknowledgement is waited for.
+//!   runs again, the CPU is notified as any other. If it is preempted after it was notified and
+//!   before it acknowledged, it is marked then; but where a large set is notified as a tree, or
+//!   with push delivery, its acknowledgement is waited for.
 //! - **Hypercall** ([`Platform::flush_remote`]). The hypervisor gets the set of CPUs and the pages,
 //!   and makes those CPUs forget, running or not. Which flushes go this way is
-//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are notified
-//!   as any other.
+//!   [`Policy::hypercall_from`](crate::Policy::hypercall_from). If it fails, all of them are
+//!   notified as any other.
 //!
 //! # Why no CPU is missed
 //! The hypervisor gets only CPUs that would be interrupted otherwise; who is one of them is decided

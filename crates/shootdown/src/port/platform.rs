@@ -133,7 +133,8 @@ pub unsafe trait Platform: Sized + Send + Sync + 'static {
     /// masked one.
     ///
     /// # Errors
-    /// [`Stalled`] to give up the wait; what is pending is handed back to the caller inside the error.
+    /// [`Stalled`] to give up the wait; what is pending is handed back to the caller inside the
+    /// error.
     fn relax(pin: &Self::Pin) -> Result<(), Stalled>;
 
     /// May the caller wait for other CPUs? `false` in interrupt handlers, with interrupts off, or

@@ -51,9 +51,9 @@ pub enum Leave {
     /// When it loads the kernel's own tables, or a trim asks for it.
     Lazily,
     /// When it is found elsewhere and asked: by a trim, or by a flush for freed tables, which asks
-    /// all of the set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever has
-    /// another root loaded has no walk under way in the old tables, and finds out before it loads
-    /// their root again what was freed.
+    /// all of the set (Linux since 6.14). Nobody need be asked for those who are elsewhere: whoever
+    /// has another root loaded has no walk under way in the old tables, and finds out before it
+    /// loads their root again what was freed.
     WhenAsked,
 }
 
@@ -115,8 +115,8 @@ pub enum Strategy {
 ///
 /// A broadcast concerns every CPU, interrupts only those that run the space: few of them are better
 /// interrupted. Counting them costs a look at each, so it is done now and then. And where several
-/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts wait
-/// for each other: there many are better interrupted too.
+/// CPUs flush the space at the same time, interrupts are acknowledged together, while broadcasts
+/// wait for each other: there many are better interrupted too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {
     /// A space that is active on more CPUs than this gets a tag.
@@ -215,8 +215,8 @@ pub struct Policy {
     pub hypercall_from: u16,
     /// When entries go whose accessed bits were cleared.
     pub accessed: AccessedPolicy,
-    /// How long unmappings may go unnotified that the kernel gives to a [`LazyUnmapping`](crate::LazyUnmapping);
-    /// `None`: not at all.
+    /// How long unmappings may go unnotified that the kernel gives to a
+    /// [`LazyUnmapping`](crate::LazyUnmapping); `None`: not at all.
     pub lazy_unmap: Option<LazyUnmap>,
 }
 

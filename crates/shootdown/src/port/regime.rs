@@ -1,7 +1,7 @@
 //! The hardware's half of the seam: what a CPU can do to its translations.
 //!
-//! Every invalidation in this crate is the fixed invalidation sequence *publish; invalidate…; sync*:
-//! [`Regime::publish`] makes table stores visible to walkers, [`Regime::invalidate`] removes
+//! Every invalidation in this crate is the fixed invalidation sequence *publish; invalidate…;
+//! sync*: [`Regime::publish`] makes table stores visible to walkers, [`Regime::invalidate`] removes
 //! entries, [`Regime::sync`] waits until the removal is complete. On x86 the first and last are
 //! empty for local work; they exist so that no caller can forget them where they are not. The
 //! functions at the end are the middle and the end of the sequence on hardware as it is: with its

@@ -10,45 +10,45 @@
 //! more.
 //!
 //! # The protocol
-//! - **Open gathers** are counted: [`PendingFlushes::open`] before the entries change, or under the table
-//!   lock with them; [`PendingFlushes::close`] when their flush is over. Who ends a gather while others are
-//!   open flushes everything, since it can't know what those have cleared.
+//! - **Open gathers** are counted: [`PendingFlushes::open`] before the entries change, or under the
+//!   table lock with them; [`PendingFlushes::close`] when their flush is over. Who ends a gather
+//!   while others are open flushes everything, since it can't know what those have cleared.
 //! - **Counted changes** are those of the space's generation, all of them. Each has a value that
 //!   stands for it ([`Change`](crate::flush::Change)), in a flush, a ticket, a batch or a lazy
 //!   unmapping.
 //! - **Done** counts the changes whose value is gone, in whatever order. As long as it is less than
 //!   the generation, a change is *in flight*.
-//! - **Pending** is the generation of the newest change whose value was dropped before every CPU had
-//!   acknowledged. It is counted, so that who looks at the generation on its way to the space catches
-//!   up by itself. Those who have the space in use have to be notified.
-//! - **Completed** is the newest generation for which, and for all before, every CPU has acknowledged. A
-//!   dropped change is pending while *pending* is above it; nothing at all is pending when it is the
-//!   space's generation.
+//! - **Pending** is the generation of the newest change whose value was dropped before every CPU
+//!   had acknowledged. It is counted, so that who looks at the generation on its way to the space
+//!   catches up by itself. Those who have the space in use have to be notified.
+//! - **Completed** is the newest generation for which, and for all before, every CPU has
+//!   acknowledged. A dropped change is pending while *pending* is above it; nothing at all is
+//!   pending when it is the space's generation.
 //!
 //! - **Put off** is the newest generation whose value is kept on purpose, by a batch or a lazy
-//!   unmapping. A flush that is done raises *completed* only where something is pending or put
-//!   off, or where *completed* was raised before: changes that are merely under way on several CPUs
-//!   end by *done*, and their flushes write one shared word each.
+//!   unmapping. A flush that is done raises *completed* only where something is pending or put off,
+//!   or where *completed* was raised before: changes that are merely under way on several CPUs end
+//!   by *done*, and their flushes write one shared word each.
 //!
 //! All but the gathers only grow, and all are 64 bits wide: one can't be mistaken for another, and
 //! gathers that are forgotten can't be so many that none seems open.
 //!
 //! # Why a newer flush covers older changes
-//! A flush of generation *g* that returned has the acknowledgement of every CPU that it makes no access
-//! through entries older than *g* (I1 of [`flush`](crate::flush)), whatever each of them had
+//! A flush of generation *g* that returned has the acknowledgement of every CPU that it makes no
+//! access through entries older than *g* (I1 of [`flush`](crate::flush)), whatever each of them had
 //! missed: an acknowledgement is a generation, and covers all below. A flush of a change
 //! *o* < *g* could have asked for no more, tables aside, and those have a word of their own. Where
-//! hardware removes entries itself, by name, on every CPU, no CPU catches up with a generation: there
-//! only a flush of the whole space covers other changes; any other flush completes its own change
-//! alone, by *done*, or by *completed* if its generation is the next there. If it raises neither,
-//! somebody flushes that change a second time; no change stays without a flush.
+//! hardware removes entries itself, by name, on every CPU, no CPU catches up with a generation:
+//! there only a flush of the whole space covers other changes; any other flush completes its own
+//! change alone, by *done*, or by *completed* if its generation is the next there. If it raises
+//! neither, somebody flushes that change a second time; no change stays without a flush.
 //!
 //! # Why any CPU may flush what is pending
 //! D1 (see [`switch`](crate::switch)) pairs the fence of a CPU that comes to the space with a fence
 //! after the count. A CPU that calls `complete_pending` has not counted; it has seen the entry
-//! changed under the table lock, hence the count, and fences then. A CPU that it does not see on its
-//! way has its own fence later, and sees what came before that of the caller: the count. So the caller
-//! asks for the generation that it reads, and does not wait for whoever counted the change.
+//! changed under the table lock, hence the count, and fences then. A CPU that it does not see on
+//! its way has its own fence later, and sees what came before that of the caller: the count. So the
+//! caller asks for the generation that it reads, and does not wait for whoever counted the change.
 //!
 //! # When it escalates without need
 //! The count of gathers names a space, no range: two gathers of different ranges that overlap in
@@ -57,8 +57,8 @@
 //! held. Where hardware removes entries by name, a gather that ends while another change is in
 //! flight flushes the whole space too.
 //!
-//! A value that is forgotten (`mem::forget`) is never done. The next caller that relies on the change
-//! flushes it, and *completed* then says so. A gather that is forgotten counts as open for
+//! A value that is forgotten (`mem::forget`) is never done. The next caller that relies on the
+//! change flushes it, and *completed* then says so. A gather that is forgotten counts as open for
 //! good: every later one flushes all.
 //!
 //! # Orderings
@@ -113,7 +113,8 @@ impl PendingFlushes {
         self.gathers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A gather is over: its flush has returned, or what it leaves is [pending](Self::mark_pending).
+    /// A gather is over: its flush has returned, or what it leaves is
+    /// [pending](Self::mark_pending).
     pub fn close(&self) {
         // ORDERING: W2
         self.gathers.fetch_sub(1, Ordering::Release);
@@ -134,8 +135,8 @@ impl PendingFlushes {
         self.done.fetch_add(changes, Ordering::Release);
     }
 
-    /// The generation up to which must be flushed, if any must. Of the changes in flight, `own` are the
-    /// caller's, which it does not flush by this. `counted` reads the space's generation.
+    /// The generation up to which must be flushed, if any must. Of the changes in flight, `own` are
+    /// the caller's, which it does not flush by this. `counted` reads the space's generation.
     pub fn outstanding(
         &self,
         own: u64,
@@ -159,9 +160,9 @@ impl PendingFlushes {
         self.completed.load(Ordering::Acquire) >= generation.0
     }
 
-    /// Every CPU has acknowledged for so many changes, of which this is the newest; where it `covers`
-    /// them, for all that were counted before it too. Says whether any of those may have been
-    /// pending.
+    /// Every CPU has acknowledged for so many changes, of which this is the newest; where it
+    /// `covers` them, for all that were counted before it too. Says whether any of those may
+    /// have been pending.
     pub fn complete(&self, newest: Generation, changes: u64, covers: bool) -> bool {
         // ORDERING: W7
         let done = self.done.fetch_add(changes, Ordering::Release) + changes;
@@ -177,7 +178,8 @@ impl PendingFlushes {
         if covers {
             self.mark_complete(newest);
         } else if changes == 1 {
-            // ORDERING: W5; the acknowledgements for those before came with the value that is replaced
+            // ORDERING: W5; the acknowledgements for those before came with the value that is
+            // replaced
             let _ = self.completed.compare_exchange(
                 newest.0.saturating_sub(1),
                 newest.0,

@@ -40,8 +40,8 @@ impl Changes {
 }
 
 /// Flushes of everything that failed: what they were to end lives on in walk caches, so a flush of
-/// a kernel range must not pass for one that reaches it. Both only grow, so a completion never covers
-/// a later failure.
+/// a kernel range must not pass for one that reaches it. Both only grow, so a completion never
+/// covers a later failure.
 #[derive(Debug)]
 #[repr(C)]
 struct Pending {
@@ -120,8 +120,9 @@ impl<P: Platform> System<P> {
     /// Flushes of everything that have failed until now.
     ///
     /// ORDERING: relaxed, here and below: whoever relies on what a failed flush should have ended
-    /// was notified of it by whoever called it, and numbers are all there is. A completion's number was
-    /// read before its flush's fence (D4), so it names flushes whose tables were published before.
+    /// was notified of it by whoever called it, and numbers are all there is. A completion's number
+    /// was read before its flush's fence (D4), so it names flushes whose tables were published
+    /// before.
     pub(crate) fn failed_flushes(&self) -> u64 {
         self.pending.0.failed.load(Ordering::Relaxed)
     }

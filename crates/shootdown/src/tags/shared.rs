@@ -20,8 +20,8 @@
 //!   well ([`SharedTag::after_asking`]). A CPU that runs the space under the tag has nothing to
 //!   acknowledge: whoever sees that it does sees the tag.
 //! - **Settle** ([`SharedTag::settle`]): when no CPU runs the space under a slot or may be about
-//!   to, moving → moved. CPUs that run under a slot are notified to load again; that is the caller's
-//!   matter. Any flush may try.
+//!   to, moving → moved. CPUs that run under a slot are notified to load again; that is the
+//!   caller's matter. Any flush may try.
 //!
 //! # Why no flush misses a CPU
 //! Take a CPU that has an old entry it can still use after the flush. *Under a slot:* it is loaded,
@@ -29,10 +29,11 @@
 //! If it did not ask because it saw *moved*, a settling saw the CPU elsewhere or under the tag; by
 //! S1 and S2 the CPU's next switch sees the word. *Under the tag:* if the flush broadcast, the
 //! entry is gone. If it did not, it found no tag after it had looked at all CPUs and they had
-//! acknowledged. The entry is older than the table stores, so by D1 the flush saw the CPU switch to the
-//! space, or something that the CPU published later: that it runs it under the tag, an acknowledgement, that
-//! it has left. If it saw it switch, it waited for one of these. All of them the CPU stored after
-//! it had read the word, so the flush, which reads the word later still, finds the tag (S3).
+//! acknowledged. The entry is older than the table stores, so by D1 the flush saw the CPU switch to
+//! the space, or something that the CPU published later: that it runs it under the tag, an
+//! acknowledgement, that it has left. If it saw it switch, it waited for one of these. All of them
+//! the CPU stored after it had read the word, so the flush, which reads the word later still, finds
+//! the tag (S3).
 //!
 //! # Invariants
 //! I1: a space has one tag, on all CPUs, until it ends. I2: when the word says *moved*, no CPU runs
@@ -148,8 +149,8 @@ impl SharedTag {
     }
 
     /// Ends the transition if no CPU runs the space under a slot, or may be about to. `uses` tells,
-    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded. Acknowledgements
-    /// whether the space has moved.
+    /// with Acquire, what a CPU has loaded; `cpus` reads which may have the space loaded.
+    /// Acknowledgements whether the space has moved.
     pub fn settle<C: Bits>(
         &self,
         cpus: impl Fn() -> C,

@@ -96,7 +96,7 @@ pub(crate) fn who_may_not_wait_asks_later() {
         let all = mapped.map(|mapping| {
             let range = IovaRange::new(mapping.addr().0 >> PAGE_SHIFT, mapping.bytes() / PAGE);
             let told = world.commands().len();
-            let pending = domain.unmap_later(mapping).unwrap();
+            let pending = domain.lazy_unmap(mapping).unwrap();
             assert!(!domain.has_forgotten(&pending), "{policy}: nobody has told so");
             let covers = |command: &Command| match command {
                 Command::Pages { range: told, .. } => told.contains(range.unwrap()),

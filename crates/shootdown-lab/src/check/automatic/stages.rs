@@ -74,7 +74,7 @@ fn objection(outcome: &Outcome) -> Option<String> {
     match &outcome.end {
         End::Finished => None,
         End::Limit | End::Abandoned => Some("never ends".to_owned()),
-        End::Breach(_) | End::Panic(_) => Some(named(&outcome.end)),
+        End::Violation(_) | End::Panic(_) => Some(named(&outcome.end)),
     }
 }
 

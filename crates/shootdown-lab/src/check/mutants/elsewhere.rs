@@ -18,25 +18,30 @@ pub struct Elsewhere {
 
 const ALL: &[Elsewhere] = &[
     Elsewhere {
-        file: "loom_quiet.rs",
+        file: "loom_isolated.rs",
         test: "a_cpu_that_enters_the_kernel_sees_the_change_or_is_seen",
         kills: &[
-            QuietEntersWithoutFence,
-            QuietReadsFirst,
-            QuietTrusts,
-            QuietCountRelaxed,
-            QuietCountSeenRelaxed,
+            IsolatedEntersWithoutFence,
+            IsolatedReadsFirst,
+            IsolatedTrusts,
+            IsolatedCountRelaxed,
+            IsolatedCountSeenRelaxed,
         ],
     },
     Elsewhere {
-        file: "loom_quiet.rs",
+        file: "loom_isolated.rs",
         test: "a_cpu_that_goes_to_user_mode_has_done_with_the_kernel",
-        kills: &[QuietLeavesRelaxed, QuietSeenRelaxed, QuietCurrentOnLeaving, QuietUncounted],
+        kills: &[
+            IsolatedLeavesRelaxed,
+            IsolatedSeenRelaxed,
+            IsolatedCurrentOnLeaving,
+            IsolatedUncounted,
+        ],
     },
     Elsewhere {
-        file: "loom_quiet.rs",
+        file: "loom_isolated.rs",
         test: "freed_tables_are_not_left_to_cpus_in_user_mode",
-        kills: &[QuietTablesDeferred],
+        kills: &[IsolatedTablesDeferred],
     },
     Elsewhere {
         file: "loom_accessed.rs",
@@ -54,17 +59,17 @@ const ALL: &[Elsewhere] = &[
         kills: &[AgeSharedForgotten],
     },
     Elsewhere {
-        file: "loom_owed.rs",
+        file: "loom_pending.rs",
         test: "tables_are_free_when_software_has_looked_away",
         kills: &[EpochIgnored],
     },
     Elsewhere {
-        file: "loom_owed.rs",
+        file: "loom_pending.rs",
         test: "a_range_pays_for_itself_where_hardware_removes_by_name",
-        kills: &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn],
+        kills: &[RangeCoversAll, BatchCoversLast, CompletedOutOfTurn],
     },
     Elsewhere {
-        file: "loom_owed.rs",
+        file: "loom_pending.rs",
         test: "a_change_that_is_done_hides_no_older_one",
         kills: &[CountedReadFirst],
     },
@@ -74,14 +79,14 @@ const ALL: &[Elsewhere] = &[
         kills: &[FlushNotPending, DoneRelaxed, DoneSeenRelaxed],
     },
     Elsewhere {
-        file: "loom_later.rs",
-        test: "who_finds_it_paid_by_another_relies_on_the_answers",
-        kills: &[PaymentRelaxed, PaymentSeenRelaxed],
+        file: "loom_lazy_unmap.rs",
+        test: "who_finds_it_flushed_by_another_relies_on_the_acknowledgements",
+        kills: &[CompletedRelaxed, CompletedSeenRelaxed],
     },
     Elsewhere {
         file: "loom.rs",
         test: "a_flush_that_is_given_up_is_pending_throughout",
-        kills: &[BegunNotPending, OwedAfterDone],
+        kills: &[BegunNotPending, PendingAfterDone],
     },
     Elsewhere {
         file: "loom_tree.rs",
@@ -111,7 +116,7 @@ const ALL: &[Elsewhere] = &[
     Elsewhere {
         file: "loom_tlbi.rs",
         test: "an_interrupt_answers_for_what_was_complete_before",
-        kills: &[KickAnswersAhead],
+        kills: &[KickAcknowledgesAhead],
     },
     Elsewhere {
         file: "loom_tlbi.rs",
@@ -121,7 +126,7 @@ const ALL: &[Elsewhere] = &[
     Elsewhere {
         file: "loom_tlbi.rs",
         test: "a_space_gets_a_fresh_tag_while_its_page_is_unmapped",
-        kills: &[PresenceNotRenewed],
+        kills: &[ResidencyNotRenewed],
     },
     Elsewhere {
         file: "loom_tlbi.rs",
@@ -134,7 +139,7 @@ const ALL: &[Elsewhere] = &[
         kills: &[MovedRelaxed],
     },
     Elsewhere {
-        file: "loom_presence.rs",
+        file: "loom_residency.rs",
         test: "sticky_owner_with_a_third_cpu_that_needs_no_fence",
         // One layer: a root that is loaded on the hunted hardware comes after all loads before it,
         // so a CPU that has seen the owner word has the tables of before. The language lets
@@ -142,12 +147,12 @@ const ALL: &[Elsewhere] = &[
         kills: &[SharedBeforeFence, SharedRelaxed, OwnerSeenRelaxed, SharingTrusted],
     },
     Elsewhere {
-        file: "loom_presence.rs",
+        file: "loom_residency.rs",
         test: "active_nowhere_means_that_no_walk_is_under_way",
         kills: &[LeftRelaxed],
     },
     Elsewhere {
-        file: "loom_presence.rs",
+        file: "loom_residency.rs",
         test: "a_device_is_given_the_tag_while_the_page_is_unmapped",
         kills: &[PinUnseen, PinWithoutFence],
     },
@@ -187,7 +192,7 @@ const ALL: &[Elsewhere] = &[
             MarkStoredBlindly,
             MarkFailureTrusted,
             MarkRelaxed,
-            PreemptedAnswers,
+            PreemptedAcknowledges,
         ],
     },
     Elsewhere {

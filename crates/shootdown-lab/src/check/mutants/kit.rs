@@ -205,7 +205,7 @@ fn same_tag() {
         let known = unsafe { return_to_user::<Rig>(&Rig::pin()) }.tag;
         if known != tag {
             let what = format!("user code runs under {tag:?}, and is taken to run under {known:?}");
-            hw::breach(Invariant::TagReuse, what);
+            hw::violation(Invariant::TagReuse, what);
         }
     }
 }

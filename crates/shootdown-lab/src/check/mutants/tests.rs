@@ -99,7 +99,7 @@ fn a_survivor_fails_and_says_whether_its_step_was_reached() {
 fn a_scene_that_breaks_by_itself_kills_nothing() {
     static BROKEN: Scene =
         Scene::new("broken", "a promise is broken whatever is missing", 1, |_| {
-            hw::breach(Invariant::Progress, "always".to_owned())
+            hw::violation(Invariant::Progress, "always".to_owned())
         });
     let result = run(&in_scene(Mutant::NoWait, &BROKEN), 3);
     assert_eq!(result.verdict, Verdict::Fail);
@@ -148,7 +148,7 @@ fn the_summary_counts_and_names_survivors() {
         entry(Mutant::NoWait, Verdict::Pass),
         entry(Mutant::NoAck, Verdict::Fail),
         entry(Mutant::TreeForwardsNothing, Verdict::Pass),
-        entry(Mutant::OwedRelaxed, Verdict::Pass),
+        entry(Mutant::TablesPendingRelaxed, Verdict::Pass),
         (
             "mutants/no-local-work".to_owned(),
             Kind::Mutant.name(),

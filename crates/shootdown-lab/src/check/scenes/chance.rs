@@ -152,7 +152,7 @@ fn unmap_lazily(program: &mut Program, seed: u64) {
             let space = below(spaces);
             let at = At { space, page: below(pages) };
             *op = match below(10) {
-                0..4 => Op::UnmapLater(at),
+                0..4 => Op::LazyUnmap(at),
                 4 => Op::Redeem(space),
                 5 => Op::Expire(space),
                 6 | 7 => Op::Map(at),
@@ -193,7 +193,7 @@ const USUAL: &[&str] = &[
     "ticket-waited-for",
     "user-half-flushed",
     "space-reborn",
-    "batch-paid",
+    "batch-flushed",
 ];
 
 /// As [`USUAL`], where tables are not split. (RISC-V and Arm.)
@@ -203,7 +203,7 @@ const UNSPLIT: &[&str] = &[
     "ticket-answered",
     "ticket-waited-for",
     "space-reborn",
-    "batch-paid",
+    "batch-flushed",
 ];
 
 /// What every hunt of a strategy must have seen.
@@ -237,16 +237,16 @@ const MOVING: &[&str] = &[
 /// What a hunt of lazy unmapping must have seen.
 const LAZY: &[&str] = &[
     "unmapped-lazily",
-    "paid-lazily",
+    "lazily-flushed",
     "address-needed",
-    "quiet-left-owing",
+    "isolated-left-pending",
     "pending-flush-seen",
     "space-reborn",
 ];
 
 /// The same of guests.
 const LAZY_GUESTS: &[&str] =
-    &["unmapped-lazily", "paid-lazily", "address-needed", "hypercall", "forgets-before-it-runs"];
+    &["unmapped-lazily", "lazily-flushed", "address-needed", "hypercall", "forgets-before-it-runs"];
 
 /// What a hunt of large calls must have seen.
 const TREES: &[&str] =
@@ -353,7 +353,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
         ),
         (
             Chance { lazy: true, witnesses: LAZY, ..x86("random/lazy", tso) },
-            "x86-64, pages unmapped lazily: paid for when they are needed, when it is time, or by whoever comes by",
+            "x86-64, pages unmapped lazily: flushed when they are needed, when it is time, or by whoever comes by",
         ),
         (
             Chance { lazy: true, witnesses: LAZY, ..x86("random/lazy-weak", hostile) },
@@ -366,7 +366,7 @@ fn by_chance() -> Vec<(Chance, &'static str)> {
                 witnesses: LAZY_GUESTS,
                 ..x86("random/lazy-guest", tso)
             },
-            "virtual CPUs, pages unmapped lazily: what is paid for may be marked, or go by hypercall",
+            "virtual CPUs, pages unmapped lazily: what is flushed may be marked, or go by hypercall",
         ),
         (
             Chance { trees: true, witnesses: TREES, ..x86("random/trees", hostile) },

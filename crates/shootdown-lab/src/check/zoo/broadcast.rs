@@ -153,7 +153,7 @@ pub const ALL: &[Scenario] = &[
         step: Step::Library(Mutant::MovingCountsAsMoved),
         program: "pages=2 tags=on invlpgb=1 above=0; switch a | protect a0, reclaim a0 a1; switch a | user, user",
         breaks: STALE,
-        seen: &["stale-elsewhere", "batch-paid", "tag-for-all-cpus", "invalidation-broadcast"],
+        seen: &["stale-elsewhere", "batch-flushed", "tag-for-all-cpus", "invalidation-broadcast"],
         ..Scenario::USUAL
     },
     Scenario {
@@ -165,7 +165,7 @@ pub const ALL: &[Scenario] = &[
         step: Step::Library(Mutant::SharedTagNotLookedAtAgain),
         program: "pages=2 tags=on invlpgb=1 above=0; switch a, protect a0 | reclaim a0 a1; switch a, leave | switch a, user",
         breaks: STALE,
-        seen: &["stale-elsewhere", "batch-paid", "tag-for-all-cpus", "invalidation-broadcast"],
+        seen: &["stale-elsewhere", "batch-flushed", "tag-for-all-cpus", "invalidation-broadcast"],
         ..Scenario::USUAL
     },
     Scenario {

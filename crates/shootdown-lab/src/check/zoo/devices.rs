@@ -13,7 +13,7 @@ use super::scenario::{Scenario, Step, Whole};
 /// What was unmapped is reached, or is somebody else's meanwhile.
 const REACHED: &[Invariant] = &[Invariant::Revocation, Invariant::FrameReuse];
 
-/// With everything that manuals allow IOMMUs and devices; the usual breach; every schedule.
+/// With everything that manuals allow IOMMUs and devices; the usual violation; every schedule.
 const USUAL: Scenario = Scenario {
     powers: Powers::HOSTILE_DEVICES,
     breaks: REACHED,

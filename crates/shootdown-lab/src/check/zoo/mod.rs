@@ -111,7 +111,7 @@ impl Bug {
     }
 
     fn breaks_as_expected(&self, end: &End) -> bool {
-        matches!(end, End::Breach(b) if self.scenario.breaks.contains(&b.invariant))
+        matches!(end, End::Violation(b) if self.scenario.breaks.contains(&b.invariant))
     }
 }
 

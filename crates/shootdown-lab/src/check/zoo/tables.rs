@@ -149,7 +149,7 @@ pub const ALL: &[Scenario] = &[
         year: 2014,
         wrong: "a CPU that did not use a space at the moment still had its tables loaded, which is all that speculation needs, and counted as done with them",
         kept_out: "a lazy CPU has answered for freed tables when it has loaded others",
-        step: Step::Library(Mutant::LazyAnswersFreed),
+        step: Step::Library(Mutant::LazyAcknowledgesFreed),
         program: "; free-table a0; switch a, lazy | kernel",
         breaks: TABLES,
         seen: &["stale-elsewhere", "table-page-freed"],

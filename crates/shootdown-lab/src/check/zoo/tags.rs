@@ -63,7 +63,7 @@ pub const ALL: &[Scenario] = &[
         wrong: "the note that a user half must be flushed had no room for the tag, and user mode was entered with the old entries",
         kept_out: "one bit for each slot, as many as there are slots; it is cleared by whoever makes user entry flush",
         step: Step::Library(Mutant::UserHalfForgotten),
-        program: "tags=on split=owed; switch a | unmap a0; switch a | user, user",
+        program: "tags=on split=pending; switch a | unmap a0; switch a | user, user",
         breaks: TAG,
         seen: &["stale-elsewhere", "user-half-flushed"],
         ..Scenario::USUAL
@@ -73,9 +73,9 @@ pub const ALL: &[Scenario] = &[
         source: "Linux 6cff64b86aaa (the rule)",
         year: 2017,
         wrong: "with split tables a page was invalidated under the kernel's tag only",
-        kept_out: "a range invalidated in the kernel half is invalidated in the user half too, or owed to it",
-        step: Step::Library(Mutant::StepOwesNothing),
-        program: "tags=on split=owed; switch a | unmap a0; switch a | user, user",
+        kept_out: "a range invalidated in the kernel half is invalidated in the user half too, or noted as pending there",
+        step: Step::Library(Mutant::StepLeavesNothingPending),
+        program: "tags=on split=pending; switch a | unmap a0; switch a | user, user",
         breaks: TAG,
         seen: &["stale-elsewhere", "user-half-flushed", "interrupted-user-code"],
         ..Scenario::USUAL
@@ -87,7 +87,7 @@ pub const ALL: &[Scenario] = &[
         wrong: "with split tables kernel entries are not global, and a kernel page was invalidated under the loaded tag only",
         kept_out: "with split tables a kernel flush makes the tags that are not loaded forget",
         step: Step::Library(Mutant::OtherTagsForgotten),
-        program: "kernel=1 split=owed tags=on spaces=2; kernel-page 0; switch a, switch b | switch a, kernel",
+        program: "kernel=1 split=pending tags=on spaces=2; kernel-page 0; switch a, switch b | switch a, kernel",
         breaks: TAG,
         seen: &["switch-kept", "switch-flushed", "kernel-page-flushed"],
         ..Scenario::USUAL

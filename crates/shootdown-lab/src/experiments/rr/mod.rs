@@ -269,8 +269,8 @@ fn turned(
     Ok(())
 }
 
-fn target(what: &str, seen: String, held: bool) -> Target {
-    Target { what: what.to_owned(), seen, held }
+fn target(what: &str, seen: String, passed: bool) -> Target {
+    Target { what: what.to_owned(), seen, passed }
 }
 
 /// The least share over all CPU counts, and where.

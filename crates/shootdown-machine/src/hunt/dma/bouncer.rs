@@ -27,7 +27,7 @@ impl Driver {
             Err(MapError::Exhausted) => hw::witness("pool-exhausted"),
             Err(MapError::Domain(error)) => excuse(error),
             Err(other) => {
-                hw::breach(Invariant::ErrorsTotal, format!("bouncing fails: {other}"));
+                hw::violation(Invariant::ErrorsTotal, format!("bouncing fails: {other}"));
             }
         }
         self.kernel.frames.give(first, 1);
@@ -50,7 +50,7 @@ impl Driver {
         let (all, beyond) = (guarded.sync(mapped, 0..BYTES), guarded.sync(mapped, 0..BYTES + 1));
         if all.is_err() || beyond.is_ok() {
             let details = format!("syncing all of a buffer: {all:?}; more than that: {beyond:?}");
-            hw::breach(Invariant::ErrorsTotal, details);
+            hw::violation(Invariant::ErrorsTotal, details);
         }
     }
 

@@ -42,7 +42,9 @@ impl Kernel {
         let caches = self.config.atc && !self.config.errs(Mistake::CachesDenied);
         let attachment = match self.domain(domain).attach(unit, ID, caches) {
             Ok(attachment) => attachment,
-            Err(error) => hw::breach(Invariant::ErrorsTotal, format!("attaching fails: {error}")),
+            Err(error) => {
+                hw::violation(Invariant::ErrorsTotal, format!("attaching fails: {error}"))
+            }
         };
         if !self.config.errs(Mistake::ListedLate) {
             self.enter(domain, unit, ID);
@@ -50,7 +52,7 @@ impl Kernel {
         // What the hunted unit does not remember it need not be told: a step less to explore.
         let announced = self.config.absence && !self.config.errs(Mistake::EntryUnannounced);
         if announced && let Err(error) = self.domain(domain).announce(&attachment) {
-            hw::breach(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
+            hw::violation(Invariant::ErrorsTotal, format!("announcing fails: {error}"));
         }
         if announced {
             hw::witness("device-announced");
@@ -77,7 +79,7 @@ impl Kernel {
                     return self.pull(Traveller::In(domain, Some(attachment)));
                 }
                 Err((error, _)) => {
-                    hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
+                    hw::violation(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
                 }
             }
         }
@@ -115,7 +117,7 @@ impl Kernel {
         if let Some(attachment) = attachment
             && let Err((error, _)) = self.domain(domain).evict(attachment)
         {
-            hw::breach(Invariant::ErrorsTotal, format!("evicting fails: {error}"));
+            hw::violation(Invariant::ErrorsTotal, format!("evicting fails: {error}"));
         }
         io::write_entry(ID, io::Half::High, 0);
         hw::witness("device-pulled-out");

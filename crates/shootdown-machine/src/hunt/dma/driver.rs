@@ -135,7 +135,7 @@ impl Kernel {
             }
         }
         let details = format!("something is owed still after {TIMERS} timers");
-        hw::breach(Invariant::LazyBound, details);
+        hw::violation(Invariant::LazyBound, details);
     }
 
     /// What the counters of the domains tell of.
@@ -164,7 +164,7 @@ pub(super) fn excuse(error: MapError) {
     match error {
         MapError::Addresses(AllocError::Exhausted) => hw::witness("no-address-left"),
         MapError::Table(_) => {}
-        other => hw::breach(Invariant::ErrorsTotal, format!("mapping fails: {other}")),
+        other => hw::violation(Invariant::ErrorsTotal, format!("mapping fails: {other}")),
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn excuse(error: MapError) {
 pub(super) fn insist<T>(unmapped: Result<T, UnmapError>) -> T {
     unmapped.unwrap_or_else(|error| {
         let details = format!("what is mapped can't be unmapped: {error}");
-        hw::breach(Invariant::ErrorsTotal, details)
+        hw::violation(Invariant::ErrorsTotal, details)
     })
 }
 
@@ -287,7 +287,7 @@ impl Driver {
                 let window = self.kernel.window.get();
                 if at.0 != window.0 + BYPASSED.0 {
                     let details = format!("{BYPASSED:?} is at {at:?} in a window at {window:?}");
-                    hw::breach(Invariant::ErrorsTotal, details);
+                    hw::violation(Invariant::ErrorsTotal, details);
                 }
                 self.leads(at, 1, BYPASSED, Rights::ReadWrite);
                 insist(self.domain().unmap(Policy::Bypass, at, self.page()));
@@ -295,7 +295,7 @@ impl Driver {
                 hw::witness("bypassed");
             }
             Err(MapError::Refused) if !self.kernel.config.window => hw::witness("bypass-refused"),
-            other => hw::breach(Invariant::ErrorsTotal, format!("bypassing gives {other:?}")),
+            other => hw::violation(Invariant::ErrorsTotal, format!("bypassing gives {other:?}")),
         }
     }
 
@@ -371,7 +371,7 @@ impl Driver {
         match self.domain().link(&mut reservation, first, 1, Rights::Write) {
             Ok(at) => {
                 if let Err(error) = self.domain().sync(&mut reservation) {
-                    hw::breach(Invariant::ErrorsTotal, format!("syncing fails: {error}"));
+                    hw::violation(Invariant::ErrorsTotal, format!("syncing fails: {error}"));
                 }
                 self.leads(at, 1, first, Rights::Write);
                 frames.push(first);

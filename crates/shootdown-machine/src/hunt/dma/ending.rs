@@ -78,14 +78,14 @@ impl Kernel {
         if let Some(attachment) = attachment
             && let Err((error, _)) = self.domain(NUMBER).detach(attachment)
         {
-            hw::breach(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
+            hw::violation(Invariant::ErrorsTotal, format!("detaching fails: {error}"));
         }
         io::write_entry(SECOND, io::Half::High, 0);
         self.keep_a_table();
         // SAFETY: its only device has left, and who would use it comes by one of the slots that are
         // ours just now.
         if let Err(error) = unsafe { self.domain(NUMBER).end() } {
-            hw::breach(Invariant::ErrorsTotal, format!("ending fails: {error}"));
+            hw::violation(Invariant::ErrorsTotal, format!("ending fails: {error}"));
         }
         self.make_anew(NUMBER);
         hw::witness("domain-ended");

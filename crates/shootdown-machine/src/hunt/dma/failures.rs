@@ -28,7 +28,7 @@ impl Kernel {
     pub fn hear(&self, what: &str, outcome: Result<(), QueueError>) {
         match outcome {
             Err(error) if !self.config.may_fail(error) => {
-                hw::breach(Invariant::ErrorsTotal, format!("{what} fails: {error}"))
+                hw::violation(Invariant::ErrorsTotal, format!("{what} fails: {error}"))
             }
             Err(_) => hw::witness("error-told"),
             Ok(()) => {}

@@ -182,7 +182,7 @@ impl Frames {
             let refs = &self.frames[frame].refs;
             let Some(left) = refs.get().checked_sub(1) else {
                 let details = format!("{:?} is released and was not held", self.at(frame));
-                hw::breach(Invariant::FrameReuse, details)
+                hw::violation(Invariant::FrameReuse, details)
             };
             refs.set(left);
             if left == 0 && self.frames[frame].owners.get() == 0 {
@@ -210,7 +210,7 @@ impl Frames {
             }
             if refs.get() != 0 {
                 let details = format!("{:?} is still held when nothing is owed", self.at(frame));
-                hw::breach(Invariant::LazyBound, details);
+                hw::violation(Invariant::LazyBound, details);
             }
             io::is_out_of_reach(self.at(frame), self.bytes(frame), Invariant::LazyBound);
         }

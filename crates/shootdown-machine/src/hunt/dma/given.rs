@@ -60,7 +60,7 @@ impl Driver {
         let found = self.domain().lookup(self.addr(range));
         if found != Some((first, self.page(), Rights::ReadWrite)) {
             let details = format!("{first:?} is at {range:?}, where {found:?} is found");
-            hw::breach(Invariant::ErrorsTotal, details);
+            hw::violation(Invariant::ErrorsTotal, details);
         }
         hw::witness("mapped-at");
         Content::Unmanaged(range, first)

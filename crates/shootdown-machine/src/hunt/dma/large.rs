@@ -54,7 +54,7 @@ impl Driver {
                     Ok(at) => {
                         if let Err(error) = self.domain().sync(&mut reservation) {
                             let details = format!("syncing fails: {error}");
-                            hw::breach(Invariant::ErrorsTotal, details);
+                            hw::violation(Invariant::ErrorsTotal, details);
                         }
                         self.leads(at, pages, LARGE, rights);
                         hw::witness("large-page");

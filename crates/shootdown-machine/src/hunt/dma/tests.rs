@@ -134,7 +134,7 @@ fn a_broken_library_is_found() {
         let program: DmaProgram = text.parse().unwrap();
         let broken = |program: &DmaProgram| {
             (0..300).find_map(|seed| match play(program, seed, false).end {
-                End::Breach(breach) => Some(breach.invariant),
+                End::Violation(violation) => Some(violation.invariant),
                 end if end.is_failure() => panic!("{text} with {mutant:?}: {end:?}"),
                 _ => None,
             })
@@ -150,7 +150,7 @@ fn a_broken_library_is_found() {
 /// Where addresses follow from pages, a page of the pool is at the same address for whoever has it
 /// next.
 #[test]
-fn a_pool_s_page_in_other_hands_is_no_breach() {
+fn a_pool_s_page_in_other_hands_is_no_violation() {
     let text = "policy=strict from=identity bounce=on; bounce a, unmap a; bounce b, bounce c";
     let program: DmaProgram = text.parse().unwrap();
     let mut again = 0;
@@ -212,7 +212,7 @@ fn found_by_chance(mistake: Mistake, most: u64) -> Option<(u64, DmaProgram, Inva
         let mut program = DmaProgram::random(seed, 8);
         program.config.mistake = Some(mistake);
         match play(&program, seed, false).end {
-            End::Breach(breach) => Some((seed, program, breach.invariant)),
+            End::Violation(violation) => Some((seed, program, violation.invariant)),
             _ => None,
         }
     })

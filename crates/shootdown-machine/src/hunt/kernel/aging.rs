@@ -18,7 +18,7 @@ impl<P: Port> Cpu<P> {
         let Some((_, change)) = aged else { return };
         match used.space.accessed_cleared(&self.pin, range(page, 1)) {
             Ok(Aged::Pending) => {
-                hw::witness("accessed-owed");
+                hw::witness("accessed-pending");
                 // ORDERING: Release, with the Acquire in `begin_aging`: the library was told
                 self.k.aged.fetch_add(1, Ordering::AcqRel);
                 hw::deferred(change, Invariant::AccessedBound);
@@ -47,7 +47,7 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    /// As [`Self::check_aging`], after a way in from quiet user mode: accessed bits may still be
+    /// As [`Self::check_aging`], after a way in from isolated user mode: accessed bits may still be
     /// owed.
     pub(super) fn check_way_in(&self) {
         if self.k.traits.ages {

@@ -33,7 +33,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `tags` | hardware tags | `on`, `off` |
 /// | `wide` | hardware tags of so many bits that mean the same on every CPU | 2 to 8; 0: no |
 /// | `broadcast` | hardware invalidates on every CPU; how it is decided that it need not | `always`, `sticky`, `active`, `trim` |
-/// | `split` | separate user and kernel tables | `off`, `on`, `owed` (other tags' pages can't be invalidated) |
+/// | `split` | separate user and kernel tables | `off`, `on`, `pending` (other tags' pages can't be invalidated) |
 /// | `slots` | tag slots in use | 1 to 6 |
 /// | `invlpgb` | hardware invalidates on every CPU by a tag, and beside the slots so many tags are for all CPUs | 1 to 8; 0: no |
 /// | `above` | a space that is active on more CPUs than this gets such a tag | 0 to 8 |
@@ -42,7 +42,7 @@ use crate::hunt::hw::{Architecture, Setup};
 /// | `log`, `early` | range log, early acknowledgement | `on`, `off` |
 /// | `accessed` | when entries go whose accessed bits were cleared | `immediate`, `switch`, `generation`, `never` |
 /// | `lazy` | pages may be unmapped lazily, and are read-only until they are granted | `on`, `off` |
-/// | `quiet` | CPUs are quiet in user mode | `on`, `off` |
+/// | `isolated` | CPUs are isolated in user mode | `on`, `off` |
 /// | `serializes` | invalidations order later translations | `on`, `off` |
 /// | `guest` | virtual CPUs that a hypervisor takes away; flushes may mark those that are away, or go by hypercall | `off`, `marks`, `calls`, `both` |
 /// | `nmi` | non-maskable handlers that read user memory come during invalidations and loads | `on`, `off` |
@@ -84,8 +84,8 @@ pub struct Config {
     pub split: Split,
     /// Pages beyond which a flush is full.
     pub ceiling: u32,
-    /// CPUs are quiet in user mode.
-    pub quiet: bool,
+    /// CPUs are isolated in user mode.
+    pub isolated: bool,
     /// Invalidations order later translations.
     pub serializes: bool,
     /// Virtual CPUs.
@@ -113,7 +113,7 @@ pub enum Split {
     /// Yes, and pages can be invalidated under both tags.
     On,
     /// Yes, and the user half can only be invalidated whole, on the way to user mode.
-    Owed,
+    Pending,
 }
 
 /// Are the CPUs virtual ones, and what does the hypervisor offer?
@@ -172,7 +172,7 @@ impl Default for Config {
             invlpgb: 0,
             split: Split::Off,
             ceiling: 4,
-            quiet: false,
+            isolated: false,
             serializes: true,
             guest: Guest::Off,
             nmi: false,
@@ -266,7 +266,7 @@ impl Config {
             split_tables: match self.split {
                 Split::Off => SplitTables::No,
                 Split::On => SplitTables::Yes { invalidate_other_tag: true },
-                Split::Owed => SplitTables::Yes { invalidate_other_tag: false },
+                Split::Pending => SplitTables::Yes { invalidate_other_tag: false },
             },
             ceiling: self.ceiling,
             errata: Errata {
@@ -379,8 +379,8 @@ impl Config {
                 self.split = match value {
                     "off" => Split::Off,
                     "on" => Split::On,
-                    "owed" => Split::Owed,
-                    _ => return Err(format!("`split` is off, on or owed, not `{value}`")),
+                    "pending" => Split::Pending,
+                    _ => return Err(format!("`split` is off, on or pending, not `{value}`")),
                 }
             }
             "slots" => self.policy.slots = number(1, 6)? as u8,
@@ -388,7 +388,7 @@ impl Config {
             "tree" => self.policy.tree_above = number(0, 64)? as u16,
             "log" => self.policy.range_log = switch()?,
             "early" => self.policy.early_ack = switch()?,
-            "quiet" => self.quiet = switch()?,
+            "isolated" => self.isolated = switch()?,
             "serializes" => self.serializes = switch()?,
             "guest" => {
                 let all = [Guest::Off, Guest::Marks, Guest::Calls, Guest::Both];
@@ -511,7 +511,7 @@ impl fmt::Display for Config {
             say(self.policy.accessed != base.accessed, "accessed", name)?;
         }
         say(self.policy.lazy_unmap.is_some(), "lazy", &"on")?;
-        let split = if self.split == Split::On { "on" } else { "owed" };
+        let split = if self.split == Split::On { "on" } else { "pending" };
         say(self.split != Split::Off, "split", &split)?;
         say(self.policy.slots != base.slots, "slots", &self.policy.slots)?;
         say(self.invlpgb != 0, "invlpgb", &self.invlpgb)?;
@@ -521,7 +521,7 @@ impl fmt::Display for Config {
         say(self.policy.tree_above != base.tree_above, "tree", &self.policy.tree_above)?;
         say(self.policy.range_log != base.range_log, "log", &switch(self.policy.range_log))?;
         say(self.policy.early_ack != base.early_ack, "early", &switch(self.policy.early_ack))?;
-        say(self.quiet, "quiet", &"on")?;
+        say(self.isolated, "isolated", &"on")?;
         say(!self.serializes, "serializes", &"off")?;
         say(self.guest != Guest::Off, "guest", &self.guest.name())?;
         say(self.nmi, "nmi", &"on")?;

@@ -2,7 +2,7 @@
 //! device.
 //!
 //! Whoever takes a page's contents must know that nobody writes it any more through what the tables
-//! allowed before. That may take a flush that another CPU owes.
+//! allowed before. That may take a flush of what another CPU left pending.
 
 use shootdown::gather::Gather;
 use shootdown::sync::Ordering;

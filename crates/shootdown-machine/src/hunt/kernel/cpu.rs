@@ -133,7 +133,7 @@ impl<P: Port> Cpu<P> {
             Op::PinTag(space) => self.in_space(space, |used| self.pin_tag(used)),
             Op::UnpinTag(space) => self.in_space(space, |used| self.unpin_tag(used)),
             Op::Age(at) => self.at(at, |used, page| self.age(used, page)),
-            Op::UnmapLater(at) => self.at(at, |used, page| self.unmap_later(used, page)),
+            Op::LazyUnmap(at) => self.at(at, |used, page| self.lazy_unmap(used, page)),
             Op::Redeem(space) => self.in_space(space, |used| self.redeem(used)),
             Op::Expire(space) => self.in_space(space, |used| self.expire(used)),
             Op::Tick => self.tick(),
@@ -182,7 +182,8 @@ impl<P: Port> Cpu<P> {
         ways.iter().filter(|(times, _)| *times != 0).for_each(|(_, way)| hw::witness(way));
     }
 
-    /// Flushes and frees. What a flush that failed still owes comes back; nothing of it is free.
+    /// Flushes and frees. What a flush that failed leaves pending comes back; nothing of it is
+    /// free.
     #[allow(clippy::result_large_err)] // no allocation: a run that is abandoned would leak it
     pub fn finish(&self, gather: Gather<'_, P, Items>, changes: &Changes) -> Result<(), Items> {
         let kept = match gather.finish(&self.pin) {
@@ -210,7 +211,7 @@ impl<P: Port> Cpu<P> {
         changes: &Changes,
     ) {
         if let Err(items) = self.finish(gather, changes) {
-            self.pay_later(used, items, changes);
+            self.flush_again(used, items, changes);
         }
     }
 
@@ -224,13 +225,13 @@ impl<P: Port> Cpu<P> {
         let done = self.finish(gather, changes);
         used.room.lock.unlock();
         if let Err(items) = done {
-            self.pay_later(used, items, changes);
+            self.flush_again(used, items, changes);
         }
     }
 
-    /// A flush has failed, and is owed: tries again, now and then for good. What can't be flushed
-    /// is never free again.
-    pub fn pay_later(&self, used: Used<'_, P>, items: Items, changes: &Changes) {
+    /// A flush has failed, and is pending: tries again, now and then for good. What can't be
+    /// flushed is never free again.
+    pub fn flush_again(&self, used: Used<'_, P>, items: Items, changes: &Changes) {
         for _ in 0..2 {
             if used.space.flush(&self.pin, Request::space()).is_ok() {
                 hw::witness("flush-repeated");
@@ -248,8 +249,8 @@ impl<P: Port> Cpu<P> {
         used.space.flush(&self.pin, request).is_ok()
     }
 
-    /// With the lock held: someone may have changed this page and still owe the flush. Nobody may
-    /// trust that what the tables say is all that CPUs can do. Says whether it is so now.
+    /// With the lock held: someone may have changed this page and not have flushed it yet. Nobody
+    /// may trust that what the tables say is all that CPUs can do. Says whether it is so now.
     pub fn see_to_pending(&self, used: Used<'_, P>) -> bool {
         if used.space.is_pending() {
             hw::witness("pending-flush-seen");
@@ -340,7 +341,7 @@ impl<P: Port> Cpu<P> {
         if !self.is_split() {
             // SAFETY: the tables are not split.
             let _ = unsafe { shootdown::return_to_user::<P>(&self.pin) };
-            if self.k.config.quiet {
+            if self.k.config.isolated {
                 self.user_quietly();
             } else {
                 hw::user_code();
@@ -362,20 +363,20 @@ impl<P: Port> Cpu<P> {
         // SAFETY: interrupts are off until user code runs, and every way in calls `from_user`
         // first.
         unsafe { isolated::to_user::<P>(&self.pin) };
-        self.mine.quiet.set(true);
+        self.mine.isolated.set(true);
         hw::set_irqs(before);
         hw::user_code();
         hw::set_irqs(false);
-        self.mine.quiet.set(false);
-        self.back_from_quiet();
+        self.mine.isolated.set(false);
+        self.back_from_isolated();
         hw::set_irqs(before);
     }
 
     /// The way in. Interrupts are off.
-    fn back_from_quiet(&self) {
+    fn back_from_isolated(&self) {
         self.begin_aging();
         if isolated::from_user(self.irqs_off()) {
-            hw::witness("quiet-caught-up");
+            hw::witness("isolated-caught-up");
         }
         self.check_way_in();
         hw::kernel_code();
@@ -426,7 +427,7 @@ impl<P: Port> Cpu<P> {
         for cpu in online.iter() {
             if self.k.mine(cpu).calls.get() == before[P::place_of(cpu)] {
                 let details = format!("{cpu} has not run the function of a call that has returned");
-                hw::breach(Invariant::CallCompletes, details);
+                hw::violation(Invariant::CallCompletes, details);
             }
         }
     }
@@ -455,7 +456,7 @@ impl<P: Port> Cpu<P> {
             Ok(()) => {
                 hw::set_irqs(before);
             }
-            Err(error) => hw::breach(Invariant::ErrorsTotal, format!("online fails: {error}")),
+            Err(error) => hw::violation(Invariant::ErrorsTotal, format!("online fails: {error}")),
         }
     }
 
@@ -507,23 +508,23 @@ pub(super) fn interrupt<P: Port>(id: CpuId) {
     if was_user {
         cpu.leave_user();
     }
-    let was_quiet = cpu.mine.quiet.get();
-    if was_quiet {
-        cpu.back_from_quiet();
+    let was_isolated = cpu.mine.isolated.get();
+    if was_isolated {
+        cpu.back_from_isolated();
     }
     match P::interrupt(cpu.irqs_off()) {
         Served::Done => {}
         Served::Again if cpu.breaks(KernelMutant::SwitchWithInterrupts) => {}
         Served::Again => {
             let details = format!("a maskable kick is not answered on {id}");
-            hw::breach(Invariant::Progress, details);
+            hw::violation(Invariant::Progress, details);
         }
     }
     if was_user {
         hw::witness("interrupted-user-code");
         cpu.enter_user();
     }
-    if was_quiet {
+    if was_isolated {
         // SAFETY: interrupts are off until the interrupted user code goes on.
         unsafe { isolated::to_user::<P>(&cpu.pin) };
     }

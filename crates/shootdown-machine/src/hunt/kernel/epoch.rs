@@ -96,7 +96,7 @@ impl<P: Port> Cpu<P> {
             }
             Err((_, items)) => {
                 used.room.lock.unlock();
-                self.pay_later(used, items, &changes);
+                self.flush_again(used, items, &changes);
             }
         }
     }

@@ -44,10 +44,10 @@ impl<P: Port> Cpu<P> {
         self.tables.make(word, new);
         let mut gather = Gather::<P, Nothing>::new(used.space);
         let told = gather.updated(&self.pin, range(page, 1), change);
-        // Empty, it is dropped: who adds rights relies on nothing that others may still owe.
+        // Empty, it is dropped: who adds rights relies on nothing that others may have pending.
         if told.is_err() || !gather.is_empty() {
             let details = format!("page {page} is given a right, and something is to be flushed");
-            hw::breach(Invariant::UpgradeSoundness, details);
+            hw::violation(Invariant::UpgradeSoundness, details);
         }
     }
 
@@ -85,7 +85,7 @@ impl<P: Port> Cpu<P> {
             }
             if let Some(word) = self.leaf(used, page) {
                 let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
-                // Whoever unmapped an absent page owes its flush, not this CPU.
+                // Whoever unmapped an absent page flushes it, not this CPU.
                 if old.present() {
                     put(&mut changes, change);
                     put(&mut frames, (page, old));
@@ -149,7 +149,7 @@ impl<P: Port> Cpu<P> {
         used.room.lock.unlock();
         hw::set_irqs(before);
         if let Err(items) = done {
-            self.pay_later(used, items, &changes);
+            self.flush_again(used, items, &changes);
         }
     }
 
@@ -167,7 +167,7 @@ impl<P: Port> Cpu<P> {
         put(&mut changes, change);
         let mut deferred = match gather.defer(&self.pin) {
             Ok(deferred) => deferred,
-            Err((_, items)) => return self.pay_later(used, items, &changes),
+            Err((_, items)) => return self.flush_again(used, items, &changes),
         };
         loop {
             match deferred.poll() {
@@ -228,7 +228,7 @@ impl<P: Port> Cpu<P> {
             if flushed {
                 self.free(items);
             } else {
-                self.pay_later(used, items, &changes);
+                self.flush_again(used, items, &changes);
             }
         }
     }
@@ -262,7 +262,7 @@ impl<P: Port> Cpu<P> {
         let (mut items, mut changes) = (Items::default(), Changes::default());
         put(&mut items, Item::Frame(old.frame()));
         put(&mut changes, change);
-        self.pay_later(used, items, &changes);
+        self.flush_again(used, items, &changes);
     }
 
     pub(super) fn protect(&self, used: Used<'_, P>, page: u32) {
@@ -329,7 +329,7 @@ impl<P: Port> Cpu<P> {
         }
         used.room.lock.unlock();
         if let Err(items) = done {
-            self.pay_later(used, items, &changes);
+            self.flush_again(used, items, &changes);
         }
     }
 
@@ -398,7 +398,7 @@ impl<P: Port> Cpu<P> {
             if spurious > SPURIOUS {
                 let details =
                     format!("page {page} may be written, but the store faults again and again");
-                hw::breach(Invariant::UpgradeSoundness, details);
+                hw::violation(Invariant::UpgradeSoundness, details);
             }
         }
     }

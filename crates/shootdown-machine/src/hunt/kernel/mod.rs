@@ -34,7 +34,7 @@ mod cpu;
 mod elide;
 mod epoch;
 mod kernel_pages;
-mod later;
+mod lazy_unmap;
 mod library;
 mod memory;
 mod mutant;

@@ -12,15 +12,15 @@ pub enum KernelMutant {
     MoveTableUnlocked,
     /// An area is unlinked before its pages are flushed.
     UnlinkBeforeFlush,
-    /// Taking write permission away overlooks that another CPU still owes a flush.
+    /// Taking write permission away overlooks that the flush of another CPU is pending.
     ProtectIgnoresPending,
-    /// Discarding a page overlooks that another CPU still owes a flush.
+    /// Discarding a page overlooks that the flush of another CPU is pending.
     DiscardIgnoresPending,
-    /// Migration copies a page while another CPU still owes a flush.
+    /// Migration copies a page while the flush of another CPU is pending.
     MigrateIgnoresPending,
-    /// Writing a page back overlooks that another CPU still owes a flush.
+    /// Writing a page back overlooks that the flush of another CPU is pending.
     CleanIgnoresPending,
-    /// A copy for writing is made while another CPU still owes a flush.
+    /// A copy for writing is made while the flush of another CPU is pending.
     CowIgnoresPending,
     /// A shared table is unhooked and not flushed.
     UnshareWithoutFlush,
@@ -64,10 +64,10 @@ pub enum KernelMutant {
     UncheckedNmi,
     /// The handler of the kick does not call the library.
     DeafHandler,
-    /// An address is mapped again although what was unmapped there lazily is not paid for.
-    MapIgnoresOwed,
+    /// An address is mapped again although what was unmapped there lazily is not flushed.
+    MapIgnoresPending,
     /// A dirty page counts as never written when it is unmapped lazily.
-    LaterOverlooksDirty,
+    LazyUnmapOverlooksDirty,
     /// A fault on a stale "nothing there" is taken for a real one, and nothing is invalidated.
     SpuriousFaultStays,
     /// Port: table stores are not published.
@@ -118,8 +118,8 @@ impl KernelMutant {
         Self::SwitchWithInterrupts,
         Self::UncheckedNmi,
         Self::DeafHandler,
-        Self::MapIgnoresOwed,
-        Self::LaterOverlooksDirty,
+        Self::MapIgnoresPending,
+        Self::LazyUnmapOverlooksDirty,
         Self::SpuriousFaultStays,
         Self::NoPublish,
         Self::NoSync,
@@ -163,8 +163,8 @@ impl KernelMutant {
             Self::SwitchWithInterrupts => "switch-with-interrupts",
             Self::UncheckedNmi => "unchecked-nmi",
             Self::DeafHandler => "deaf-handler",
-            Self::MapIgnoresOwed => "map-ignores-owed",
-            Self::LaterOverlooksDirty => "later-overlooks-dirty",
+            Self::MapIgnoresPending => "map-ignores-pending",
+            Self::LazyUnmapOverlooksDirty => "lazy-unmap-overlooks-dirty",
             Self::SpuriousFaultStays => "spurious-fault-stays",
             Self::NoPublish => "no-publish",
             Self::NoSync => "no-sync",

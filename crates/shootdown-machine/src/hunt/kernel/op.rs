@@ -140,13 +140,13 @@ pub enum Op {
     /// The driver takes a page back: unmaps it if its area is still linked, then frees it.
     Driver(At),
     /// Unmaps two pages, of any spaces, in one batch; what was dirty is written back before the
-    /// rest is paid for.
+    /// rest is flushed.
     Reclaim(At, At),
     /// Unmaps a page lazily, if nothing speaks against it.
-    UnmapLater(At),
+    LazyUnmap(At),
     /// Pays for what a space has unmapped lazily, and frees it.
     Redeem(u8),
-    /// The same because it is time: quiet CPUs are left alone.
+    /// The same because it is time: isolated CPUs are left alone.
     Expire(u8),
     /// Unmaps a page, and does something else before it asks whether everyone has answered; with
     /// the lock held.
@@ -245,7 +245,7 @@ impl Op {
             Self::Munmap(_) => "munmap",
             Self::Driver(_) => "driver",
             Self::Reclaim(..) => "reclaim",
-            Self::UnmapLater(_) => "unmap-later",
+            Self::LazyUnmap(_) => "lazy-unmap",
             Self::Redeem(_) => "redeem",
             Self::Expire(_) => "expire",
             Self::Ticket(_) => "ticket",
@@ -307,7 +307,7 @@ impl Op {
             | Self::Begin(at)
             | Self::Abandon(at)
             | Self::FreeTableAfter(at)
-            | Self::UnmapLater(at)
+            | Self::LazyUnmap(at)
             | Self::Age(at) => Some(at),
             _ => None,
         }
@@ -368,7 +368,7 @@ impl FromStr for Op {
             "munmap" => Self::Munmap(word()?.parse()?),
             "driver" => Self::Driver(word()?.parse()?),
             "reclaim" => Self::Reclaim(word()?.parse()?, word()?.parse()?),
-            "unmap-later" => Self::UnmapLater(word()?.parse()?),
+            "lazy-unmap" => Self::LazyUnmap(word()?.parse()?),
             "redeem" => Self::Redeem(space(word()?)?),
             "expire" => Self::Expire(space(word()?)?),
             "ticket" => Self::Ticket(word()?.parse()?),

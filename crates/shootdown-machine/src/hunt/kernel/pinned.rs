@@ -12,7 +12,7 @@ impl<P: Port> Cpu<P> {
         let tag = AddressSpace::tag(used.space);
         if used.room.pinned.get().is_some_and(|pinned| Some(pinned) != tag) {
             let details = format!("{tag:?} is the tag of a space whose pinned one was another");
-            hw::breach(Invariant::TagReuse, details);
+            hw::violation(Invariant::TagReuse, details);
         }
     }
 
@@ -40,7 +40,7 @@ impl<P: Port> Cpu<P> {
             self.keeps_its_tag(used);
             // SAFETY: what stands for the device has done its walks, and is gone with its pin.
             if let Err(error) = unsafe { used.space.unpin_tag(&self.pin) } {
-                hw::breach(
+                hw::violation(
                     Invariant::ErrorsTotal,
                     format!("what is pinned can't be unpinned: {error}"),
                 );

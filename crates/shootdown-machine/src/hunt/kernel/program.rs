@@ -53,7 +53,7 @@ impl Program {
             match op {
                 Op::Retire(space) => traits.retired |= 1 << space,
                 Op::Walk(_) => traits.walks = true,
-                Op::Age(_) | Op::UnmapLater(_) => traits.ages = true,
+                Op::Age(_) | Op::LazyUnmap(_) => traits.ages = true,
                 Op::FreeTableAfter(_) => traits.epochs = true,
                 Op::Offline => traits.hotplug = true,
                 _ => {}

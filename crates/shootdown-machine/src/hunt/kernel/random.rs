@@ -91,7 +91,7 @@ fn config(n: &mut Numbers) -> Config {
         Policy::LINUX_5_13,
     ];
     let tags = n.one_in(2);
-    let split = n.of(&[Split::Off, Split::Off, Split::On, Split::Owed]);
+    let split = n.of(&[Split::Off, Split::Off, Split::On, Split::Pending]);
     let mut policy = n.of(&policies);
     if n.one_in(2) {
         // Few slots, so that spaces push each other out.
@@ -118,7 +118,7 @@ fn config(n: &mut Numbers) -> Config {
         tags,
         split,
         ceiling: n.of(&[1, 4]),
-        quiet: n.one_in(3),
+        isolated: n.one_in(3),
         serializes: !n.one_in(4),
         nmi: n.one_in(8),
         numbers: numbers(n),

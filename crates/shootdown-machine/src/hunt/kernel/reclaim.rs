@@ -16,7 +16,7 @@ impl<P: Port> Cpu<P> {
         self.reclaim_with::<2>(mappings, false);
     }
 
-    /// The same with room for one space: it is paid for before the next. The first frame has
+    /// The same with room for one space: it is flushed before the next. The first frame has
     /// another mapping, and stays.
     pub(super) fn reclaim_tight(&self, mappings: [(Used<'_, P>, u32); 2]) {
         self.reclaim_with::<1>(mappings, true);
@@ -63,7 +63,7 @@ impl<P: Port> Cpu<P> {
         match done {
             Ok(items) => {
                 hw::revoked(changes.as_slice());
-                hw::witness("batch-paid");
+                hw::witness("batch-flushed");
                 self.seen();
                 self.free(items);
             }

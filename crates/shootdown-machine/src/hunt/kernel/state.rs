@@ -12,7 +12,7 @@ use shootdown::sync::{AtomicBool, AtomicU32, Ordering};
 use shootdown::{AddressSpace, CpuId, poll};
 
 use super::epoch::Walkers;
-use super::later::Owed;
+use super::lazy_unmap::Lazy;
 use super::library::name_parts;
 use super::{Config, KernelMutant, Port};
 use crate::hostile::{Frame, TableId};
@@ -56,7 +56,7 @@ pub(super) struct Room<P: Port> {
     /// The driver's area is still linked.
     pub linked: AtomicBool,
     /// What was unmapped lazily.
-    pub owed: Owed<P>,
+    pub lazy: Lazy<P>,
     spaces: [UnsafeCell<MaybeUninit<AddressSpace<P>>>; 2],
     /// How often its tag is pinned, and which that is. With the lock held.
     pub pins: Cell<u8>,
@@ -74,7 +74,7 @@ impl<P: Port> Room<P> {
             users: AtomicU32::new(0),
             successor: AtomicU32::new(0),
             linked: AtomicBool::new(true),
-            owed: Owed::new(),
+            lazy: Lazy::new(),
             spaces: [const { UnsafeCell::new(MaybeUninit::uninit()) }; 2],
             pins: Cell::new(0),
             pinned: Cell::new(None),
@@ -102,8 +102,8 @@ pub(super) struct Mine<P: Port> {
     /// User mode, with its half of split tables loaded; the kernel half's root and tag.
     pub user_mode: Cell<Option<(TableId, shootdown::Tag)>>,
     pub offline: Cell<bool>,
-    /// User mode, of a quiet CPU.
-    pub quiet: Cell<bool>,
+    /// User mode, of an isolated CPU.
+    pub isolated: Cell<bool>,
     /// Ghost: of how many changes that each CPU sees to by itself the library had been told when
     /// this CPU last came by.
     pub aged: Cell<usize>,
@@ -162,7 +162,7 @@ impl<P: Port> Kernel<P> {
                 current: Cell::new(None),
                 user_mode: Cell::new(None),
                 offline: Cell::new(false),
-                quiet: Cell::new(false),
+                isolated: Cell::new(false),
                 aged: Cell::new(0),
                 calls: Cell::new(0),
             }),
@@ -195,7 +195,7 @@ impl<P: Port> Kernel<P> {
     pub fn settle(&self, space: u8, root: TableId) {
         let room = self.room(space);
         room.put(0, AddressSpace::new(root));
-        room.owed.begin(room.get(0));
+        room.lazy.begin(room.get(0));
         let letter = char::from(b'a' + space);
         for (which, place) in room.spaces.iter().enumerate() {
             let at = NonNull::from(place).cast::<AddressSpace<P>>();
@@ -281,7 +281,7 @@ impl<P: Port> Kernel<P> {
     pub fn reborn(&self, space: u8, root: TableId) {
         let room = self.room(space);
         room.put(1, AddressSpace::new(root));
-        room.owed.begin(room.get(1));
+        room.lazy.begin(room.get(1));
         room.successor.store(1, Ordering::Relaxed);
         room.users.store(0, Ordering::Release);
     }

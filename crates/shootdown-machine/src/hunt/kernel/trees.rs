@@ -87,7 +87,7 @@ impl<P: Port> Cpu<P> {
             used.room.lock.unlock();
         } else {
             used.room.lock.unlock();
-            self.pay_later(used, items, &changes);
+            self.flush_again(used, items, &changes);
         }
     }
 
@@ -167,7 +167,7 @@ impl<P: Port> Cpu<P> {
             used.room.lock.unlock();
         } else {
             used.room.lock.unlock();
-            self.pay_later(used, items, &changes);
+            self.flush_again(used, items, &changes);
         }
     }
 

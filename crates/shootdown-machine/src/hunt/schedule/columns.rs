@@ -41,7 +41,7 @@ impl<'a> From<&'a Event> for Entry<'a> {
 pub fn draw_run(outcome: &Outcome, width: usize) -> String {
     let ending = match &outcome.end {
         End::Finished => "finished, no promise broken".to_owned(),
-        End::Breach(breach) => breach.to_string(),
+        End::Violation(violation) => violation.to_string(),
         End::Panic(text) => format!("panic: {text}"),
         End::Abandoned => "abandoned".to_owned(),
         End::Limit => format!("cut off after {} steps", outcome.steps),

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use shootdown::CpuId;
 
 use crate::hunt::{Actor, Candidate, Chooser, Decision, End, Footprint, Outcome, Point, Power};
-use crate::oracle::{Breach, Invariant};
+use crate::oracle::{Invariant, Violation};
 
 /// One step of a thread. Words and registers are named by number; every thread has two registers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +53,7 @@ pub(super) struct Toy {
     pub(super) asks_often: bool,
     /// Interrupts are taken as soon as they are pending.
     pub(super) prompt: bool,
-    /// Words and registers of all threads at the end: is this a breach?
+    /// Words and registers of all threads at the end: is this a violation?
     pub(super) wrong: fn(&[u8; 6], &[[u8; 2]]) -> bool,
     pub(super) most_steps: u64,
 }
@@ -178,7 +178,7 @@ impl Toy {
                 } else {
                     (Invariant::Revocation, (self.wrong)(&s.words, &s.registers))
                 };
-                break if wrong { breach(invariant, 0) } else { End::Finished };
+                break if wrong { violation(invariant, 0) } else { End::Finished };
             }
             if steps == self.most_steps {
                 break End::Limit;
@@ -253,7 +253,7 @@ impl Toy {
                     },
                     Op::Never(r, value) => {
                         if s.registers[cpu][r] == value {
-                            return Some(breach(Invariant::FrameReuse, cpu as u32));
+                            return Some(violation(Invariant::FrameReuse, cpu as u32));
                         }
                     }
                 }
@@ -283,8 +283,8 @@ impl State {
     }
 }
 
-fn breach(invariant: Invariant, cpu: u32) -> End {
-    End::Breach(Box::new(Breach::new(invariant, CpuId(cpu), String::new())))
+fn violation(invariant: Invariant, cpu: u32) -> End {
+    End::Violation(Box::new(Violation::new(invariant, CpuId(cpu), String::new())))
 }
 
 fn hash(state: &State) -> u64 {
@@ -337,7 +337,7 @@ pub(super) fn dekker(fence: bool) -> Toy {
     toy.wrong(|_, registers| registers[0][0] == 0 && registers[1][0] == 0)
 }
 
-/// A breach that needs `depth` orders of steps of two threads: each sees what the other did just
+/// A violation that needs `depth` orders of steps of two threads: each sees what the other did just
 /// before, in turn, with `pad` steps that do nothing before each look.
 pub(super) fn handshake(depth: usize, pad: usize) -> Toy {
     let mut threads = [vec![Op::Set(0, 1)], Vec::new()];

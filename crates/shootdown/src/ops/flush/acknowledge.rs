@@ -57,9 +57,9 @@ impl Asked {
         is_done(state, self.id, self.answer, self.freed_tables)
     }
 
-    /// Waits for CPUs that were notified at once. The last of them is probably the last to acknowledge; when
-    /// something happens to its line, the others have probably acknowledged too, and their lines can
-    /// travel together with it.
+    /// Waits for CPUs that were notified at once. The last of them is probably the last to
+    /// acknowledge; when something happens to its line, the others have probably acknowledged
+    /// too, and their lines can travel together with it.
     fn wait_for_group<P: Platform>(
         self,
         pin: &P::Pin,
@@ -113,14 +113,14 @@ impl Asked {
                 break;
             }
             // `relax` may sleep until the line that was looked at last changes: look at the one the
-            // acknowledgement comes on, and sleep only if it says what it said before the acknowledgement was
-            // missing.
+            // acknowledgement comes on, and sleep only if it says what it said before the
+            // acknowledgement was missing.
             let before = state.published();
             if self.is_done(state) {
                 break;
             }
-            // It may have said something else in between, and now say that it has acknowledged: then it must not
-            // sleep.
+            // It may have said something else in between, and now say that it has acknowledged:
+            // then it must not sleep.
             let same = state.published() == before;
             if same && !self.is_acknowledged_by::<P>(before) {
                 if P::relax(pin).is_err() {
@@ -139,8 +139,9 @@ impl Asked {
 }
 
 /// Does this CPU make no access any more through entries of space `id` older than the generation
-/// `acknowledge`, without looking at the generation first? (Where hardware broadcasts and says too early
-/// that it is done, `acknowledge` is the number of that; see [`broadcast`](super::broadcast).)
+/// `acknowledge`, without looking at the generation first? (Where hardware broadcasts and says too
+/// early that it is done, `acknowledge` is the number of that; see
+/// [`broadcast`](super::broadcast).)
 ///
 /// The state and the acknowledged generation are two words, read in this order. If the state names
 /// the space, the acknowledgement read after it was stored in that stay of the CPU in the space,
@@ -172,8 +173,8 @@ impl<P: Platform> Ticket<'_, P> {
         self.generation
     }
 
-    /// Has everyone acknowledged? Never waits; may be asked on any CPU, in tasks and in handlers that
-    /// are maskable ([`context`](crate::context)).
+    /// Has everyone acknowledged? Never waits; may be asked on any CPU, in tasks and in handlers
+    /// that are maskable ([`context`](crate::context)).
     #[must_use]
     pub fn poll(&mut self) -> bool {
         let Some(Change { space, request, answer, .. }) = &self.change else { return true };

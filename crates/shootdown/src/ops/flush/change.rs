@@ -8,8 +8,8 @@ use crate::port::regime::Regime;
 use crate::state::space::AddressSpace;
 
 /// A change of a space, or several of one space, that were counted and are pending.
-/// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an error, a
-/// ticket that is given up, a panic), it is pending: the space stays
+/// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an
+/// error, a ticket that is given up, a panic), it is pending: the space stays
 /// [pending](AddressSpace::is_pending) until somebody else has flushed it.
 pub(crate) struct Change<'a, P: Platform> {
     pub space: &'a AddressSpace<P>,
@@ -20,7 +20,8 @@ pub(crate) struct Change<'a, P: Platform> {
     /// What a CPU has acknowledged when it has acknowledged: the generation; or the number of a
     /// broadcast that is said to be complete too early ([`broadcast`](super::broadcast)).
     pub answer: u64,
-    /// How many counted changes it stands for. None: it is somebody else's change, which is flushed for them.
+    /// How many counted changes it stands for. None: it is somebody else's change, which is
+    /// flushed for them.
     pub changes: u64,
     /// A tag for all CPUs may turn up while CPUs are asked: to be looked for when they have
     /// acknowledged.

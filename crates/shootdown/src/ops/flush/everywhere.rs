@@ -102,7 +102,8 @@ fn reach_all<P: Platform>(
         let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
         if split && what != Invalidate::Everything {
             // No entry is global here, and one kernel range is cached under every tag: the loaded
-            // pair was invalidated just now (its user half is pending), the others lose their memory.
+            // pair was invalidated just now (its user half is pending), the others lose their
+            // memory.
             let current = (me.loaded() != Loaded::KERNEL).then(|| me.order().current());
             current.into_iter().for_each(|slot| me.mark_user_half_pending(slot));
             slots::forget_others(me.private.ids.as_ref(), current);

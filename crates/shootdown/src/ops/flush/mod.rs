@@ -3,8 +3,8 @@
 //! # The path
 //! The caller has changed the tables. (1) *publish* the stores to walkers; (2) count the change and
 //! write its range into the log; (3) fence; (4) find the CPUs that must be notified, and in a guest
-//! hand those over that the hypervisor sees to; (5) notify the rest; (6) do the local work while they
-//! do theirs; (7) wait. With serial policies 6 comes before 5.
+//! hand those over that the hypervisor sees to; (5) notify the rest; (6) do the local work while
+//! they do theirs; (7) wait. With serial policies 6 comes before 5.
 //!
 //! # Who is notified
 //! | state of a CPU in the set | notified? | why not |
@@ -19,14 +19,14 @@
 //! A filter may err towards notifying, never the other way.
 //!
 //! # How an acknowledgement looks
-//! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged when
-//! its published state says that it makes no access through entries older than the generation asked
-//! for. That acknowledgement is per CPU, never taken back, and covers every request up to it.
+//! With *pull* delivery there is no request and no acknowledgement message: a CPU has acknowledged
+//! when its published state says that it makes no access through entries older than the generation
+//! asked for. That acknowledgement is per CPU, never taken back, and covers every request up to it.
 //!
 //! # Invariants
-//! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at the
-//! generation before it uses the space again. I2: a flush that returns an error has not freed the
-//! caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
+//! I1: `flush` returns `Ok` only when every CPU of the set has acknowledged or provably looks at
+//! the generation before it uses the space again. I2: a flush that returns an error has not freed
+//! the caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
 //! waiting.
 
 mod acknowledge;
@@ -131,9 +131,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(Flushed { generation, interrupted })
     }
 
-    /// As [`flush`](Self::flush), for callers that can't wait: the others are notified and the local
-    /// work is done, and the ticket says when they have acknowledged. Until then the change is
-    /// [pending](Self::is_pending); when the ticket is dropped before, it is
+    /// As [`flush`](Self::flush), for callers that can't wait: the others are notified and the
+    /// local work is done, and the ticket says when they have acknowledged. Until then the
+    /// change is [pending](Self::is_pending); when the ticket is dropped before, it is
     /// [pending](Self::complete_pending).
     ///
     /// Never in a non-maskable handler ([`context`](crate::context)).
@@ -257,8 +257,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Step 4: leaves out those who need not be notified (see the module's table). Now and then returns
-    /// those that are in the set for nothing, to be asked to leave it.
+    /// Step 4: leaves out those who need not be notified (see the module's table). Now and then
+    /// returns those that are in the set for nothing, to be asked to leave it.
     fn filter(
         &self,
         me: &PerCpu<P>,
@@ -274,9 +274,9 @@ impl<P: Platform> AddressSpace<P> {
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
-        // Can a CPU have acknowledged for this change already? Not if it was counted just now and the
-        // space has not changed again. With push delivery nobody reads acknowledged generations:
-        // the request is on its way.
+        // Can a CPU have acknowledged for this change already? Not if it was counted just now and
+        // the space has not changed again. With push delivery nobody reads acknowledged
+        // generations: the request is on its way.
         let overtaken = counted != Counted::Now
             || self.generation() != generation && policy.delivery != Delivery::Push;
         let shared = family::shared::<P>().map_or(Phase::Slots, |_| self.shared_tag().phase());

@@ -1,6 +1,6 @@
-//! Steps 5 to 7 of a flush: notifying the CPUs that were found, the local work, and the wait. For one
-//! change or for many, of as many spaces: a CPU is interrupted once, whatever it has to catch up
-//! with.
+//! Steps 5 to 7 of a flush: notifying the CPUs that were found, the local work, and the wait. For
+//! one change or for many, of as many spaces: a CPU is interrupted once, whatever it has to catch
+//! up with.
 
 use crate::base::cpu_set::{Bits, Mask};
 use crate::base::ids::CpuId;
@@ -106,9 +106,9 @@ fn pull_from<P: Platform>(
     kicked?;
     for Change { space, hint, answer, .. } in changes {
         let (answer, freed_tables) = (*answer, hint.step.freed_tables);
-        // Of the CPUs that were notified for all changes together, those that this one concerns. Who
-        // has left the space's set since has done with the space. ORDERING: Acquire, with the
-        // Release of `Mask::remove`
+        // Of the CPUs that were notified for all changes together, those that this one concerns.
+        // Who has left the space's set since has done with the space. ORDERING: Acquire,
+        // with the Release of `Mask::remove`
         let asked = match changes {
             [_] => *targets,
             _ => space.residency.cpus.common(targets),

@@ -1,6 +1,6 @@
 //! Handing CPUs over to the hypervisor ([`paravirt`](crate::paravirt) has the argument): after it
-//! is known who must be notified, and before anyone is; and once more those that are preempted while
-//! they are waited for.
+//! is known who must be notified, and before anyone is; and once more those that are preempted
+//! while they are waited for.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{CpuId, VaRange};

@@ -1,7 +1,6 @@
-//! Changes that are pending: notifying CPUs of what was counted before, and whose flush covers whose
-//! change
-//! ([`pending`](crate::state::pending) has the argument, [`change`](super::change) the value that stands for a
-//! counted change).
+//! Changes that are pending: notifying CPUs of what was counted before, and whose flush covers
+//! whose change ([`pending`](crate::state::pending) has the argument, [`change`](super::change) the
+//! value that stands for a counted change).
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, VaRange};
@@ -23,9 +22,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// For whoever relies on an entry that somebody else has cleared or narrowed: who protects,
     /// moves, discards, copies (fork) or writes back a page and finds it in that state. Nothing is
-    /// done, beyond loads from two lines, when nothing is pending. Call it with the table lock held,
-    /// or after it was; waiters for that lock must [serve](crate::poll). Never in a non-maskable
-    /// handler ([`context`](crate::context)).
+    /// done, beyond loads from two lines, when nothing is pending. Call it with the table lock
+    /// held, or after it was; waiters for that lock must [serve](crate::poll). Never in a
+    /// non-maskable handler ([`context`](crate::context)).
     ///
     /// # Errors
     /// See [`FlushError`]. It is pending still.
@@ -82,8 +81,8 @@ impl<P: Platform> AddressSpace<P> {
         nested
     }
 
-    /// The generation up to which must be flushed, if any must, besides so many changes in flight of
-    /// the caller's own.
+    /// The generation up to which must be flushed, if any must, besides so many changes in flight
+    /// of the caller's own.
     fn outstanding(&self, own: u64) -> Option<Generation> {
         self.pending.outstanding(own, || self.generation())
     }
@@ -118,8 +117,8 @@ impl<P: Platform> AddressSpace<P> {
         drop(self.count(request));
     }
 
-    /// The flush of a change is done. If something else was pending that it covers, that is pending no
-    /// more.
+    /// The flush of a change is done. If something else was pending that it covers, that is pending
+    /// no more.
     pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
         if change.complete() {
             me.stats.completed_by_others.inc();
@@ -129,8 +128,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
     /// counted before it?
     pub(crate) fn covers_all(&self, request: Request) -> bool {
-        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a tag
-        // which comes later finds that empty, and walks tables that have all those changes.
+        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a
+        // tag which comes later finds that empty, and walks tables that have all those
+        // changes.
         let by_name = family::strategy::<P>().is_some()
             || family::shared::<P>().is_some() && self.shared_tag().tag().is_some();
         let range = request.step(P::Regime::facts().ceiling).range;
@@ -145,8 +145,8 @@ pub(crate) enum Spare {
     Nobody,
     /// CPUs that are current, of however many.
     Current,
-    /// These, and isolated CPUs, which are in user mode for long. If one has not acknowledged yet, nothing
-    /// is completed.
+    /// These, and isolated CPUs, which are in user mode for long. If one has not acknowledged yet,
+    /// nothing is completed.
     Isolated,
 }
 

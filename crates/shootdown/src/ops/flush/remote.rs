@@ -40,9 +40,9 @@ pub(super) unsafe fn push<P: Platform>(
     respond::catch_up(cpu, me, Some(*hint), ack.early, || ack.fire());
 }
 
-/// The function of a large pulled flush: catch up; or leave, if here only lazily or as a stale member. (A
-/// large set is not filtered CPU by CPU, which would cost more than it saves; instead a CPU that
-/// did not need to be notified sees to it that it is not notified again.)
+/// The function of a large pulled flush: catch up; or leave, if here only lazily or as a stale
+/// member. (A large set is not filtered CPU by CPU, which would cost more than it saves; instead a
+/// CPU that did not need to be notified sees to it that it is not notified again.)
 pub(super) unsafe fn pull<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,

@@ -76,8 +76,8 @@ pub struct Flushed {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FlushError {
-    /// Other CPUs are concerned and this context can't wait for them. They were notified, and the local
-    /// work was done; to learn when they have acknowledged, use
+    /// Other CPUs are concerned and this context can't wait for them. They were notified, and the
+    /// local work was done; to learn when they have acknowledged, use
     /// [`begin_flush`](crate::AddressSpace::begin_flush).
     WouldWait,
     /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.

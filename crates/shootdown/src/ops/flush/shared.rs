@@ -2,8 +2,8 @@
 //!
 //! [`tags::shared`](crate::tags::shared) has the protocol and why no CPU is missed; here are its
 //! two ends in a flush. Before CPUs are asked: has the space moved? Then a broadcast does it all.
-//! After they have acknowledged: has it a tag by now? Then broadcast too, and see whether the move is
-//! over. If it has none, it may be given one.
+//! After they have acknowledged: has it a tag by now? Then broadcast too, and see whether the move
+//! is over. If it has none, it may be given one.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, Tag};
@@ -85,7 +85,8 @@ impl<P: Platform> AddressSpace<P> {
         // SAFETY: `reset` makes every CPU forget everything and waits for it, on this CPU.
         let tag = unsafe { tags.assign(wait, reset) };
         if let Some(Err(tag)) = tag.map(|tag| self.shared_tag().assign(tag)) {
-            // SAFETY: it was given out just now, and the space has another: nobody was notified of it.
+            // SAFETY: it was given out just now, and the space has another: nobody was notified of
+            // it.
             unsafe { tags.release(tag) };
         }
     }

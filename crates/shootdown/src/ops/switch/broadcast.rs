@@ -2,8 +2,8 @@
 //!
 //! Whoever changes a space's tables sees to it that no CPU has old entries under the space's tag,
 //! or that the CPU finds itself in the stale set. So a CPU keeps no slots and compares no
-//! generations. It takes the space's tag, makes itself known ([`Residency::enter`]), flushes the tag
-//! if it is stale here, and loads the root, in this order: an entry of the space is cached only
+//! generations. It takes the space's tag, makes itself known ([`Residency::enter`]), flushes the
+//! tag if it is stale here, and loads the root, in this order: an entry of the space is cached only
 //! after the CPU is known, and a stale one is gone before its root is there.
 //!
 //! What the CPU leaves it says only when the root is replaced and its walks are over

@@ -224,7 +224,8 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     }
     me.set_order(order);
     me.private.space.store(core::ptr::from_ref(next).cast_mut(), Ordering::Relaxed);
-    // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: the space before was left
+    // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: the space before was
+    // left
     me.shared.acked.store(want.0, Ordering::Release);
     // ORDERING: Release, with the Acquire in `remote_view`: who sees the space sees its `acked`
     me.shared.loaded.store(next.id().get(), Ordering::Release);

@@ -74,7 +74,7 @@ fn going_freed(cpu: u8) {
     let (change, leaf) = tree(0).unhook_table(0);
     tree(0).space.flush(&Rig::pin(), table(0)).expect("CPU 0 may wait");
     if !port::forgetting_is_over(1) {
-        hw::breach(Invariant::TableReuse, "what CPU 1 did to forget may come later".to_owned());
+        hw::violation(Invariant::TableReuse, "what CPU 1 did to forget may come later".to_owned());
     }
     hw::revoked(&[change]);
     hw::free_table(leaf);

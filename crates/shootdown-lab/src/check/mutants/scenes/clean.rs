@@ -67,7 +67,7 @@ fn setup() {
 }
 
 fn broken(what: String) -> ! {
-    hw::breach(Invariant::TagReuse, what)
+    hw::violation(Invariant::TagReuse, what)
 }
 
 fn number(tag: Tag) -> &'static Number {

@@ -134,7 +134,7 @@ fn freed(cpu: u8) {
     let (change, leaf) = tree(0).unhook_table(0);
     tree(0).space.flush(&Rig::pin(), table(0)).expect("CPU 0 may wait");
     if !(port::forgetting_is_over(1) && port::forgetting_is_over(2)) {
-        hw::breach(Invariant::TableReuse, "what was done to forget may come later".to_owned());
+        hw::violation(Invariant::TableReuse, "what was done to forget may come later".to_owned());
     }
     hw::revoked(&[change]);
     hw::free_table(leaf);
@@ -241,7 +241,7 @@ fn early(cpu: u8) {
         meet(2);
         tree(0).unmap(0).expect("CPU 0 may wait");
         if !port::uses_are_over(1) {
-            hw::breach(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
+            hw::violation(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
         }
         return;
     }
@@ -263,7 +263,7 @@ fn software_walk(cpu: u8) {
     meet(2);
     let seen = tree(0).space.generation().0;
     if seen != 0 && hw::read_entry(tree(0).word(0)).present() {
-        hw::breach(Invariant::Revocation, "the change is counted, and can't be seen".to_owned());
+        hw::violation(Invariant::Revocation, "the change is counted, and can't be seen".to_owned());
     }
 }
 
@@ -437,7 +437,7 @@ pub static SCENES: &[Scene] = &[
         .rules(policy(&Policy::LINUX_5_13))
         .kills(&[HintTrusts]),
     Scene::new("to-and-fro", "a CPU that is waited for goes to and fro", 2, to_and_fro)
-        .kills(&[SleepOnAnswer]),
+        .kills(&[SleepOnAcknowledgement]),
     Scene::new("two-take", "two CPUs take a page away each", 3, two_take)
         .kills(&[FilterTrustsOvertaken]),
     Scene::new("two-take-push", "the same with posted requests", 3, two_take)
@@ -457,7 +457,7 @@ pub static SCENES: &[Scene] = &[
             LeafOnlyFreed,
             FilterSkipsLazyFreed,
             LazyStaysFreed,
-            LazyAnswersFreed,
+            LazyAcknowledgesFreed,
             RecordForgetsFreed,
         ]),
     Scene::new("freed-push", "the same with posted requests", 3, freed)

@@ -4,16 +4,16 @@ mod accessed;
 mod calls;
 mod clean;
 mod elide;
+mod failed;
 mod flush;
 mod handlers;
-mod later;
+mod lazy_unmap;
 mod leaving;
 mod moving;
 mod newest;
-mod owed;
 mod pending;
-mod presence;
 mod reclaim;
+mod residency;
 mod switch;
 mod tags;
 mod trees;
@@ -31,7 +31,7 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         switch::SCENES,
         leaving::SCENES,
         flush::SCENES,
-        owed::SCENES,
+        failed::SCENES,
         newest::SCENES,
         pending::SCENES,
         reclaim::SCENES,
@@ -42,10 +42,10 @@ pub fn all() -> impl Iterator<Item = &'static Scene> {
         tags::SCENES,
         elide::SCENES,
         accessed::SCENES,
-        later::SCENES,
+        lazy_unmap::SCENES,
         clean::SCENES,
         moving::SCENES,
-        presence::SCENES,
+        residency::SCENES,
     ]
     .into_iter()
     .flatten()

@@ -370,7 +370,7 @@ fn moves_and_is_known(cpu: u8) {
 
 fn known() {
     if !port::uses_are_over(1) {
-        hw::breach(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
+        hw::violation(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
     }
 }
 
@@ -405,7 +405,10 @@ fn leaves_and_is_known(cpu: u8) {
         let (change, table) = tree(1).unhook_table(0);
         tree(1).space.flush(&Rig::pin(), kit::table(0)).expect("CPU 0 may wait");
         if !port::forgetting_is_over(1) {
-            hw::breach(Invariant::TableReuse, "what CPU 1 did to forget may come later".to_owned());
+            hw::violation(
+                Invariant::TableReuse,
+                "what CPU 1 did to forget may come later".to_owned(),
+            );
         }
         hw::revoked(&[change]);
         return hw::free_table(table);
@@ -469,7 +472,7 @@ pub static SCENES: &[Scene] = &[
         told_under_tag,
     )
     .rules(tags(2))
-    .kills(&[SharedAnswersBySlot]),
+    .kills(&[SharedAcknowledgesBySlot]),
     Scene::new("moving-ticket", "a page of such a space is taken away by a ticket", 3, by_ticket)
         .rules(tags(2))
         .kills(&[TicketNotLookedAtAgain]),
@@ -481,11 +484,11 @@ pub static SCENES: &[Scene] = &[
     )
     .rules(tags(2))
     .powers(Powers::HOSTILE.with(Power::FailingKicks))
-    .kills(&[SharedFlushNotOwed]),
+    .kills(&[SharedFlushNotPending]),
     Scene::new("moving-begun-fails", "the same of a flush that is begun", 3, kick_fails_begun)
         .rules(tags(2))
         .powers(Powers::HOSTILE.with(Power::FailingKicks))
-        .kills(&[SharedBeginNotOwed]),
+        .kills(&[SharedBeginNotPending]),
     Scene::new(
         "moved-ends",
         "the only tag goes from a space that ends to another",

@@ -1,5 +1,5 @@
-//! Flushes of one space that fail at the same time: which of their changes are owed, and which are
-//! paid for.
+//! Flushes of one space that fail at the same time: which of their changes are pending, and which
+//! are flushed.
 
 use shootdown::gather::Nothing;
 use shootdown::mutant::Mutant::*;
@@ -11,7 +11,7 @@ use crate::check::mutants::port::{self, Rig, Rules, Waits};
 use crate::check::mutants::scene::Scene;
 
 /// Takes a page of the first space, and flushes with interrupts off: nobody is waited for, and the
-/// flush is owed.
+/// flush is pending.
 fn takes_in_vain(at: u32) {
     hw::without_irqs(|| {
         let _ = tree(0).take(at);
@@ -19,9 +19,9 @@ fn takes_in_vain(at: u32) {
     });
 }
 
-/// CPU 0 puts a flush off, and pays `by` some way. When CPU 1 has answered that, CPU 2's flush of
-/// another page fails. CPU 0 relies on both pages if nobody is to be told any more.
-fn owed_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
+/// CPU 0 puts a flush off, and flushes `by` some way. When CPU 1 has answered that, CPU 2's flush
+/// of another page fails. CPU 0 relies on both pages if nobody is to be told any more.
+fn pending_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
     port::come_online();
     match cpu {
         0 => {
@@ -31,7 +31,7 @@ fn owed_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
             let range = VaRange::new(0, 1, Stride::Page4K).expect("a page");
             batch.changed(tree(0).space, range, false).expect("room for a space");
             by().expect("CPU 0 may wait");
-            core::mem::forget(batch); // that is paid for
+            core::mem::forget(batch); // that is flushed
             meet(5);
             relies_on_both(hw::without_irqs(|| tree(0).space.complete_pending(&Rig::pin())));
         }
@@ -46,9 +46,9 @@ fn owed_newest(cpu: u8, by: fn() -> Result<(), FlushError>) {
     }
 }
 
-/// All is paid for, it is said.
-fn relies_on_both(paid: Result<(), FlushError>) {
-    if paid.is_ok() {
+/// All is flushed, it is said.
+fn relies_on_both(flushed: Result<(), FlushError>) {
+    if flushed.is_ok() {
         hw::revoked(&[0, 1].map(|at| hw::latest(tree(0).word(at))));
     }
     tell(3);
@@ -68,8 +68,8 @@ fn answers_the_first() {
 }
 
 /// CPU 0's flush and CPU 2's fail: nobody may wait. CPU 1 answers the first and not the second. CPU
-/// 0 relies on both pages when all that is owed is paid.
-fn owed_older_last(cpu: u8) {
+/// 0 relies on both pages when all that is pending is flushed.
+fn pending_older_last(cpu: u8) {
     port::come_online();
     let flushes = |at: u32| {
         let _ = tree(0).take(at);
@@ -106,33 +106,38 @@ fn holds_the_older(cpu: u8) {
     }
 }
 
-fn owed_newest_paid(cpu: u8) {
-    owed_newest(cpu, || tree(0).space.complete_pending(&Rig::pin()));
+fn pending_newest_flushed_by_another(cpu: u8) {
+    pending_newest(cpu, || tree(0).space.complete_pending(&Rig::pin()));
 }
 
-fn owed_newest_flushed(cpu: u8) {
-    owed_newest(cpu, || tree(0).space.flush(&Rig::pin(), page(4)).map(drop));
+fn pending_newest_flushed(cpu: u8) {
+    pending_newest(cpu, || tree(0).space.flush(&Rig::pin(), page(4)).map(drop));
 }
 
 pub static SCENES: &[Scene] = &[
-    Scene::new("owed-newest", "a flush fails while an older one is paid for", 3, owed_newest_paid)
-        .interrupt(holds_the_older)
-        .kills(&[PaysCurrent]),
     Scene::new(
-        "owed-newest-flushed",
-        "the same, where a flush of something else pays",
+        "pending-newest",
+        "a flush fails while an older change is flushed",
         3,
-        owed_newest_flushed,
+        pending_newest_flushed_by_another,
     )
     .interrupt(holds_the_older)
-    .kills(&[PaidByCurrent]),
+    .kills(&[PendingFlushesCurrent]),
     Scene::new(
-        "owed-older-last",
+        "pending-newest-flushed",
+        "the same, where a flush of something else covers it",
+        3,
+        pending_newest_flushed,
+    )
+    .interrupt(holds_the_older)
+    .kills(&[PendingCompletedByCurrent]),
+    Scene::new(
+        "pending-older-last",
         "of two flushes that fail the older is noted last",
         3,
-        owed_older_last,
+        pending_older_last,
     )
     .rules(Rules { waits: Waits::Nowhere, ..Rules::USUAL })
     .interrupt(holds_the_older)
-    .kills(&[OweStores]),
+    .kills(&[PendingStores]),
 ];

@@ -10,7 +10,7 @@ use crate::check::mutants::port::{self, Rig};
 use crate::check::mutants::scene::Scene;
 
 /// CPU 0 frees a table of a space that CPU 1 runs with interrupts off, and begins the flush. CPU 1
-/// finds the table gone, and pays.
+/// finds the table gone, and calls `complete_pending`.
 fn freed_and_begun(cpu: u8) {
     port::come_online();
     let pin = Rig::pin();
@@ -37,8 +37,8 @@ fn freed_and_begun(cpu: u8) {
 
 pub static SCENES: &[Scene] = &[Scene::new(
     "pending-freed",
-    "a CPU pays for the flush of a freed table that another has begun",
+    "a CPU flushes for a freed table whose flush another has begun",
     2,
     freed_and_begun,
 )
-.kills(&[PayerTrustsLeaves])];
+.kills(&[PendingTrustsLeaves])];

@@ -1,5 +1,5 @@
-//! Flushes that are put off: batches across spaces, gathers at the same time, and who pays for
-//! whom.
+//! Flushes that are put off: batches across spaces, gathers at the same time, and whose flush
+//! covers whose.
 
 use shootdown::gather::{Array, Gather, Nothing};
 use shootdown::mutant::Mutant::*;
@@ -151,13 +151,13 @@ fn found_over(cpu: u8, clears: fn(fn()), finds: fn() -> Result<(), FlushError>) 
             meet(3);
             meet(5);
             if finds().is_ok() && !port::uses_are_over(1) {
-                hw::breach(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
+                hw::violation(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
             }
         }
     }
 }
 
-fn pays() -> Result<(), FlushError> {
+fn completes() -> Result<(), FlushError> {
     tree(0).space.complete_pending(&Rig::pin())
 }
 
@@ -177,7 +177,7 @@ fn clears_for_batch(unlock: fn()) {
 }
 
 /// And flushes in vain: with interrupts off nobody is waited for.
-fn clears_in_vain(unlock: fn()) {
+fn clears_without_need(unlock: fn()) {
     let _ = tree(0).take(0);
     let _ = hw::without_irqs(|| tree(0).space.flush(&Rig::pin(), page(0)));
     unlock();
@@ -192,12 +192,12 @@ fn clears_in_gather(unlock: fn()) {
     gather.finish(&Rig::pin()).unwrap_or_else(|(e, _)| panic!("CPU 0 may wait: {e}"));
 }
 
-fn found_owing(cpu: u8) {
-    found(cpu, clears_for_batch, pays);
+fn found_pending(cpu: u8) {
+    found(cpu, clears_for_batch, completes);
 }
 
 fn found_failed(cpu: u8) {
-    found(cpu, clears_in_vain, pays);
+    found(cpu, clears_without_need, completes);
 }
 
 fn nested(cpu: u8) {
@@ -212,9 +212,9 @@ const NOTES: Rules = Rules { notes: true, ..Rules::USUAL };
 
 pub static SCENES: &[Scene] = &[
     Scene::new("batch", "pages of two spaces go in one batch", 3, batch).kills(&[
-        BatchPaysNothing,
-        BatchPaysFirstOnly,
-        PaymentAsksNobody,
+        BatchFlushesNothing,
+        BatchFlushesFirstOnly,
+        PendingAsksNobody,
         PullWaitsFirst,
     ]),
     Scene::new("batch-push", "the same with posted requests", 3, batch)
@@ -228,8 +228,13 @@ pub static SCENES: &[Scene] = &[
         .kills(&[BatchErrorForgotten]),
     Scene::new("batch-write-back", "a dirty page is written back first", 3, write_back)
         .kills(&[DirtyUnmappingForgotten]),
-    Scene::new("found-owing", "who finds an entry cleared pays for it", 3, found_owing)
-        .kills(&[DebtIgnored, PutOffForgotten]),
+    Scene::new(
+        "found-pending",
+        "who finds an entry cleared calls `complete_pending`",
+        3,
+        found_pending,
+    )
+    .kills(&[OutstandingIgnored, PutOffForgotten]),
     Scene::new("found-failed", "a flush failed before somebody finds the entry", 3, found_failed)
         .kills(&[FailedFlushForgotten]),
     Scene::new("nested", "a gather with nothing in it, beside another", 3, nested).kills(&[

@@ -148,7 +148,7 @@ fn free_and_know() {
     let request = crate::check::mutants::kit::table(0);
     tree(0).space.flush(&Rig::pin(), request).expect("CPU 0 may wait");
     if !port::forgetting_is_over(1) {
-        hw::breach(Invariant::TableReuse, "what CPU 1 did to forget may come later".to_owned());
+        hw::violation(Invariant::TableReuse, "what CPU 1 did to forget may come later".to_owned());
     }
     hw::revoked(&[change]);
     hw::free_table(table);
@@ -188,7 +188,7 @@ fn use_and_turn_lazy(cpu: u8) {
         meet(2);
         tree(0).unmap(0).expect("CPU 0 may wait");
         if !port::uses_are_over(1) {
-            hw::breach(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
+            hw::violation(Invariant::FrameReuse, "what CPU 1 used may come later".to_owned());
         }
         return;
     }
@@ -337,7 +337,7 @@ fn split_back(cpu: u8) {
     user();
 }
 
-/// A CPU owes the invalidation of the user halves of two spaces.
+/// On a CPU the invalidation of the user halves of two spaces is pending.
 fn split_two(_: u8) {
     port::come_online();
     enter(0);
@@ -393,7 +393,7 @@ pub static SCENES: &[Scene] = &[
         NoGenerationBump,
         FilterSkipsSwitching,
         RemoteRemoval,
-        AnswerReadFirst,
+        AcknowledgementReadFirst,
         SwitchKeepsAck,
         LoadedRelaxed,
         ViewRelaxed,
@@ -435,7 +435,7 @@ pub static SCENES: &[Scene] = &[
         switch_and_be_known,
     )
     .rules(notes(&Policy::SHOOTDOWN))
-    .kills(&[SwitchAckRelaxed, AnswerRelaxed]),
+    .kills(&[SwitchAckRelaxed, AcknowledgementRelaxed]),
     Scene::new(
         "leave-known",
         "a CPU leaves the set, and the flusher knows",
@@ -481,19 +481,19 @@ pub static SCENES: &[Scene] = &[
         split_taken,
     )
     .rules(split(&SPLIT_FAR, &Policy::SHOOTDOWN))
-    .kills(&[StepOwesNothing, UserHalfForgotten]),
+    .kills(&[StepLeavesNothingPending, UserHalfForgotten]),
     Scene::new("split-tags", "split tables, whole tags", 2, split_taken)
         .rules(split(&SPLIT_FAR, &WHOLE))
-        .kills(&[TagOwesNothing]),
+        .kills(&[TagLeavesNothingPending]),
     Scene::new("split-back", "split tables, a CPU comes back to a changed space", 2, split_back)
         .rules(split(&SPLIT_FAR, &NO_LOG))
-        .kills(&[SwitchOwesNothing]),
+        .kills(&[SwitchLeavesNothingPending]),
     Scene::new("split-two", "split tables, two of which the way out invalidates", 1, split_two)
         .rules(split(&SPLIT_FAR, &Policy::SHOOTDOWN))
         .kills(&[ReturnClearsAll]),
     Scene::new("split-kernel", "split tables, a kernel page is taken away", 2, split_kernel)
         .rules(split(&SPLIT_NEAR, &Policy::SHOOTDOWN))
-        .kills(&[KernelOwesNothing, OtherTagsForgotten]),
+        .kills(&[KernelLeavesNothingPending, OtherTagsForgotten]),
     Scene::new(
         "split-kernel-own",
         "split tables, a kernel page is taken away that is cached of the kernel's own tables",

@@ -66,7 +66,7 @@ fn setup(cpus: u32) {
 }
 
 fn broken(what: String) -> ! {
-    hw::breach(Invariant::TagReuse, what)
+    hw::violation(Invariant::TagReuse, what)
 }
 
 /// Switches to a space, runs it, and looks whether the two CPUs agree on who has which tag.

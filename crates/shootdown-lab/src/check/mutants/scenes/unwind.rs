@@ -44,7 +44,7 @@ fn here(cpu: u8) {
             for _ in 0..2 {
                 if kit().cells[0].get() != 0 {
                     let what = "the call is over, and its function runs".to_owned();
-                    hw::breach(Invariant::CallCompletes, what);
+                    hw::violation(Invariant::CallCompletes, what);
                 }
                 ran_there();
             }

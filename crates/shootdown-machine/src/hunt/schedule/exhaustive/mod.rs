@@ -94,13 +94,14 @@ pub struct Limits {
     /// The longest time.
     pub time: Option<Duration>,
     /// The search ends with the first broken promise; otherwise it counts them.
-    pub first_breach: bool,
+    pub first_violation: bool,
 }
 
 impl Default for Limits {
-    /// Twelve million states (half a GB), no limit of runs and time, and the first breach ends it.
+    /// Twelve million states (half a GB), no limit of runs and time, and the first violation ends
+    /// it.
     fn default() -> Self {
-        Self { states: 12 << 20, runs: u64::MAX, time: None, first_breach: true }
+        Self { states: 12 << 20, runs: u64::MAX, time: None, first_violation: true }
     }
 }
 
@@ -111,7 +112,7 @@ pub enum Ended {
     /// Everything was explored.
     Complete,
     /// At the first broken promise.
-    Breach,
+    Violation,
     /// At [`Limits::states`].
     States,
     /// At [`Limits::runs`].
@@ -132,7 +133,7 @@ impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Complete => "complete",
-            Self::Breach => "a promise was broken",
+            Self::Violation => "a promise was broken",
             Self::States => "stopped at the limit of states",
             Self::Runs => "stopped at the limit of runs",
             Self::Time => "stopped at the limit of time",
@@ -164,7 +165,7 @@ pub struct Report {
     /// A hash of the set of those states. Equal sets, equal digests, in whatever order they came.
     pub digest: u64,
     /// Runs that broke a promise, or panicked.
-    pub breaches: u64,
+    pub violations: u64,
     /// Times a step changed another that it is said to be independent of: not 0, and the
     /// footprints lie.
     pub irregular: u64,
@@ -182,11 +183,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, transitions, runs, depth, finals, breaches, .. } = self;
+        let Self { states, transitions, runs, depth, finals, violations, .. } = self;
         write!(
             f,
             "{states} states, {transitions} transitions, {runs} runs, depth {depth}, \
-             {finals} final states, {breaches} breaches: {}",
+             {finals} final states, {violations} violations: {}",
             self.ended
         )?;
         if self.irregular > 0 {
@@ -217,7 +218,7 @@ pub fn exhaustive(
         ended: Ended::Complete,
         finals: 0,
         digest: 0,
-        breaches: 0,
+        violations: 0,
         irregular: 0,
         found: None,
     };
@@ -244,20 +245,20 @@ pub fn exhaustive(
                     report.digest = report.digest.wrapping_add(super::rng::mix(outcome.state));
                 }
             }
-            End::Breach(_) | End::Panic(_) => report.breaches += 1,
+            End::Violation(_) | End::Panic(_) => report.violations += 1,
             End::Abandoned => {}
             End::Limit => cut = true,
         }
         watch(&report, &outcome);
-        let breach = outcome.end.is_failure();
-        if breach && report.found.is_none() {
+        let violation = outcome.end.is_failure();
+        if violation && report.found.is_none() {
             report.found = Some(Found { run: report.runs - 1, outcome });
         }
         if let Some(trouble) = explorer.trouble() {
             break trouble;
         }
-        if breach && limits.first_breach {
-            break Ended::Breach;
+        if violation && limits.first_violation {
+            break Ended::Violation;
         }
         if !explorer.advance() {
             break if cut { Ended::Cut } else { Ended::Complete };

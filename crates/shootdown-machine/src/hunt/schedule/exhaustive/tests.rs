@@ -11,13 +11,13 @@ const ALL: [Reduction; 4] = [
     Reduction::FULL,
 ];
 
-const COUNT: Limits = Limits { states: 1 << 20, runs: 1 << 20, time: None, first_breach: false };
+const COUNT: Limits = Limits { states: 1 << 20, runs: 1 << 20, time: None, first_violation: false };
 
 fn explore(toy: &Toy, reduction: Reduction) -> Report {
     exhaustive(COUNT, reduction, &mut |c| toy.run(c), &mut |_, _| {})
 }
 
-/// Runs that came to an end, breaches included.
+/// Runs that came to an end, violations included.
 fn ended(toy: &Toy, reduction: Reduction) -> u64 {
     let mut ended = 0;
     exhaustive(COUNT, reduction, &mut |c| toy.run(c), &mut |_, outcome| {
@@ -56,12 +56,12 @@ fn the_number_of_schedules_is_that_of_the_binomials() {
 fn lost_updates_are_counted_exactly() {
     let all = explore(&lost_update(), Reduction::NONE);
     // Only if one thread is done before the other begins nothing is lost.
-    assert_eq!((all.runs, all.breaches, all.finals), (20, 18, 2));
+    assert_eq!((all.runs, all.violations, all.finals), (20, 18, 2));
     for reduction in ALL {
         let report = explore(&lost_update(), reduction);
-        assert!(report.complete() && report.breaches > 0 && report.finals == 2, "{report}");
+        assert!(report.complete() && report.violations > 0 && report.finals == 2, "{report}");
         let report = explore(&locked_update(), reduction);
-        assert!(report.complete() && report.breaches == 0 && report.finals > 0, "{report}");
+        assert!(report.complete() && report.violations == 0 && report.finals > 0, "{report}");
     }
 }
 
@@ -69,19 +69,19 @@ fn lost_updates_are_counted_exactly() {
 fn buffered_stores_are_hidden_until_a_fence() {
     for reduction in ALL {
         let report = explore(&dekker(false), reduction);
-        assert!(report.complete() && report.breaches > 0, "{report}");
+        assert!(report.complete() && report.violations > 0, "{report}");
         let report = explore(&dekker(true), reduction);
         // 1 0, 0 1 and 1 1.
-        assert!(report.complete() && report.breaches == 0 && report.finals == 3, "{report}");
+        assert!(report.complete() && report.violations == 0 && report.finals == 3, "{report}");
     }
 }
 
 #[test]
-fn the_first_breach_ends_it_and_replays() {
-    let limits = Limits { first_breach: true, ..COUNT };
+fn the_first_violation_ends_it_and_replays() {
+    let limits = Limits { first_violation: true, ..COUNT };
     let toy = lost_update();
     let report = exhaustive(limits, Reduction::FULL, &mut |c| toy.run(c), &mut |_, _| {});
-    assert_eq!((report.ended, report.breaches, report.complete()), (Ended::Breach, 1, false));
+    assert_eq!((report.ended, report.violations, report.complete()), (Ended::Violation, 1, false));
     let found = report.found.unwrap();
     let mut replay = crate::hunt::schedule::Replay::new(&found.outcome.choices);
     assert_eq!(toy.run(&mut replay), found.outcome);
@@ -172,7 +172,7 @@ impl Chooser for Lying<'_> {
 fn footprints_that_lie_lose_states_and_are_noticed_where_they_disable_a_step() {
     let toy = lost_update().asks_alone(true);
     let lied = exhaustive(COUNT, Reduction::FULL, &mut |c| toy.run(&mut Lying(c)), &mut |_, _| {});
-    assert_eq!(lied.breaches, 0, "the reduction relies on footprints");
+    assert_eq!(lied.violations, 0, "the reduction relies on footprints");
     // Each takes a lock that the other wants: one step disables the other.
     let locks = [Op::Lock(0), Op::Unlock(0)];
     let toy = Toy::new(&[&locks, &locks, &[Op::Add(0, 1)]]).asks_alone(true);
@@ -244,7 +244,7 @@ proptest! {
             let reduced = explore(*reduction);
             prop_assert!(reduced.complete(), "{:?}: {}", reduction, reduced);
             prop_assert_eq!((reduced.finals, reduced.digest), (all.finals, all.digest));
-            prop_assert_eq!(reduced.breaches > 0, all.breaches > 0);
+            prop_assert_eq!(reduced.violations > 0, all.violations > 0);
             prop_assert!(reduced.runs <= all.runs);
         }
         // Neither alone nor together do they lose a state on the way.
@@ -262,7 +262,7 @@ proptest! {
         prop_assume!(cached.complete());
         prop_assert!(full.complete(), "{}", full);
         prop_assert_eq!((full.finals, full.digest, full.states), (cached.finals, cached.digest, cached.states));
-        prop_assert_eq!(full.breaches > 0, cached.breaches > 0);
+        prop_assert_eq!(full.violations > 0, cached.violations > 0);
         prop_assert_eq!(&explore(Reduction::FULL), &full);
     }
 }

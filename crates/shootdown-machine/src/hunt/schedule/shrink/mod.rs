@@ -1,9 +1,9 @@
 //! From a schedule that breaks a promise to a short one that breaks the same promise.
 //!
-//! Better means: fewer choices that are not 0; with as many, fewer steps up to the breach; with as
-//! many of those too, lower choices. Every candidate is run, and taken only if it fails in the same
-//! way and is better, so nothing here can make a schedule wrong. What counts is what the run really
-//! chose, not what it was asked to.
+//! Better means: fewer choices that are not 0; with as many, fewer steps up to the violation; with
+//! as many of those too, lower choices. Every candidate is run, and taken only if it fails in the
+//! same way and is better, so nothing here can make a schedule wrong. What counts is what the run
+//! really chose, not what it was asked to.
 //!
 //! Two views of the schedule take turns until neither makes it better:
 //!
@@ -37,7 +37,7 @@ pub struct Shrunk {
 pub fn same_promise(failure: &Outcome) -> impl Fn(&Outcome) -> bool + use<> {
     let wanted = failure.end.clone();
     move |outcome| match (&outcome.end, &wanted) {
-        (End::Breach(found), End::Breach(wanted)) => found.invariant == wanted.invariant,
+        (End::Violation(found), End::Violation(wanted)) => found.invariant == wanted.invariant,
         (End::Panic(found), End::Panic(wanted)) => found == wanted,
         _ => false,
     }

@@ -21,7 +21,7 @@ fn shrunk(toy: &Toy, failure: &Outcome) -> Shrunk {
 fn least(toy: &Toy, failure: &Outcome) -> (usize, u64, u64) {
     let fails = same_promise(failure);
     let mut least = (usize::MAX, 0, 0);
-    let limits = Limits { first_breach: false, ..Limits::default() };
+    let limits = Limits { first_violation: false, ..Limits::default() };
     let mut watch = |_: &_, outcome: &Outcome| {
         if fails(outcome) {
             least = least.min(cost(outcome));
@@ -70,7 +70,7 @@ fn the_same_promise_stays_broken() {
     let reads = [Op::Load(0, 0), Op::Never(0, 2), Op::Load(0, 1), Op::Add(1, 1)];
     let sets = [Op::Set(0, 2), Op::Set(1, 1), Op::Set(0, 0)];
     let toy = Toy::new(&[&reads, &sets]).wrong(|_, r| r[0][0] == 0);
-    let limits = Limits { first_breach: false, ..Limits::default() };
+    let limits = Limits { first_violation: false, ..Limits::default() };
     let mut failures: Vec<Outcome> = Vec::new();
     exhaustive(limits, Reduction::NONE, &mut |c| toy.run(c), &mut |_, outcome| {
         if outcome.end.is_failure() {

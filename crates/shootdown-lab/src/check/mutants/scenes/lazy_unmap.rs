@@ -1,5 +1,5 @@
 //! Lazy unmapping: what is put off, who forgets by himself, and what is not given out before it is
-//! paid for.
+//! flushed.
 //!
 //! The pages of these scenes are taken for read-only, except where something is written.
 
@@ -37,18 +37,18 @@ const FAILS: Powers = Powers::HOSTILE.with(Power::FailingKicks);
 const ON_ARM: Rules =
     Rules { policy: &ALWAYS, facts: &ARM, architecture: Architecture::Aarch64, ..Rules::USUAL };
 
-type Owed = LazyUnmapping<'static, Rig, Array<Frame, 8>>;
+type Lazy = LazyUnmapping<'static, Rig, Array<Frame, 8>>;
 
 fn range(at: u32, count: u64) -> VaRange {
     VaRange::new(u64::from(at) << 12, count, Stride::Page4K).expect("a small range")
 }
 
-fn owed() -> Owed {
+fn unmapping() -> Lazy {
     LazyUnmapping::new(tree(0).space)
 }
 
 /// Unmaps a page of the first space lazily.
-fn put_off(later: &mut Owed, at: u32, was: Was) -> Result<hw::Change, Refused<Frame>> {
+fn put_off(later: &mut Lazy, at: u32, was: Was) -> Result<hw::Change, Refused<Frame>> {
     let frame = hw::read_entry(tree(0).word(at)).frame();
     let change = tree(0).take(at);
     later.unmapped(&Rig::pin(), 0, range(at, 1), was, frame)?;
@@ -56,16 +56,16 @@ fn put_off(later: &mut Owed, at: u32, was: Was) -> Result<hw::Change, Refused<Fr
     Ok(change)
 }
 
-fn put_off_read_only(later: &mut Owed, at: u32) -> hw::Change {
+fn put_off_read_only(later: &mut Lazy, at: u32) -> hw::Change {
     put_off(later, at, Was::ReadOnly).unwrap_or_else(|refused| panic!("refused: {refused}"))
 }
 
-/// What is not paid for stays where it is.
-fn keep(later: Owed) {
+/// What is not flushed stays where it is.
+fn keep(later: Lazy) {
     core::mem::forget(later);
 }
 
-fn redeem(mut later: Owed) {
+fn redeem(mut later: Lazy) {
     for _ in 0..2 {
         if let Ok(frames) = later.redeem(&Rig::pin()) {
             return frames.for_each(hw::free_frame);
@@ -91,7 +91,7 @@ fn while_used(cpu: u8, does: fn()) {
 /// Frames are needed.
 fn reused(cpu: u8) {
     while_used(cpu, || {
-        let mut later = owed();
+        let mut later = unmapping();
         let _ = put_off_read_only(&mut later, 0);
         redeem(later);
     });
@@ -100,7 +100,7 @@ fn reused(cpu: u8) {
 /// An address is needed, of which another was put off after.
 fn mapped_again(cpu: u8) {
     while_used(cpu, || {
-        let mut later = owed();
+        let mut later = unmapping();
         let first = put_off_read_only(&mut later, 0);
         let _ = put_off_read_only(&mut later, 5);
         later.make_way(&Rig::pin(), range(0, 1)).expect("CPU 0 may wait");
@@ -112,26 +112,26 @@ fn mapped_again(cpu: u8) {
 }
 
 /// In user mode for long.
-const QUIET: usize = 0;
+const ISOLATED: usize = 0;
 
 fn to_user() {
     hw::without_irqs(|| {
         // SAFETY: interrupts are off; the scenes' handlers and programs come back by `from_user`.
         unsafe { isolated::to_user::<Rig>(&Rig::pin()) };
-        kit().cells[QUIET].set(1);
+        kit().cells[ISOLATED].set(1);
     });
 }
 
 fn from_user() {
     honours(|| {
-        kit().cells[QUIET].set(0);
+        kit().cells[ISOLATED].set(0);
         isolated::from_user(port::irqs_off(&Rig::pin()));
     });
 }
 
 /// The way in by an interrupt, and out again.
 fn interrupts_user(cpu: u8) {
-    if cpu != 1 || kit().cells[QUIET].get() == 0 {
+    if cpu != 1 || kit().cells[ISOLATED].get() == 0 {
         return port::answer();
     }
     from_user();
@@ -139,8 +139,8 @@ fn interrupts_user(cpu: u8) {
     to_user();
 }
 
-/// It is time, and CPU 1 is quiet.
-fn quiet_user(cpu: u8) {
+/// It is time, and CPU 1 is isolated.
+fn isolated_user(cpu: u8) {
     port::come_online();
     if cpu == 1 {
         enter(0);
@@ -152,7 +152,7 @@ fn quiet_user(cpu: u8) {
         return user();
     }
     meet(2);
-    let mut later = owed();
+    let mut later = unmapping();
     let _ = put_off_read_only(&mut later, 0);
     for _ in 0..2 {
         if let Ok(Some(frames)) = later.poll(&Rig::pin(), 9) {
@@ -166,7 +166,7 @@ fn quiet_user(cpu: u8) {
 fn comes_by(cpu: u8, way: fn()) {
     port::come_online();
     if cpu == 0 {
-        let mut later = owed();
+        let mut later = unmapping();
         let _ = put_off_read_only(&mut later, 0);
         return keep(later);
     }
@@ -191,7 +191,7 @@ fn unmaps_its_own(_: u8) {
     port::come_online();
     enter(0);
     user();
-    let mut later = owed();
+    let mut later = unmapping();
     let change = put_off_read_only(&mut later, 0);
     hw::check_gone(change, Invariant::LazyBound);
     keep(later);
@@ -202,7 +202,7 @@ fn polls(cpu: u8) {
     port::come_online();
     if cpu == 0 {
         meet(2);
-        let mut later = owed();
+        let mut later = unmapping();
         let _ = put_off_read_only(&mut later, 0);
         let _ = put_off_read_only(&mut later, 1);
         let _ = Rig::kick(&set(&[1]));
@@ -228,7 +228,7 @@ fn timer(cpu: u8) {
 fn written(cpu: u8) {
     while_used(cpu, || {
         let frame = hw::read_entry(tree(0).word(0)).frame();
-        let mut later = owed();
+        let mut later = unmapping();
         let put_off = put_off(&mut later, 0, Was::MaybeWritten);
         if put_off.is_err() {
             tree(0).space.flush(&Rig::pin(), page(0)).expect("CPU 0 may wait");
@@ -245,7 +245,7 @@ fn not_flushed_yet(cpu: u8) {
         0 => {
             meet(3);
             let frame = hw::read_entry(tree(0).word(0)).frame();
-            let mut later = owed();
+            let mut later = unmapping();
             let put_off = put_off(&mut later, 0, Was::ReadOnly);
             if put_off.is_err() {
                 tree(0).space.complete_pending(&Rig::pin()).expect("CPU 0 may wait");
@@ -327,7 +327,7 @@ fn of_a_device(_: u8) {
     const CACHED: usize = 1;
     port::come_online();
     kit().cells[CACHED].set(1);
-    let mut later = owed();
+    let mut later = unmapping();
     match put_off(&mut later, 0, Was::Device) {
         Ok(_) => redeem(later),
         Err(Refused { item, .. }) => {
@@ -338,7 +338,7 @@ fn of_a_device(_: u8) {
         }
     }
     if kit().cells[CACHED].get() != 0 {
-        hw::breach(Invariant::FrameReuse, "a device can use a frame that was freed".to_owned());
+        hw::violation(Invariant::FrameReuse, "a device can use a frame that was freed".to_owned());
     }
 }
 
@@ -351,7 +351,7 @@ fn broadcasts(cpu: u8) {
         honours(|| tick(port::irqs_off(&Rig::pin())));
         return user();
     }
-    let mut later = owed();
+    let mut later = unmapping();
     if put_off(&mut later, 0, Was::ReadOnly).is_err() {
         tree(0).space.flush(&Rig::pin(), page(0)).expect("a broadcast does not fail");
     }
@@ -361,21 +361,21 @@ fn broadcasts(cpu: u8) {
 /// As much as the policy allows, and for as long.
 fn bounds(_: u8) {
     port::come_online();
-    let breach = |what: &str| hw::breach(Invariant::LazyBound, what.to_owned());
-    let mut later = owed();
+    let violation = |what: &str| hw::violation(Invariant::LazyBound, what.to_owned());
+    let mut later = unmapping();
     for at in [0, 1, 4, 5] {
         let _ = put_off_read_only(&mut later, at);
     }
     let frame = hw::new_frame();
     let more = later.unmapped(&Rig::pin(), 0, range(2, 1), Was::ReadOnly, frame);
     if more.is_ok() {
-        breach("more is owed than the policy allows");
+        violation("more is pending than the policy allows");
     }
-    let poll = |later: &mut Owed, now| later.poll(&Rig::pin(), now);
+    let poll = |later: &mut Lazy, now| later.poll(&Rig::pin(), now);
     assert!(matches!(poll(&mut later, 1), Ok(None)), "nothing is too old yet");
     match poll(&mut later, 2) {
         Ok(Some(frames)) => frames.for_each(hw::free_frame),
-        Ok(None) => breach("what is old is owed still"),
+        Ok(None) => violation("what is old is pending still"),
         Err(FlushError::Kick(_)) => keep(later),
         Err(error) => panic!("CPU 0 may wait: {error}"),
     }
@@ -384,21 +384,21 @@ fn bounds(_: u8) {
 pub static SCENES: &[Scene] = &[
     Scene::new("lazy-reuse", "a page is unmapped lazily, and its frame is needed", 2, reused)
         .rules(RULES)
-        .kills(&[LaterPaysNothing]),
+        .kills(&[LazyUnmapFlushesNothing]),
     Scene::new("lazy-fails", "the same, and an interrupt can't be raised", 2, reused)
         .rules(RULES)
         .powers(FAILS)
-        .kills(&[LaterErrorForgotten]),
+        .kills(&[LazyUnmapErrorForgotten]),
     Scene::new("lazy-map", "a page is unmapped lazily, and its address is needed", 2, mapped_again)
         .rules(RULES)
-        .kills(&[LaterStaysInTheWay, LaterForgetsRanges]),
-    Scene::new("lazy-quiet", "it is time, and a CPU is in user mode for long", 2, quiet_user)
+        .kills(&[LazyUnmapStaysInTheWay, LazyUnmapForgetsRanges]),
+    Scene::new("lazy-isolated", "it is time, and a CPU is in user mode for long", 2, isolated_user)
         .rules(RULES)
         .interrupt(interrupts_user)
-        .kills(&[LaterQuietAnswer, LaterEntryForgotten]),
+        .kills(&[LazyUnmapIsolatedCounted, LazyUnmapEntryForgotten]),
     Scene::new("lazy-tick", "a page is unmapped lazily, and a CPU ticks", 2, ticks)
         .rules(RULES)
-        .kills(&[LaterTickForgotten]),
+        .kills(&[LazyUnmapTickForgotten]),
     Scene::new(
         "lazy-same",
         "a page is unmapped lazily, and a CPU switches to the same space",
@@ -406,32 +406,32 @@ pub static SCENES: &[Scene] = &[
         stays,
     )
     .rules(RULES)
-    .kills(&[LaterSwitchForgotten]),
+    .kills(&[LazyUnmapSwitchForgotten]),
     Scene::new("lazy-here", "a CPU unmaps lazily what it uses", 1, unmaps_its_own)
         .rules(RULES)
-        .kills(&[LaterStaysHere]),
+        .kills(&[LazyUnmapStaysHere]),
     Scene::new("lazy-nested", "a CPU ticks while it catches up", 2, polls)
         .rules(RULES)
         .interrupt(timer)
-        .kills(&[LaterNestedForgotten]),
+        .kills(&[LazyUnmapNestedForgotten]),
     Scene::new("lazy-bounds", "too much is unmapped lazily, for too long", 1, bounds)
         .rules(RULES)
-        .kills(&[LaterTakesAll, LaterIsNeverOld]),
+        .kills(&[LazyUnmapTakesAll, LazyUnmapIsNeverOld]),
     Scene::new("lazy-written", "a dirty page is unmapped lazily", 2, written)
         .rules(RULES)
-        .kills(&[LaterTakesWritten]),
+        .kills(&[LazyUnmapTakesWritten]),
     Scene::new("lazy-pending", "a page is read-only, and its flush pending", 3, not_flushed_yet)
         .rules(RULES)
-        .kills(&[LaterIgnoresPending]),
+        .kills(&[LazyUnmapIgnoresPending]),
     Scene::new("lazy-table", "a table is unhooked lazily", 2, a_table)
         .rules(RULES)
-        .kills(&[LaterTakesTables]),
+        .kills(&[LazyUnmapTakesTables]),
     Scene::new("lazy-kernel", "a kernel page is unmapped lazily", 2, of_the_kernel)
         .rules(RULES)
-        .kills(&[LaterTakesKernel]),
+        .kills(&[LazyUnmapTakesKernel]),
     Scene::new("lazy-device", "a page is unmapped lazily that a device has cached", 1, of_a_device)
         .rules(RULES)
-        .kills(&[LaterTakesDevices]),
+        .kills(&[LazyUnmapTakesDevices]),
     Scene::new(
         "lazy-broadcast",
         "a page is unmapped lazily where hardware broadcasts",
@@ -439,5 +439,5 @@ pub static SCENES: &[Scene] = &[
         broadcasts,
     )
     .rules(ON_ARM)
-    .kills(&[LaterTakesBroadcast]),
+    .kills(&[LazyUnmapTakesBroadcast]),
 ];

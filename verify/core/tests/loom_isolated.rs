@@ -1,7 +1,7 @@
 //! CPUs that are left alone in user mode, under the `loom` model checker: what they missed is gone
 //! before they use a kernel address again.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_quiet`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_isolated`
 #![cfg(loom)]
 
 mod loom_support;
@@ -234,11 +234,11 @@ fn against_change(flush: fn(&Pin), program: fn()) {
 fn a_cpu_that_enters_the_kernel_sees_the_change_or_is_seen() {
     use Mutant::*;
     let mutants = [
-        QuietEntersWithoutFence,
-        QuietReadsFirst,
-        QuietTrusts,
-        QuietCountRelaxed,
-        QuietCountSeenRelaxed,
+        IsolatedEntersWithoutFence,
+        IsolatedReadsFirst,
+        IsolatedTrusts,
+        IsolatedCountRelaxed,
+        IsolatedCountSeenRelaxed,
         EverywhereWithoutFence,
     ];
     holds("from user mode against a flush", Some(3), &mutants, || {
@@ -254,7 +254,8 @@ fn a_cpu_that_enters_the_kernel_sees_the_change_or_is_seen() {
 #[test]
 fn a_cpu_that_goes_to_user_mode_has_done_with_the_kernel() {
     use Mutant::*;
-    let mutants = [QuietLeavesRelaxed, QuietSeenRelaxed, QuietCurrentOnLeaving, QuietUncounted];
+    let mutants =
+        [IsolatedLeavesRelaxed, IsolatedSeenRelaxed, IsolatedCurrentOnLeaving, IsolatedUncounted];
     holds("to user mode against a flush", Some(3), &mutants, || {
         against_change(kernel_range, || {
             access();
@@ -268,7 +269,7 @@ fn a_cpu_that_goes_to_user_mode_has_done_with_the_kernel() {
 
 #[test]
 fn freed_tables_are_not_left_to_cpus_in_user_mode() {
-    holds("freed tables", Some(3), &[Mutant::QuietTablesDeferred], || {
+    holds("freed tables", Some(3), &[Mutant::IsolatedTablesDeferred], || {
         against_change(
             |pin| {
                 flush_everything::<Model>(pin).unwrap();

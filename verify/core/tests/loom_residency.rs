@@ -1,7 +1,7 @@
-//! Who must be notified where hardware broadcasts, under the `loom` model checker: a CPU that comes to
-//! a space against a caller that decides not to broadcast.
+//! Who must be notified where hardware broadcasts, under the `loom` model checker: a CPU that comes
+//! to a space against a caller that decides not to broadcast.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_presence`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_residency`
 #![cfg(loom)]
 
 mod loom_support;
@@ -101,9 +101,12 @@ fn comes_against_unmap(strategy: Strategy) {
 #[test]
 fn sticky_owner_against_the_second_cpu() {
     use Mutant::*;
-    holds("sticky owner", None, &[OwnWithoutFence, OwnerNeverShared, PresenceWithoutFence], || {
-        comes_against_unmap(Strategy::Sticky)
-    });
+    holds(
+        "sticky owner",
+        None,
+        &[OwnWithoutFence, OwnerNeverShared, ResidencyWithoutFence],
+        || comes_against_unmap(Strategy::Sticky),
+    );
 }
 
 #[test]
@@ -133,7 +136,7 @@ fn sticky_owner_with_a_third_cpu_that_needs_no_fence() {
 
 #[test]
 fn nobody_owns_what_never_ran() {
-    holds("unowned", None, &[Mutant::OwnWithoutFence, Mutant::PresenceWithoutFence], || {
+    holds("unowned", None, &[Mutant::OwnWithoutFence, Mutant::ResidencyWithoutFence], || {
         let world = Arc::new(World::new(Strategy::Sticky));
         let other = {
             let world = Arc::clone(&world);
@@ -149,7 +152,7 @@ fn nobody_owns_what_never_ran() {
 
 #[test]
 fn a_set_against_a_cpu_that_joins() {
-    holds("trimmed set", None, &[Mutant::JoinWithoutFence, Mutant::PresenceWithoutFence], || {
+    holds("trimmed set", None, &[Mutant::JoinWithoutFence, Mutant::ResidencyWithoutFence], || {
         comes_against_unmap(Strategy::Trim);
     });
 }
@@ -196,7 +199,7 @@ fn active_count_against_a_cpu_that_comes_back() {
 #[test]
 fn a_device_is_given_the_tag_while_the_page_is_unmapped() {
     for strategy in [Strategy::Sticky, Strategy::Active, Strategy::Trim] {
-        let mutants = [Mutant::PinUnseen, Mutant::PinWithoutFence, Mutant::PresenceWithoutFence];
+        let mutants = [Mutant::PinUnseen, Mutant::PinWithoutFence, Mutant::ResidencyWithoutFence];
         holds("pinned tag", None, &mutants, move || {
             let world = Arc::new(World::new(strategy));
             world.enter(0);

@@ -106,7 +106,7 @@ fn whoever_has_come_by_is_not_interrupted() {
 }
 
 #[test]
-fn what_is_old_is_paid_by_the_next_poll() {
+fn what_is_old_is_flushed_by_the_next_poll() {
     boot(3, &LAZY, &PCID);
     let space = used_by(0..3);
     let mut later = Lazy::new(space);
@@ -123,7 +123,7 @@ fn what_is_old_is_paid_by_the_next_poll() {
 }
 
 #[test]
-fn what_others_have_paid_comes_out_at_the_next_poll() {
+fn what_others_have_flushed_comes_out_at_the_next_poll() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
     let mut later = Lazy::new(space);
@@ -136,7 +136,7 @@ fn what_others_have_paid_comes_out_at_the_next_poll() {
 }
 
 #[test]
-fn who_relies_on_an_empty_entry_pays() {
+fn who_relies_on_an_empty_entry_flushes() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
     let mut later = Lazy::new(space);
@@ -149,7 +149,7 @@ fn who_relies_on_an_empty_entry_pays() {
 }
 
 #[test]
-fn an_address_is_paid_for_before_it_is_mapped_again() {
+fn an_address_is_flushed_before_it_is_mapped_again() {
     boot(2, &LAZY, &PCID);
     let space = used_by(0..2);
     let mut later = Lazy::new(space);
@@ -183,7 +183,7 @@ fn more_ranges_than_are_told_apart_cost_a_payment_and_no_more() {
 }
 
 #[test]
-fn a_quiet_cpu_is_interrupted_for_reuse_only() {
+fn an_isolated_cpu_is_interrupted_for_reuse_only() {
     boot(3, &LAZY, &PCID);
     let space = used_by(0..3);
     on_cpu(1, to_user);

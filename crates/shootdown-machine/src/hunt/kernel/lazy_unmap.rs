@@ -1,4 +1,5 @@
-//! Lazy unmapping: what is unmapped goes untold until its frame or its address is needed.
+//! Lazy unmapping: what is unmapped is announced to nobody until its frame or its address is
+//! needed.
 
 use std::cell::UnsafeCell;
 
@@ -17,27 +18,27 @@ use crate::oracle::Invariant;
 
 /// What a space has unmapped lazily. All of it is used with the space's lock held, or when nobody
 /// uses the space.
-pub(super) struct Owed<P: Port> {
+pub(super) struct Lazy<P: Port> {
     inner: UnsafeCell<Option<Inner<P>>>,
     /// What was done with it, so that the hunt tells states apart.
     history: AtomicU64,
 }
 
 struct Inner<P: Port> {
-    later: LazyUnmapping<'static, P, Items>,
-    /// Ghost: pages and changes that nobody has paid for as far as this knows.
+    unmapping: LazyUnmapping<'static, P, Items>,
+    /// Ghost: pages and changes that nobody has flushed as far as this knows.
     changes: Array<(u32, Change), 16>,
 }
 
-impl<P: Port> Owed<P> {
+impl<P: Port> Lazy<P> {
     pub const fn new() -> Self {
         Self { inner: UnsafeCell::new(None), history: AtomicU64::new(0) }
     }
 
-    /// Of a space that nobody uses yet. What its predecessor owed was redeemed, or is never free
-    /// again.
+    /// Of a space that nobody uses yet. What was pending in its predecessor was redeemed, or is
+    /// never free again.
     pub fn begin(&self, space: &'static AddressSpace<P>) {
-        let inner = Inner { later: LazyUnmapping::new(space), changes: Array::default() };
+        let inner = Inner { unmapping: LazyUnmapping::new(space), changes: Array::default() };
         // SAFETY: nobody uses the space.
         let before = unsafe { (*self.inner.get()).replace(inner) };
         core::mem::forget(before);
@@ -50,7 +51,7 @@ impl<P: Port> Owed<P> {
         // SAFETY: the lock is held, whose holder is one CPU, and no handler takes it while that has
         // it.
         let inner = unsafe { (*self.inner.get()).as_mut() };
-        f(inner.expect("a space has settled"))
+        f(inner.expect("a space has begun"))
     }
 }
 
@@ -62,7 +63,7 @@ impl<P: Port> Cpu<P> {
     fn was(&self, old: Descriptor) -> Was {
         // Arm keeps no dirty bit beside the right to write.
         let keeps = self.k.config.architecture != Architecture::Aarch64;
-        let overlooks = self.breaks(KernelMutant::LaterOverlooksDirty);
+        let overlooks = self.breaks(KernelMutant::LazyUnmapOverlooksDirty);
         match old.has(Descriptor::WRITE) {
             false => Was::ReadOnly,
             true if overlooks || keeps && !old.has(Descriptor::DIRTY) => Was::NeverWritten,
@@ -70,7 +71,7 @@ impl<P: Port> Cpu<P> {
         }
     }
 
-    pub(super) fn unmap_later(&self, used: Used<'_, P>, page: u32) {
+    pub(super) fn lazy_unmap(&self, used: Used<'_, P>, page: u32) {
         self.lock(used);
         let Some(word) = self.leaf(used, page) else { return used.room.lock.unlock() };
         let (old, change) = hw::swap_entry(word, Descriptor::ABSENT);
@@ -78,9 +79,9 @@ impl<P: Port> Cpu<P> {
             return used.room.lock.unlock();
         }
         let item = Item::Frame(old.frame());
-        let put_off = used.room.owed.with(u64::from(page) + 1, |owed| {
-            owed.later.unmapped(&self.pin, 0, range(page, 1), self.was(old), item)?;
-            put(&mut owed.changes, (page, change));
+        let put_off = used.room.lazy.with(u64::from(page) + 1, |lazy| {
+            lazy.unmapping.unmapped(&self.pin, 0, range(page, 1), self.was(old), item)?;
+            put(&mut lazy.changes, (page, change));
             Ok(())
         });
         if let Err(Refused { why, .. }) = put_off {
@@ -108,19 +109,22 @@ impl<P: Port> Cpu<P> {
         if !self.unmaps_lazily() {
             return true;
         }
-        used.room.owed.with(0x100 + u64::from(first), |owed| {
-            if owed.later.is_pending() && !owed.later.may_reuse(range(first, count)) {
+        used.room.lazy.with(0x100 + u64::from(first), |lazy| {
+            if lazy.unmapping.is_pending() && !lazy.unmapping.may_reuse(range(first, count)) {
                 hw::witness("address-needed");
             }
-            let ignores = self.breaks(KernelMutant::MapIgnoresOwed);
-            let way =
-                if ignores { Ok(()) } else { owed.later.make_way(&self.pin, range(first, count)) };
+            let ignores = self.breaks(KernelMutant::MapIgnoresPending);
+            let way = if ignores {
+                Ok(())
+            } else {
+                lazy.unmapping.make_way(&self.pin, range(first, count))
+            };
             if let Err(error) = way {
                 hw::note(|| format!("can't map yet: {error}"));
                 return false;
             }
             let here = |(page, _): &&(u32, Change)| (first..first + count).contains(page);
-            for (_, change) in owed.changes.as_slice().iter().filter(here) {
+            for (_, change) in lazy.changes.as_slice().iter().filter(here) {
                 hw::reused(&[*change]);
             }
             true
@@ -130,16 +134,16 @@ impl<P: Port> Cpu<P> {
     pub(super) fn redeem(&self, used: Used<'_, P>) {
         if self.unmaps_lazily() {
             self.lock(used);
-            self.redeem_by(used, |later| later.redeem(&self.pin).map(Some));
+            self.redeem_by(used, |lazy| lazy.redeem(&self.pin).map(Some));
             used.room.lock.unlock();
         }
     }
 
-    /// All that is owed is old now.
+    /// All that is pending is old now.
     pub(super) fn expire(&self, used: Used<'_, P>) {
         if self.unmaps_lazily() {
             self.lock(used);
-            self.redeem_by(used, |later| later.poll(&self.pin, u64::MAX));
+            self.redeem_by(used, |lazy| lazy.poll(&self.pin, u64::MAX));
             used.room.lock.unlock();
         }
     }
@@ -150,19 +154,19 @@ impl<P: Port> Cpu<P> {
         used: Used<'_, P>,
         redeem: impl FnOnce(&mut LazyUnmapping<'static, P, Items>) -> Result<Option<Items>, FlushError>,
     ) {
-        used.room.owed.with(0x200, |owed| match redeem(&mut owed.later) {
+        used.room.lazy.with(0x200, |lazy| match redeem(&mut lazy.unmapping) {
             Ok(Some(items)) => {
                 // The promise is about frames and addresses: whoever uses one too long is found out
                 // by that.
-                while owed.changes.pop().is_some() {
-                    hw::witness("paid-lazily");
+                while lazy.changes.pop().is_some() {
+                    hw::witness("lazily-flushed");
                 }
                 self.free(items);
             }
-            Ok(None) if owed.later.is_pending() => hw::witness("quiet-left-owing"),
+            Ok(None) if lazy.unmapping.is_pending() => hw::witness("isolated-left-pending"),
             Ok(None) => {}
             Err(error) => {
-                hw::witness("lazily-owed-still");
+                hw::witness("lazily-pending-still");
                 hw::note(|| format!("can't redeem: {error}"));
             }
         });
@@ -171,7 +175,7 @@ impl<P: Port> Cpu<P> {
     /// The space has ended.
     pub(super) fn redeem_last(&self, used: Used<'_, P>) {
         if self.unmaps_lazily() {
-            self.redeem_by(used, |later| later.redeem(&self.pin).map(Some));
+            self.redeem_by(used, |lazy| lazy.redeem(&self.pin).map(Some));
         }
     }
 }

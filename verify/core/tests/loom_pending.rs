@@ -1,8 +1,8 @@
-//! What is pending in a space, under the `loom` model checker: a CPU that comes to the space against one
-//! that flushes what a third has cleared; and, one step after the other, what is completed where
-//! hardware removes entries by name.
+//! What is pending in a space, under the `loom` model checker: a CPU that comes to the space
+//! against one that flushes what a third has cleared; and, one step after the other, what is
+//! completed where hardware removes entries by name.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_owed`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_pending`
 #![cfg(loom)]
 
 mod loom_support;
@@ -74,7 +74,7 @@ fn somebody_pays(policy: &'static Policy) {
 }
 
 #[test]
-fn a_cpu_comes_while_somebody_pays_for_another() {
+fn a_cpu_comes_while_somebody_flushes_for_another() {
     use Mutant::*;
     let holds = |name, policy, mutants: &[Mutant]| {
         holds(name, Some(2), mutants, move || somebody_pays(policy));
@@ -82,7 +82,7 @@ fn a_cpu_comes_while_somebody_pays_for_another() {
     holds(
         "somebody flushes, always",
         &ALWAYS,
-        &[DebtIgnored, PutOffForgotten, BroadcastWithoutSync],
+        &[OutstandingIgnored, PutOffForgotten, BroadcastWithoutSync],
     );
     holds("somebody flushes, sticky", &STICKY, &[BroadcastStaysLocal]);
     holds("somebody flushes, active", &ACTIVE, &[StaleTagTrusted]);
@@ -92,26 +92,31 @@ fn a_cpu_comes_while_somebody_pays_for_another() {
 #[test]
 fn a_range_pays_for_itself_where_hardware_removes_by_name() {
     use Mutant::*;
-    holds("completed by name", None, &[RangePaysForAll, BatchCoversLast, PaidOutOfTurn], || {
-        for together in [false, true] {
-            alone(&ALWAYS, &PLAIN, |spaces| {
-                spaces.runs(1, &[0]);
-                spaces.runs(0, &[1]);
-                let space = &spaces.spaces[0];
-                let mut batch = Batch::default();
-                put_off(spaces, &mut batch);
-                if together {
-                    batch.changed(space, page(3), false).unwrap();
-                } else {
-                    space.flush(&Model::pin(), Request::pages(page(3))).unwrap();
-                    space.complete_pending(&Model::pin()).unwrap();
-                    assert_eq!(on(1, || access(0)), 0, "the flush was of another page");
-                }
-                batch.finish(&Model::pin()).map_err(|(e, _)| e).unwrap();
-                assert_eq!(on(1, || access(0)), 0, "it goes with another page");
-            });
-        }
-    });
+    holds(
+        "completed by name",
+        None,
+        &[RangeCoversAll, BatchCoversLast, CompletedOutOfTurn],
+        || {
+            for together in [false, true] {
+                alone(&ALWAYS, &PLAIN, |spaces| {
+                    spaces.runs(1, &[0]);
+                    spaces.runs(0, &[1]);
+                    let space = &spaces.spaces[0];
+                    let mut batch = Batch::default();
+                    put_off(spaces, &mut batch);
+                    if together {
+                        batch.changed(space, page(3), false).unwrap();
+                    } else {
+                        space.flush(&Model::pin(), Request::pages(page(3))).unwrap();
+                        space.complete_pending(&Model::pin()).unwrap();
+                        assert_eq!(on(1, || access(0)), 0, "the flush was of another page");
+                    }
+                    batch.finish(&Model::pin()).map_err(|(e, _)| e).unwrap();
+                    assert_eq!(on(1, || access(0)), 0, "it goes with another page");
+                });
+            }
+        },
+    );
 }
 
 /// CPU 0 clears an entry for a batch and then flushes another page, which is soon over. CPU 1,

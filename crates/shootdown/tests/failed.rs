@@ -66,8 +66,8 @@ fn relies(space: &AddressSpace<Mock>) {
 }
 
 /// CPU 0's flush (generation 1) reaches CPU 2 and not CPU 1. Before it says so, CPU 1's flush
-/// (generation 2) fails to reach CPU 2. In the space the newer of the two is pending, although the older one
-/// was noted last.
+/// (generation 2) fails to reach CPU 2. In the space the newer of the two is pending, although the
+/// older one was noted last.
 #[test]
 fn of_two_failed_flushes_the_newer_is_owed_whichever_is_noted_last() {
     let space = three();
@@ -116,8 +116,8 @@ fn a_flush_pays_for_nothing_that_was_counted_after_it() {
     finish(batch);
 }
 
-/// CPU 1 runs one space, and acknowledges at once; CPU 2 runs the other, and acknowledges when it is waited
-/// for.
+/// CPU 1 runs one space, and acknowledges at once; CPU 2 runs the other, and acknowledges when it
+/// is waited for.
 #[test]
 fn a_batch_waits_for_each_of_its_spaces() {
     for first in [0, 1] {

@@ -9,7 +9,7 @@ use crate::time::Time;
 
 /// A promise was broken: the run stopped there.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Breach {
+pub struct Violation {
     /// The invariant, by its name ([`oracle::Invariant::name`]).
     pub invariant: &'static str,
     /// What happened, in one sentence.
@@ -22,9 +22,14 @@ pub struct Breach {
     pub timeline: Vec<String>,
 }
 
-impl Breach {
+impl Violation {
     /// What the oracle found, with the recent events of the CPUs concerned.
-    pub(crate) fn new(found: &oracle::Breach, seed: u64, at: Time, timelines: &Timelines) -> Self {
+    pub(crate) fn new(
+        found: &oracle::Violation,
+        seed: u64,
+        at: Time,
+        timelines: &Timelines,
+    ) -> Self {
         let mut cpus: Vec<CpuId> = found.culprits.iter().map(|s| s.cpu).collect();
         cpus.push(found.cpu);
         let timeline = timelines
@@ -36,7 +41,7 @@ impl Breach {
     }
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -50,4 +55,4 @@ impl fmt::Display for Breach {
     }
 }
 
-impl std::error::Error for Breach {}
+impl std::error::Error for Violation {}

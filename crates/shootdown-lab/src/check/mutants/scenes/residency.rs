@@ -210,7 +210,7 @@ pub static SCENES: &[Scene] = &[
         .kills(&[SyncNotRepeated]),
     Scene::new("sticky", "a second CPU comes to a space whose pages are taken away", 2, comes)
         .rules(rules(&ARM, &STICKY))
-        .kills(&[OwnWithoutFence, OwnerNeverShared, PresenceWithoutFence]),
+        .kills(&[OwnWithoutFence, OwnerNeverShared, ResidencyWithoutFence]),
     Scene::new("active", "a CPU comes back to its stale tag", 2, comes_back)
         .rules(rules(&ARM, &ACTIVE))
         .kills(&[

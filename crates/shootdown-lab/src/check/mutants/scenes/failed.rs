@@ -1,4 +1,5 @@
-//! Flushes that fail: kicks that can't be raised, waits that are given up, and what is owed after.
+//! Flushes that fail: kicks that can't be raised, waits that are given up, and what is pending
+//! after.
 
 use shootdown::gather::{Array, Gather};
 use shootdown::mutant::Mutant::*;
@@ -80,7 +81,7 @@ fn owed(cpu: u8) {
 }
 
 /// As [`owed`], with flushes that are begun and polled: the first fails to begin.
-fn owed_begun(cpu: u8) {
+fn pending_begun(cpu: u8) {
     port::come_online();
     if cpu != 0 {
         enter(0);
@@ -108,9 +109,9 @@ fn owed_begun(cpu: u8) {
     hw::free_table(leaf);
 }
 
-/// Two CPUs owe: what the second comes to owe is not paid by the flush that pays for the first.
+/// Two CPUs leave changes pending: the flush that covers the first does not cover the second.
 /// That one may have been answered before: CPU 1 has come back and turned lazy again.
-fn owed_by_two(cpu: u8) {
+fn pending_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {
         enter(0);
@@ -146,7 +147,7 @@ fn owed_by_two(cpu: u8) {
 
 /// A table is unhooked and everything is flushed. When that fails, a flush of the kernel's page, if
 /// it succeeds, reaches the table too.
-fn kernel_owes() {
+fn kernel_pending_once() {
     let pin = Rig::pin();
     let (change, leaf) = tree(0).unhook_table(0);
     let done = shootdown::flush_everything::<Rig>(&pin).is_ok() || unmap_kernel().is_ok();
@@ -157,7 +158,7 @@ fn kernel_owes() {
 }
 
 /// A flush of everything fails, and the next of the kernel's page does not.
-fn kernel_owed(cpu: u8) {
+fn kernel_pending(cpu: u8) {
     port::come_online();
     if cpu != 0 {
         enter(0);
@@ -165,13 +166,13 @@ fn kernel_owed(cpu: u8) {
     }
     meet(2);
     if cpu == 0 {
-        kernel_owes();
+        kernel_pending_once();
     }
 }
 
 /// Between the two, another CPU's flush of everything is over, which had begun before, and which
 /// CPU 1 had answered before the table was unhooked.
-fn kernel_owed_by_two(cpu: u8) {
+fn kernel_pending_by_two(cpu: u8) {
     port::come_online();
     if cpu == 1 {
         enter(0);
@@ -211,7 +212,7 @@ fn tells_of_its_answer(cpu: u8) {
 }
 
 /// CPU 0 goes on with its flush when CPU 2 has tried its own.
-fn lets_the_other_owe(cpu: u8) {
+fn lets_the_other_fail(cpu: u8) {
     if cpu == 0 && kit().cells[0].replace(1) == 0 {
         hear(2);
     }
@@ -279,29 +280,34 @@ pub static SCENES: &[Scene] = &[
     Scene::new("gives-up-begun", "a call gives up while its function runs", 3, over)
         .rules(GIVES_UP)
         .kills(&[RetractTrusts]),
-    Scene::new("owed", "what a failed flush owes is paid by the next", 2, owed)
+    Scene::new("pending", "what a failed flush leaves pending is flushed by the next", 2, owed)
         .rules(GIVES_UP)
-        .kills(&[OwedForgotten, OwedIgnored, OwedPaidByFailure]),
-    Scene::new("owed-begun", "the same with flushes that are begun", 2, owed_begun)
+        .kills(&[TablesPendingForgotten, TablesPendingIgnored, PendingCompletedByFailure]),
+    Scene::new("pending-begun", "the same with flushes that are begun", 2, pending_begun)
         .powers(FAILS)
-        .kills(&[BeginOwedForgotten, BeginOwedIgnored]),
-    Scene::new("owed-by-two", "two CPUs owe, and each pays for itself", 3, owed_by_two)
-        .interrupt(lets_the_other_owe)
-        .kills(&[OwedPaidTwice]),
+        .kills(&[BeginTablesPendingForgotten, BeginTablesPendingIgnored]),
     Scene::new(
-        "kernel-owed",
-        "what a failed flush of everything owes is paid by the next",
+        "pending-by-two",
+        "two CPUs leave changes pending, and each flushes its own",
+        3,
+        pending_by_two,
+    )
+    .interrupt(lets_the_other_fail)
+    .kills(&[TablesPendingCompletedTwice]),
+    Scene::new(
+        "kernel-pending",
+        "what a failed flush of everything leaves pending is flushed by the next",
         2,
-        kernel_owed,
+        kernel_pending,
     )
     .powers(FAILS)
-    .kills(&[KernelDebtForgotten, KernelDebtIgnored]),
+    .kills(&[KernelPendingForgotten, KernelOutstandingIgnored]),
     Scene::new(
-        "kernel-owed-by-two",
-        "a flush of everything pays for what failed before it",
+        "kernel-pending-by-two",
+        "a flush of everything covers what failed before it",
         3,
-        kernel_owed_by_two,
+        kernel_pending_by_two,
     )
     .interrupt(tells_of_its_answer)
-    .kills(&[KernelDebtPaidTwice]),
+    .kills(&[KernelPendingCompletedTwice]),
 ];

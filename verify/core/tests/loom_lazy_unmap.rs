@@ -1,7 +1,7 @@
 //! Lazy unmapping under the `loom` model checker: a frame whose unmapping nobody was notified of is
 //! somebody else's only when every CPU has come by or was asked, whoever flushed.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_later`
+//! `RUSTFLAGS="--cfg loom" cargo test -p shootdown-woven --release --test loom_lazy_unmap`
 #![cfg(loom)]
 
 mod loom_support;
@@ -245,8 +245,8 @@ fn ends() {
     world().bell.notify();
 }
 
-/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it acknowledges
-/// until that is over.
+/// CPU 1 has used the page; `program` is what it does while CPU 0 does the `other`, and it
+/// acknowledges until that is over.
 fn against(
     other: impl FnOnce(&'static Spaces),
     program: impl FnOnce(&'static Spaces) + Send + 'static,
@@ -315,7 +315,7 @@ fn redeems(spaces: &'static Spaces) {
 #[test]
 fn a_cpu_comes_back_while_a_frame_is_redeemed() {
     use Mutant::*;
-    let mutants = [LaterPaysNothing, SwitchWithoutFence, FlushWithoutFence, SlotTrusts];
+    let mutants = [LazyUnmapFlushesNothing, SwitchWithoutFence, FlushWithoutFence, SlotTrusts];
     holds("comes back", Some(2), &mutants, || {
         let elsewhere = |spaces: &'static Spaces| switch(&spaces[1]);
         against_after(elsewhere, redeems, |spaces| comes_by(|| switch(&spaces[0])));
@@ -325,12 +325,17 @@ fn a_cpu_comes_back_while_a_frame_is_redeemed() {
 #[test]
 fn a_cpu_comes_by_while_a_frame_is_redeemed() {
     use Mutant::*;
-    holds("ticks", Some(3), &[LaterPaysNothing, LaterTickForgotten, FilterSkipsActive], || {
-        against(redeems, |_| {
-            comes_by(|| tick(off(&Model::pin())));
-        });
-    });
-    holds("switches to where it is", Some(3), &[LaterSwitchForgotten], || {
+    holds(
+        "ticks",
+        Some(3),
+        &[LazyUnmapFlushesNothing, LazyUnmapTickForgotten, FilterSkipsActive],
+        || {
+            against(redeems, |_| {
+                comes_by(|| tick(off(&Model::pin())));
+            });
+        },
+    );
+    holds("switches to where it is", Some(3), &[LazyUnmapSwitchForgotten], || {
         against(redeems, |spaces| {
             comes_by(|| switch(&spaces[0]));
         });
@@ -340,7 +345,7 @@ fn a_cpu_comes_by_while_a_frame_is_redeemed() {
 #[test]
 fn an_address_is_mapped_again_while_a_cpu_comes_by() {
     use Mutant::*;
-    holds("mapped again", Some(3), &[LaterStaysInTheWay], || {
+    holds("mapped again", Some(3), &[LazyUnmapStaysInTheWay], || {
         against(
             |spaces| {
                 let mut later = unmaps(spaces);
@@ -358,9 +363,9 @@ fn an_address_is_mapped_again_while_a_cpu_comes_by() {
 }
 
 #[test]
-fn a_quiet_cpu_is_left_alone_until_the_frame_is_needed() {
+fn an_isolated_cpu_is_left_alone_until_the_frame_is_needed() {
     use Mutant::*;
-    holds("quiet", Some(2), &[LaterQuietAnswer, LaterEntryForgotten], || {
+    holds("quiet", Some(2), &[LazyUnmapIsolatedCounted, LazyUnmapEntryForgotten], || {
         against(
             |spaces| {
                 let mut later = unmaps(spaces);
@@ -382,9 +387,9 @@ fn a_quiet_cpu_is_left_alone_until_the_frame_is_needed() {
 }
 
 #[test]
-fn who_finds_it_paid_by_another_relies_on_the_answers() {
+fn who_finds_it_flushed_by_another_relies_on_the_acknowledgements() {
     use Mutant::*;
-    holds("completed by another", Some(2), &[PaymentRelaxed, PaymentSeenRelaxed], || {
+    holds("completed by another", Some(2), &[CompletedRelaxed, CompletedSeenRelaxed], || {
         against(
             |spaces| {
                 let mut later = unmaps(spaces);

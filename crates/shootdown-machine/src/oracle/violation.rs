@@ -140,7 +140,7 @@ impl Invariant {
                 "an address that was unmapped lazily is not mapped again while a CPU can still use what was there"
             }
             Self::LazyBound => {
-                "after a switch, a tick, or a way in from quiet user mode of a CPU, it uses nothing that had been unmapped lazily before"
+                "after a switch, a tick, or a way in from isolated user mode of a CPU, it uses nothing that had been unmapped lazily before"
             }
             Self::SpaceReuse => {
                 "when a space was retired, no CPU reads or writes its memory any more"
@@ -209,7 +209,7 @@ impl Invariant {
                 "the kernel: break, flush, make; and flush: a large page's range is covered whole"
             }
             Self::CopyIsolation | Self::WriteBack => {
-                "the kernel: it flushes what is owed before it takes contents; and flush: revocation"
+                "the kernel: it flushes what is pending before it takes contents; and flush: revocation"
             }
             Self::UpgradeSoundness => {
                 "the kernel: a spurious fault invalidates; and flush: no flush is needed to widen"
@@ -220,10 +220,10 @@ impl Invariant {
                 "accessed: a switch compares how often accessed bits were cleared, and flushes"
             }
             Self::RangeReuse => {
-                "later: addresses that are owed are paid for before they are mapped"
+                "lazy unmap: addresses that are pending are flushed before they are mapped"
             }
             Self::LazyBound => {
-                "later: whoever comes by compares generations; polls pay what is older than allowed"
+                "lazy unmap: whoever comes by compares generations; polls flush what is older than allowed"
             }
             Self::SpaceReuse => {
                 "space: CPUs leave the set as their last touch, and who retires waits until all have"
@@ -240,7 +240,7 @@ impl fmt::Display for Invariant {
 
 /// A broken promise.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Breach {
+pub struct Violation {
     /// Which one.
     pub invariant: Invariant,
     /// The CPU that did what nobody may do.
@@ -255,15 +255,15 @@ pub struct Breach {
     pub details: String,
 }
 
-impl Breach {
-    /// A breach that an engine finds itself (a deadlock, say).
+impl Violation {
+    /// A violation that an engine finds itself (a deadlock, say).
     #[must_use]
     pub fn new(invariant: Invariant, cpu: CpuId, details: String) -> Self {
         Self { invariant, cpu, root: None, va: None, culprits: Vec::new(), details }
     }
 }
 
-impl fmt::Display for Breach {
+impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "broken promise \"{}\" on {}", self.invariant, self.cpu)?;
         if let Some(va) = self.va {
@@ -276,29 +276,29 @@ impl fmt::Display for Breach {
     }
 }
 
-impl std::error::Error for Breach {}
+impl std::error::Error for Violation {}
 
-/// A breach with all that is needed to see it again: the seed and what the CPUs did before.
+/// A violation with all that is needed to see it again: the seed and what the CPUs did before.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{breach}\n  seed {seed}, at {} ns\n{timeline}", at / 1000)]
-pub struct BreachReport {
+#[error("{violation}\n  seed {seed}, at {} ns\n{timeline}", at / 1000)]
+pub struct ViolationReport {
     /// What was broken.
-    pub breach: Breach,
+    pub violation: Violation,
     /// The seed of the run.
     pub seed: u64,
-    /// Virtual time of the breach in picoseconds.
+    /// Virtual time of the violation in picoseconds.
     pub at: u64,
     /// What the CPUs concerned did before, oldest first.
     pub timeline: String,
 }
 
-impl BreachReport {
-    /// Puts a breach together with the recent events of the CPUs concerned.
+impl ViolationReport {
+    /// Puts a violation together with the recent events of the CPUs concerned.
     #[must_use]
-    pub fn new(breach: Breach, seed: u64, at: u64, timelines: &Timelines) -> Self {
-        let mut cpus: Vec<CpuId> = breach.culprits.iter().map(|s| s.cpu).collect();
-        cpus.push(breach.cpu);
+    pub fn new(violation: Violation, seed: u64, at: u64, timelines: &Timelines) -> Self {
+        let mut cpus: Vec<CpuId> = violation.culprits.iter().map(|s| s.cpu).collect();
+        cpus.push(violation.cpu);
         let timeline = timelines.render(&cpus);
-        Self { breach, seed, at, timeline }
+        Self { violation, seed, at, timeline }
     }
 }
