@@ -155,7 +155,7 @@ pub use flush::{FlushError, Flushed, Request, Ticket, What, flush_everything, fl
 pub use gather::{Gather, Keep};
 pub use ids::{CpuId, Generation, RangeError, SpaceId, Stride, Tag, VaRange};
 pub use lazy_unmap::LazyUnmapping;
-pub use ops::serve::{Served, on_kick, poll, user_access_ok};
+pub use ops::respond::{Served, on_kick, poll, user_access_ok};
 pub use pinned::PinTagError;
 pub use platform::{KickError, Pinned, Platform, Stalled};
 pub use policy::{Policy, PolicyError};

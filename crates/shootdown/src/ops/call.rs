@@ -40,7 +40,7 @@ use core::fmt;
 use crate::base::cpu_set::{Bits, Mask, WORD};
 use crate::base::ids::CpuId;
 use crate::base::sync::{Ordering, compiler_fence, fence};
-use crate::ops::serve;
+use crate::ops::respond;
 use crate::ops::tree;
 use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform};
 use crate::state::calls::{Descriptor, Mailbox, TreeCall};
@@ -243,7 +243,7 @@ impl<P: Platform> Posted<P> {
                     break;
                 }
                 // After a stall, what could be taken back was; the rest is running and will end.
-                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
+                if respond::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back(me, w, left);
                     self.cancel(me);
                 }
@@ -417,7 +417,7 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
         }
         return Ok(());
     }
-    if !serve::may_wait(me) {
+    if !respond::may_wait(me) {
         return Err(CallError::WouldWait);
     }
     let data = core::ptr::from_ref(f).cast();

@@ -8,7 +8,7 @@
 
 use crate::base::ids::CpuId;
 use crate::base::sync::Ordering;
-use crate::ops::{respond, serve};
+use crate::ops::respond;
 use crate::port::context::IrqsOff;
 use crate::port::family;
 use crate::port::platform::Platform;
@@ -100,7 +100,7 @@ pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSp
     if me.generation_of(me.order().current()) == space.generation() {
         return;
     }
-    let caught_up = serve::exclusively(cpu, me, || {
+    let caught_up = respond::exclusively(cpu, me, || {
         respond::catch_up(cpu, me, None, false, || {});
     });
     if !caught_up {

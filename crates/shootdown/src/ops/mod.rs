@@ -9,6 +9,5 @@ pub mod online;
 pub mod pinned;
 pub(crate) mod respond;
 pub mod retire;
-pub(crate) mod serve;
 pub mod switch;
 pub(crate) mod tree;

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::base::cpu_set::Bits;
 use crate::base::sync::{Ordering, fence};
-use crate::ops::{serve, switch};
+use crate::ops::{respond, switch};
 use crate::port::context::IrqsOff;
 use crate::port::facts::{FactsError, SplitTables, TagScope};
 use crate::port::family;
@@ -121,5 +121,5 @@ pub unsafe fn offline<P: Platform>(pin: &P::Pin) {
     // ORDERING: D4: off the set before the last look; partner: the fence in `call::post` and
     // `tree::begin`. Either we find the request, or its initiator finds us gone and takes it back.
     fence(Ordering::SeqCst);
-    let _ = serve::poll::<P>(pin);
+    let _ = respond::poll::<P>(pin);
 }

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::base::cpu_set::{Bits, Mask};
 use crate::base::ids::CpuId;
 use crate::base::sync::Ordering;
-use crate::ops::{call, serve, switch};
+use crate::ops::{call, respond, switch};
 use crate::port::family;
 use crate::port::platform::{CpuSetOf, KickError, Pinned, Platform, Stalled};
 use crate::state::cpu::{PerCpu, View};
@@ -96,11 +96,11 @@ impl<P: Platform> AddressSpace<P> {
                         break;
                     }
                     // The CPU is on its way from or to some space; it takes a few instructions.
-                    View::Switching if !serve::may_wait(PerCpu::<P>::here(pin)) => {
+                    View::Switching if !respond::may_wait(PerCpu::<P>::here(pin)) => {
                         return Err(RetireError::WouldWait);
                     }
                     View::Switching => {
-                        serve::wait_turn::<P>(pin, &mut turn)
+                        respond::wait_turn::<P>(pin, &mut turn)
                             .map_err(|Stalled| RetireError::Stalled)?;
                     }
                 }
@@ -110,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
             let here = PerCpu::<P>::here(pin);
             // A handler that comes in between waits with its work until the root is loaded.
             let unload = || switch::unload::<P>(here, me);
-            if !serve::exclusively(me, here, unload) {
+            if !respond::exclusively(me, here, unload) {
                 return Err(RetireError::WouldWait);
             }
             lazy.remove(me);

@@ -25,7 +25,7 @@ use crate::base::cpu_set::{Bits, GROUP, GROUPS, Mask, WORD};
 use crate::base::ids::CpuId;
 use crate::base::sync::{Ordering, fence, prefetch};
 use crate::ops::call::{Ack, CallError, Func, kick};
-use crate::ops::serve;
+use crate::ops::respond;
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::regime::Regime;
 use crate::state::calls::TreeCall;
@@ -201,7 +201,7 @@ impl<P: Platform> Begun<'_, P> {
             acknowledged = true;
             // ORDERING: T4
             while acks[w].done.0.load(Ordering::Acquire) != self.ticket {
-                if serve::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
+                if respond::wait_turn::<P>(pin, &mut turn).is_err() && stalled.is_none() {
                     stalled = self.take_back();
                 }
             }

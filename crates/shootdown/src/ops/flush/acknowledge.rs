@@ -5,7 +5,7 @@ use crate::base::ids::{CpuId, Generation};
 use crate::base::sync::{Ordering, prefetch};
 use crate::ops::flush::paravirt::mark_late;
 use crate::ops::flush::{Change, FlushError};
-use crate::ops::serve;
+use crate::ops::respond;
 use crate::ops::tree::READ_AHEAD;
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::policy::Lazy;
@@ -132,7 +132,7 @@ impl Asked {
                     break;
                 }
             }
-            serve::serve_turn::<P>(pin, &mut turn);
+            respond::serve_turn::<P>(pin, &mut turn);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl<P: Platform> Ticket<'_, P> {
     /// # Errors
     /// The ticket, with [`FlushError::WouldWait`] or [`FlushError::Stalled`].
     pub fn wait(mut self, pin: &P::Pin) -> Result<(), (FlushError, Self)> {
-        if !serve::may_wait(PerCpu::<P>::here(pin)) {
+        if !respond::may_wait(PerCpu::<P>::here(pin)) {
             return if self.poll() { Ok(()) } else { Err((FlushError::WouldWait, self)) };
         }
         let Some(Change { space, request, answer, .. }) = &self.change else { return Ok(()) };

@@ -36,9 +36,9 @@ use crate::base::cpu_set::Bits;
 use crate::base::ids::{CpuId, Tag};
 use crate::base::sync::{Ordering, fence};
 use crate::ops::call;
-use crate::ops::flush::remote::leave_set;
 use crate::ops::flush::{Change, Request};
-use crate::ops::serve;
+use crate::ops::respond;
+use crate::ops::respond::leave_set;
 use crate::port::family::{self, user_tag};
 use crate::port::platform::{CpuSetOf, Pinned, Platform};
 use crate::port::regime::{self, Invalidate, Reach, Regime};
@@ -135,7 +135,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Now and then asks the members of the set that are elsewhere to flush the tag and leave it. A
     /// courtesy: it fails without consequence.
     fn trim(&self, pin: &P::Pin, me: &PerCpu<P>) {
-        if !self.note_stale(1) || !serve::may_wait(me) {
+        if !self.note_stale(1) || !respond::may_wait(me) {
             return;
         }
         let mut idle = P::system().online_of(&self.cpus());

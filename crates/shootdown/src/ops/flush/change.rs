@@ -1,11 +1,69 @@
-//! A change that was counted: the value that stands for it until it is flushed.
+//! A request to flush, the value that stands for its change from the moment it is counted, and what
+//! came of it.
 
-use crate::base::ids::Generation;
-use crate::ops::flush::{Request, What};
+use core::fmt;
+
+use crate::base::ids::{CpuId, Generation, VaRange};
+use crate::ops::call::CallError;
 use crate::ops::respond::Hint;
-use crate::port::platform::Platform;
+use crate::port::platform::{KickError, Platform};
 use crate::port::regime::Regime;
+use crate::state::cpu::PerCpu;
+use crate::state::range_log::Step;
 use crate::state::space::AddressSpace;
+
+/// What changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum What {
+    /// Entries of these addresses.
+    Pages(VaRange),
+    /// Anything in the space.
+    Space,
+}
+
+/// A request to flush one space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What changed since the last flush that covered it.
+    pub what: What,
+    /// Page-table pages, not only leaves, are going away.
+    pub freed_tables: bool,
+}
+
+impl Request {
+    /// Leaf entries of a range changed.
+    #[must_use]
+    pub const fn pages(range: VaRange) -> Self {
+        Self { what: What::Pages(range), freed_tables: false }
+    }
+
+    /// Anything may have changed, tables included.
+    #[must_use]
+    pub const fn space() -> Self {
+        Self { what: What::Space, freed_tables: true }
+    }
+
+    pub(crate) fn step(self, ceiling: u32) -> Step {
+        let range = match self.what {
+            What::Pages(range) if range.count() <= u64::from(ceiling) => Some(range),
+            What::Pages(_) | What::Space => None,
+        };
+        Step { range, freed_tables: self.freed_tables }
+    }
+
+    /// Counts the request: off the path on which others wait to be notified.
+    pub(super) fn count<P: Platform>(self, me: &PerCpu<P>) {
+        match self.what {
+            What::Pages(range) => {
+                me.stats.requests_pages.inc();
+                if range.count() > u64::from(P::Regime::facts().ceiling) {
+                    me.stats.over_ceiling.inc();
+                }
+            }
+            What::Space => me.stats.requests_space.inc(),
+        }
+    }
+}
 
 /// A change of a space, or several of one space, that were counted and are pending.
 /// [`complete`](Self::complete) says that every CPU has acknowledged. Dropped without that (an
@@ -68,5 +126,57 @@ impl<P: Platform> Drop for Change<'_, P> {
             self.space.mark_tables_pending(generation);
         }
         self.space.pending.mark_pending(generation, self.changes);
+    }
+}
+
+/// A completed flush.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flushed {
+    /// The generation the change was given.
+    pub generation: Generation,
+    /// How many other CPUs were interrupted for it.
+    pub interrupted: u32,
+}
+
+/// Why a flush did not complete. Nothing may be freed yet; the flush may be repeated, and the next
+/// flush of the space that succeeds covers it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum FlushError {
+    /// Other CPUs are concerned and this context can't wait for them. They were notified, and the
+    /// local work was done; to learn when they have acknowledged, use
+    /// [`begin_flush`](crate::AddressSpace::begin_flush).
+    WouldWait,
+    /// A handler interrupted a call of this CPU and needed its descriptor. Nothing was done.
+    Reentered,
+    /// A CPU could not be interrupted.
+    Kick(KickError),
+    /// The platform gave up waiting for this CPU.
+    Stalled(CpuId),
+}
+
+impl fmt::Display for FlushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WouldWait => {
+                f.write_str("other CPUs must be waited for, and this context can't wait; begin the flush and poll its ticket")
+            }
+            Self::Reentered => f.write_str("a flush of this CPU is in flight; flush from task context"),
+            Self::Kick(e) => e.fmt(f),
+            Self::Stalled(cpu) => write!(f, "{cpu} did not answer in time; keep what is to be freed and flush again"),
+        }
+    }
+}
+
+impl core::error::Error for FlushError {}
+
+impl From<CallError> for FlushError {
+    fn from(e: CallError) -> Self {
+        match e {
+            CallError::WouldWait => Self::WouldWait,
+            CallError::Reentered => Self::Reentered,
+            CallError::Kick(e) => Self::Kick(e),
+            CallError::Stalled(cpu) => Self::Stalled(cpu),
+        }
     }
 }

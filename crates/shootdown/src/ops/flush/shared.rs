@@ -8,7 +8,7 @@
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, Tag};
 use crate::ops::flush::{Request, broadcast};
-use crate::ops::serve;
+use crate::ops::respond;
 use crate::port::family;
 use crate::port::platform::Platform;
 use crate::port::regime::{self, Invalidate, Reach, Regime};
@@ -61,7 +61,7 @@ impl<P: Platform> AddressSpace<P> {
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.
-        let may_wait = serve::may_wait(me);
+        let may_wait = respond::may_wait(me);
         if !threshold.is_due(generation.0) || !may_wait {
             return;
         }

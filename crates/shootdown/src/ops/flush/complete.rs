@@ -4,8 +4,8 @@
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, VaRange};
-use crate::ops::flush::notify::{notify_and_wait, union};
 use crate::ops::flush::{Change, Counted, FlushError, Request, Started, What, broadcast};
+use crate::ops::flush::{notify_and_wait, union};
 use crate::ops::respond::Hint;
 use crate::port::family;
 use crate::port::platform::{CpuSetOf, Platform};
