@@ -426,7 +426,7 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
             f(cpu);
         }
     };
-    if tree::is_for::<P>(&others) {
+    if P::policy().is_large(others.len()) {
         // SAFETY: `f` outlives the call: it is waited for below.
         if let Some(call) = unsafe { tree::begin::<P>(me, &others, run::<P, F>, data) } {
             let kicked = call.kick();

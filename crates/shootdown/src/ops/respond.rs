@@ -158,7 +158,10 @@ fn everything<P: Platform>(
     // With pull delivery the kick itself is the request; with push only a deferred flush is pulled.
     let pulls = P::policy().delivery == Delivery::Pull;
     // Large calls first: most of them are flushes that catch up by themselves, once acknowledged.
-    let ran = tree::drain(cpu, me, early);
+    let ran = match P::system().trees_in_flight() {
+        0 => 0,
+        active => tree::drain(cpu, me, early, active),
+    };
     let mut caught_up = (pulls && occasion != Occasion::Turn).then(catch_up);
     let ran = ran + call::drain(cpu, me, early);
     if !pulls && me.mailbox.take_deferred() {

@@ -63,12 +63,6 @@ impl<P: Platform> TreeCall<P> {
     }
 }
 
-/// Is a set large enough for a tree?
-pub(crate) fn is_for<P: Platform>(targets: &CpuSetOf<P>) -> bool {
-    let above = P::policy().tree_above;
-    above != 0 && targets.len() > u32::from(above)
-}
-
 /// A large call, begun but not yet kicked.
 #[must_use]
 pub(crate) struct Begun<'a, P: Platform> {
@@ -232,11 +226,9 @@ impl<P: Platform> Drop for Begun<'_, P> {
 /// Lines read ahead while acknowledgements are collected: about what a core keeps in flight.
 pub(crate) const READ_AHEAD: usize = 8;
 
-/// Runs the large calls that concern this CPU; says how many.
-pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
+/// Runs those of the large calls `active` that concern this CPU; says how many.
+pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, mut active: u64) -> u64 {
     let system = P::system();
-    // ORDERING: Acquire, with the AcqRel in `begin`
-    let mut active = system.active_trees.0.load(Ordering::Acquire);
     let mut served = 0;
     while active != 0 {
         let index = active.trailing_zeros() as usize;

@@ -329,6 +329,12 @@ impl Policy {
         ..Self::LINUX_5_13
     };
 
+    /// Is a set of so many CPUs sent to and acknowledged as a tree?
+    #[must_use]
+    pub const fn is_large(&self, cpus: u32) -> bool {
+        self.tree_above != 0 && cpus > self.tree_above as u32
+    }
+
     /// Checks that the policy can serve hardware with these facts.
     ///
     /// # Errors

@@ -98,6 +98,12 @@ impl<P: Platform> System<P> {
         &self.kernel_changes.0
     }
 
+    /// The large calls in flight: a bit for each place.
+    pub(crate) fn trees_in_flight(&self) -> u64 {
+        // ORDERING: Acquire, with the AcqRel in `tree::begin`: who sees the bit sees the ticket
+        self.active_trees.0.load(Ordering::Acquire)
+    }
+
     /// The CPUs that are online now.
     #[must_use]
     pub fn online(&self) -> CpuSetOf<P> {

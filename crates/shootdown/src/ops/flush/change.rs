@@ -6,6 +6,7 @@ use core::fmt;
 use crate::base::ids::{CpuId, Generation, VaRange};
 use crate::ops::call::CallError;
 use crate::ops::respond::Hint;
+use crate::port::family;
 use crate::port::platform::{KickError, Platform};
 use crate::port::regime::Regime;
 use crate::state::cpu::PerCpu;
@@ -126,6 +127,28 @@ impl<P: Platform> Drop for Change<'_, P> {
             self.space.mark_tables_pending(generation);
         }
         self.space.pending.mark_pending(generation, self.changes);
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// The flush of a change is done. If something else was pending that it covers, that is pending
+    /// no more.
+    pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
+        if change.complete() {
+            me.stats.completed_by_others.inc();
+        }
+    }
+
+    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
+    /// counted before it?
+    pub(crate) fn covers_all(&self, request: Request) -> bool {
+        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a
+        // tag which comes later finds that empty, and walks tables that have all those
+        // changes.
+        let by_name = family::strategy::<P>().is_some()
+            || family::shared::<P>().is_some() && self.shared_tag().tag().is_some();
+        let range = request.step(P::Regime::facts().ceiling).range;
+        !by_name || range.is_none() || !P::policy().ranges
     }
 }
 

@@ -7,7 +7,6 @@ use crate::base::ids::{Generation, VaRange};
 use crate::ops::flush::{Change, Counted, FlushError, Request, Started, What, broadcast};
 use crate::ops::flush::{notify_and_wait, union};
 use crate::ops::respond::Hint;
-use crate::port::family;
 use crate::port::platform::{CpuSetOf, Platform};
 use crate::port::policy::Delivery;
 use crate::port::regime::Regime;
@@ -115,26 +114,6 @@ impl<P: Platform> AddressSpace<P> {
     /// A change was not even counted: it is now, and pending.
     pub(crate) fn mark_counted_pending(&self, request: Request) {
         drop(self.count(request));
-    }
-
-    /// The flush of a change is done. If something else was pending that it covers, that is pending
-    /// no more.
-    pub(super) fn completed_by(&self, me: &PerCpu<P>, change: Change<'_, P>) {
-        if change.complete() {
-            me.stats.completed_by_others.inc();
-        }
-    }
-
-    /// Does a flush that is done, and did not go by a hypervisor, cover all changes that were
-    /// counted before it?
-    pub(crate) fn covers_all(&self, request: Request) -> bool {
-        // The tag is looked for after all CPUs have acknowledged. One that loads the space under a
-        // tag which comes later finds that empty, and walks tables that have all those
-        // changes.
-        let by_name = family::strategy::<P>().is_some()
-            || family::shared::<P>().is_some() && self.shared_tag().tag().is_some();
-        let range = request.step(P::Regime::facts().ceiling).range;
-        !by_name || range.is_none() || !P::policy().ranges
     }
 }
 

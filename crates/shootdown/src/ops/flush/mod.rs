@@ -227,7 +227,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut trim = CpuSetOf::<P>::EMPTY;
         let looks = policy.lazy == Lazy::CatchUp || policy.leave != Leave::AtSwitch;
-        let each = counted == Counted::LongBefore || !tree::is_for::<P>(&targets);
+        let each = counted == Counted::LongBefore || !P::policy().is_large(targets.len());
         if policy.targeted && looks && !targets.is_empty() && each {
             trim = self.filter(me, &mut targets, hint, counted);
         }
@@ -376,7 +376,8 @@ fn notify_and_wait<P: Platform>(
         call.wait(pin)?;
         kicked?;
     } else {
-        if let ([Change { space, hint, .. }], true) = (changes, tree::is_for::<P>(&targets)) {
+        if let ([Change { space, hint, .. }], true) = (changes, P::policy().is_large(targets.len()))
+        {
             // every place is taken: CPU by CPU then, and only those that must be notified
             trim = space.filter(me, &mut targets, *hint, Counted::Now);
         }
@@ -439,7 +440,7 @@ fn as_tree<'a, P: Platform>(
     changes: &[Change<'_, P>],
     targets: &CpuSetOf<P>,
 ) -> Option<tree::Begun<'a, P>> {
-    if !tree::is_for::<P>(targets) {
+    if !P::policy().is_large(targets.len()) {
         return None;
     }
     match changes {

@@ -5,7 +5,6 @@
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{CpuId, VaRange};
 use crate::ops::flush::{Change, Counted, Started};
-use crate::ops::tree;
 use crate::port::family;
 use crate::port::paravirt::{Of, PreemptedWord, RemoteFlush, Runs};
 use crate::port::platform::{CpuSetOf, Platform};
@@ -42,7 +41,7 @@ impl<P: Platform> AddressSpace<P> {
         if !is_worth_a_hypercall::<P>(targets) {
             return;
         }
-        if tree::is_for::<P>(targets) {
+        if P::policy().is_large(targets.len()) {
             *trim = self.filter(me, targets, change.hint, Counted::Before);
             if !is_worth_a_hypercall::<P>(targets) {
                 return;
