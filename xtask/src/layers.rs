@@ -60,7 +60,7 @@ impl fmt::Display for Fault {
 }
 
 impl Layers {
-    /// The rows `| 1 | name | \`module\` \`module\` | … |` of a text.
+    /// The rows `| 1 | name | \`module\` \`module\` | … |` of the text's table of layers.
     fn read(text: &str) -> Self {
         let row = |line: &str| {
             let mut cells = line.strip_prefix("| ")?.split('|').map(str::trim);
@@ -69,7 +69,8 @@ impl Layers {
             let modules = cells.next()?.split('`').skip(1).step_by(2);
             Some((name, modules.map(|m| m.split("::").map(str::to_owned).collect()).collect()))
         };
-        Self(text.lines().filter_map(row).collect())
+        let table = text.lines().skip_while(|line| !line.starts_with("| | layer |"));
+        Self(table.take_while(|line| line.starts_with('|')).filter_map(row).collect())
     }
 
     /// The layer of a module or of what is in it: that of the longest name in the table.
@@ -367,7 +368,8 @@ mod tests {
 
     #[test]
     fn the_longest_name_counts() {
-        let table = "| 1 | low | `port::facts` | |\n| 2 | high | `port` | |\n";
+        let table = "| | layer |\n| 1 | low | `port::facts` | |\n| 2 | high | `port` | |\n\n\
+            | 3 | of another table | `ops` | |\n";
         let layers = Layers::read(table);
         let of = |name: &str| layers.of(&name.split("::").map(str::to_owned).collect::<Name>());
         assert_eq!(
