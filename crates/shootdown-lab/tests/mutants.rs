@@ -63,7 +63,7 @@ fn a_survivor_is_named_and_fails_the_command() {
     assert_eq!(output.status.code(), Some(1));
     let text = out(&output);
     assert!(text.contains("survives 1 schedules of `back`"), "{text}");
-    assert!(text.contains("survivor: loaded-relaxed (switch.rs: switch_to): "), "{text}");
+    assert!(text.contains("survivor: loaded-relaxed (ops/switch/mod.rs: switch_to): "), "{text}");
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //! [`Mask`] let the rest of the crate be written once for every width.
 //!
 //! # Invariants
-//! I1: a CPU inserts and removes only *itself* in a space's set (see `space.rs` for why a remote
-//! removal is unsound). I2: insertion is tested first, so that a set that already holds the CPU is
-//! read and not dirtied.
+//! I1: a CPU inserts and removes only *itself* in a space's set (see `state/space.rs` for why a
+//! remote removal is unsound). I2: insertion is tested first, so that a set that already holds the
+//! CPU is read and not dirtied.
 
 use crate::base::ids::CpuId;
 use crate::base::sealed::Sealed;
@@ -154,7 +154,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
     /// The value type of the same width.
     type Set: Bits;
 
-    /// Acknowledgement counters for a call to a set of this width (see `tree.rs`).
+    /// Acknowledgement counters for a call to a set of this width (see `ops/tree.rs`).
     type Acks: AsRef<[AckWord]> + Send + Sync + 'static;
 
     /// The empty set.
@@ -184,7 +184,8 @@ pub trait Mask: Sealed + Send + Sync + 'static {
 
     /// Adds a CPU if it is not there yet; says whether it had to.
     ///
-    /// Not a fence: a caller that needs one orders it itself (see the Dekker table in `switch.rs`).
+    /// Not a fence: a caller that needs one orders it itself (see the Dekker table in
+    /// `ops/switch/mod.rs`).
     fn insert(&self, cpu: CpuId) -> bool {
         debug_assert!(cpu.index() < Self::Set::capacity(), "{cpu} is beyond this set's width");
         let bit = 1 << (cpu.index() % WORD);

@@ -55,8 +55,8 @@
 //!
 //! # Orderings
 //! No pair is new: what is put off is counted under the table lock, and whoever flushes it holds
-//! that lock, or relies on `pending.rs` (W4, W6). A CPU that heard of a change reads a generation
-//! that includes it (*bump*, `space.rs`).
+//! that lock, or relies on `state/pending.rs` (W4, W6). A CPU that heard of a change reads a
+//! generation that includes it (*bump*, `state/space.rs`).
 
 use core::fmt;
 use core::mem::ManuallyDrop;

@@ -25,7 +25,7 @@
 //! | C3 leave the set | Release (AcqRel) | C4 | the function's effects come before the acknowledgement |
 //! | C4 set found empty | Acquire | C3 | |
 //!
-//! Sets larger than the policy's `tree_above` go through `tree.rs`.
+//! Sets larger than the policy's `tree_above` go through `ops/tree.rs`.
 //!
 //! # When something unwinds
 //! A function that is called may panic: on the initiator between the kick and the end of the wait,

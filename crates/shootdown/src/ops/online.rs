@@ -98,7 +98,7 @@ pub fn online<P: Platform>(irqs: IrqsOff<'_, P>) -> Result<(), OnlineError> {
     slots::forget_others(me.private.ids.as_ref(), None);
     P::system().set_online(cpu, true);
     // ORDERING: join before the flush; partner: the fence of an initiator between its change and
-    // its read of the online set (`flush::flush_kernel`).
+    // its read of the online set (`flush::everywhere::reach_all`).
     fence(Ordering::SeqCst);
     P::Regime::load_kernel();
     regime::invalidate::<P::Regime>(Invalidate::Everything, Reach::Local);

@@ -18,8 +18,8 @@
 //!
 //! The shared line holds, in one word, *which space is loaded, is the CPU lazy, is it between two
 //! spaces*: a remote reader never sees the lazy flag of one space with the name of another, which
-//! is one ordering (D3 in `switch.rs`) less to get right. It also holds the generation acknowledged
-//! for the loaded space, and the generations of the slots.
+//! is one ordering (D3 in `ops/switch/mod.rs`) less to get right. It also holds the generation
+//! acknowledged for the loaded space, and the generations of the slots.
 
 use crate::base::ids::{Generation, Tag};
 use crate::base::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, CountCell, Ordering};
@@ -332,8 +332,8 @@ impl<P: Platform> PerCpu<P> {
         }
     }
 
-    /// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is loaded
-    /// under.
+    /// The tag that this CPU's loaded space, which has this slot if it is loaded under one, is
+    /// loaded under.
     pub(crate) fn loaded_tag(&self, slot: Slot) -> Tag {
         if family::machine_wide::<P>() {
             return self.tag.tag();
@@ -402,7 +402,7 @@ impl<P: Platform> PerCpu<P> {
         }
     }
 
-    /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `switch.rs`]
+    /// What this (other) CPU has to do with space `id`. [O-D1, O-D2, O-D3 in `ops/switch/mod.rs`]
     pub(crate) fn remote_view(&self, id: u64) -> View {
         let policy = P::policy();
         // ORDERING: Acquire, with the Release of whoever published this state: what came before is

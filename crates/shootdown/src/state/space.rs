@@ -11,7 +11,8 @@
 //! at the CPU and its removal, the CPU may have begun to load the space and found its bit still
 //! set.
 //!
-//! The set therefore over-approximates; the published state of each CPU (`cpu.rs`) filters it.
+//! The set therefore over-approximates; the published state of each CPU (`state/cpu.rs`) filters
+//! it.
 
 use crate::base::cpu_set::{Bits, Mask};
 use crate::base::ids::{Generation, SpaceId, Tag};

@@ -163,7 +163,7 @@ pub fn run(options: &Options) -> Result<(), LabError> {
     if chosen.is_empty() && options.mutants {
         return Err(LabError::bad(format!(
             "of {generated} mutants none is left that begins with `{among}` and is asked for; \
-             names look like core/switch.rs:switch_to:compare:1"
+             names look like core/ops/switch/mod.rs:switch_to:compare:1"
         )));
     }
     let size = options.sample.unwrap_or(usize::MAX);

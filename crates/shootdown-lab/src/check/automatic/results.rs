@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_row_is_read_as_it_was_written() {
         let killed = Row {
-            mutant: "core/switch.rs:switch_to:compare:1".into(),
+            mutant: "core/ops/switch/mod.rs:switch_to:compare:1".into(),
             stage: Some("programs".into()),
             by: "zoo/z1, or so".into(),
             objection: "panic: \"a\", b".into(),

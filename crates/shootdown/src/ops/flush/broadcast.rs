@@ -27,8 +27,8 @@
 //! | E2 | sync; number (Release) | load the number (Acquire); acknowledge (Release) | who acknowledges a number comes after its sync |
 //!
 //! The tag is read last. A space that gets another tag after that was looked at runs under it only
-//! on CPUs that see the stores (P1 in `residency.rs`); the old number may be another space's by
-//! then, which loses entries and no more.
+//! on CPUs that see the stores (P1 in `state/residency.rs`); the old number may be another space's
+//! by then, which loses entries and no more.
 //!
 //! [`Residency::extent`]: crate::residency::Residency::extent
 

@@ -265,7 +265,7 @@ impl<P: Platform> AddressSpace<P> {
         let policy = P::policy();
         let id = self.id().get();
         let candidates = *targets;
-        // The first few are on their way already (`expect_to_tell`).
+        // The first few are on their way already (`expect_to_notify`).
         for state in candidates.iter().skip(READ_AHEAD).filter_map(P::slot) {
             prefetch(&state.shared);
         }
@@ -446,7 +446,7 @@ fn as_tree<'a, P: Platform>(
     match changes {
         [Change { space, .. }] => {
             let data = core::ptr::from_ref(*space).cast();
-            // SAFETY: the space outlives the call, which `tell_and_wait` waits for.
+            // SAFETY: the space outlives the call, which `notify_and_wait` waits for.
             unsafe { tree::begin::<P>(me, targets, pull::<P>, data) }
         }
         _ => {

@@ -1,13 +1,13 @@
 //! Context switch and lazy mode.
 //!
 //! A CPU is *active* in a space, *lazy* in it (it runs a kernel thread and keeps the last space
-//! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`cpu.rs`); an
-//! initiator decides from that word whether the CPU must be notified of a change. Both sides store,
-//! then load what the other stored: store-buffering shapes, which need a full fence on **both**
-//! sides. A read-modify-write is no substitute in Rust.
+//! loaded), *kernel-only*, or *between* two spaces. It publishes this in one word (`state/cpu.rs`);
+//! an initiator decides from that word whether the CPU must be notified of a change. Both sides
+//! store, then load what the other stored: store-buffering shapes, which need a full fence on
+//! **both** sides. A read-modify-write is no substitute in Rust.
 //!
 //! # Orderings (the four Dekker pairs)
-//! | pair | this side | the flusher's side (`flush.rs`) | what it guarantees |
+//! | pair | this side | the flusher's side (`ops/flush/mod.rs`) | what it guarantees |
 //! |---|---|---|---|
 //! | D1 | store *switching* (and own bit in the set); **fence**; load generation ([`switch_to`]) | table stores, generation; **fence**; load set, load state | the CPU sees the new generation, or the flusher sees the CPU |
 //! | D2 | store *switching* over *lazy*; **fence**; load generation ([`switch_to`], same space) | generation; **fence**; load state | the CPU catches up by itself, or the flusher notifies it |
@@ -147,7 +147,7 @@ pub unsafe fn switch_to<P: Platform>(pin: &P::Pin, next: &AddressSpace<P>) -> Sw
     if joins {
         next.residency.cpus.insert(cpu);
     }
-    fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::start`
+    fence(Ordering::SeqCst); // ORDERING: D1, with the fence in `flush::find`
     if family::shared::<P>().is_some() {
         if let Some(tag) = next.shared_tag().tag() {
             // SAFETY: this function's contract; the fence of D1 was before the tag was read.
@@ -275,7 +275,7 @@ fn leave_lazy<P: Platform>(
     me.shared.loaded.store(Loaded::SWITCHING.0, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
     me.space()?;
-    fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::start`
+    fence(Ordering::SeqCst); // ORDERING: D2, with the fence in `flush::find`
     let slot = me.order().current();
     let shared = family::shared::<P>().is_some() && me.runs_shared();
     let broadcast = family::strategy::<P>().is_some() || shared;

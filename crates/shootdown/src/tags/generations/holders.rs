@@ -1,5 +1,5 @@
 //! Who has a tag: a space, which tag it was given last; a CPU, which one it runs under. (Orderings
-//! V1 to V8: the table of `generations.rs`.)
+//! V1 to V8: the table of [`generations`](super).)
 
 use crate::base::ids::{CpuId, Tag};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
