@@ -31,7 +31,8 @@ pub struct AutomaticArgs {
     #[arg(long, requires = "automatic", conflicts_with = "sample")]
     pub whole: bool,
 
-    /// Only those whose names begin like this: `core/`, `dma/table/`, `core/ops/switch/mod.rs:switch_to:`.
+    /// Only those whose names begin like this: `core/`, `dma/table/`,
+    /// `core/ops/switch/mod.rs:switch_to:`.
     #[arg(long, value_name = "BEGINNING", requires = "automatic")]
     pub among: Option<String>,
 
