@@ -76,6 +76,7 @@ pub trait Bits: Sealed + Copy + Send + Sync + 'static {
     }
 
     /// How many CPUs are in the set.
+    #[inline(never)]
     fn len(&self) -> u32 {
         self.words().iter().map(|w| w.count_ones()).sum()
     }
@@ -98,6 +99,7 @@ impl Iterator for Iter<'_> {
     type Item = CpuId;
 
     #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32 by construction
+    #[inline(never)]
     fn next(&mut self) -> Option<CpuId> {
         while self.rest == 0 {
             self.at += 1;
@@ -226,6 +228,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
     }
 
     /// A copy. Each word is read once; CPUs may come and go between words.
+    #[inline(never)]
     fn snapshot(&self) -> Self::Set {
         let mut set = Self::Set::EMPTY;
         let words = self.words();
@@ -242,6 +245,7 @@ pub trait Mask: Sealed + Send + Sync + 'static {
     }
 
     /// Those CPUs of `set` that are in this set too. Reads only the words it needs.
+    #[inline(never)]
     fn common(&self, set: &Self::Set) -> Self::Set {
         let mut common = *set;
         for (to, from) in common.words_mut().iter_mut().zip(self.words()) {

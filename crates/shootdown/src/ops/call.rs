@@ -70,6 +70,7 @@ impl<'a, P: Platform> Ack<'a, P> {
     }
 
     /// Acknowledges, once.
+    #[inline(never)]
     pub fn fire(&mut self) {
         match self.to.take() {
             None => {}
@@ -135,6 +136,7 @@ impl<P: Platform> Mailbox<P> {
         self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::AcqRel)
     }
 
+    #[inline(never)]
     fn post(&self, from: CpuId) {
         self.post_all(from.index() / WORD, 1 << (from.index() % WORD));
     }
@@ -175,6 +177,7 @@ pub(crate) struct Posted<P: Platform> {
 ///
 /// # Safety
 /// `func` may be run with `data` on each target until [`Posted::wait`] has returned.
+#[inline(never)]
 pub(crate) unsafe fn post<P: Platform>(
     me: &PerCpu<P>,
     from: CpuId,
@@ -215,6 +218,7 @@ pub(crate) unsafe fn post<P: Platform>(
 
 impl<P: Platform> Posted<P> {
     /// Takes back what no target has begun; [`wait`](Self::wait) is then short.
+    #[inline(never)]
     pub fn cancel(&self, me: &PerCpu<P>) {
         for (w, bits) in self.targets.words().iter().enumerate() {
             self.take_back(me, w, *bits);
@@ -262,6 +266,7 @@ impl<P: Platform> Posted<P> {
 
     /// Takes requests back from those CPUs of `which` in word `w` that have not begun them (a CPU
     /// without state never will). Returns one of them.
+    #[inline(never)]
     fn take_back(&self, me: &PerCpu<P>, w: usize, which: u64) -> Option<CpuId> {
         let mut one = None;
         let mut left = which;
@@ -308,6 +313,7 @@ impl<P: Platform> Drop for Taken<'_, P> {
 }
 
 /// Runs what others want run here; says how many functions that were.
+#[inline(never)]
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let words = me.mailbox.from.words();
     let mut served = 0;
@@ -330,6 +336,7 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
     served
 }
 
+#[inline(never)]
 fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u64 {
     let from = &me.mailbox.from.words()[word];
     if from.load(Ordering::Relaxed) == 0 {
@@ -447,6 +454,7 @@ pub fn call_on<P: Platform, F: Fn(CpuId) + Sync>(
 
 /// Kicks those targets that are online, counted. (One that has left in the meantime needs nothing:
 /// D4.)
+#[inline(never)]
 pub(crate) fn kick<P: Platform>(me: &PerCpu<P>, targets: &CpuSetOf<P>) -> Result<(), CallError> {
     let targets = P::system().online_of(targets);
     if targets.is_empty() {

@@ -101,7 +101,7 @@ pub(crate) fn come_by<P: Platform>(cpu: CpuId, me: &PerCpu<P>, space: &AddressSp
         return;
     }
     let caught_up = respond::exclusively(cpu, me, || {
-        respond::catch_up(cpu, me, None, false, || {});
+        respond::catch_up(cpu, me, None, false, None);
     });
     if !caught_up {
         // We have interrupted this CPU's catching up, which may have read the generation before.

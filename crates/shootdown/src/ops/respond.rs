@@ -106,6 +106,7 @@ pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(),
 }
 
 /// The serving half of a turn.
+#[inline(never)]
 pub(crate) fn serve_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) {
     *turn = turn.wrapping_add(1);
     let polls = *turn % 8 == 0;
@@ -154,7 +155,7 @@ fn everything<P: Platform>(
     occasion: Occasion,
 ) -> (u64, Option<Response>) {
     let early = occasion == Occasion::Kick;
-    let catch_up = || catch_up(cpu, me, None, early, || {});
+    let catch_up = || catch_up(cpu, me, None, early, None);
     // With pull delivery the kick itself is the request; with push only a deferred flush is pulled.
     let pulls = P::policy().delivery == Delivery::Pull;
     // Large calls first: most of them are flushes that catch up by themselves, once acknowledged.
@@ -178,6 +179,7 @@ fn everything<P: Platform>(
 ///
 /// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
 /// keep it.
+#[inline(never)]
 pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
     let Rare { serving, again, .. } = &me.rare;
     if serving.load(Ordering::Relaxed) {
@@ -263,13 +265,19 @@ impl Plan {
 ///
 /// `may_ack_early` says that interrupts are off, so that no handler of this CPU makes an access
 /// between the acknowledgement and the invalidation.
+#[inline(never)]
 pub(crate) fn catch_up<P: Platform>(
     cpu: CpuId,
     me: &PerCpu<P>,
     hint: Option<Hint>,
     may_ack_early: bool,
-    ack: impl FnOnce(),
+    to: Option<&mut Ack<'_, P>>,
 ) -> Response {
+    let ack = || {
+        if let Some(to) = to {
+            to.fire();
+        }
+    };
     let Some(space) = me.space() else {
         ack();
         return Response::Nothing;
@@ -360,6 +368,7 @@ pub(crate) fn catch_up<P: Platform>(
     Response::CaughtUp
 }
 
+#[inline(never)]
 fn plan<P: Platform>(
     me: &PerCpu<P>,
     space: &AddressSpace<P>,
@@ -419,6 +428,7 @@ fn invalidate_step<P: Platform>(me: &PerCpu<P>, slot: Slot, step: Step) {
     me.stats.invalidated_strides.add(range.count());
 }
 
+#[inline(never)]
 fn invalidate_tag<P: Platform>(me: &PerCpu<P>, slot: Slot) {
     P::Regime::invalidate(Invalidate::Tag(me.loaded_tag(slot)), Reach::Local);
     let split = matches!(P::Regime::facts().split_tables, SplitTables::Yes { .. });
@@ -488,7 +498,7 @@ pub(crate) unsafe fn push<P: Platform>(
         switch::unload(me, cpu);
         return;
     }
-    catch_up(cpu, me, Some(*hint), ack.early, || ack.fire());
+    catch_up(cpu, me, Some(*hint), ack.early, Some(ack));
 }
 
 /// The function of a large pulled flush: catch up; or leave, if here only lazily or as a stale
@@ -508,7 +518,7 @@ pub(crate) unsafe fn pull<P: Platform>(
     } else if me.is_lazy(me.loaded(), me.order()) {
         switch::unload(me, cpu);
     } else {
-        catch_up(cpu, me, None, ack.early, || ack.fire());
+        catch_up(cpu, me, None, ack.early, Some(ack));
     }
 }
 
@@ -519,7 +529,7 @@ pub(crate) unsafe fn catch_up_any<P: Platform>(
     _: *const (),
     ack: &mut Ack<'_, P>,
 ) {
-    catch_up(cpu, me, None, ack.early, || ack.fire());
+    catch_up(cpu, me, None, ack.early, Some(ack));
 }
 
 /// Leaves the set of a space that is not loaded.

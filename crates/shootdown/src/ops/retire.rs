@@ -56,6 +56,7 @@ impl core::error::Error for RetireError {}
 impl<P: Platform> AddressSpace<P> {
     /// Takes the executing CPU out of the set if it does not have the space loaded. Only the CPU
     /// itself may do this (I3), with interrupts off.
+    #[inline(never)]
     pub(crate) fn leave_stale(&self, cpu: CpuId, me: &PerCpu<P>) {
         if me.loaded().id() != self.id().get() {
             if family::strategy::<P>().is_some() {

@@ -40,6 +40,7 @@ const CLAIMED: u64 = u64::MAX;
 
 impl<P: Platform> TreeCall<P> {
     /// Counts one CPU's acknowledgement upward.
+    #[inline(never)]
     pub(crate) fn count(&self, cpu: CpuId, ticket: u64) {
         let w = cpu.index() / WORD;
         let group = cpu.index() % WORD / GROUP;
@@ -79,6 +80,7 @@ pub(crate) struct Begun<'a, P: Platform> {
 ///
 /// # Safety
 /// `func` may be run with `data` on each target until [`Begun::wait`] has returned.
+#[inline(never)]
 pub(crate) unsafe fn begin<'a, P: Platform>(
     me: &'a PerCpu<P>,
     targets: &CpuSetOf<P>,
@@ -126,6 +128,7 @@ pub(crate) unsafe fn begin<'a, P: Platform>(
 }
 
 /// Takes the right to acknowledge a ticket for a CPU (I2).
+#[inline(never)]
 fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool {
     let acked = &state.mailbox.acked_trees[index];
     // Tickets grow, so a claim for an old one, however late, fails.
@@ -134,6 +137,7 @@ fn claim_ack<P: Platform>(state: &PerCpu<P>, index: usize, ticket: u64) -> bool 
 
 impl<P: Platform> Begun<'_, P> {
     /// Kicks the targets, or the first of each word. When that fails, the call is taken back.
+    #[inline(never)]
     pub fn kick(&self) -> Result<(), CallError> {
         let call = &P::system().trees[self.index];
         let mut first = self.targets;
@@ -154,6 +158,7 @@ impl<P: Platform> Begun<'_, P> {
     }
 
     /// Acknowledges for every target that has not begun; returns one of those.
+    #[inline(never)]
     fn take_back(&self) -> Option<CpuId> {
         let call = &P::system().trees[self.index];
         let mut one = None;
@@ -174,6 +179,7 @@ impl<P: Platform> Begun<'_, P> {
         done
     }
 
+    #[inline(never)]
     fn wait_for_all(&self, pin: &P::Pin) -> Result<(), CallError> {
         let system = P::system();
         let call = &system.trees[self.index];
@@ -227,6 +233,7 @@ impl<P: Platform> Drop for Begun<'_, P> {
 pub(crate) const READ_AHEAD: usize = 8;
 
 /// Runs those of the large calls `active` that concern this CPU; says how many.
+#[inline(never)]
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, mut active: u64) -> u64 {
     let system = P::system();
     let mut served = 0;

@@ -6,6 +6,7 @@ use crate::port::platform::Platform;
 use crate::port::policy::Strategy;
 use crate::port::regime::Regime;
 use crate::tags::broadcast::SharedTags;
+use crate::tags::versioned::Versioned;
 
 /// Are hardware tags in use?
 #[inline]
@@ -13,10 +14,11 @@ pub(crate) fn tags_on<P: Platform>() -> bool {
     P::policy().tags && P::Regime::facts().tag_scope != TagScope::None
 }
 
-/// Do they mean the same on every CPU?
+/// Do they mean the same on every CPU? (`online` refuses facts that say so where the platform has
+/// no allocator for such tags.)
 #[inline]
 pub(crate) fn machine_wide<P: Platform>() -> bool {
-    P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
+    P::Tags::EXIST && P::policy().tags && P::Regime::facts().tag_scope == TagScope::System
 }
 
 /// How it is decided how far an invalidation must reach, where hardware reaches every CPU. `None`:

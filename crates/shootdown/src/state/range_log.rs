@@ -189,6 +189,7 @@ impl RangeLog {
     }
 
     /// The steps after `have` up to `want`; `None` unless every one of them is there.
+    #[inline(never)]
     pub fn read(&self, have: Generation, want: Generation) -> Option<Steps> {
         let len = usize::try_from(want.0.checked_sub(have.0)?).ok().filter(|n| *n <= STEPS)?;
         let mut steps = Steps { steps: [Step::ALL; STEPS], len };

@@ -21,6 +21,7 @@ use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsEr
 /// # use shootdown::{CpuId, Tag};
 /// struct OneForAll;
 /// impl Versioned for OneForAll {
+///     const EXIST: bool = true;
 ///     unsafe fn activate<C: CpuTags + ?Sized>(
 ///         &self, _: CpuId, _: &SpaceTag, _: &C, _: impl FnMut(), _: impl FnOnce(),
 ///     ) -> Activated {
@@ -37,6 +38,9 @@ use crate::tags::generations::{Activated, CpuTags, Generations, SpaceTag, TagsEr
 /// }
 /// ```
 pub trait Versioned: Sealed + Send + Sync + 'static {
+    /// Are there such tags? Where not, nothing that is about them is compiled into a kernel.
+    const EXIST: bool;
+
     /// See [`Generations::activate_fresh`].
     ///
     /// # Safety
@@ -80,6 +84,8 @@ pub trait Versioned: Sealed + Send + Sync + 'static {
 impl<const WORDS: usize, const CPUS: usize> Sealed for Generations<WORDS, CPUS> {}
 
 impl<const WORDS: usize, const CPUS: usize> Versioned for Generations<WORDS, CPUS> {
+    const EXIST: bool = true;
+
     unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         cpu: CpuId,
@@ -123,6 +129,8 @@ pub struct NoTags(Infallible);
 impl Sealed for NoTags {}
 
 impl Versioned for NoTags {
+    const EXIST: bool = false;
+
     unsafe fn activate<C: CpuTags + ?Sized>(
         &self,
         _: CpuId,

@@ -60,6 +60,7 @@ impl Asked {
     /// Waits for CPUs that were notified at once. The last of them is probably the last to
     /// acknowledge; when something happens to its line, the others have probably acknowledged
     /// too, and their lines can travel together with it.
+    #[inline(never)]
     fn wait_for_group<P: Platform>(
         self,
         pin: &P::Pin,
@@ -81,12 +82,12 @@ impl Asked {
             }
         };
         for cpu in cpus(last) {
-            self.wait_for::<P>(pin, cpu, || expect(&mut cpus(group ^ last), READ_AHEAD))?;
+            self.wait_for::<P>(pin, cpu, &|| expect(&mut cpus(group ^ last), READ_AHEAD))?;
         }
         let mut ahead = cpus(group ^ last).skip(READ_AHEAD);
         for cpu in cpus(group ^ last) {
             expect(&mut ahead, 1);
-            self.wait_for::<P>(pin, cpu, || {})?;
+            self.wait_for::<P>(pin, cpu, &|| {})?;
         }
         Ok(())
     }
@@ -100,11 +101,12 @@ impl Asked {
     }
 
     /// Waits for one CPU; `awake` is called when something may have happened.
+    #[inline(never)]
     fn wait_for<P: Platform>(
         self,
         pin: &P::Pin,
         cpu: CpuId,
-        awake: impl Fn(),
+        awake: &dyn Fn(),
     ) -> Result<(), FlushError> {
         let Some(state) = P::slot(cpu) else { return Ok(()) };
         let mut turn = 0;

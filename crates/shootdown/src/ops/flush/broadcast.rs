@@ -172,6 +172,7 @@ pub(super) fn complete<P: Platform>(last: Invalidate) {
 }
 
 /// Removes what the request names; returns the last of what was removed.
+#[inline(never)]
 pub(super) fn invalidate<P: Platform>(
     me: &PerCpu<P>,
     tag: Tag,

@@ -82,7 +82,7 @@ struct Started<P: Platform> {
 }
 
 impl<P: Platform> Started<P> {
-    /// Hardware does it all.
+    /// Hardware does it all, or no other CPU has the space.
     fn nobody(issued: Option<Invalidate>) -> Self {
         Self { issued, targets: CpuSetOf::<P>::EMPTY, trim: CpuSetOf::<P>::EMPTY }
     }
@@ -222,6 +222,9 @@ impl<P: Platform> AddressSpace<P> {
         // A CPU that is not seen online comes back with a fence after ours, and looks for itself.
         let mut targets = if policy.targeted { self.cpus() } else { P::system().online() };
         targets.remove(cpu);
+        if targets.is_empty() && !looks_again {
+            return Started::nobody(None);
+        }
         if policy.targeted {
             targets = P::system().online_of(&targets);
         }
@@ -254,6 +257,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Step 4: leaves out those who need not be notified (see the module's table). Now and then
     /// returns those that are in the set for nothing, to be asked to leave it.
+    #[inline(never)]
     fn filter(
         &self,
         me: &PerCpu<P>,
@@ -486,7 +490,7 @@ fn local_work<P: Platform>(cpu: CpuId, me: &PerCpu<P>, changes: &[Change<'_, P>]
     let change = changes.iter().find(|change| change.space.id().get() == here);
     let Some(Change { hint, .. }) = change else { return };
     let done = respond::exclusively(cpu, me, || {
-        respond::catch_up(cpu, me, Some(*hint), false, || {});
+        respond::catch_up(cpu, me, Some(*hint), false, None);
     });
     if !done {
         // We are a handler that interrupted this CPU's catching up, which may have read the

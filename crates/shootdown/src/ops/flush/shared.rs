@@ -38,6 +38,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// All CPUs that were asked have acknowledged.
+    #[inline(never)]
     pub(super) fn after_asking(
         &self,
         pin: &P::Pin,
@@ -58,6 +59,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Now and then: is the space active on so many CPUs, and flushed by so few, that it should
     /// have a tag for all of them? `generation` is that of the flush that has just ended; any later
     /// one was begun by others meanwhile.
+    #[inline(never)]
     fn consider(&self, pin: &P::Pin, me: &PerCpu<P>, generation: Generation) {
         let threshold = P::policy().shared;
         // Handlers do without, as they could wait for the allocator's lock of what they interrupt.

@@ -284,7 +284,7 @@ fn leave_lazy<P: Platform>(
         me.stats.lazy_exits_current.inc();
     } else {
         me.stats.lazy_exits_stale.inc();
-        respond::catch_up(cpu, me, None, false, || {});
+        respond::catch_up(cpu, me, None, false, None);
     }
     // ORDERING: Release, with the Acquire in `remote_view`
     me.shared.loaded.store(next.id().get(), Ordering::Release);
@@ -325,6 +325,7 @@ pub unsafe fn leave<P: Platform>(pin: &P::Pin) {
 }
 
 /// Leaves the loaded space, if there is one. For the CPU itself, with interrupts off.
+#[inline(never)]
 pub(crate) fn unload<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
     if me.loaded() == Loaded::KERNEL {
         return;
@@ -362,6 +363,7 @@ fn leave_set<P: Platform>(me: &PerCpu<P>, cpu: CpuId) {
 }
 
 /// The slot of `space`, if there is one, no longer says that this CPU is in the space's set.
+#[inline(never)]
 pub(crate) fn forget_membership<P: Platform>(me: &PerCpu<P>, space: &AddressSpace<P>) {
     let ids = me.private.ids.as_ref();
     #[allow(clippy::cast_possible_truncation)] // at most MAX_SLOTS
