@@ -26,6 +26,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Shows what instructions of VMX and SVM cost beside themselves, in the compiler's output.
     Wrappers(WrappersArgs),
+    /// Shows how large the core is in a kernel: text, and the state of a CPU.
+    Size(SizeArgs),
     /// Checks that no import of the core runs up a layer (crates/shootdown/ARCHITECTURE.md).
     Layers,
 }
@@ -88,6 +90,20 @@ pub struct WrappersArgs {
     /// Shows the instructions of one wrapper instead.
     #[arg(long, value_name = "WRAPPER", conflicts_with_all = ["check", "record"])]
     pub listing: Option<String>,
+}
+
+/// Which sizes.
+#[derive(Args, Debug)]
+pub struct SizeArgs {
+    /// Compares with the budgets in crates/shootdown/budgets.txt.
+    #[arg(long)]
+    pub check: bool,
+    /// Makes what was measured the budgets.
+    #[arg(long)]
+    pub record: bool,
+    /// Shows the functions too, the largest first.
+    #[arg(long)]
+    pub functions: bool,
 }
 
 /// Which machine.

@@ -1,5 +1,6 @@
 //! `cargo xtask`: builds the bare-metal image (`kernel/`), boots it on an emulator, and says what
-//! came of it; looks at the machine code of wrappers, and at the layers of the core.
+//! came of it; looks at the machine code of wrappers, and at the size and the layers of
+//! the core.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -24,6 +25,7 @@ mod path;
 mod probes;
 mod process;
 mod report;
+mod size;
 mod wrappers;
 
 use std::process::ExitCode;
@@ -90,6 +92,7 @@ fn run(cli: Cli) -> Result<u8, Error> {
         Command::Bench(of) => bench::run(&of),
         Command::Test(of) => test(&of),
         Command::Wrappers(of) => wrappers::run(&of),
+        Command::Size(of) => size::run(&of),
         Command::Layers => layers::run(),
     }
 }
