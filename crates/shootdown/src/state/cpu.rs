@@ -56,7 +56,7 @@ pub(crate) struct Private<P: Platform> {
     pub ids: P::Slots,
     /// The loaded space; null when the kernel's own tables are loaded.
     pub space: AtomicPtr<AddressSpace<P>>,
-    /// See [`Order`].
+    /// See [`Order::from_word`].
     pub order: AtomicU64,
 }
 
@@ -203,7 +203,7 @@ impl<P: Platform> PerCpu<P> {
             private: Private {
                 ids: P::Slots::EMPTY,
                 space: AtomicPtr::new(core::ptr::null_mut()),
-                order: AtomicU64::new(Order::INITIAL.0),
+                order: AtomicU64::new(Order::INITIAL.word()),
             },
             shared: Shared {
                 loaded: AtomicU64::new(Loaded::KERNEL.0),
@@ -233,7 +233,7 @@ impl<P: Platform> PerCpu<P> {
             private: Private {
                 ids: P::Slots::empty(),
                 space: AtomicPtr::new(core::ptr::null_mut()),
-                order: AtomicU64::new(Order::INITIAL.0),
+                order: AtomicU64::new(Order::INITIAL.word()),
             },
             shared: Shared {
                 loaded: AtomicU64::new(Loaded::KERNEL.0),
@@ -284,11 +284,11 @@ impl<P: Platform> PerCpu<P> {
     }
 
     pub(crate) fn order(&self) -> Order {
-        Order(self.private.order.load(Ordering::Relaxed))
+        Order::from_word(self.private.order.load(Ordering::Relaxed))
     }
 
     pub(crate) fn set_order(&self, order: Order) {
-        self.private.order.store(order.0, Ordering::Relaxed);
+        self.private.order.store(order.word(), Ordering::Relaxed);
     }
 
     /// This CPU's own view of whether it is lazy.
@@ -305,7 +305,7 @@ impl<P: Platform> PerCpu<P> {
         if P::policy().split_lazy_line {
             self.shared.loaded.store(loaded.with_lazy(lazy).0, release);
         } else {
-            self.private.order.store(self.order().with_lazy(lazy).0, release);
+            self.private.order.store(self.order().with_lazy(lazy).word(), release);
         }
     }
 
@@ -418,7 +418,7 @@ impl<P: Platform> PerCpu<P> {
             loaded.is_lazy()
         } else {
             // ORDERING: D3: read after `loaded` (Acquire above), written before it (`switch_to`)
-            Order(self.private.order.load(Ordering::Acquire)).is_lazy()
+            Order::from_word(self.private.order.load(Ordering::Acquire)).is_lazy()
         };
         if lazy && policy.lazy != Lazy::Off { View::Lazy } else { View::Active }
     }

@@ -126,6 +126,17 @@ impl Order {
     const LAZY: u64 = 1 << 36;
     const KEPT_SHIFT: u32 = 40;
 
+    /// The order that a CPU keeps as `word`: with the initial one exclusive-ored in, so that the
+    /// state of a CPU begins as zeros and takes no place in a kernel's image.
+    pub const fn from_word(word: u64) -> Self {
+        Self(word ^ Self::INITIAL.0)
+    }
+
+    /// The word of an order.
+    pub const fn word(self) -> u64 {
+        self.0 ^ Self::INITIAL.0
+    }
+
     /// The most recent slot.
     pub const fn current(self) -> Slot {
         Slot((self.0 & 0xf) as u8)

@@ -7,9 +7,10 @@ use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 /// Bits of an id below its generation.
 pub(super) const NUMBER_BITS: u32 = 16;
 const NUMBER: u64 = (1 << NUMBER_BITS) - 1;
-/// What a CPU that runs under no tag publishes. Not 0, which says that a rollover took its id away;
-/// and no id, because generations start at 1.
-pub(super) const INACTIVE: u64 = NUMBER;
+/// What a CPU that runs under no tag publishes: no id, because generations start at 1.
+pub(super) const INACTIVE: u64 = 0;
+/// What is published for a CPU when a rollover has taken its id away; no id either.
+pub(super) const TAKEN: u64 = NUMBER;
 pub(super) fn number_of(id: u64) -> usize {
     (id & NUMBER) as usize
 }
@@ -30,7 +31,7 @@ pub struct SpaceTag {
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct CpuTag {
-    /// The id that this CPU runs under; 0 after a rollover; [`INACTIVE`].
+    /// The id that this CPU runs under; [`TAKEN`] after a rollover; or [`INACTIVE`].
     pub(super) active: AtomicU64,
     /// The id that it ran under when a rollover took `active` away. Written under the lock.
     pub(super) reserved: AtomicU64,
@@ -194,7 +195,7 @@ impl CpuTag {
         // A rollover that has taken the id away must not be overlooked: it does not come again, and
         // the generation may be read before it is seen. [V2]
         let before = self.active.swap(INACTIVE, Ordering::Release);
-        if before == 0 {
+        if before == TAKEN {
             self.flushed.store(0, Ordering::Relaxed);
         }
     }

@@ -10,8 +10,8 @@
 //! A space's *id* is its tag with the generation it was given in. A CPU that switches to a space
 //! publishes the id as *active*. In the common case that is all: the id is of the current
 //! generation, and one compare-and-swap replaces the previous active id. A rollover takes every
-//! CPU's active id away (swaps in 0), which makes that compare-and-swap fail: the CPU then comes to
-//! the lock.
+//! CPU's active id away (swaps in `TAKEN`), which makes that compare-and-swap fail: the CPU then
+//! comes to the lock.
 //!
 //! Under the lock: an id of an old generation is renewed. It keeps its number if a CPU runs under
 //! it still (*reserved*), if it is pinned, or if nobody has taken it yet in this generation;
@@ -42,7 +42,7 @@
 //! # Orderings
 //! | access | ordering | partner | why |
 //! |---|---|---|---|
-//! | V1 swap of an active id for 0 (rollover) | Acquire | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, and then sees V7; or V2 fails |
+//! | V1 swap of an active id for `TAKEN` (rollover) | Acquire | V2 | both are read-modify-writes of one word: either V2 comes first, and V1 returns the id and reserves it, and then sees V7; or V2 fails |
 //! | V2 replacing the active id (fast path, [`CpuTag::deactivate`]) | Release | V1 | |
 //! | V3 taking the lock | Acquire | V4 | the map, the reserved table and ids are seen as the last owner left them |
 //! | V4 giving it back | Release | V3 | |
@@ -62,7 +62,7 @@ mod reserved;
 use crate::base::ids::{CpuId, Tag};
 use crate::base::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use holders::{INACTIVE, NUMBER_BITS, generation_of, number_of};
+use holders::{INACTIVE, NUMBER_BITS, TAKEN, generation_of, number_of};
 use reserved::Reserved;
 
 pub use error::TagsError;
@@ -227,7 +227,7 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         let active = me.active.load(Ordering::Relaxed);
         let (id, generation) = (space.id(), self.generation());
         let flushed = || me.flushed.load(Ordering::Relaxed) == generation;
-        if active != 0
+        if active != TAKEN
             && generation_of(id) == generation
             && flushed()
             && me.replace_active(active, id)
@@ -368,13 +368,15 @@ impl<const WORDS: usize, const CPUS: usize> Generations<WORDS, CPUS> {
         self.map[0].store(self.map[0].load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         let states = || (0..self.read.cpus).filter_map(|cpu| cpus.of(CpuId(cpu)));
         for cpu in states() {
-            let id = match cpu.active.swap(0, Ordering::Acquire) {
+            let id = match cpu.active.swap(TAKEN, Ordering::Acquire) {
                 // Rolled over before, and it has not switched since: it runs under what was
                 // reserved then, which its space may have renewed.
-                0 => match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
-                    Some(at) => self.reserved.get(at),
-                    None => 0,
-                },
+                TAKEN => {
+                    match self.reserved.find(number_of(cpu.reserved.load(Ordering::Relaxed))) {
+                        Some(at) => self.reserved.get(at),
+                        None => 0,
+                    }
+                }
                 INACTIVE => 0,
                 id => id, // [V1]
             };
