@@ -37,6 +37,14 @@
 //! I1 (master): a slot's generation advances only after every step up to it was invalidated; with
 //! an early acknowledgement, before anything on this CPU could look at it. I2: the generation is
 //! read once, before the invalidation; entries filled after it see at least those table stores.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | F2 the space's generation read | Acquire | F1 in [`flush`](crate::flush) | walks after the invalidation see the tables of that generation |
+//! | F4 the acknowledgement stored | Release | F3 in [`flush`](crate::flush) | the invalidation comes before it, or no access of this CPU can come between |
+//! | E2 the number of a sync acknowledged | Release | E2 in `flush/broadcast.rs` | the CPU has been in the kernel since that sync |
+//! | `serving`, `again` | compiler fences | this CPU's handlers | one CPU talks to itself: program order is enough |
 
 use crate::base::ids::{CpuId, Generation};
 use crate::base::sync::{AtomicBool, Ordering, compiler_fence};
@@ -305,7 +313,7 @@ pub(crate) fn catch_up<P: Platform>(
         // Hardware invalidates here. Where it says too early that it has, to have been interrupted
         // is all that is missing.
         if P::Regime::facts().errata.completes_early {
-            // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`; E2 in
+            // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`; E2 in
             // `flush::broadcast`
             me.shared.acked.store(space.completions(), Ordering::Release);
         }
@@ -338,7 +346,7 @@ pub(crate) fn catch_up<P: Platform>(
         // away again. Until the invalidation is done, nothing on this CPU looks at it: interrupts
         // are off, and a non-maskable kick finds this CPU serving (I1).
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`
+        // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`
         me.shared.acked.store(want.0, Ordering::Release);
         if let Some(ack) = ack.take() {
             ack();
@@ -360,8 +368,8 @@ pub(crate) fn catch_up<P: Platform>(
     regime::sync_here::<P::Regime>();
     if let Some(ack) = ack {
         me.set_generation_of(slot, want);
-        // ORDERING: Release, with the Acquire in `flush::acknowledge::is_done`: done before it says
-        // so
+        // ORDERING: F4: Release, with the Acquire in `flush::acknowledge::is_done`: done before it
+        // says so
         me.shared.acked.store(want.0, Ordering::Release);
         ack();
     }

@@ -159,7 +159,7 @@ impl<P: Platform> AddressSpace<P> {
     /// How many revoking changes were flushed or are being flushed.
     #[must_use]
     pub fn generation(&self) -> Generation {
-        // ORDERING: Acquire, with the Release in `bump`: whoever sees the number sees the tables.
+        // ORDERING: F2: Acquire, with the Release in `bump`
         Generation(self.hot.generation.load(Ordering::Acquire))
     }
 
@@ -187,7 +187,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Counts a change.
     pub(crate) fn bump(&self) -> Generation {
-        // ORDERING: Release, with the Acquire in `generation`
+        // ORDERING: F1: Release, with the Acquire in `generation`
         Generation(self.hot.generation.fetch_add(1, Ordering::AcqRel) + 1)
     }
 

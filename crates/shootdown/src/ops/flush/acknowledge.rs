@@ -162,7 +162,7 @@ pub(super) fn is_done<P: Platform>(
         View::Elsewhere => true,
         View::Switching => false,
         View::Lazy if !freed_tables && P::policy().lazy == Lazy::CatchUp => true,
-        // ORDERING: Acquire, with the Release in `respond::catch_up` and in `switch_to`; after the
+        // ORDERING: F3: Acquire, with the Release in `catch_up` and in `switch_to`; after the
         // state, whose Acquire pairs with the Release that ends `switch_to`
         View::Active | View::Lazy => state.shared.acked.load(Ordering::Acquire) >= answer,
     }

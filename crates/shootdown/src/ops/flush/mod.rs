@@ -28,6 +28,19 @@
 //! the generation before it uses the space again. I2: a flush that returns an error has not freed
 //! the caller from anything; it may be repeated. I3: nothing here allocates; nothing is held while
 //! waiting.
+//!
+//! # Orderings
+//! | access | ordering | partner | why |
+//! |---|---|---|---|
+//! | F1 the generation counted (`AddressSpace::bump`) | Release | F2 | who reads the number walks the tables as they were published before |
+//! | F2 the generation read (`AddressSpace::generation`) | Acquire | F1 | |
+//! | D1, D2 the fence in `find`, after F1 and before the look at the set and at its CPUs | SeqCst | the fences of `switch_to` ([`switch`](crate::switch) has the table) | a CPU that comes to the space reads the new generation, or the flush sees the CPU |
+//! | F3 the state of a CPU, then what it has acknowledged (`is_done`) | Acquire, Acquire | F4, and the Release that ends a switch | accesses through older entries are over; in the other order the acknowledgement could be of another stay in the space |
+//! | F4 the acknowledgement stored (`respond::catch_up`, `switch_to`) | Release | F3 | the invalidation comes before it, or no access of that CPU can come between |
+//!
+//! F4 without Release lets an access through an old entry follow the return of the flush that
+//! should have ended it. Without the fence a CPU that is just coming is seen by nobody and reads
+//! the old generation.
 
 mod acknowledge;
 mod broadcast;
