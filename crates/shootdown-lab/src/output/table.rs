@@ -1,6 +1,7 @@
 //! The forms of a document that are for reading: a table for terminals, and Markdown.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{
@@ -9,7 +10,7 @@ use comfy_table::{
 };
 
 use super::pivot::{self, Cell, Line, Section};
-use super::{Document, View, figure};
+use super::{Document, View, figure, wrapped};
 
 /// One line, below the head.
 const STYLE: TableStyle = TableStyle::new()
@@ -49,6 +50,7 @@ pub(super) fn render(document: &Document, view: &View) -> String {
     };
     notes.extend(left_out.map(|what| format!("{what} with --all")));
     if !notes.is_empty() {
+        let notes: Vec<String> = notes.iter().flat_map(|note| wrapped(note, view.width)).collect();
         let _ = write!(text, "\n\n{}", notes.join("\n"));
     }
     text
@@ -61,7 +63,7 @@ pub(super) fn markdown(document: &Document) -> String {
     let mut text =
         format!("### {} on {}, seed {}", document.experiment, document.machine, document.seed);
     for section in &sections {
-        let mut table = filled(section, 0..section.head.len(), &view);
+        let mut table = filled(section, 0..section.head.len(), Layout::Full, &view);
         table.load_style(ASCII_MARKDOWN);
         let _ = write!(text, "\n\n{}\n\n{table}", section.title);
     }
@@ -76,13 +78,18 @@ pub(super) fn markdown(document: &Document) -> String {
 fn tables(section: &Section, view: &View) -> String {
     let columns = section.head.len();
     let mut text = section.title.clone();
+    let fits = |layout| wide(&filled(section, 0..columns, layout, view)) <= view.width;
+    let layout = [Layout::Full, Layout::NarrowHead, Layout::NoRatios]
+        .into_iter()
+        .find(|layout| fits(*layout))
+        .unwrap_or(Layout::NarrowHead);
     let mut from = 0;
     while from < columns {
         let mut to = columns;
-        let mut table = filled(section, from..to, view);
+        let mut table = filled(section, from..to, layout, view);
         while wide(&table) > view.width && to > from + 1 {
             to -= 1;
-            table = filled(section, from..to, view);
+            table = filled(section, from..to, layout, view);
         }
         if from > 0 {
             text.push_str("\n(continued)");
@@ -92,6 +99,19 @@ fn tables(section: &Section, view: &View) -> String {
     }
     text
 }
+
+/// How much room a table takes: as much as there is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Full,
+    /// Heads of columns in several lines.
+    NarrowHead,
+    /// The same, and no ratios beside the figures.
+    NoRatios,
+}
+
+/// Characters of a column's head that stand in one line when there is little room.
+const HEAD: usize = 12;
 
 /// The width of a table without what colours it.
 fn wide(table: &Table) -> usize {
@@ -113,7 +133,7 @@ fn visible(line: &str) -> usize {
     count
 }
 
-fn filled(section: &Section, columns: std::ops::Range<usize>, view: &View) -> Table {
+fn filled(section: &Section, columns: Range<usize>, layout: Layout, view: &View) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE).set_content_arrangement(ContentArrangement::Disabled);
     if view.color {
@@ -121,11 +141,13 @@ fn filled(section: &Section, columns: std::ops::Range<usize>, view: &View) -> Ta
     } else {
         table.force_no_tty();
     }
-    let head = std::iter::once(section.corner.to_owned())
-        .chain(section.head[columns.clone()].iter().cloned());
+    let narrow = |head: &String| wrapped(head, HEAD).join("\n");
+    let heads = section.head[columns.clone()].iter();
+    let heads = heads.map(|head| if layout == Layout::Full { head.clone() } else { narrow(head) });
+    let head = std::iter::once(section.corner.to_owned()).chain(heads);
     table.set_header(head.collect::<Vec<_>>());
     for line in &section.lines {
-        table.add_row(fields(line, columns.clone()));
+        table.add_row(fields(line, columns.clone(), layout));
     }
     for index in 1..=columns.len() {
         if let Some(column) = table.column_mut(index) {
@@ -135,12 +157,13 @@ fn filled(section: &Section, columns: std::ops::Range<usize>, view: &View) -> Ta
     table
 }
 
-fn fields(line: &Line, columns: std::ops::Range<usize>) -> Vec<Field> {
+fn fields(line: &Line, columns: Range<usize>, layout: Layout) -> Vec<Field> {
     let cells = line.cells[columns].iter().map(|cell| match cell {
         Cell::Empty => Field::new(""),
         Cell::Published(value) => Field::new(figure(*value)),
         Cell::Off(percent) => Field::new(format!("{percent:+.1} %")),
         Cell::Figure { value, best, over } => {
+            let over = over.filter(|_| layout != Layout::NoRatios);
             let over = over.map_or(String::new(), |over| format!(" ({over:.2}x)"));
             let mark = if *best { "*" } else { "" };
             let field = Field::new(format!("{}{over}{mark}", figure(*value)));
