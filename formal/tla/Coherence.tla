@@ -343,7 +343,7 @@ Wait(c) ==
     /\ UNCHANGED <<tables, gen, freed, members, pub, ack>>
     /\ IF me.told = {} \/ Mutant = "NoWait" THEN cpu' = [cpu EXCEPT ![c].pc = "done"]
        ELSE \E d \in me.told :
-            LET skips == pub[d] = "l" /\ (~me.freed \/ Mutant = "LazyAnswersFreed")
+            LET skips == pub[d] = "l" /\ (~me.freed \/ Mutant = "LazyAcknowledgesFreed")
                 asks == [cpu EXCEPT ![c].pc = "acked", ![c].todo = {d}, ![c].seen = ack[d]] IN
             IF Mutant = "AnswerReadFirst" THEN cpu' = asks
             ELSE CASE pub[d] \in {"b", "k"} \/ skips -> cpu' = [cpu EXCEPT ![c].told = @ \ {d}]
@@ -417,7 +417,7 @@ Types ==
 (* witnesses: change NeverStaleWhenFlushed NeverTableReused NeverKickInSwitch NeverReplayed NeverLazySkipped NeverAckedEarly *)
 (* mutants: change SwitchWithoutFence=TableReuse SwitchDoesNotJoin=TableReuse NoGenerationBump=Revocation SlotTrusts=Master *)
 (* mutants: change LazyAdvances=Master LazyExitTrusts=Revocation FilterSkipsSwitching=TableReuse FilterSkipsLazyFreed=TableReuse *)
-(* mutants: change LazyStaysFreed=TableReuse LazyAnswersFreed=TableReuse EarlyAckFreed=Master LeafOnlyFreed=Master NoWait=TableReuse *)
+(* mutants: change LazyStaysFreed=TableReuse LazyAcknowledgesFreed=TableReuse EarlyAckFreed=Master LeafOnlyFreed=Master NoWait=TableReuse *)
 (* only-mutants: SwitchJoin *)
 
 ---------------------------------------------------------------------------

@@ -41,13 +41,17 @@ fn meant_by(all: &[Box<dyn Check>], name: &str) -> Vec<usize> {
     if !exact.is_empty() || name.is_empty() {
         return exact;
     }
-    which(all, |c| {
-        if name.contains(['*', '?']) {
-            matches(name, c.name()) || matches(name, short(c.name()))
-        } else {
-            c.name().starts_with(name) || short(c.name()).starts_with(name)
-        }
-    })
+    which(all, |c| names(name, c.name()))
+}
+
+/// Is this the name, its beginning or its own part, or does the pattern match it?
+#[must_use]
+pub fn names(pattern: &str, name: &str) -> bool {
+    if pattern.contains(['*', '?']) {
+        matches(pattern, name) || matches(pattern, short(name))
+    } else {
+        name.starts_with(pattern) || short(name).starts_with(pattern)
+    }
 }
 
 fn which(all: &[Box<dyn Check>], wanted: impl Fn(&dyn Check) -> bool) -> Vec<usize> {

@@ -159,7 +159,7 @@ fn the_summary_counts_and_names_survivors() {
         summary(&results).unwrap(),
         "mutants: 2 of 4 killed, 1 of them by the model checker; 1 argued to be equivalent\n\
          survivor: no-ack (respond.rs: catch_up): The responder catches up and does not say so.\n\
-         killed late: no-local-work (flush/tell.rs: local_work): The initiator does no local work."
+         killed late: no-local-work (flush/notify.rs: local_work): The initiator does no local work."
     );
     assert_eq!(summary(&[]), None);
 }

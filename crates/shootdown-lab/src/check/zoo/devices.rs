@@ -33,7 +33,7 @@ pub const ALL: &[Scenario] = &[
         source: "Linux 4.13 and later, flush queues (the rule of their counters)",
         year: 2017,
         wrong: "an address that was unmapped lazily was allocated again while IOMMUs still led to what had been there",
-        kept_out: "addresses are owed like pages: they go back to the allocator when the token of their invalidation is complete",
+        kept_out: "addresses are deferred like pages: they go back to the allocator when the token of their invalidation is complete",
         step: Step::LibraryOfDevices(DmaMutant::GivenBackEarly),
         program: "policy=lazy flush=1 pages=2; map a, unmap a, poll, map2 b",
         breaks: &[Invariant::RangeReuse],
