@@ -76,7 +76,8 @@ fn options_that_do_not_parse_exit_with_2() {
 
 #[test]
 fn list_has_one_line_for_each_thing() {
-    let all = out(&shootdown(&["list"]));
+    let kinds = ["machines", "policies", "experiments"];
+    let all: String = kinds.iter().map(|kind| out(&shootdown(&["list", kind]))).collect();
     for name in [
         "haswell-ep-48",
         "skylake-laptop",
@@ -117,6 +118,90 @@ fn list_has_one_line_for_each_thing() {
     }
     let machines = out(&shootdown(&["list", "machines"]));
     assert!(machines.contains("zen4") && !machines.contains("linux-5.13"));
+}
+
+#[test]
+fn list_without_a_kind_fits_on_a_screen() {
+    let text = out(&shootdown(&["list"]));
+    assert!(text.lines().count() <= 40, "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for kind in ["machines", "policies", "experiments", "checks", "invariants"] {
+        let line = text.lines().find(|line| line.starts_with(kind)).expect("each kind has a line");
+        let count: usize = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        assert!(count >= 5, "{line}");
+    }
+}
+
+#[test]
+fn list_is_narrowed_by_names_and_patterns() {
+    let text = out(&shootdown(&["list", "checks", "zoo/z0*"]));
+    assert!(text.contains("zoo/z01-"), "{text}");
+    assert!(text.lines().skip(1).all(|line| line.trim_start().starts_with("zoo/z0")), "{text}");
+    refused(&["list", "policies", "linux-9.9"], &["linux-9.9", "linux-"]);
+}
+
+#[test]
+fn tables_fit_and_say_what_they_leave_out() {
+    let text = out(&shootdown(&["bench", "overlap", "--quick"]));
+    assert!(text.lines().all(|line| line.chars().count() <= 140), "{text}");
+    let tables = text.split("\n[1]").next().unwrap();
+    assert!(tables.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(tables.contains("published [1]") && tables.contains("off by"), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colours in a pipe");
+    let coloured = out(&shootdown(&["bench", "overlap", "--quick", "--color", "always"]));
+    assert!(coloured.contains('\u{1b}'), "{coloured}");
+}
+
+#[test]
+fn figures_come_as_csv_and_markdown_too() {
+    let text = out(&shootdown(&["bench", "overlap", "--quick", "--format", "csv"]));
+    let mut rows = csv::Reader::from_reader(text.as_bytes());
+    let json: Value = serde_json::from_str(&out(&shootdown(&[
+        "bench", "overlap", "--quick", "--format", "json",
+    ])))
+    .expect("one document");
+    assert_eq!(rows.records().count(), json["rows"].as_array().unwrap().len());
+    let text = out(&shootdown(&["bench", "overlap", "--quick", "--format", "markdown"]));
+    assert!(text.starts_with("### overlap on") && text.contains("|--"), "{text}");
+    refused(&["check", "litmus", "--format", "csv"], &["check", "csv", "JSON"]);
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error_and_a_closed_pipe_is_none() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
+    let output = Command::new(env!("CARGO_BIN_EXE_shootdown"))
+        .arg("list")
+        .stdout(full)
+        .output()
+        .expect("the binary was built");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err(&output).contains("can't be written"), "{}", err(&output));
+
+    let mut child = Command::new(env!("CARGO_BIN_EXE_shootdown"))
+        .args(["list", "checks"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary was built");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), err(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn shells_and_man_know_every_subcommand() {
+    for shell in ["bash", "zsh", "fish"] {
+        let text = out(&shootdown(&["completions", shell]));
+        assert!(text.contains("shootdown") && text.contains("replay"), "{shell}: {text}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("man1");
+    assert!(shootdown(&["man", pages.to_str().unwrap()]).status.success());
+    for page in ["shootdown.1", "shootdown-replay.1", "shootdown-check.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).expect("a page for each");
+        assert!(text.contains(".SH"), "{page}: {text}");
+    }
+    refused(&["man", "/proc/nowhere"], &["/proc/nowhere", "written"]);
 }
 
 #[test]

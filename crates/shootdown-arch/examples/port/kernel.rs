@@ -71,7 +71,7 @@ pub fn unmap(space: &AddressSpace<Kernel>, start: u64, pages: u64) -> Result<(),
         let frame = yours::clear_entry(page.start());
         gather.unmapped(page, frame).expect("room for 64");
     }
-    // On an error the frames come back inside it, still owed: keep them and flush again.
+    // On an error the frames come back inside it, still pending: keep them and flush again.
     let frames = gather.finish(&Kernel::pin()).map_err(|(error, _still_pending)| error)?;
     frames.for_each(yours::free);
     Ok(())

@@ -14,8 +14,10 @@ use crate::output::{Format, emit};
     long_about = "Run experiments; published figures stand beside the simulated ones.\n\n\
         Each experiment has a machine, policies and CPU counts of its own, chosen to match what was \
         published; the options below change them. What an experiment promises to reproduce is checked \
-        and listed as targets, held or missed, while nothing they depend on was changed. The exit \
-        code is 1 when one was missed, or when the oracle stopped a run.",
+        and listed as targets, PASS or FAIL, while nothing they depend on was changed. The exit \
+        code is 1 when one failed, or when the oracle stopped a run.\n\n\
+        A table has policies as columns, or numbers of CPUs where these vary, and the published figure \
+        below the simulated one. It shows as much as fills a screen; --all shows the rest.",
     after_long_help = "Examples:\n  \
         shootdown bench pcid                       context switches with and without tags\n  \
         shootdown bench overlap scale              two experiments, one after the other\n  \
@@ -39,6 +41,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N")]
     pub cpus: Option<u32>,
 
+    /// Every figure, and not only as many as fill a screen.
+    #[arg(long)]
+    pub all: bool,
+
     /// Fewer iterations and sizes: a first look in seconds.
     #[arg(long)]
     pub quick: bool,
@@ -61,7 +67,7 @@ impl BenchArgs {
         for experiment in chosen {
             let findings = experiment.run(&request)?;
             for document in &findings.documents {
-                emit(&document.render(shared.format));
+                emit(&document.render(shared.format, &shared.view(self.all)));
             }
             failed += findings.targets.iter().filter(|t| !t.passed).count();
             print_targets(&findings.targets, shared.format);
@@ -74,7 +80,7 @@ impl BenchArgs {
     }
 }
 
-/// Targets belong to the table; in JSON mode they must not disturb the documents on standard
+/// Targets belong to the table; in other forms they must not disturb the documents on standard
 /// output, so that only failed ones are said, on standard error.
 fn print_targets(targets: &[Target], format: Format) {
     for target in targets {
@@ -86,8 +92,8 @@ fn print_targets(targets: &[Target], format: Format) {
         );
         match format {
             Format::Table => emit(&line),
-            Format::Json if !target.passed => eprintln!("{line}"),
-            Format::Json => {}
+            _ if !target.passed => eprintln!("{line}"),
+            _ => {}
         }
     }
 }

@@ -107,13 +107,14 @@ pub struct CheckArgs {
 
 impl CheckArgs {
     pub(super) fn run(self, shared: &Shared) -> Result<(), LabError> {
+        let format = shared.table_or_json("check")?;
         if self.automatic.automatic || self.automatic.coverage {
             return self.automatic(shared);
         }
         // Everything is looked up before anything runs: a mistyped name must not cost minutes.
         let all = check::all();
         if let Some(code) = &self.replay {
-            return replay(&all, code, shared.format);
+            return replay(&all, code, format);
         }
         if let Some(folder) = &self.litmus {
             if self.names.iter().any(|name| name != "litmus") {
@@ -121,7 +122,7 @@ impl CheckArgs {
                     "--litmus runs the tests of its folder only; leave the names out",
                 ));
             }
-            return directory(folder, shared.format);
+            return directory(folder, format);
         }
         let settings = self.settings(shared)?;
         let chosen: Vec<&dyn Check> =
@@ -138,7 +139,7 @@ impl CheckArgs {
             return Err(LabError::bad("--seeds is for `shootdown check mutants`"));
         }
         let verbose = self.verbose || self.seeds.is_some();
-        conclude(&run(&chosen, &settings, shared.format, verbose), shared.format)
+        conclude(&run(&chosen, &settings, format, verbose), format)
     }
 
     fn automatic(&self, shared: &Shared) -> Result<(), LabError> {
@@ -188,7 +189,7 @@ fn directory(folder: &Path, format: Format) -> Result<(), LabError> {
         check::litmus::directory(folder)?.into_iter().unzip();
     match format {
         Format::Json => emit(&report::json(&results)),
-        Format::Table => {
+        _ => {
             let lines = Lines::of(results.iter().map(|(name, _, _)| name.as_str()));
             for (entry, took) in results.iter().zip(times) {
                 emit(&lines.line(&entry.0, &check::litmus::timed(entry, took)));
@@ -205,7 +206,7 @@ fn replay(all: &[Box<dyn Check>], code: &str, format: Format) -> Result<(), LabE
     let entry = [check::replay::replay(all, code)?];
     match format {
         Format::Json => emit(&report::json(&entry)),
-        Format::Table => {
+        _ => {
             if let Some(failure) = &entry[0].2.failure {
                 emit(failure.timeline.trim_end());
             }
@@ -290,7 +291,7 @@ fn run(checks: &[&dyn Check], settings: &Settings, format: Format, verbose: bool
     drop(progress);
     match format {
         Format::Json => emit(&report::json(&results)),
-        Format::Table => {
+        _ => {
             shown.failures();
             if let Some(words) = check::mutants::summary(&results) {
                 emit(&format!("\n{words}"));

@@ -7,24 +7,29 @@ use serde::Serialize;
 use shootdown_machine::oracle::Invariant;
 
 use super::Shared;
-use crate::check::{self, breakers};
+use crate::check::{self, breakers, select};
 use crate::experiments::EXPERIMENTS;
 use crate::names::{POLICIES, unknown};
-use crate::output::{Format, emit};
+use crate::output::{Format, WIDEST, emit, wrapped};
 use crate::{LabError, machines};
 
-/// Show what there is, one line each.
+/// Show what there is: how much of each kind, or all of one kind, one line each.
 #[derive(Args, Clone, Debug)]
 #[command(
-    long_about = "Show what there is, one line each: machine profiles to simulate, policies to compare, \
-        experiments to run, checks to make and the invariants they hold the library to.",
-    after_long_help = "Examples:\n  shootdown list\n  shootdown list policies\n  shootdown list checks\n  \
+    long_about = "Show what there is: machine profiles to simulate, policies to compare, experiments to run, \
+        checks to make and the invariants they hold the library to. Without a kind, how much there is of \
+        each; with one, a line for each thing of it.",
+    after_long_help = "Examples:\n  shootdown list\n  shootdown list policies\n  shootdown list checks 'z0*'\n  \
         shootdown list experiments --format json"
 )]
 pub struct ListArgs {
-    /// Only this kind: machines, policies, experiments or checks.
+    /// All of this kind: machines, policies, experiments or checks.
     #[arg(value_name = "KIND")]
     pub kind: Option<String>,
+
+    /// Only what is named, begins like this, or matches a pattern with * and ?.
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -54,11 +59,20 @@ impl ListArgs {
             };
             entries.retain(|e| shown.contains(&e.kind));
         }
-        match shared.format {
-            Format::Json => {
-                emit(&serde_json::to_string(&entries).expect("entries hold only strings"));
-            }
-            Format::Table => print_table(&entries),
+        if let Some(unused) =
+            self.names.iter().find(|name| !entries.iter().any(|e| select::names(name, &e.name)))
+        {
+            return Err(unknown("thing", unused, entries.iter().map(|e| e.name.as_str())));
+        }
+        if !self.names.is_empty() {
+            entries.retain(|e| self.names.iter().any(|name| select::names(name, &e.name)));
+        }
+        if shared.table_or_json("list")? == Format::Json {
+            emit(&serde_json::to_string(&entries).expect("entries hold only strings"));
+        } else if self.kind.is_none() {
+            print_counts(&entries);
+        } else {
+            print_table(&entries);
         }
         Ok(())
     }
@@ -89,6 +103,38 @@ fn invariant(invariant: Invariant) -> Entry {
     entry.facts.insert("upheld", invariant.upheld_by().to_owned());
     entry.facts.insert("mutants", breakers::of(invariant).join(", "));
     entry
+}
+
+/// For each kind, how much there is of it, and the names where they are few.
+fn print_counts(entries: &[Entry]) {
+    for (kind, shown) in KINDS {
+        for of in shown {
+            let names: Vec<&str> =
+                entries.iter().filter(|e| e.kind == *of).map(|e| e.name.as_str()).collect();
+            let words = if *of == "checks" { groups(&names) } else { names.join(", ") };
+            let label = format!("{of:<12} {:>5}   ", names.len());
+            for (i, line) in wrapped(&words, WIDEST - label.len()).iter().enumerate() {
+                let label = if i == 0 { label.as_str() } else { "" };
+                emit(&format!("{label:<21}{line}"));
+            }
+        }
+        emit(&format!("{:<21}(shootdown list {kind})", ""));
+    }
+}
+
+/// Checks are too many to name: how many there are of each kind.
+fn groups(names: &[&str]) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for name in names {
+        let group = name.split_once('/').map_or(*name, |(group, _)| group);
+        match counts.iter_mut().find(|(known, _)| *known == group) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((group, 1)),
+        }
+    }
+    let words: Vec<String> =
+        counts.iter().map(|(group, count)| format!("{count} {group}")).collect();
+    words.join(", ")
 }
 
 fn print_table(entries: &[Entry]) {

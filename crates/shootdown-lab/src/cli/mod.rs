@@ -2,7 +2,8 @@
 //!
 //! Every subcommand is a `clap` argument struct with a `run(self, &Shared) -> Result<(), LabError>`
 //! in the module that does the work; this module only routes, prints errors and chooses the exit
-//! code: 0 when everything asked for held, 1 when a promise was broken, 2 on bad input.
+//! code: 0 when everything asked for passed, 1 when something failed, 2 on bad input and when
+//! results can't be written.
 
 mod automatic;
 mod bench;
@@ -10,25 +11,50 @@ mod check;
 mod list;
 mod record;
 mod replay;
+mod shell;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::LabError;
-use crate::output::Format;
+use crate::output::{Colors, Format, View};
 
 /// Options every subcommand takes.
 #[derive(Args, Clone, Debug)]
 pub struct Shared {
-    /// How results are printed: a table to read, or JSON, one document a line.
+    /// How results are printed.
     #[arg(long, global = true, value_enum, default_value_t, value_name = "FORM")]
     pub format: Format,
+
+    /// Whether tables are coloured.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub color: Colors,
 
     /// Seed of every random choice; the same seed prints the same figures on every host.
     #[arg(long, global = true, default_value_t = 1, value_name = "N")]
     pub seed: u64,
+}
+
+impl Shared {
+    /// How tables are shown: every figure, or those that a default run leads with.
+    fn view(&self, all: bool) -> View {
+        View::new(all, self.color)
+    }
+
+    /// The form of a command whose results are no figures.
+    ///
+    /// # Errors
+    /// A form that only figures have.
+    fn table_or_json(&self, command: &str) -> Result<Format, LabError> {
+        match self.format {
+            Format::Table | Format::Json => Ok(self.format),
+            Format::Csv | Format::Markdown => Err(LabError::bad(format!(
+                "`{command}` prints a table or JSON; --format csv and markdown are for bench and replay"
+            ))),
+        }
+    }
 }
 
 #[derive(Parser, Debug)]
@@ -48,6 +74,8 @@ enum Command {
     Record(record::RecordArgs),
     Replay(replay::ReplayArgs),
     Import(record::ImportArgs),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
 }
 
 const ABOUT: &str = "Measure what keeping TLBs coherent costs, on machines you do not own";
@@ -67,7 +95,7 @@ Examples:
   shootdown bench overlap                         a published benchmark, simulated beside published
   shootdown bench scale --policy linux-5.13,shootdown --format json
 
-Exit codes: 0 everything held, 1 a promise was broken, 2 bad input.";
+Exit codes: 0 everything passed, 1 something failed, 2 bad input, or results that can't be written.";
 
 /// Runs the command line of this process.
 #[must_use]
@@ -111,5 +139,10 @@ fn run(cli: Cli) -> Result<(), LabError> {
         Command::Record(args) => args.run(shared),
         Command::Replay(args) => args.run(shared),
         Command::Import(args) => args.run(shared),
+        Command::Completions(args) => {
+            args.run(Cli::command());
+            Ok(())
+        }
+        Command::Man(args) => args.run(Cli::command()),
     }
 }

@@ -116,19 +116,19 @@ impl RecordArgs {
 fn report(command: &str, path: &Path, shared: &Shared, figures: &[(&str, &str, u64)]) {
     let workload = path.display().to_string();
     match shared.format {
-        Format::Table => {
+        Format::Table | Format::Markdown => {
             emit(&workload);
             for (what, unit, value) in figures {
                 emit(&format!("  {what}: {value} {unit}"));
             }
         }
-        Format::Json => {
+        Format::Json | Format::Csv => {
             let mut document = Document::new(command, "native", shared.seed);
             for (what, unit, value) in figures {
                 #[expect(clippy::cast_precision_loss, reason = "figures are far below 2^52")]
                 document.push(Row::new("recorded", &workload, 0, what, unit, *value as f64));
             }
-            emit(&document.render(shared.format));
+            emit(&document.render(shared.format, &shared.view(true)));
         }
     }
 }

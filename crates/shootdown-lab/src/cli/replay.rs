@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Shared;
 use crate::names::{self, Contestant, Named};
-use crate::output::emit;
+use crate::output::{Format, emit, wrapped};
 use crate::progress::Progress;
 use crate::replay::report::{self, Report};
 use crate::replay::spread::spread;
@@ -19,8 +19,8 @@ use crate::{LabError, machines};
     long_about = "Replay a recording under several policies, side by side.\n\n\
         Rebuilds threads, address spaces and CPUs from the recording and does the same things on a \
         simulated machine, with an oracle that stops the run if a stale translation is ever used. Prints \
-        interrupts, invalidations by kind, TLB misses, and the time that initiators waited, that \
-        responders lost and that all of it took. With as many CPUs as were recorded, it also says how far \
+        interrupts, TLB misses, and the time that initiators waited, that responders lost and that all \
+        of it took; with --all also invalidations by kind, and switches. With as many CPUs as were recorded, it also says how far \
         the remote flushes under linux-6.15, the policy nearest to a current kernel, are from those the \
         recording contains.",
     after_long_help = "Examples:\n  \
@@ -45,6 +45,10 @@ pub struct ReplayArgs {
     /// CPUs to spread the threads over [default: as recorded].
     #[arg(long, value_name = "N")]
     pub cpus: Option<u32>,
+
+    /// Every figure, and not only those that decide.
+    #[arg(long)]
+    pub all: bool,
 
     /// How many copies of the recorded program run at once.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -121,7 +125,11 @@ impl ReplayArgs {
             }
         }
         drop(progress);
-        emit(&report.document.render(shared.format));
+        let view = shared.view(self.all);
+        emit(&report.document.render(shared.format, &view));
+        if let (Format::Table, Some(sentence)) = (shared.format, report.sentence()) {
+            emit(&format!("\n{}", wrapped(&sentence, view.width).join("\n")));
+        }
         Ok(())
     }
 }

@@ -107,6 +107,7 @@ fn one_machine(
     let steps = steps(cpus, request.quick);
     let progress = Progress::new("scale", (steps.len() * policies.len()) as u64);
     let mut document = Document::new("scale", &profile.name, request.seed);
+    document.lead(&[LATENCY, LATENCY_RATIO]);
     let ceiling = u64::from(profile.facts.ceiling.count());
     let costs = profile.costs(false);
     let topology = profile.topology(cpus);

@@ -6,13 +6,14 @@
 //! change.
 
 mod format;
+mod pivot;
 mod table;
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 
-pub use format::{Format, figure};
+pub use format::{Colors, Format, View, WIDEST, figure, wrapped};
 
 /// The version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -89,6 +90,9 @@ pub struct Document {
     pub seed: u64,
     /// The figures.
     pub rows: Vec<Row>,
+    /// The metrics that a table leads with; all where there are none.
+    #[serde(skip)]
+    leads: &'static [&'static str],
 }
 
 impl Document {
@@ -101,7 +105,18 @@ impl Document {
             machine: machine.to_owned(),
             seed,
             rows: Vec::new(),
+            leads: &[],
         }
+    }
+
+    /// The metrics that a table shows when not every figure is asked for.
+    pub fn lead(&mut self, metrics: &'static [&'static str]) {
+        self.leads = metrics;
+    }
+
+    /// Does a table show this row when not every figure is asked for?
+    fn leads(&self, row: &Row) -> bool {
+        self.leads.is_empty() || self.leads.contains(&row.metric.as_str())
     }
 
     /// Adds a row.
@@ -121,23 +136,67 @@ impl Document {
     }
 
     /// The document as text in the given form, without a trailing newline. JSON is one line, so
-    /// that several documents can follow each other as JSON lines.
+    /// that several documents can follow each other as JSON lines. CSV has its header first.
+    ///
+    /// # Panics
+    /// Never: rows hold only strings and numbers.
     #[must_use]
-    pub fn render(&self, format: Format) -> String {
+    pub fn render(&self, format: Format, view: &View) -> String {
         match format {
             Format::Json => {
                 serde_json::to_string(self).expect("rows hold only strings and numbers")
             }
-            Format::Table => table::render(self),
+            Format::Csv => self.csv(),
+            Format::Markdown => table::markdown(self),
+            Format::Table => table::render(self, view),
         }
+    }
+
+    fn csv(&self) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            experiment: &'a str,
+            machine: &'a str,
+            seed: u64,
+            policy: &'a str,
+            workload: &'a str,
+            cpus: u32,
+            metric: &'a str,
+            unit: &'a str,
+            value: f64,
+            published: Option<f64>,
+            source: Option<&'a str>,
+        }
+        let mut lines = csv::Writer::from_writer(Vec::new());
+        for row in &self.rows {
+            let line = Line {
+                experiment: &self.experiment,
+                machine: &self.machine,
+                seed: self.seed,
+                policy: &row.policy,
+                workload: &row.workload,
+                cpus: row.cpus,
+                metric: &row.metric,
+                unit: &row.unit,
+                value: row.value,
+                published: row.published,
+                source: row.source.as_deref(),
+            };
+            lines.serialize(line).expect("memory takes every line");
+        }
+        let text = lines.into_inner().expect("memory takes every line");
+        String::from_utf8(text).expect("rows are text").trim_end().to_owned()
     }
 }
 
 /// Prints a line of results. A reader that went away (`| head`) ends the process quietly: nobody is
-/// left to be told.
+/// left to read. Any other error (a full disk) is said, and the exit code is 2.
 pub fn emit(text: &str) {
     let mut out = io::stdout().lock();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+    let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush()) else { return };
+    if error.kind() == io::ErrorKind::BrokenPipe {
         std::process::exit(0);
     }
+    eprintln!("shootdown: the results can't be written to standard output: {error}");
+    std::process::exit(2);
 }

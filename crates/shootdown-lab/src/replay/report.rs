@@ -19,6 +19,21 @@ pub const SOURCE: &str = "the recording itself: CPUs the recorded kernel asked t
 /// The first, and what the schedule says that tracing adds by making switches longer.
 pub const WITH_TRACER: &str = "predicted, and switches traced";
 
+/// Metric of all the time that keeping TLBs coherent took.
+const TOTAL: &str = "total";
+
+/// What decides between policies; the rest explains it.
+const LEADS: &[&str] = &[
+    "interrupts for flushes",
+    "TLB misses",
+    "initiator wait",
+    "responder CPU time",
+    "flushes that were broadcast",
+    "taken from bystanders",
+    TOTAL,
+    PREDICTED,
+];
+
 /// The policies replayed when none is named.
 pub const DEFAULT: [&str; 4] = ["naive", "linux-4.14", NEAREST, "shootdown"];
 
@@ -64,7 +79,8 @@ impl Report {
     /// For this workload on this machine.
     #[must_use]
     pub fn new(profile: &Profile, workload: &str, cpus: u32, seed: u64) -> Self {
-        let document = Document::new("replay", &profile.name, seed);
+        let mut document = Document::new("replay", &profile.name, seed);
+        document.lead(LEADS);
         let broadcasts = broadcasts(profile);
         Self { document, workload: workload.to_owned(), cpus, broadcasts }
     }
@@ -102,12 +118,41 @@ impl Report {
             self.push(name, "taken from bystanders", "us", total.fabric.taxed.us());
         }
         self.times(name, total.time.waiting, total.time.responder);
-        self.push(name, "total", "us", replayed.spent().us());
+        self.push(name, TOTAL, "us", replayed.spent().us());
     }
 
     fn times(&mut self, name: &str, wait: Time, responder: Time) {
         self.push(name, "initiator wait", "us", wait.us());
         self.push(name, "responder CPU time", "us", responder.us());
+    }
+
+    /// The result in a sentence: what the best policy saves, and how well the recording was
+    /// reproduced. None where only one policy was replayed and nothing is known of the recording.
+    #[must_use]
+    pub fn sentence(&self) -> Option<String> {
+        let rows = || self.document.rows.iter();
+        let totals: Vec<(&str, f64)> = rows()
+            .filter(|row| row.metric == TOTAL)
+            .map(|row| (row.policy.as_str(), row.value))
+            .collect();
+        let mut words = Vec::new();
+        if let Some((best, least)) = totals.iter().copied().min_by(|a, b| a.1.total_cmp(&b.1)) {
+            let others = totals.iter().filter(|(name, total)| *name != best && *total > 0.0);
+            let saved: Vec<String> = others
+                .map(|(name, total)| {
+                    format!("{:.0} % less than {name}", (1.0 - least / total) * 100.0)
+                })
+                .collect();
+            if !saved.is_empty() {
+                words.push(format!("{best} takes the least time: {}", saved.join(", ")));
+            }
+        }
+        if let Some(off) = rows().find(|row| row.metric == PREDICTED).and_then(Row::deviation) {
+            words.push(format!(
+                "under {NEAREST} the recorded number of remote flushes is reproduced to {off:+.1} %"
+            ));
+        }
+        (!words.is_empty()).then(|| format!("{}.", words.join("; ")))
     }
 
     /// What the bound gives for the same flushes in the same schedule.
