@@ -6,7 +6,7 @@
 //! the domain's policy is (as [`Domain::unlink`] does). What belongs together it does not know
 //! either: [`Domain::unmap_at`] takes any pages that are mapped, and [`Domain::unmap`] none of
 //! these. That one at a time changes a range is the caller's promise, so that both are `unsafe`;
-//! the module `vmm` keeps it for a guest.
+//! the crate `shootdown-vfio` keeps it for a guest.
 //!
 //! A guest asks for what it likes. So the table has a bound
 //! ([`Config::tables`](super::Config::tables)), and what is mapped is mapped in steps of a few

@@ -14,11 +14,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
+
+use shootdown_dma::addr::{IovaRange, Rights};
+use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 
 use super::backend::{Backend, BackendError};
-use crate::addr::{IovaRange, Rights};
-use crate::invalidate::{Command, QueueError, Ticket, Unit};
 
 /// Ranges that are noted one by one; one more, and all that is dead is looked for.
 const NOTES: usize = 256;

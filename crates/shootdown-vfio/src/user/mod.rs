@@ -1,5 +1,4 @@
-//! Drivers in user space: the kernel has the page table, and unmapping is a system call. Feature
-//! `vfio`.
+//! Drivers in user space: the kernel has the page table, and unmapping is a system call.
 //!
 //! # The problem
 //! A driver in user space maps its memory by `ioctl` (VFIO's type 1, iommufd). The kernel walks,
@@ -20,10 +19,10 @@
 //!
 //! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a
 //! policy promises is what it says there, with *invalidation* read as *the kernel's unmapping*:
-//! under [`Policy::Strict`](crate::Policy::Strict) unmapping makes the call and waits for it; under
-//! [`Policy::Deferred`](crate::Policy::Deferred) it returns at once, many unmappings are made by
+//! under [`Policy::Strict`](shootdown_dma::Policy::Strict) unmapping makes the call and waits for it; under
+//! [`Policy::Deferred`](shootdown_dma::Policy::Deferred) it returns at once, many unmappings are made by
 //! one call (the kernel takes away all mappings in a range), and buffer and addresses come back
-//! after it; under [`Policy::Lazy`](crate::Policy::Lazy) only the addresses wait. What lazy means
+//! after it; under [`Policy::Lazy`](shootdown_dma::Policy::Lazy) only the addresses wait. What lazy means
 //! for memory is milder than in a kernel: the pages stay pinned, so that a device disturbs this
 //! process and no other.
 //!
@@ -50,7 +49,7 @@
 //! | `dry.rs` | a backend without hardware, that refuses what kernels refuse |
 //! | `linux/` | VFIO and iommufd |
 //!
-//! [`Domain`]: crate::Domain
+//! [`Domain`]: shootdown_dma::Domain
 
 mod backend;
 pub mod dry;

@@ -10,7 +10,7 @@
 //! | addresses or memory that are not whole pages of what was offered (`page_size_mask`: the domain's granule) | [`Unaligned`](RequestError::Unaligned) |
 //! | addresses outside of what it was offered, or reserved | [`Range`](RequestError::Range) |
 //! | a MAP over something that is mapped | [`Overlap`](RequestError::Overlap) |
-//! | a MAP of what is not its memory (the [host](crate::Host::hold) says no) | [`Fault`](RequestError::Fault) |
+//! | a MAP of what is not its memory (the [host](shootdown_dma::Host::hold) says no) | [`Fault`](RequestError::Fault) |
 //! | one mapping too many | [`NoMemory`](RequestError::NoMemory) |
 //! | an UNMAP of a part of a mapping | [`Partial`](RequestError::Partial) |
 //! | an UNMAP of several mappings, also with gaps, or of nothing | that none of it is mapped any more |
@@ -19,11 +19,10 @@ use core::fmt;
 use core::hint::spin_loop;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::vec::Vec;
 
-use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::domain::{Domain, Host, MapError, UnmapError};
-use crate::table::{Format, MapErrorKind};
+use shootdown_dma::addr::{IovaRange, PhysAddr, Rights};
+use shootdown_dma::domain::{Domain, Host, MapError, UnmapError};
+use shootdown_dma::table::{Format, MapErrorKind};
 
 /// Why a request was refused. Nothing has changed, but where it says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -99,7 +98,7 @@ pub struct Bounds {
     /// reports as reserved.
     pub reserved: Vec<IovaRange>,
     /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take
-    /// is the domain's affair ([`Config::tables`](crate::domain::Config::tables)): far apart,
+    /// is the domain's affair ([`Config::tables`](shootdown_dma::domain::Config::tables)): far apart,
     /// each takes its own.
     pub mappings: usize,
 }
@@ -152,7 +151,7 @@ impl<H: Host> Mappings<H> {
     const MASK: u64 = (1 << Self::SHIFT) - 1;
 
     /// None yet. Nobody else maps or unmaps in the domain, which should
-    /// [hold](crate::domain::Config::holds) its pages: then the host is asked whether they are
+    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host is asked whether they are
     /// the guest's.
     #[must_use]
     pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {

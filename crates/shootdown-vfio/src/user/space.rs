@@ -5,19 +5,21 @@ use core::marker::PhantomData;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::thread::yield_now;
-use std::vec::Vec;
+
+use shootdown_dma::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
+use shootdown_dma::domain::{
+    self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy,
+};
+use shootdown_dma::fixed::NoMemory;
+use shootdown_dma::invalidate::{AttachError, Attachment};
+use shootdown_dma::iova::Allocate;
+use shootdown_dma::pinned::NOBODY;
+use shootdown_dma::table::TableMemory;
+use shootdown_dma::table::memory::Table;
 
 use super::backend::{Backend, BackendError, Windows, WindowsError};
 use super::kernel::{Calls, Kernel};
 use super::shadow::Shadow;
-use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
-use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy};
-use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Attachment};
-use crate::iova::Allocate;
-use crate::pinned::NOBODY;
-use crate::table::TableMemory;
-use crate::table::memory::Table;
 
 /// Who owns the buffers: told when devices begin and cease to reach them, if the space
 /// [holds](Config::holds) pages.
@@ -230,7 +232,7 @@ const TRIES: usize = 16;
 /// use shootdown_dma::domain::{Config, Policy};
 /// use shootdown_dma::iova::magazine::{self, Magazines};
 /// use shootdown_dma::iova::Tree;
-/// use shootdown_dma::user::{Space, dry::Dry};
+/// use shootdown_vfio::user::{Space, dry::Dry};
 /// use shootdown_dma::Rights;
 ///
 /// let config = Config::new(4).policy(Policy::Deferred);
@@ -266,7 +268,7 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
         backend: B,
         memory: M,
         config: Config,
-        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+        allocator: impl FnOnce(&shootdown_dma::iova::Space<'_>) -> Option<A>,
     ) -> Result<Self, SpaceError> {
         Self::with_granule(backend, memory, config, allocator)
     }
@@ -279,7 +281,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     ///
     /// ```
     /// # use shootdown_dma::{Rights, domain::Config, iova::Tree};
-    /// # use shootdown_dma::user::{SpaceError, WindowsError, Windows, Space, dry::Dry};
+    /// # use shootdown_vfio::user::{SpaceError, WindowsError, Windows, Space, dry::Dry};
     /// let large = || Dry::default().with_page_sizes(1 << 16 | 1 << 29);
     /// let small = Space::new(large(), (), Config::new(1), |space| Tree::new(space).ok());
     /// assert!(matches!(small.err(), Some(SpaceError::Windows(WindowsError::PageSize(_)))));
@@ -302,13 +304,15 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         backend: B,
         memory: M,
         config: Config,
-        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+        allocator: impl FnOnce(&shootdown_dma::iova::Space<'_>) -> Option<A>,
     ) -> Result<Self, SpaceError> {
         let windows = Windows::of_granule(GRANULE, &backend).map_err(SpaceError::Windows)?;
         let addresses = allocator(&windows.space()).ok_or(SpaceError::NoMemory)?;
-        let limit = config.limit.min(windows.last());
-        let config =
-            Config { identity: None, trusted: false, caches_absence: false, limit, ..config };
+        let mut config = config;
+        config.identity = None;
+        config.trusted = false;
+        config.caches_absence = false;
+        config.limit = config.limit.min(windows.last());
         let kernel = Arc::new(Kernel::new(backend, GRANULE));
         let seam = Seam { kernel: Arc::clone(&kernel), memory, addresses: PhantomData };
         let units = [(kernel, DomainId(1))];
