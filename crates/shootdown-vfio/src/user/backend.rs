@@ -206,6 +206,13 @@ impl Windows {
         Space::below(self.last + 1).from(self.first).without(&self.holes)
     }
 
+    /// Are these pages all in one of them?
+    #[must_use]
+    pub fn contain(&self, range: IovaRange) -> bool {
+        let within = self.first <= range.first() && range.last() <= self.last;
+        within && !self.holes.iter().any(|hole| hole.overlaps(range))
+    }
+
     /// The last page.
     #[must_use]
     pub const fn last(&self) -> u64 {

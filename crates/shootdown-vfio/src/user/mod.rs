@@ -39,12 +39,16 @@
 //!   does not unmap is not to be trusted with more.
 //! - **K4** No lock is held during a system call but the one that makes it one at a time; whoever
 //!   maps does not take it.
+//! - **K5** One at a time changes a range of addresses that callers bring, and nothing is mapped
+//!   there before the kernel has unmapped what was there and the domain has said so.
 //!
 //! | file | does |
 //! |---|---|
 //! | `backend.rs` | what a kernel must offer |
 //! | `kernel.rs` | the kernel as a unit: what is mapped, what is to be unmapped |
 //! | `space.rs` | what a driver calls |
+//! | `map_at.rs`, `claim.rs` | addresses that the caller brings: a hypervisor's guest chooses its own |
+//! | `mapped.rs` | what is mapped, one by one |
 //! | `shadow.rs` | what the shadow's entries look like |
 //! | `dry.rs` | a backend without hardware, that refuses what kernels refuse |
 //! | `linux/` | VFIO and iommufd |
@@ -52,13 +56,18 @@
 //! [`Domain`]: shootdown_dma::Domain
 
 mod backend;
+mod claim;
 pub mod dry;
 mod kernel;
 #[cfg(target_os = "linux")]
 pub mod linux;
+mod map_at;
+mod mapped;
 mod shadow;
 mod space;
 
 pub use backend::{Backend, BackendError, Window, Windows, WindowsError};
 pub use kernel::Calls;
+pub use map_at::MapAtError;
+pub use mapped::{Mapped, MappedRange};
 pub use space::{MapError, Memory, Space, SpaceError, UnmapError};

@@ -48,7 +48,7 @@ mod requests;
 mod translate;
 
 pub use cache::{Cache, Guard};
-pub use requests::{Bounds, Mappings, RequestError};
+pub use requests::{Bounds, MapRequest, Mappings, RequestError};
 pub use translate::{Translator, Walk};
 #[doc(no_inline)]
 pub use vm_memory::iommu::Iotlb;

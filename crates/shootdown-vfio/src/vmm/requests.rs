@@ -126,8 +126,20 @@ impl Bounds {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     pages: u64,
+    phys: u64,
+    flags: u32,
     /// Unmapped, or not mapped after all, but its invalidation is not complete.
     stale: bool,
+}
+
+/// What a MAP asks for: the arguments of [`Mappings::map`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // see there
+pub struct MapRequest {
+    pub start: u64,
+    pub end: u64,
+    pub phys: u64,
+    pub flags: u32,
 }
 
 /// The mappings of a guest's domain.
@@ -175,6 +187,18 @@ impl<H: Host> Mappings<H> {
         self.live.is_empty()
     }
 
+    /// The mappings, by their addresses, as the guest has asked for them: each is the MAP that makes
+    /// it again (migration).
+    pub fn iter(&self) -> impl Iterator<Item = MapRequest> + '_ {
+        let mapped = self.live.iter().filter(|(_, mapping)| !mapping.stale);
+        mapped.map(|(first, mapping)| MapRequest {
+            start: first << Self::SHIFT,
+            end: ((first + (mapping.pages - 1)) << Self::SHIFT) | Self::MASK,
+            phys: mapping.phys,
+            flags: mapping.flags,
+        })
+    }
+
     /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from
     /// `phys` on. When it returns, devices may use it.
     ///
@@ -214,7 +238,7 @@ impl<H: Host> Mappings<H> {
         // It is not mapped, but a device may have seen it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
-            self.live.insert(range.first(), Mapping { pages: range.pages(), stale });
+            self.live.insert(range.first(), Mapping { pages: range.pages(), phys, flags, stale });
         }
         mapped.map_err(|error| match error {
             MapError::NotHeld => RequestError::Fault,
