@@ -213,6 +213,18 @@ impl Windows {
         within && !self.holes.iter().any(|hole| hole.overlaps(range))
     }
 
+    /// The first page.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Pages between the first and the last that are in none of them.
+    #[must_use]
+    pub fn holes(&self) -> &[IovaRange] {
+        &self.holes
+    }
+
     /// The last page.
     #[must_use]
     pub const fn last(&self) -> u64 {

@@ -338,6 +338,11 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         &self.domain.host().memory
     }
 
+    /// Addresses that the kernel offered when the space was made.
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
     /// Where addresses come from, to be looked at.
     pub fn addresses(&self) -> &A {
         self.domain.addresses()
