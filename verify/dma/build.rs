@@ -1,5 +1,6 @@
-//! Weaves the mutants into a copy of the source of `shootdown-dma` and of `shootdown-vfio`, for their
-//! tests and for the model checker; and copies tests of the crate, which are run here with mutants on.
+//! Weaves the mutants into a copy of the source of `shootdown-dma` and of `shootdown-vfio`, for
+//! their tests and for the model checker; and copies tests of the crate, which are run here with
+//! mutants on.
 
 use std::path::{Path, PathBuf};
 

@@ -256,8 +256,8 @@ fn every_step_that_is_not_acknowledged_is_an_error() {
     }
 }
 
-/// A unit that does not see at once what is stored: it is flushed before its tables take effect, and
-/// told of what was mapped.
+/// A unit that does not see at once what is stored: it is flushed before its tables take effect,
+/// and told of what was mapped.
 #[test]
 fn write_buffers_are_flushed() {
     let buffered = model_of(Unit::default(), |file| file.set64(CAP, CAPABILITY | BUFFERS));

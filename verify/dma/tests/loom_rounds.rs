@@ -15,8 +15,8 @@ use shootdown_dma_woven::domain::{Due, TimerRounds as Rounds};
 use shootdown_dma_woven::mutant::Mutant;
 use support::holds;
 
-/// An engine in small, without a lock of its own: what was noted in lanes, and which invalidation of
-/// the whole domain has started.
+/// An engine in small, without a lock of its own: what was noted in lanes, and which invalidation
+/// of the whole domain has started.
 struct Engine {
     rounds: Rounds,
     noted: [AtomicU64; 2],

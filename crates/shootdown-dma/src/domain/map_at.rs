@@ -79,11 +79,16 @@ impl<H: Host> Domain<H> {
     /// ```
     /// # use shootdown_dma::{Host, IovaRange, MapError, PhysAddr, Rights, domain::Domain};
     /// # fn serve_others() {}
-    /// fn map_all<H: Host>(domain: &Domain<H>, mut range: IovaRange, mut phys: PhysAddr) -> Result<(), MapError> {
+    /// fn map_all<H: Host>(
+    ///     domain: &Domain<H>,
+    ///     mut range: IovaRange,
+    ///     mut phys: PhysAddr,
+    /// ) -> Result<(), MapError> {
     ///     loop {
     ///         // SAFETY: whoever calls this has the range for itself.
     ///         let pages = unsafe { domain.map_at_piece(range, phys, Rights::ReadWrite) }?;
-    ///         let Some(rest) = IovaRange::new(range.first() + pages, range.pages() - pages) else { return Ok(()) };
+    ///         let rest = IovaRange::new(range.first() + pages, range.pages() - pages);
+    ///         let Some(rest) = rest else { return Ok(()) };
     ///         (range, phys) = (rest, PhysAddr(phys.0 + (pages << 12)));
     ///         serve_others();
     ///     }
@@ -218,8 +223,8 @@ impl<H: Host> Domain<H> {
         if in_window || self.is_identity(range) { Err(UnmapError::NotMapped) } else { Ok(()) }
     }
 
-    /// How much of a range is unmapped in one piece: up to where [`CLEARED`] tables end, or the leaf
-    /// that lies across that.
+    /// How much of a range is unmapped in one piece: up to where [`CLEARED`] tables end, or the
+    /// leaf that lies across that.
     fn cleared_at_once(&self, range: IovaRange) -> IovaRange {
         let in_piece = CLEARED << <H::Format as Format>::INDEX;
         let end = range.first() | (in_piece - 1);

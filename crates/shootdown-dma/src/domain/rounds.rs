@@ -25,7 +25,7 @@
 //! # Orderings
 //! | # | access | ordering | partner | why |
 //! |---|---|---|---|---|
-//! | R1 | owner: `due` raised, after sealing | Release | R2 | who submits comes after the token was taken, and so starts a batch that it is not older than |
+//! | R1 | owner: `due` raised, after sealing | Release | R2 | who submits comes after the token was taken |
 //! | R2 | timer: `due` taken | Acquire | R1 | |
 //!
 //! `asked` and `answered` decide who is interrupted, and order nothing.

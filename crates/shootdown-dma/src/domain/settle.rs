@@ -407,9 +407,9 @@ impl<H: Host> Domain<H> {
         all
     }
 
-    /// Has the units forget all of the domain, and waits until they have: no device reaches any more
-    /// what was unmapped before the call, whoever has unmapped it. What is deferred stays deferred,
-    /// and no CPU is disturbed; [`flush`](Self::flush) gives it back as well.
+    /// Has the units forget all of the domain, and waits until they have: no device reaches any
+    /// more what was unmapped before the call, whoever has unmapped it. What is deferred stays
+    /// deferred, and no CPU is disturbed; [`flush`](Self::flush) gives it back as well.
     ///
     /// # Errors
     /// See [`QueueError`].

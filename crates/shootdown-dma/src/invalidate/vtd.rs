@@ -1,6 +1,7 @@
 //! What Intel VT-d is told: descriptors of its invalidation queue, as pure functions.
 //!
-//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). The rules that the encoders keep:
+//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). The rules
+//! that the encoders keep:
 //! - pages are told as an aligned block of at most 2^MAMV pages (`CAP.MAMV`); what does not fit is
 //!   told as its domain;
 //! - the hint *leaf only* (IH) is set only if the caller says that no table page went away;

@@ -11,8 +11,8 @@
 //! before has left on stays on, so that there is no moment without it:
 //! 1. A queue that is on is emptied and turned off: registers invalidate only without.
 //! 2. Faults are masked, and what was recorded is forgotten.
-//! 3. The root table, which is empty, takes effect: after write buffers were flushed, where the unit
-//!    has such. If translation was on, devices lose what they had with the next step; if not,
+//! 3. The root table, which is empty, takes effect: after write buffers were flushed, where the
+//!    unit has such. If translation was on, devices lose what they had with the next step; if not,
 //!    nothing changes yet.
 //! 4. Entries and translations are forgotten by registers; accesses under way are drained.
 //! 5. The queue, empty.
@@ -30,11 +30,11 @@
 //!
 //! # Write buffers
 //! A unit with `CAP.RWBF` may not see what was stored to tables for some time. Before it
-//! invalidates anything it flushes its buffers by itself (chapter 11, "IOTLB Invalidate Register", IVT); what needs
-//! no invalidation otherwise, which is mapping, software has to flush. Such units are chipsets of
-//! 2008 and before. So there is no register write of their own for it in a domain: it is
-//! [told](crate::RemappingUnit::remembers_absence) to invalidate what it has mapped, as for a unit
-//! that remembers absence.
+//! invalidates anything it flushes its buffers by itself (chapter 11, "IOTLB Invalidate Register",
+//! IVT); what needs no invalidation otherwise, which is mapping, software has to flush. Such units
+//! are chipsets of 2008 and before. So there is no register write of their own for it in a domain:
+//! it is [told](crate::RemappingUnit::remembers_absence) to invalidate what it has mapped, as for a
+//! unit that remembers absence.
 //!
 //! # Invariants
 //! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit

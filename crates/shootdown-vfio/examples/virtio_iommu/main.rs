@@ -1,5 +1,5 @@
-//! A guest's IOMMU in front of the kernel's: a virtio-iommu device on `vm-memory`, whose domains are
-//! VFIO's address spaces, and a guest that asks it for what is right and for what is not.
+//! A guest's IOMMU in front of the kernel's: a virtio-iommu device on `vm-memory`, whose domains
+//! are VFIO's address spaces, and a guest that asks it for what is right and for what is not.
 //!
 //! ```text
 //! cargo run -p shootdown-vfio --example virtio_iommu         # without hardware

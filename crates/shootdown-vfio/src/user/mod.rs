@@ -19,12 +19,12 @@
 //!
 //! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a
 //! policy promises is what it says there, with *invalidation* read as *the kernel's unmapping*:
-//! under [`Policy::Strict`](shootdown_dma::Policy::Strict) unmapping makes the call and waits for it; under
-//! [`Policy::Deferred`](shootdown_dma::Policy::Deferred) it returns at once, many unmappings are made by
-//! one call (the kernel takes away all mappings in a range), and buffer and addresses come back
-//! after it; under [`Policy::Lazy`](shootdown_dma::Policy::Lazy) only the addresses wait. What lazy means
-//! for memory is milder than in a kernel: the pages stay pinned, so that a device disturbs this
-//! process and no other.
+//! under [`Policy::Strict`](shootdown_dma::Policy::Strict) unmapping makes the call and waits for
+//! it; under [`Policy::Deferred`](shootdown_dma::Policy::Deferred) it returns at once, many
+//! unmappings are made by one call (the kernel takes away all mappings in a range), and buffer and
+//! addresses come back after it; under [`Policy::Lazy`](shootdown_dma::Policy::Lazy) only the
+//! addresses wait. What lazy means for memory is milder than in a kernel: the pages stay pinned, so
+//! that a device disturbs this process and no other.
 //!
 //! A page has 4 KiB, or what [`Space::with_granule`] is told: a kernel with pages of 64 KiB maps
 //! nothing smaller.

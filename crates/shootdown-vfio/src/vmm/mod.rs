@@ -18,8 +18,8 @@
 //! device: access --> Translator --> Cache --(miss)--> walks the domain's table, with the cache held
 //! ```
 //!
-//! Each emulated device is [attached](shootdown_dma::Domain::attach) to the domain before it translates: a
-//! unit with no device behind it is told nothing.
+//! Each emulated device is [attached](shootdown_dma::Domain::attach) to the domain before it
+//! translates: a unit with no device behind it is told nothing.
 //!
 //! # Invariants
 //! - **V1** What the cache was told to forget, it has forgotten when the ticket is complete, and

@@ -97,8 +97,8 @@ pub struct Bounds {
     /// Pages in between that it may not map: windows for interrupts, and what the probe request
     /// reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take
-    /// is the domain's affair ([`Config::tables`](shootdown_dma::domain::Config::tables)): far apart,
+    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is
+    /// the domain's affair ([`Config::tables`](shootdown_dma::domain::Config::tables)): far apart,
     /// each takes its own.
     pub mappings: usize,
 }
@@ -163,8 +163,8 @@ impl<H: Host> Mappings<H> {
     const MASK: u64 = (1 << Self::SHIFT) - 1;
 
     /// None yet. Nobody else maps or unmaps in the domain, which should
-    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host is asked whether they are
-    /// the guest's.
+    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host is asked whether they
+    /// are the guest's.
     #[must_use]
     pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {
         Self { domain, bounds, live: BTreeMap::new() }
@@ -187,8 +187,8 @@ impl<H: Host> Mappings<H> {
         self.live.is_empty()
     }
 
-    /// The mappings, by their addresses, as the guest has asked for them: each is the MAP that makes
-    /// it again (migration).
+    /// The mappings, by their addresses, as the guest has asked for them: each is the MAP that
+    /// makes it again (migration).
     pub fn iter(&self) -> impl Iterator<Item = MapRequest> + '_ {
         let mapped = self.live.iter().filter(|(_, mapping)| !mapping.stale);
         mapped.map(|(first, mapping)| MapRequest {

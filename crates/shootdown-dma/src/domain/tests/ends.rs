@@ -171,8 +171,8 @@ pub(crate) fn nobody_is_in_a_cell_for_long() {
     finish(domain);
 }
 
-/// What is mapped or unmapped piece by piece: each is small, says how far it came, and what can't be
-/// done to its end is refused by the first.
+/// What is mapped or unmapped piece by piece: each is small, says how far it came, and what can't
+/// be done to its end is refused by the first.
 pub(crate) fn pieces_say_how_far_they_came() {
     let world = World::default();
     let domain = domain(&world, Config::new(1).policy(Policy::Lazy));

@@ -1,5 +1,5 @@
-//! What must hold, of a guest that asks for what is right, and of one that does not. Each case has a
-//! guest of its own. Those of MAP and UNMAP are the cases of `vmm`'s tests, by requests.
+//! What must hold, of a guest that asks for what is right, and of one that does not. Each case has
+//! a guest of its own. Those of MAP and UNMAP are the cases of `vmm`'s tests, by requests.
 
 use super::device::{LAST_DOMAIN, Limits, PROBE_SIZE};
 use super::guest::{BORDER, ENDPOINTS, Guest, MEMORY, READ_WRITE, status};

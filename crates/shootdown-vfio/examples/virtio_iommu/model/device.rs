@@ -357,7 +357,8 @@ fn check(start: u64, end: u64) -> Outcome {
     if start & MASK != 0 || end & MASK != MASK { Err(Status::Range) } else { Ok(()) }
 }
 
-/// Maps the guest's memory from `phys` on, piece by piece as it lies in the process: all or nothing.
+/// Maps the guest's memory from `phys` on, piece by piece as it lies in the process: all or
+/// nothing.
 fn put<B: Backend>(
     memory: &GuestMemoryMmap,
     space: &GuestSpace<B>,

@@ -4,9 +4,9 @@
 //! guest's driver: request in guest memory --> virtqueue --> Device --> user::Space --> kernel
 //! ```
 //!
-//! A domain of the guest is a [`Space`](shootdown_vfio::user::Space) that hands out no addresses, on
-//! an address space of the kernel's; an endpoint is a device that is passed on to the guest. Domains
-//! come and go with the endpoints that are attached to them. The device offers the features
+//! A domain of the guest is a [`Space`](shootdown_vfio::user::Space) that hands out no addresses,
+//! on an address space of the kernel's; an endpoint is a device that is passed on to the guest.
+//! Domains come and go with the endpoints that are attached to them. The device offers the features
 //! `INPUT_RANGE`, `DOMAIN_RANGE`, `MAP_UNMAP`, `PROBE` and `BYPASS_CONFIG`; `MMIO` it does not, and
 //! faults are the kernel's affair, which VFIO reports to nobody.
 //!
