@@ -9,6 +9,7 @@ fn main() {
     println!("cargo::rustc-cfg=shootdown_traced");
     let library = Library {
         source: Path::new("../shootdown-dma/src"),
+        above: &[("vfio", Path::new("../shootdown-vfio/src"))],
         mutants: Path::new("../../verify/mutants/shootdown-dma"),
         more: &[],
     };

@@ -8,6 +8,7 @@ fn main() {
     println!("cargo::rustc-cfg=shootdown_traced");
     let library = Library {
         source: Path::new("../shootdown/src"),
+        above: &[],
         mutants: Path::new("../../verify/mutants/shootdown"),
         more: &[],
     };

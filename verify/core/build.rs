@@ -11,6 +11,7 @@ fn main() {
     }
     let library = Library {
         source: Path::new("../../crates/shootdown/src"),
+        above: &[],
         mutants: Path::new("../mutants/shootdown"),
         more: &[],
     };

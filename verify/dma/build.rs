@@ -1,5 +1,6 @@
-//! Weaves the mutants into a copy of the source of `shootdown-dma`, for its tests and for the model
-//! checker; and copies tests of the crate, which are run here with mutants on.
+//! Weaves the mutants into a copy of the source of `shootdown-dma` and of `shootdown-vfio`, for
+//! their tests and for the model checker; and copies tests of the crate, which are run here with
+//! mutants on.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ const TESTS: [&str; 2] = ["ledger", "whole_tables"];
 fn main() {
     let library = Library {
         source: Path::new("../../crates/shootdown-dma/src"),
+        above: &[("vfio", Path::new("../../crates/shootdown-vfio/src"))],
         mutants: Path::new("../mutants/shootdown-dma"),
         more: &[],
     };

@@ -25,13 +25,13 @@
 //!
 //! `no_std` with `alloc`; no global state but the count of domains and pools that were made; no
 //! feature that changes a type. `cfg(loom)` compiles it for the `loom` model checker; the package
-//! `shootdown-dma-traced` compiles this source for the software machine. The features `vm-memory`
-//! and `vfio` add `vmm`, for hypervisors, and `user`, for drivers in user space; they need `std`.
+//! `shootdown-dma-traced` compiles this source for the software machine. Drivers in user space and
+//! hypervisors find their half in the crate `shootdown-vfio`.
 
 #![no_std]
 
 extern crate alloc;
-#[cfg(any(test, loom, shootdown_traced, feature = "vm-memory", feature = "vfio"))]
+#[cfg(any(test, loom, shootdown_traced))]
 extern crate std;
 
 pub mod addr;
@@ -46,10 +46,6 @@ pub mod pinned;
 mod serial;
 pub mod sync;
 pub mod table;
-#[cfg(all(feature = "vfio", not(loom), not(shootdown_traced)))]
-pub mod user;
-#[cfg(all(feature = "vm-memory", not(loom), not(shootdown_traced)))]
-pub mod vmm;
 
 pub use addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
 pub use domain::{Config, DmaAddr, Domain, Host, MapError, Policy, UnmapError};

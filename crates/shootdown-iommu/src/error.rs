@@ -10,9 +10,6 @@ use shootdown_dma::invalidate::queue::RingError;
 pub enum Unfit {
     /// It has no queue (VT-d: ECAP.QI).
     NoQueue,
-    /// It keeps stores to memory in buffers that software has to flush by a register (VT-d:
-    /// CAP.RWBF).
-    WriteBuffers,
     /// It walks no tables in a format of the library (VT-d: CAP.SAGAW; SMMUv3: IDR0.S1P and TTF,
     /// IDR5.GRAN4K).
     NoTables,
@@ -34,6 +31,8 @@ pub enum Unfit {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Step {
+    /// Stores to memory that it had buffered are done (VT-d: GCMD.WBF).
+    WriteBuffers,
     /// It goes by the new root table, or stream table.
     Tables,
     /// It forgets what it has cached of devices' entries.
@@ -81,7 +80,6 @@ impl fmt::Display for Unfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoQueue => "the unit has no invalidation queue",
-            Self::WriteBuffers => "the unit has write buffers that the library does not flush",
             Self::NoTables => "the unit walks no tables that the library makes",
             Self::NotCoherent => "the unit does not read caches; write its memory back",
             Self::OtherMode => "translation is on in another mode; stop all devices, turn it off",
@@ -95,6 +93,7 @@ impl fmt::Display for Unfit {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::WriteBuffers => "to flush its write buffers",
             Self::Tables => "a new table of devices",
             Self::ForgetEntries => "to forget devices' entries",
             Self::ForgetTranslations => "to forget all translations",

@@ -40,7 +40,8 @@ pub trait RemappingUnit: Sync {
     /// back.
     fn is_coherent(&self) -> bool;
 
-    /// May it remember what is not mapped? Then a domain has to be
+    /// Does it have to be told what was mapped? It may remember what is not, or not yet see it
+    /// (VT-d with write buffers, which an invalidation flushes). Then a domain has to be
     /// [told so](shootdown_dma::Config::caching_absence).
     fn remembers_absence(&self) -> bool;
 

@@ -28,17 +28,22 @@ const RECORDS: usize = 0x220;
 
 const TE: u32 = 1 << 31;
 const SRTP: u32 = 1 << 30;
+const WBF: u32 = 1 << 27;
 const QIE: u32 = 1 << 26;
 const IRE: u32 = 1 << 25;
 
 /// 39 bits, one record at 0x220, PLMR and PHMR, drains.
 const CAPABILITY: u64 = 0x00d2_008c_2226_0266;
 const QUEUED: u64 = 0xf42;
+/// CAP.RWBF.
+const BUFFERS: u64 = 1 << 4;
 
 #[derive(Default)]
 struct Unit {
     /// A register, and bits of it, that are not acknowledged.
     deaf: Option<(usize, u32)>,
+    /// Write buffers were flushed, by command or by an invalidation.
+    flushed: bool,
     /// The root table that is in effect.
     root: u64,
     /// Entries were forgotten since it is; so were translations.
@@ -57,15 +62,20 @@ impl common::Unit for Unit {
             GCMD => {
                 let status = file.get32(GSTS);
                 let changed = (low ^ status) & (TE | QIE | IRE);
-                assert!((changed | low & SRTP).count_ones() <= 1, "one change at a time");
-                if deaf(changed | low & SRTP) {
+                let once = low & (SRTP | WBF);
+                assert!((changed | once).count_ones() <= 1, "one change at a time");
+                if deaf(changed | once) {
+                    file.set32(GSTS, status | once & WBF);
                     return;
                 }
+                self.flushed |= low & WBF != 0;
                 if changed & QIE != 0 {
                     assert_eq!(file.get64(IQH), file.get64(IQT), "the queue must be empty");
                     assert!(low & QIE == 0 || file.get64(IQH) == 0);
                 }
                 if low & SRTP != 0 {
+                    let sees = self.flushed || file.get64(CAP) & BUFFERS == 0;
+                    assert!(sees, "what the table holds is in write buffers");
                     self.root = file.get64(RTADDR);
                     self.forgotten = [false; 2];
                 }
@@ -228,6 +238,7 @@ fn what_can_not_be_taken_over_is_not_touched() {
 #[test]
 fn every_step_that_is_not_acknowledged_is_an_error() {
     for (register, bits, step) in [
+        (GCMD, WBF, Step::WriteBuffers),
         (GCMD, SRTP, Step::Tables),
         (CCMD, 1, Step::ForgetEntries),
         (IOTLB, 1, Step::ForgetTranslations),
@@ -236,17 +247,33 @@ fn every_step_that_is_not_acknowledged_is_an_error() {
         (PMEN, 1, Step::Protection),
     ] {
         let deaf = Unit { deaf: Some((register, bits)), ..Unit::default() };
-        let (unit, pool) = set_up(model_of(deaf, |file| file.set32(PMEN, 1 << 31 | 1)));
+        let (unit, pool) = set_up(model_of(deaf, |file| {
+            file.set64(CAP, CAPABILITY | BUFFERS);
+            file.set32(PMEN, 1 << 31 | 1);
+        }));
         assert_eq!(unit.err(), Some(Error::Timeout(step)));
         assert_eq!(pool.pages(), 3, "root, ring, status");
     }
+}
+
+/// A unit that does not see at once what is stored: it is flushed before its tables take effect,
+/// and told of what was mapped.
+#[test]
+fn write_buffers_are_flushed() {
+    let buffered = model_of(Unit::default(), |file| file.set64(CAP, CAPABILITY | BUFFERS));
+    let unit = set_up(buffered).0.unwrap();
+    assert!(unit.remembers_absence());
+    assert_eq!(buffered.history(), [Reach::All, Reach::Now]);
+    assert_eq!(buffered.with(|inner| inner.file.get32(GSTS)) & WBF, 0);
+    let plain = set_up(model()).0.unwrap();
+    assert!(!plain.remembers_absence());
+    assert!(!plain.bus().with(|inner| inner.unit.flushed), "it has none");
 }
 
 #[test]
 fn what_the_library_needs_is_asked_for() {
     for (cap, ecap, why) in [
         (CAPABILITY, QUEUED & !2, Unfit::NoQueue),
-        (CAPABILITY | 1 << 4, QUEUED, Unfit::WriteBuffers),
         (CAPABILITY & !(0x1f << 8), QUEUED, Unfit::NoTables),
     ] {
         let model = model_of(Unit::default(), |file| {

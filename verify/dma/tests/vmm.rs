@@ -331,6 +331,9 @@ fn negative() {
     assert_eq!(statuses.map(RequestError::status), [4, 4, 5, 5, 5, 7, 8]);
     // Nothing has changed.
     assert_eq!(guest.len(), 2);
+    let told: Vec<_> = guest.iter().map(|m| (m.start, m.end, m.phys, m.flags)).collect();
+    let expected = [(0x10_0000, 0x10_3fff, 0x8000, 3), (0x10_6000, 0x10_6fff, 0x2000, 1)];
+    assert_eq!(told, expected);
     let mut all = [0; 0x4000];
     devices.read_slice(&mut all, GuestAddress(0x10_0000)).unwrap();
     assert!(all.iter().all(|byte| *byte == 5));

@@ -53,6 +53,11 @@ pub enum Error {
         /// The function.
         function: String,
     },
+    /// Two libraries of one copy have a file of this name.
+    Twice {
+        /// The file.
+        file: PathBuf,
+    },
     /// The text of a change is not found in its function exactly once.
     NotOnce {
         /// The change.
@@ -116,6 +121,9 @@ impl fmt::Display for Error {
             }
             Self::NoFunction { change, file, function } => {
                 write!(f, "change `{change}`: {} has no function `{function}`", file.display())
+            }
+            Self::Twice { file } => {
+                write!(f, "{}: two libraries of one copy have it", file.display())
             }
             Self::NotOnce { change, file, function, text, times } => write!(
                 f,

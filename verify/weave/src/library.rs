@@ -18,6 +18,11 @@ use crate::tree::Tree;
 pub struct Library<'a> {
     /// The source, `src/` of the library.
     pub source: &'a Path,
+    /// Crates that build on the library and are woven into the same copy, so that one table has the
+    /// mutants of both: the name of each there, and its source. Their paths in the table are those
+    /// from their own root, which the copy has as `NAME.rs`; who includes that beside the root
+    /// declares `extern crate self as LIBRARY`, by which they name the library.
+    pub above: &'a [(&'a str, &'a Path)],
     /// The folder of the table. `mutant.rs` in it becomes the module `mutant` of the copy; it has
     /// a `mod list`, and a type `Row` with a field for each column and `name`, `sentence`,
     /// `place`.
@@ -36,7 +41,8 @@ impl Library<'_> {
     /// # Errors
     /// See [`Error`].
     pub fn write(&self) -> Result<(), Error> {
-        for folder in [self.source, self.mutants] {
+        let above = self.above.iter().map(|(_, source)| *source);
+        for folder in [self.source, self.mutants].into_iter().chain(above) {
             println!("cargo::rerun-if-changed={}", folder.display());
         }
         println!("cargo::rerun-if-env-changed={WITHOUT_TABLE}");
@@ -53,7 +59,7 @@ impl Library<'_> {
         let without = std::env::var_os(WITHOUT_TABLE).is_some();
         let mut changes = if without { Vec::new() } else { table.changes() };
         changes.extend_from_slice(self.more);
-        let mut tree = Tree::read(self.source)?.weave(&changes)?;
+        let mut tree = self.tree()?.weave(&changes)?;
         for (file, items) in table.items() {
             tree.append(file, &format!("\n{items}"));
         }
@@ -62,7 +68,22 @@ impl Library<'_> {
         let text = std::fs::read_to_string(&module).map_err(|why| Error::Io(module, why))?;
         tree.add_module("mutant", text);
         tree.add_file("mutant/list.rs", table.list()?);
-        tree.bare_root()?;
+        tree.bare("lib.rs")?;
+        for (name, _) in self.above {
+            tree.bare(&format!("{name}.rs"))?;
+        }
+        Ok(tree)
+    }
+
+    /// The source as it is, with what is above it.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn tree(&self) -> Result<Tree, Error> {
+        let mut tree = Tree::read(self.source)?;
+        for (name, source) in self.above {
+            tree.add_tree(name, &Tree::read(source)?)?;
+        }
         Ok(tree)
     }
 }

@@ -104,15 +104,29 @@ impl Tree {
         }
     }
 
-    /// Takes the attributes and the documentation of the crate out of the root, `lib.rs`, so that a
-    /// package can `include!` it: the compiler takes them in the file only that it is called for.
+    /// Adds the files of another library, whose root becomes `NAME.rs`.
+    ///
+    /// # Errors
+    /// Both have a file of one name.
+    pub fn add_tree(&mut self, name: &str, other: &Self) -> Result<(), Error> {
+        for (path, text) in &other.files {
+            let root = Path::new("lib.rs");
+            let to = if path == root { format!("{name}.rs").into() } else { path.clone() };
+            if self.files.insert(to.clone(), text.clone()).is_some() {
+                return Err(Error::Twice { file: to });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the attributes and the documentation of the crate out of a root, so that a package can
+    /// `include!` it: the compiler takes them in the file only that it is called for.
     ///
     /// # Errors
     /// The root is no Rust.
-    pub fn bare_root(&mut self) -> Result<(), Error> {
-        let Some(text) = self.files.get_mut(Path::new("lib.rs")) else { return Ok(()) };
-        let syntax =
-            |why: syn::Error| Error::Syntax { place: "lib.rs".into(), why: why.to_string() };
+    pub fn bare(&mut self, root: &str) -> Result<(), Error> {
+        let Some(text) = self.files.get_mut(Path::new(root)) else { return Ok(()) };
+        let syntax = |why: syn::Error| Error::Syntax { place: root.into(), why: why.to_string() };
         let file = syn::parse_file(text).map_err(syntax)?;
         let blanks = file.attrs.iter().map(|attribute| {
             let range = attribute.span().byte_range();

@@ -85,7 +85,7 @@ fn scratch(name: &str) -> PathBuf {
 fn run(name: &str, mut tree: Tree, main: &str) {
     let folder = scratch(name);
     tree.add_module("mutant", MUTANT);
-    tree.bare_root().unwrap();
+    tree.bare("lib.rs").unwrap();
     tree.write(&folder.join("src")).unwrap();
     let root = folder.join("src/lib.rs");
     std::fs::write(folder.join("main.rs"), format!("include!({root:?});\nfn main() {{ {main} }}"))
@@ -301,6 +301,19 @@ fn parts_of_a_text_are_known() {
     for asked in ["asked(10)", "asked(11)", "asked(12)"] {
         assert_eq!(woven.text.matches(asked).count(), 1);
     }
+}
+
+#[test]
+fn another_library_s_modules_join_the_tree() {
+    let mut all = tree();
+    let above = Tree::from_files([("lib.rs", "//! Above.\npub mod above;"), ("above.rs", "")]);
+    all.add_tree("other", &above).unwrap();
+    assert_eq!(all.file(Path::new("lib.rs")), tree().file(Path::new("lib.rs")));
+    all.bare("other.rs").unwrap();
+    assert_eq!(all.file(Path::new("other.rs")).map(str::trim), Some("pub mod above;"));
+    assert!(all.file(Path::new("above.rs")).is_some());
+    let again = all.add_tree("another", &above).unwrap_err();
+    assert!(matches!(&again, Error::Twice { file } if file == Path::new("above.rs")), "{again}");
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub struct Config {
     pub holds: bool,
     /// Its devices are trusted as much as the kernel: they may [bypass](Policy::Bypass).
     pub trusted: bool,
-    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache): it is
-    /// told after mapping too.
+    /// Some unit remembers what was *not* mapped (VT-d's caching mode, AMD-Vi's NpCache), or has
+    /// write buffers in which that may linger (VT-d's RWBF): it is told after mapping too.
     pub caches_absence: bool,
     /// The last page that the devices can address, as a number of pages of the table's
     /// [granule](Format::GRANULE). Memory whose identity address is above it gets an address

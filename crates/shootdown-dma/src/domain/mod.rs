@@ -144,6 +144,7 @@
 //! | `two_step.rs` | addresses first, memory bit by bit, one invalidation |
 //! | `window.rs` | all of memory, one to one |
 //! | `settle.rs` | giving back, timers, the end of a domain |
+//! | `rounds.rs` | how timers leave busy CPUs alone |
 
 mod config;
 mod counts;
@@ -156,6 +157,7 @@ mod map_at;
 mod mapping;
 mod pending;
 mod policy;
+mod rounds;
 mod settle;
 #[cfg(all(test, not(loom)))]
 pub(crate) mod tests;
@@ -187,6 +189,7 @@ use crate::local::Local;
 use crate::sync::{AtomicU64, AtomicUsize};
 use crate::table::{Format, IoPageTable, Walker};
 use flush_queue::{DeferredFree, Queue};
+use rounds::Rounds;
 
 /// An address as a device uses it, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -208,6 +211,8 @@ struct Cell {
     unswept: u64,
     counts: Counts,
     quick: Quick,
+    /// The timer's round that its owner has heard of.
+    heard: u64,
 }
 
 /// What goes the quickest way, and is added to the other counts later.
@@ -277,6 +282,7 @@ pub struct Domain<H: Host> {
     lost: AtomicU64,
     /// When what is deferred was flushed last, by the clock of [`poll`](Domain::poll).
     flushed_at: AtomicU64,
+    rounds: Rounds,
     /// Tables that are not too many.
     tables_enough: AtomicUsize,
     /// The window's first page and its pages; 0: there is none.
@@ -327,7 +333,8 @@ impl<H: Host> Domain<H> {
             let queue = Queue::new(limits)?;
             let mut warm = Vec::new();
             warm.try_reserve_exact(WARM).map_err(|_| NoMemory)?;
-            Ok(Cell { queue, warm, unswept: 0, counts: Counts::default(), quick: Quick::default() })
+            let (counts, quick) = (Counts::default(), Quick::default());
+            Ok(Cell { queue, warm, unswept: 0, counts, quick, heard: 0 })
         })?;
         let cells = cells.pinned(config.pinned, own);
         let engine = Engine::new(cpus, units, config.promotion)?;
@@ -341,6 +348,7 @@ impl<H: Host> Domain<H> {
             list.try_reserve_exact(config.limits.entries).map_err(|_| NoMemory)?;
             Ok(list)
         })?;
+        let rounds = Rounds::new(own)?;
         let table = IoPageTable::new(format, tables, cpus)?.at_most(config.tables);
         let wide = config.identity.is_some_and(|layout| layout.last_page() > table.last_page());
         if wide {
@@ -358,6 +366,7 @@ impl<H: Host> Domain<H> {
             addresses,
             cells,
             flushed_at: AtomicU64::new(0),
+            rounds,
             tables_enough: AtomicUsize::new(0),
             window: AtomicU64::new(0),
             window_pages: AtomicU64::new(0),

@@ -92,7 +92,9 @@ pub struct Limits {
     pub held_pages: u64,
     /// The longest that something may be deferred, in nanoseconds, if
     /// [`poll`](super::Domain::poll) is called at least as often. It is at most this and the
-    /// time between two calls. 10 ms, as Linux has had it since 2008.
+    /// time between two calls; twice that what a CPU of a [pinned](super::Config::pinned) host has
+    /// deferred that has unmapped much just before, and is left alone. 10 ms, as Linux has had it
+    /// since 2008.
     pub window_ns: u64,
 }
 

@@ -1,6 +1,7 @@
 //! Giving back what invalidations have set free; timers; the end of a domain.
 
 use super::flush_queue::{BATCH, DeferredFree, FEW, Taken};
+use super::rounds::Due;
 use super::{Cell, Counts, Domain, Host, PATIENCE, Pin, WARM};
 use crate::addr::IovaRange;
 use crate::invalidate::{QueueError, Token};
@@ -58,14 +59,18 @@ impl<H: Host> Domain<H> {
                 .is_ok();
         let mut missed = false;
         let mut sealed = Sealed::default();
-        for cpu in self.stirred() {
+        if due {
+            self.rounds.ask();
+        }
+        let own = self.near_cpu();
+        for cpu in self.stirred().filter(|cpu| *cpu == own || !self.answers(*cpu)) {
             if due {
                 missed |= !self.flush_late(cpu, &mut sealed);
             } else {
                 self.settle(cpu);
             }
         }
-        self.submit_sealed(&sealed);
+        self.submit_due(sealed);
         if missed {
             // Somebody was in a cell all the time: the next call tries again, and does not wait for
             // another window.
@@ -81,13 +86,28 @@ impl<H: Host> Domain<H> {
         let outcome = self.engine.poll();
         // What belongs to other CPUs, and is complete by now, is left to the next call: they are
         // not disturbed twice.
-        let own = self.near_cpu();
         for cpu in self.stirred().filter(|cpu| *cpu == own || !self.cells.is_owned(*cpu)) {
             self.settle(cpu);
         }
         self.settle_quarantined();
         self.table.collect();
         outcome
+    }
+
+    /// Is this another CPU's cell, which flushes it itself when the timer asks?
+    fn answers(&self, cpu: usize) -> bool {
+        self.cells.is_owned(cpu) && self.rounds.is_expected(cpu)
+    }
+
+    /// Tells the units of what was sealed, and of what CPUs have sealed themselves since the last
+    /// call.
+    fn submit_due(&self, mut sealed: Sealed) {
+        match self.rounds.take_due() {
+            Some(Due::One(lane)) if sealed.first.is_none() => self.engine.flush(lane),
+            Some(_) => sealed.whole = true,
+            None => {}
+        }
+        self.submit_sealed(&sealed);
     }
 
     /// The cells that may defer something: of those that are entered by their owners only, those
@@ -387,7 +407,19 @@ impl<H: Host> Domain<H> {
         all
     }
 
+    /// Has the units forget all of the domain, and waits until they have: no device reaches any
+    /// more what was unmapped before the call, whoever has unmapped it. What is deferred stays
+    /// deferred, and no CPU is disturbed; [`flush`](Self::flush) gives it back as well.
+    ///
+    /// # Errors
+    /// See [`QueueError`].
+    pub fn invalidate_all(&self) -> Result<(), QueueError> {
+        let _ = self.rounds.take_due(); // it becomes a part of this
+        self.wait(self.engine.flush_all())
+    }
+
     /// Has the units told of all that is deferred, waits until it is complete, and gives it back.
+    /// Every CPU that has deferred something is entered for that, before and after.
     /// What a CPU has deferred that is in its part just now (or that this has interrupted
     /// there) is left to that CPU and to [`poll`](Self::poll); what was reported as
     /// [not complete](super::UnmapError::NotComplete) is not among that.
@@ -397,6 +429,7 @@ impl<H: Host> Domain<H> {
     pub fn flush(&self) -> Result<(), QueueError> {
         let mut sealed = Sealed::default();
         (0..self.cells.cpus()).for_each(|cpu| self.cool_and_seal(cpu, &mut sealed));
+        sealed.whole |= self.rounds.take_due().is_some();
         if let Some(token) = self.submit_sealed(&sealed) {
             self.wait(token)?;
         }

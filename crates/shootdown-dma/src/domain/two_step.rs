@@ -117,7 +117,7 @@ impl<H: Host> Domain<H> {
         let first = reservation.range.first() + reservation.linked;
         let part = IovaRange::new(first, pages).ok_or(MapError::Overflow)?;
         if reservation.stale {
-            self.flush().map_err(MapError::NotTold)?;
+            self.invalidate_all().map_err(MapError::NotTold)?;
             reservation.stale = false;
         }
         self.hold(frames)?;

@@ -389,9 +389,35 @@ impl<H: Host> Domain<H> {
             cell.counts.flushes += 1;
             flush = self.seal(slot, cell);
         }
+        let round = self.rounds.newest();
+        if round != cell.heard && self.cells.is_owned(slot) {
+            let before = self.answer(slot, cell, round);
+            flush = flush.or(before);
+        }
         let since = cell.queue.len() % SETTLE_EVERY;
         cell.go_on(SETTLE_EVERY - 1 - since);
         (flush, since == 0 && cell.queue.last().is_some())
+    }
+
+    /// The timer has asked, and this CPU flushes itself what it has deferred: seals it, for the
+    /// timer's next call to submit. What was sealed before, and may not be submitted, is.
+    #[cold]
+    fn answer(&self, slot: usize, cell: &mut Cell, round: u64) -> Option<Token> {
+        let before = cell.queue.last();
+        // The ranges of the first, and the whole domain if there are others: a batch for each of
+        // 64 CPUs is dearer to the units than what comes back.
+        let sealed = if self.rounds.is_first() {
+            self.seal(slot, cell)
+        } else {
+            cell.queue.seal(|_| self.engine.token_of_all())
+        };
+        if let Some(token) = sealed {
+            cell.counts.timed_flushes += 1;
+            self.rounds.raise(self.engine.lane_number(token));
+        }
+        cell.heard = round;
+        self.rounds.answer(slot, round);
+        before
     }
 
     /// It can't be queued: who unmaps waits.

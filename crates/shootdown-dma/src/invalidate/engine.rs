@@ -280,6 +280,11 @@ impl<U: Unit> Engine<U> {
         self.whole_token()
     }
 
+    /// The number of the lane that the token's batch is in; `None`: it is one of the whole domain.
+    pub(crate) fn lane_number(&self, token: Token) -> Option<usize> {
+        Some(token.lane as usize).filter(|lane| *lane < self.whole())
+    }
+
     /// Is the token's batch submitted? If not, it is complete only after a flush.
     #[must_use]
     pub fn is_submitted(&self, token: Token) -> bool {

@@ -1,8 +1,7 @@
 //! What Intel VT-d is told: descriptors of its invalidation queue, as pure functions.
 //!
-//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). A queue may
-//! be set up for descriptors of 256 bits instead ([`wide`]); the upper half of all that are here is
-//! zero. The rules that the encoders keep:
+//! A descriptor is 128 bits, the type in the lowest four (VT-d specification, 6.5.2). The rules
+//! that the encoders keep:
 //! - pages are told as an aligned block of at most 2^MAMV pages (`CAP.MAMV`); what does not fit is
 //!   told as its domain;
 //! - the hint *leaf only* (IH) is set only if the caller says that no table page went away;
@@ -16,12 +15,6 @@ use super::cover::{Block, cover};
 
 /// 128 bits: the low word, and the high.
 pub type Descriptor = [u64; 2];
-
-/// The same for a queue of 256-bit descriptors.
-#[must_use]
-pub const fn wide(descriptor: Descriptor) -> [u64; 4] {
-    [descriptor[0], descriptor[1], 0, 0]
-}
 
 // Types (the lowest four bits), and the granularities of bits 5:4.
 const CONTEXT: u64 = 1;
@@ -261,7 +254,6 @@ pub(crate) mod tests {
         assert_eq!((low, high), (0x1230_1234_0001_4003, 0x7fff_ffff_ffff_f001));
         let pair = Block { first: 0x10, order: 1 };
         assert_eq!(device_tlb(&facts, DeviceId(0), Some(pair))[1], 0x1_0001);
-        assert_eq!(wide([1, 2]), [1, 2, 0, 0]);
     }
 
     #[test]

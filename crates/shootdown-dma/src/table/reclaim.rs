@@ -6,44 +6,16 @@ use super::detached::{Detached, Detachments};
 use super::format::{Decoded, Format, word};
 use super::memory::TableMemory;
 use super::{IoPageTable, chunks, put, span};
-use crate::addr::{IovaRange, PhysAddr};
+use crate::addr::PhysAddr;
 use crate::sync::{AtomicU64, Ordering};
 
 impl<F: Format, M: TableMemory> IoPageTable<F, M> {
-    /// Takes out the leaf tables that cover pages of `range`, as far as they are empty, and as long
-    /// as `detached` has room. `None`: somebody else is at it; otherwise how many it has taken
-    /// out.
-    ///
-    /// The way to keep up with page-wise unmapping at no cost in invalidations: call it for the
-    /// ranges of a batch, invalidate all of the batch at once (with table entries, if there is
-    /// any), and then [finish](Self::finish) what it gave.
-    pub fn reclaim(&self, range: IovaRange, detached: &mut Detachments) -> Option<usize> {
-        if self.format.levels() == 1 || !self.resolves(range) {
-            return Some(0);
-        }
-        self.reclaim.alone(|state| {
-            let before = detached.len();
-            let mut first = range.first() & !(span::<F>(1) - 1);
-            while first <= range.last() && !detached.is_full() {
-                let gone = self.parent_of(first, 1).and_then(|(parent, _)| {
-                    self.detach(parent, self.number(first, 1), 1, first, &mut state.retirements)
-                });
-                if let Some(gone) = gone {
-                    detached.push(gone);
-                }
-                first += span::<F>(1);
-            }
-            detached.len() - before
-        })
-    }
-
     /// Looks at the next `budget` tables in turn, and takes out those that are empty, as long as
     /// `detached` has room. Each one is to be invalidated and finished. `None`: somebody else
     /// is at it; otherwise how many it has taken out.
     ///
-    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps.
-    /// Unlike [`reclaim`](Self::reclaim) it also finds tables of tables, and what that had no
-    /// room for.
+    /// One table costs a look at its entries up to the first live one, or 512 compare-and-swaps. It
+    /// finds tables of tables too.
     pub fn sweep(&self, budget: usize, detached: &mut Detachments) -> Option<usize> {
         self.reclaim.alone(|state| {
             let before = detached.len();

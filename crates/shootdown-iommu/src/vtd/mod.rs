@@ -11,8 +11,9 @@
 //! before has left on stays on, so that there is no moment without it:
 //! 1. A queue that is on is emptied and turned off: registers invalidate only without.
 //! 2. Faults are masked, and what was recorded is forgotten.
-//! 3. The root table, which is empty, takes effect. If translation was on, devices lose what they
-//!    had with the next step; if not, nothing changes yet.
+//! 3. The root table, which is empty, takes effect: after write buffers were flushed, where the
+//!    unit has such. If translation was on, devices lose what they had with the next step; if not,
+//!    nothing changes yet.
 //! 4. Entries and translations are forgotten by registers; accesses under way are drained.
 //! 5. The queue, empty.
 //! 6. Translation. From here on nothing is reached that was not admitted.
@@ -26,6 +27,14 @@
 //! A queue must be empty to be turned off (6.5.2), and what is in it may have been refused. So all
 //! slots become waits that store where nobody reads, errors are acknowledged, and the unit takes
 //! one more of them. Then 4 and 5 as above. Translation stays on, by the same tables.
+//!
+//! # Write buffers
+//! A unit with `CAP.RWBF` may not see what was stored to tables for some time. Before it
+//! invalidates anything it flushes its buffers by itself (chapter 11, "IOTLB Invalidate Register",
+//! IVT); what needs no invalidation otherwise, which is mapping, software has to flush. Such units
+//! are chipsets of 2008 and before. So there is no register write of their own for it in a domain:
+//! it is [told](crate::RemappingUnit::remembers_absence) to invalidate what it has mapped, as for a
+//! unit that remembers absence.
 //!
 //! # Invariants
 //! - V1: of an entry the half with the *present* bit is written last, and cleared first; the unit
@@ -174,6 +183,13 @@ impl<B: Bus + Clone + Send, M: Memory + Clone + Send, F: Format + Send> Vtd<B, M
         }
         FaultControl::new().with_masked(true).write(bus);
         self.forget_records();
+        if self.capability.write_buffers() {
+            self.command(
+                Step::WriteBuffers,
+                |states| states.with_flush_write_buffers(true),
+                |now| !now.flushes_write_buffers(),
+            )?;
+        }
         RootTable::new().with_page(self.root.address().0 >> 12).write(bus);
         self.command(Step::Tables, |states| states.with_set_root(true), |now| now.root())?;
         self.begin()?;
@@ -395,9 +411,6 @@ fn fit<M: Memory>(
 ) -> Result<VtdSecondLevel, Error> {
     if !extended.queue() {
         return Err(Error::Unfit(Unfit::NoQueue));
-    }
-    if capability.write_buffers() {
-        return Err(Error::Unfit(Unfit::WriteBuffers));
     }
     if !extended.coherent() && memory.is_coherent() {
         return Err(Error::Unfit(Unfit::NotCoherent));

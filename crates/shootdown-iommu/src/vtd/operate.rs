@@ -46,7 +46,8 @@ where
     }
 
     fn remembers_absence(&self) -> bool {
-        self.capability.caching_mode()
+        // An invalidation flushes write buffers (see the head of `mod.rs`).
+        self.capability.caching_mode() || self.capability.write_buffers()
     }
 
     unsafe fn admit(

@@ -171,6 +171,86 @@ pub(crate) fn nobody_is_in_a_cell_for_long() {
     finish(domain);
 }
 
+/// What is mapped or unmapped piece by piece: each is small, says how far it came, and what can't
+/// be done to its end is refused by the first.
+pub(crate) fn pieces_say_how_far_they_came() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1).policy(Policy::Lazy));
+    // 256 tables.
+    let range = IovaRange::new(1 << 21, 1 << 17).unwrap();
+    let phys = PhysAddr(0x2_0000_1000);
+    let led = |page: u64| domain.lookup(DmaAddr(page << PAGE_SHIFT)).map(|(at, ..)| at.0);
+    let behind = |done: u64| IovaRange::new(range.first() + done, range.pages() - done);
+    let (mut done, mut calls) = (0, 0);
+    while let Some(rest) = behind(done) {
+        let first = PhysAddr(phys.0 + done * PAGE);
+        // SAFETY: tests map one after the other.
+        let pages = unsafe { domain.map_at_piece(rest, first, Rights::Read) }.unwrap();
+        let last = rest.first() + pages - 1;
+        assert_eq!(led(last), Some(phys.0 + (last - range.first()) * PAGE));
+        assert_eq!(led(last + 1), None, "and no further");
+        (done, calls) = (done + pages, calls + 1);
+    }
+    assert_eq!(calls, 32);
+    let most = world.at_once[1].load(Ordering::Relaxed);
+    assert!(most <= 10, "{most} tables in one call");
+
+    // SAFETY: tests unmap one after the other.
+    let unmap = |at: IovaRange| unsafe { domain.unmap_at_piece(at) };
+    let first = unmap(range).unwrap();
+    assert_eq!(first, 64 << 9);
+    assert_eq!((led(range.first()), led(range.first() + first).is_some()), (None, true));
+    let told = world.commands().len();
+    assert_ne!(told, 0, "it was waited for");
+    assert_eq!(domain.deferred().1, 0);
+    assert_eq!(unmap(range), Err(UnmapError::NotMapped), "the first of it is not mapped");
+    // All or nothing: a hole near the end.
+    let hole = IovaRange::new(range.last() - 5, 1).unwrap();
+    domain.take_at(hole).unwrap();
+    let rest = behind(first).unwrap();
+    assert_eq!(domain.take_at(rest), Err(UnmapError::NotMapped));
+    assert!(led(rest.first()).is_some(), "nothing has changed");
+    domain.put_at(hole, PhysAddr(phys.0), Rights::Read).unwrap();
+    domain.take_at(rest).unwrap();
+    assert!(
+        [rest.first(), rest.first() + (64 << 9), rest.last()]
+            .iter()
+            .all(|page| led(*page).is_none())
+    );
+
+    let table = IovaRange::new((1 << 27) - (1 << 14), 1 << 15).unwrap();
+    // SAFETY: as above.
+    let beyond = unsafe { domain.map_at_piece(table, phys, Rights::Read) };
+    assert_eq!(beyond, Err(MapError::Table(MapErrorKind::OutOfRange)));
+    assert_eq!(led(table.first()), None);
+    finish(domain);
+}
+
+/// A large leaf lies across the end of a piece.
+pub(crate) fn a_piece_takes_whole_leaves() {
+    let world = World::default();
+    let domain = domain(&world, Config::new(1));
+    // A page, pieces of 2 MiB, two of 1 GiB.
+    let range = IovaRange::new((1 << 18) - 513, 513 + (2 << 18)).unwrap();
+    let phys = PhysAddr((1 << 32) + (range.first() << PAGE_SHIFT));
+    domain.put_at(range, phys, Rights::Read).unwrap();
+    let (_, leaf, _) = domain.lookup(DmaAddr(1 << 30)).unwrap();
+    assert_eq!(leaf, 1 << 30, "a large leaf");
+    let mut at = range.first();
+    let mut pieces = Vec::new();
+    while let Some(rest) = IovaRange::new(at, range.last() + 1 - at) {
+        // SAFETY: tests unmap one after the other.
+        let pages = unsafe { domain.unmap_at_piece(rest) }.unwrap();
+        pieces.push(pages);
+        at += pages;
+    }
+    assert_eq!(pieces, [513, 1 << 18, 1 << 18]);
+    // And all at once.
+    domain.put_at(range, phys, Rights::Read).unwrap();
+    domain.take_at(range).unwrap();
+    finish(domain);
+}
+
 mod as_it_is {
     macro_rules! scenes {
         ($($scene:ident)*) => {
@@ -180,5 +260,6 @@ mod as_it_is {
     scenes! {
         what_is_the_callers_is_waited_for who_ends_leaves_nothing_cached who_ends_owes_nothing
         who_may_not_wait_asks_later who_ends_holds_nothing tables_are_bounded nobody_is_in_a_cell_for_long
+        pieces_say_how_far_they_came a_piece_takes_whole_leaves
     }
 }

@@ -22,9 +22,9 @@ fn need(pages: &VecDeque<u64>, levels: u32) -> usize {
     1 + (1..levels).map(above).sum::<usize>()
 }
 
-/// Maps and unmaps single pages in a window that moves on; after each batch of unmaps `reclaim`
+/// Maps and unmaps single pages in a window that moves on; after each batch of unmaps `sweep`
 /// takes tables out. The largest ratio of tables to need.
-fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachments)) -> f64 {
+fn churn(mut sweep: impl FnMut(&World<VtdSecondLevel>, &mut Detachments)) -> f64 {
     const LIVE: usize = 600;
     const BATCH: usize = 64;
     let format = VtdSecondLevel::new(4, true, false).expect("four levels");
@@ -32,7 +32,7 @@ fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachment
     let mut random = Random(0x5eed);
     let mut live = VecDeque::new();
     let mut mapped = BTreeSet::new();
-    let mut unmapped = Vec::new();
+    let mut unmapped = 0;
     let mut worst: f64 = 0.0;
     for round in 0..40_000u64 {
         // Sixteen tables wide, and twenty times as far by the end.
@@ -46,13 +46,13 @@ fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachment
             let page = live.pop_front().expect("some");
             mapped.remove(&page);
             let _ = walker.unmap(range(page, 1), &mut Detachments::new()).expect("mapped");
-            unmapped.push(page);
+            unmapped += 1;
         }
         drop(walker);
-        if unmapped.len() == BATCH {
+        if unmapped == BATCH {
             let mut out = Detachments::new();
-            reclaim(&world, &unmapped, &mut out);
-            unmapped.clear();
+            sweep(&world, &mut out);
+            unmapped = 0;
             while let Some(gone) = out.pop() {
                 // SAFETY: the device has not looked.
                 unsafe { world.table.finish(gone) };
@@ -66,17 +66,11 @@ fn churn(mut reclaim: impl FnMut(&World<VtdSecondLevel>, &[u64], &mut Detachment
 
 #[test]
 fn tables_stay_near_what_is_needed() {
-    let never = churn(|_, _, _| {});
-    let ranges = churn(|world, pages, out| {
-        for page in pages {
-            world.table.reclaim(range(*page, 1), out);
-        }
-    });
-    let sweeps = churn(|world, _, out| {
+    let never = churn(|_, _| {});
+    let sweeps = churn(|world, out| {
         world.table.sweep(16, out);
     });
-    std::println!("tables to need: {never:.2} never, {ranges:.2} by ranges, {sweeps:.2} by sweeps");
+    std::println!("tables to need: {never:.2} never, {sweeps:.2} by sweeps");
     assert!(never > 4.0, "it is not for nothing: {never}");
-    assert!(ranges <= 1.2, "by ranges: {ranges}");
     assert!(sweeps <= 1.2, "by sweeps: {sweeps}");
 }

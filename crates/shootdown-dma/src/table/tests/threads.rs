@@ -90,7 +90,6 @@ fn run<F: Manual>(format: F, coherent: bool) {
             while !done.load(Plain::Relaxed) {
                 let mut out = Detachments::new();
                 table.sweep(8, &mut out);
-                table.reclaim(range(SHARED, 1), &mut out);
                 thread::yield_now();
                 finish(pages, table, &mut out, false);
             }

@@ -14,13 +14,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{
     Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
 };
-use std::vec::Vec;
 
+use shootdown_dma::addr::IovaRange;
+use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use vm_memory::GuestAddress;
 use vm_memory::iommu::Iotlb;
-
-use crate::addr::IovaRange;
-use crate::invalidate::{Command, QueueError, Ticket, Unit};
 
 /// Commands that are noted one by one; one more, and everything is forgotten.
 const NOTES: usize = 64;

@@ -2,9 +2,9 @@
 //! policy, and what the kernel is asked for that.
 //!
 //! ```text
-//! cargo run -p shootdown-dma --features vfio --example vfio            # without hardware
-//! cargo run -p shootdown-dma --features vfio --example vfio -- 26      # VFIO, group 26
-//! cargo run -p shootdown-dma --features vfio --example vfio -- iommufd # iommufd, no device attached
+//! cargo run -p shootdown-vfio --example vfio            # without hardware
+//! cargo run -p shootdown-vfio --example vfio -- 26      # VFIO, group 26
+//! cargo run -p shootdown-vfio --example vfio -- iommufd # iommufd, no device attached
 //! ```
 //!
 //! Without an IOMMU, or without an argument, it says so and goes on with the dry backend, which
@@ -17,9 +17,9 @@ use std::time::Instant;
 use shootdown_dma::domain::Config;
 use shootdown_dma::iova::Tree;
 use shootdown_dma::iova::magazine::{self, Magazines};
-use shootdown_dma::user::dry::Dry;
-use shootdown_dma::user::{Backend, Space};
 use shootdown_dma::{Policy, Rights};
+use shootdown_vfio::user::dry::Dry;
+use shootdown_vfio::user::{Backend, Space};
 
 const PAGE: usize = 4096;
 /// Buffers in flight, and how many are mapped altogether.
@@ -109,7 +109,7 @@ fn dry(why: &str) -> Result<(), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     use std::sync::Arc;
 
-    use shootdown_dma::user::linux::{Iommufd, VfioType1};
+    use shootdown_vfio::user::linux::{Iommufd, VfioType1};
 
     match std::env::args().nth(1).as_deref() {
         None => dry("no group of devices was named (see the head of this file)"),

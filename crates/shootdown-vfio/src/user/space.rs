@@ -5,19 +5,22 @@ use core::marker::PhantomData;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::thread::yield_now;
-use std::vec::Vec;
+
+use shootdown_dma::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
+use shootdown_dma::domain::{
+    self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy,
+};
+use shootdown_dma::fixed::NoMemory;
+use shootdown_dma::invalidate::{AttachError, Attachment};
+use shootdown_dma::iova::Allocate;
+use shootdown_dma::pinned::NOBODY;
+use shootdown_dma::table::TableMemory;
+use shootdown_dma::table::memory::Table;
 
 use super::backend::{Backend, BackendError, Windows, WindowsError};
-use super::kernel::{Calls, Kernel};
+use super::kernel::{Calls, Kernel, Live};
+use super::mapped::Mapped;
 use super::shadow::Shadow;
-use crate::addr::{DeviceId, DomainId, IovaRange, PhysAddr, Rights};
-use crate::domain::{self, Config, Counts, DmaAddr, Domain, DomainError, Host, Mapping, Policy};
-use crate::fixed::NoMemory;
-use crate::invalidate::{AttachError, Attachment};
-use crate::iova::Allocate;
-use crate::pinned::NOBODY;
-use crate::table::TableMemory;
-use crate::table::memory::Table;
 
 /// Who owns the buffers: told when devices begin and cease to reach them, if the space
 /// [holds](Config::holds) pages.
@@ -52,7 +55,7 @@ impl<M: Memory + ?Sized> Memory for Arc<M> {
 }
 
 /// The process, as a domain sees its kernel.
-struct Seam<B, A, M, const GRANULE: u32> {
+pub(super) struct Seam<B, A, M, const GRANULE: u32> {
     kernel: Arc<Kernel<B>>,
     memory: M,
     addresses: PhantomData<fn() -> A>,
@@ -93,7 +96,7 @@ unsafe impl<B: Backend, A: Allocate, M: Memory, const G: u32> Host for Seam<B, A
 }
 
 /// Pages of the shadow: from the heap, each its own address.
-struct Heap;
+pub(super) struct Heap;
 
 const PAGE_LAYOUT: Layout = match Layout::from_size_align(4096, 4096) {
     Ok(layout) => layout,
@@ -194,8 +197,8 @@ pub enum UnmapError {
     Invalid,
     /// Nothing is mapped there.
     NotMapped,
-    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more. Kernels don't
-    /// cut mappings.
+    /// It is not what one [`map`](Space::map) has mapped, but a part of it, or more: kernels don't
+    /// cut mappings. Or [`map_at`](Space::map_at) has mapped it.
     Partial,
     /// The policy promises less than the space's does.
     Refused,
@@ -230,7 +233,7 @@ const TRIES: usize = 16;
 /// use shootdown_dma::domain::{Config, Policy};
 /// use shootdown_dma::iova::magazine::{self, Magazines};
 /// use shootdown_dma::iova::Tree;
-/// use shootdown_dma::user::{Space, dry::Dry};
+/// use shootdown_vfio::user::{Space, dry::Dry};
 /// use shootdown_dma::Rights;
 ///
 /// let config = Config::new(4).policy(Policy::Deferred);
@@ -248,7 +251,8 @@ const TRIES: usize = 16;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Space<B: Backend, A: Allocate, M: Memory = (), const GRANULE: u32 = 12> {
-    domain: Domain<Seam<B, A, M, GRANULE>>,
+    pub(super) domain: Domain<Seam<B, A, M, GRANULE>>,
+    pub(super) windows: Windows,
     /// The kernel, as a device that is behind the unit: so that the unit is told.
     attachment: Option<Attachment>,
 }
@@ -266,7 +270,7 @@ impl<B: Backend, A: Allocate, M: Memory> Space<B, A, M> {
         backend: B,
         memory: M,
         config: Config,
-        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+        allocator: impl FnOnce(&shootdown_dma::iova::Space<'_>) -> Option<A>,
     ) -> Result<Self, SpaceError> {
         Self::with_granule(backend, memory, config, allocator)
     }
@@ -279,7 +283,7 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     ///
     /// ```
     /// # use shootdown_dma::{Rights, domain::Config, iova::Tree};
-    /// # use shootdown_dma::user::{SpaceError, WindowsError, Windows, Space, dry::Dry};
+    /// # use shootdown_vfio::user::{SpaceError, WindowsError, Windows, Space, dry::Dry};
     /// let large = || Dry::default().with_page_sizes(1 << 16 | 1 << 29);
     /// let small = Space::new(large(), (), Config::new(1), |space| Tree::new(space).ok());
     /// assert!(matches!(small.err(), Some(SpaceError::Windows(WindowsError::PageSize(_)))));
@@ -302,23 +306,25 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
         backend: B,
         memory: M,
         config: Config,
-        allocator: impl FnOnce(&crate::iova::Space<'_>) -> Option<A>,
+        allocator: impl FnOnce(&shootdown_dma::iova::Space<'_>) -> Option<A>,
     ) -> Result<Self, SpaceError> {
         let windows = Windows::of_granule(GRANULE, &backend).map_err(SpaceError::Windows)?;
         let addresses = allocator(&windows.space()).ok_or(SpaceError::NoMemory)?;
-        let limit = config.limit.min(windows.last());
-        let config =
-            Config { identity: None, trusted: false, caches_absence: false, limit, ..config };
+        let mut config = config;
+        config.identity = None;
+        config.trusted = false;
+        config.caches_absence = false;
+        config.limit = config.limit.min(windows.last());
         let kernel = Arc::new(Kernel::new(backend, GRANULE));
         let seam = Seam { kernel: Arc::clone(&kernel), memory, addresses: PhantomData };
         let units = [(kernel, DomainId(1))];
         let domain = Domain::new(seam, config, addresses, Shadow::new(), Heap, units);
         let domain = domain.map_err(|_: DomainError| SpaceError::NoMemory)?;
         let attachment = domain.attach(0, DeviceId(0), false).map_err(|_: AttachError| NoMemory)?;
-        Ok(Self { domain, attachment: Some(attachment) })
+        Ok(Self { domain, windows, attachment: Some(attachment) })
     }
 
-    fn kernel(&self) -> &Kernel<B> {
+    pub(super) fn kernel(&self) -> &Kernel<B> {
         &self.domain.host().kernel
     }
 
@@ -330,6 +336,11 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// The owner of buffers.
     pub fn memory(&self) -> &M {
         &self.domain.host().memory
+    }
+
+    /// Addresses that the kernel offered when the space was made.
+    pub const fn windows(&self) -> &Windows {
+        &self.windows
     }
 
     /// Where addresses come from, to be looked at.
@@ -370,8 +381,9 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
             };
             // The domain has seen that it does not wrap.
             let Some(range) = pages_of(at, bytes, GRANULE) else { break Ok(at) };
-            let first = memory as u64 >> GRANULE << GRANULE;
-            let Err(error) = self.kernel().map(range, first, rights) else { break Ok(at) };
+            let memory = memory as u64 >> GRANULE << GRANULE;
+            let live = Live { pages: range.pages(), memory, rights, brought: false };
+            let Err(error) = self.kernel().map(range.first(), live) else { break Ok(at) };
             let shortage = matches!(error, BackendError::Entries | BackendError::Memory);
             if error == BackendError::Exists && foreign.len() < TRIES {
                 // Kept until there is another, so that it is not the next again.
@@ -458,8 +470,11 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// # Errors
     /// What the kernel refuses to unmap: it is still deferred.
     pub fn flush(&self) -> Result<(), BackendError> {
+        let before = self.kernel().stale();
         let flushed = self.domain.flush();
-        flushed.map_err(|_| self.kernel().failed().unwrap_or(BackendError::Other(0)))
+        flushed.map_err(|_| self.kernel().failed().unwrap_or(BackendError::Other(0)))?;
+        self.kernel().forget_stale(before);
+        Ok(())
     }
 
     /// What is deferred just now: how many things, and how many pages are held back.
@@ -470,6 +485,13 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
     /// Mappings, and those of them that the kernel still has though they were unmapped.
     pub fn mappings(&self) -> (usize, usize) {
         self.kernel().mapped()
+    }
+
+    /// All mappings, by their addresses: to give them to another process (migration), or to take
+    /// them away one by one (reset). Allocates nothing and holds no lock between two of them: what
+    /// is mapped or unmapped meanwhile is among them or not.
+    pub fn mapped(&self) -> Mapped<'_, B> {
+        Mapped::new(self.kernel(), GRANULE)
     }
 
     /// What was done so far.
@@ -503,17 +525,17 @@ impl<B: Backend, A: Allocate, M: Memory, const GRANULE: u32> Space<B, A, M, GRAN
                 return Err((error, self));
             }
         }
-        let Self { domain, .. } = self;
+        let Self { domain, windows, .. } = self;
         // SAFETY: nothing but the kernel knew of the shadow, and it has unmapped everything.
         unsafe { domain.end() }.map_err(|failed| {
             let error = why(&failed.domain.host().kernel);
-            (error, Self { domain: failed.domain, attachment: None })
+            (error, Self { domain: failed.domain, windows, attachment: None })
         })
     }
 }
 
 /// The pages that some bytes lie in.
-fn pages_of(at: DmaAddr, bytes: u64, granule: u32) -> Option<IovaRange> {
+pub(super) fn pages_of(at: DmaAddr, bytes: u64, granule: u32) -> Option<IovaRange> {
     let last = at.0.checked_add(bytes.checked_sub(1)?)?;
     IovaRange::of_bytes(at.0, last, granule)
 }

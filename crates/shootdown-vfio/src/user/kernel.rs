@@ -14,11 +14,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
+
+use shootdown_dma::addr::{IovaRange, Rights};
+use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 
 use super::backend::{Backend, BackendError};
-use crate::addr::{IovaRange, Rights};
-use crate::invalidate::{Command, QueueError, Ticket, Unit};
+use super::claim::Claims;
 
 /// Ranges that are noted one by one; one more, and all that is dead is looked for.
 const NOTES: usize = 256;
@@ -31,11 +32,24 @@ struct Notes {
     everything: bool,
 }
 
-/// First page and pages of each.
+/// What one call has mapped.
+#[derive(Clone, Copy, Debug)]
+pub struct Live {
+    pub pages: u64,
+    /// The first page's memory.
+    pub memory: u64,
+    pub rights: Rights,
+    /// At an address that the caller has brought.
+    pub brought: bool,
+}
+
+/// By the first page of each.
 #[derive(Debug, Default)]
-struct Mappings {
-    live: BTreeMap<u64, u64>,
-    dead: BTreeMap<u64, u64>,
+pub(super) struct Mappings {
+    pub live: BTreeMap<u64, Live>,
+    /// With its pages.
+    pub dead: BTreeMap<u64, u64>,
+    pub claims: Claims,
 }
 
 /// System calls so far.
@@ -67,7 +81,7 @@ pub struct Kernel<B> {
     pub backend: B,
     /// Bits of a byte address within a page.
     granule: u32,
-    mappings: Mutex<Mappings>,
+    pub(super) mappings: Mutex<Mappings>,
     notes: Mutex<Notes>,
     /// As `Notes::told`, to be looked at without the lock.
     told: AtomicU64,
@@ -79,7 +93,7 @@ pub struct Kernel<B> {
     calls: Counters,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -111,23 +125,24 @@ impl<B: Backend> Kernel<B> {
     }
 
     /// Maps pages that are the caller's.
-    pub fn map(&self, range: IovaRange, memory: u64, rights: Rights) -> Result<(), BackendError> {
+    pub fn map(&self, first: u64, live: Live) -> Result<(), BackendError> {
         self.calls.add(0, 1);
-        let (at, bytes) = self.bytes_of(range);
-        let outcome = self.backend.map(at, memory, bytes, rights);
+        // Pages of spaces are below 2^48 bytes.
+        let (at, bytes) = (first << self.granule, live.pages << self.granule);
+        let outcome = self.backend.map(at, live.memory, bytes, live.rights);
         match outcome {
-            Ok(()) => drop(lock(&self.mappings).live.insert(range.first(), range.pages())),
+            Ok(()) => drop(lock(&self.mappings).live.insert(first, live)),
             Err(_) => self.calls.add(3, 1),
         }
         outcome
     }
 
-    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages
-    /// nothing has changed.
+    /// Gives a mapping up, which begins there; `None` if none does. If it has not so many pages, or
+    /// was mapped where the caller has said, nothing has changed.
     pub fn give_up(&self, first: u64, pages: u64) -> Option<Result<(), ()>> {
         let mut mappings = lock(&self.mappings);
         let mapped = *mappings.live.get(&first)?;
-        if mapped != pages {
+        if mapped.pages != pages || mapped.brought {
             return Some(Err(()));
         }
         mappings.live.remove(&first);
@@ -138,14 +153,23 @@ impl<B: Backend> Kernel<B> {
     /// Gives all up.
     pub fn give_up_all(&self) {
         let mut mappings = lock(&self.mappings);
-        let Mappings { live, dead } = &mut *mappings;
-        dead.append(live);
+        let Mappings { live, dead, .. } = &mut *mappings;
+        dead.extend(core::mem::take(live).into_iter().map(|(first, live)| (first, live.pages)));
+    }
+
+    /// The first mapping that begins at this page or behind it.
+    pub fn live_from(&self, page: u64) -> Option<(u64, Live)> {
+        lock(&self.mappings).live.range(page..).next().map(|(first, live)| (*first, *live))
     }
 
     /// Does a live mapping have this page?
     pub fn is_live(&self, page: u64) -> bool {
         let mappings = lock(&self.mappings);
-        mappings.live.range(..=page).next_back().is_some_and(|(first, pages)| page - first < *pages)
+        mappings
+            .live
+            .range(..=page)
+            .next_back()
+            .is_some_and(|(first, live)| page - first < live.pages)
     }
 
     /// How many are mapped for the kernel: live, and dead.

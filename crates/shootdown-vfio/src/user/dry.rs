@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::vec::Vec;
+
+use shootdown_dma::addr::Rights;
 
 use super::backend::{Backend, BackendError, Window};
-use crate::addr::Rights;
 
 /// Whose manners it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -51,7 +51,7 @@ pub struct Dry {
 impl Default for Dry {
     /// As VFIO on a PC: 39 bits of address without the window for interrupts, 65 535 mappings.
     fn default() -> Self {
-        let windows = std::vec![
+        let windows = vec![
             Window { first: 0, last: 0xfedf_ffff },
             Window { first: 0xfef0_0000, last: (1 << 39) - 1 },
         ];

@@ -1,11 +1,11 @@
 //! What a kernel must offer, so that a [`Space`](super::Space) can be built on it.
 
 use core::fmt;
-use std::vec::Vec;
+
+use shootdown_dma::addr::{IovaRange, Rights};
+use shootdown_dma::iova::space::Space;
 
 use super::shadow::BITS;
-use crate::addr::{IovaRange, Rights};
-use crate::iova::space::Space;
 
 /// Addresses that devices may use, in bytes; the last one belongs to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -200,10 +200,29 @@ impl Windows {
         Ok(Self { first, last, holes })
     }
 
-    /// For [`Tree::new`](crate::iova::Tree::new) and others.
+    /// For [`Tree::new`](shootdown_dma::iova::Tree::new) and others.
     #[must_use]
     pub fn space(&self) -> Space<'_> {
         Space::below(self.last + 1).from(self.first).without(&self.holes)
+    }
+
+    /// Are these pages all in one of them?
+    #[must_use]
+    pub fn contain(&self, range: IovaRange) -> bool {
+        let within = self.first <= range.first() && range.last() <= self.last;
+        within && !self.holes.iter().any(|hole| hole.overlaps(range))
+    }
+
+    /// The first page.
+    #[must_use]
+    pub const fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Pages between the first and the last that are in none of them.
+    #[must_use]
+    pub fn holes(&self) -> &[IovaRange] {
+        &self.holes
     }
 
     /// The last page.

@@ -1,5 +1,4 @@
 //! A hypervisor's IOMMU: emulated devices that translate through a domain's table, for `vm-memory`.
-//! Feature `vm-memory`.
 //!
 //! # The problem
 //! A hypervisor that offers its guest an IOMMU emulates devices in threads of its own. Each access
@@ -10,8 +9,8 @@
 //! when, and what happens to a device that is just filling it.
 //!
 //! # The protocol
-//! The guest's mappings are a [`Domain`](crate::Domain), and the cache is a
-//! [`Unit`](crate::invalidate::Unit) of it, as an IOMMU is. Then everything that the domain
+//! The guest's mappings are a [`Domain`](shootdown_dma::Domain), and the cache is a
+//! [`Unit`](shootdown_dma::invalidate::Unit) of it, as an IOMMU is. Then everything that the domain
 //! promises of hardware holds for the emulated devices.
 //!
 //! ```text
@@ -19,8 +18,8 @@
 //! device: access --> Translator --> Cache --(miss)--> walks the domain's table, with the cache held
 //! ```
 //!
-//! Each emulated device is [attached](crate::Domain::attach) to the domain before it translates: a
-//! unit with no device behind it is told nothing.
+//! Each emulated device is [attached](shootdown_dma::Domain::attach) to the domain before it
+//! translates: a unit with no device behind it is told nothing.
 //!
 //! # Invariants
 //! - **V1** What the cache was told to forget, it has forgotten when the ticket is complete, and
@@ -49,7 +48,7 @@ mod requests;
 mod translate;
 
 pub use cache::{Cache, Guard};
-pub use requests::{Bounds, Mappings, RequestError};
+pub use requests::{Bounds, MapRequest, Mappings, RequestError};
 pub use translate::{Translator, Walk};
 #[doc(no_inline)]
 pub use vm_memory::iommu::Iotlb;

@@ -5,10 +5,11 @@
 //! bit 2, address 51:12. So it takes the addresses of any process, and pages of any granule that a
 //! kernel has.
 
-use crate::addr::{PhysAddr, Rights};
-use crate::table::Format;
-use crate::table::format::ADDRESS;
+use shootdown_dma::addr::{PhysAddr, Rights};
+use shootdown_dma::table::Format;
 
+/// The bits of a word that hold an address: the library's own marks lie outside of them.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 const READ: u64 = 1 << 0;
 const WRITE: u64 = 1 << 1;
 const LARGE: u64 = 1 << 2;

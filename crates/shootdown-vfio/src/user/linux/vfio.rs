@@ -1,73 +1,61 @@
 //! VFIO's type 1, version 2: a container with the groups of devices in it.
 
 use std::ffi::c_ulong;
-use std::format;
 use std::io;
 use std::mem::{offset_of, size_of};
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::vec::Vec;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use shootdown_dma::addr::Rights;
+use vfio_bindings::bindings::vfio::{
+    __IncompleteArrayField, VFIO_API_VERSION, VFIO_BASE, VFIO_DMA_MAP_FLAG_READ,
+    VFIO_DMA_MAP_FLAG_WRITE, VFIO_GROUP_FLAGS_VIABLE, VFIO_IOMMU_INFO_CAPS,
+    VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL,
+    VFIO_TYPE1v2_IOMMU, vfio_group_status, vfio_info_cap_header, vfio_iommu_type1_dma_map,
+    vfio_iommu_type1_dma_unmap, vfio_iommu_type1_info, vfio_iommu_type1_info_cap_iova_range,
+    vfio_iommu_type1_info_dma_avail, vfio_iova_range,
+};
 
 use super::sys::{call, call_with, error, open, request};
-use crate::addr::Rights;
 use crate::user::{Backend, BackendError, Window};
 
-const GET_API_VERSION: c_ulong = request(100);
-const CHECK_EXTENSION: c_ulong = request(101);
-const SET_IOMMU: c_ulong = request(102);
-const GROUP_GET_STATUS: c_ulong = request(103);
-const GROUP_SET_CONTAINER: c_ulong = request(104);
-const GROUP_GET_DEVICE_FD: c_ulong = request(106);
-const IOMMU_GET_INFO: c_ulong = request(112);
-const IOMMU_MAP_DMA: c_ulong = request(113);
-const IOMMU_UNMAP_DMA: c_ulong = request(114);
+// The bindings have no numbers of calls: bindgen does not follow the macros that make them.
+const GET_API_VERSION: c_ulong = request(VFIO_BASE);
+const CHECK_EXTENSION: c_ulong = request(VFIO_BASE + 1);
+const SET_IOMMU: c_ulong = request(VFIO_BASE + 2);
+const GROUP_GET_STATUS: c_ulong = request(VFIO_BASE + 3);
+const GROUP_SET_CONTAINER: c_ulong = request(VFIO_BASE + 4);
+const GROUP_GET_DEVICE_FD: c_ulong = request(VFIO_BASE + 6);
+const IOMMU_GET_INFO: c_ulong = request(VFIO_BASE + 12);
+const IOMMU_MAP_DMA: c_ulong = request(VFIO_BASE + 13);
+const IOMMU_UNMAP_DMA: c_ulong = request(VFIO_BASE + 14);
 
-const API_VERSION: i32 = 0;
-const TYPE1_V2: c_ulong = 3;
-/// A group is viable if all of its devices are VFIO's.
-const VIABLE: u32 = 1;
-const MAP_READ: u32 = 1;
-const MAP_WRITE: u32 = 2;
-/// The information has sizes of pages; it has a chain of capabilities.
-const INFO_PAGE_SIZES: u32 = 1;
-const INFO_CAPABILITIES: u32 = 2;
-/// Capabilities: windows, and mappings that are left.
-const CAPABILITY_WINDOWS: u16 = 1;
-const CAPABILITY_LEFT: u16 = 3;
+const TYPE1_V2: c_ulong = VFIO_TYPE1v2_IOMMU as c_ulong;
+const CAPABILITY_WINDOWS: u16 = VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE as u16;
+const CAPABILITY_LEFT: u16 = VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL as u16;
 
-#[repr(C)]
-struct Map {
-    argsz: u32,
-    flags: u32,
-    vaddr: u64,
-    iova: u64,
-    size: u64,
+/// Where the information is read ([`Info::read`]): in a structure that the kernel may lengthen, and
+/// in the chain of capabilities behind it.
+mod at {
+    use super::*;
+
+    pub const FLAGS: usize = offset_of!(vfio_iommu_type1_info, flags);
+    pub const PAGE_SIZES: usize = offset_of!(vfio_iommu_type1_info, iova_pgsizes);
+    pub const CAPABILITIES: usize = offset_of!(vfio_iommu_type1_info, cap_offset);
+    /// From the head of a capability on.
+    pub const NEXT: usize = offset_of!(vfio_info_cap_header, next);
+    pub const WINDOW_COUNT: usize = offset_of!(vfio_iommu_type1_info_cap_iova_range, nr_iovas);
+    pub const WINDOWS: usize = offset_of!(vfio_iommu_type1_info_cap_iova_range, iova_ranges);
+    pub const LEFT: usize = offset_of!(vfio_iommu_type1_info_dma_avail, avail);
+    /// From a window on.
+    pub const LAST: usize = offset_of!(vfio_iova_range, end);
+    pub const WINDOW: usize = size_of::<vfio_iova_range>();
 }
 
-#[repr(C)]
-struct Unmap {
-    argsz: u32,
-    flags: u32,
-    iova: u64,
-    size: u64,
-}
-
-#[repr(C)]
-struct GroupStatus {
-    argsz: u32,
-    flags: u32,
-}
-
-// `struct vfio_iommu_type1_dma_map`, `…_dma_unmap`, `vfio_group_status` (linux/vfio.h of Linux 6.1,
-// printed by a C compiler, as the places that `Info::read` looks at: sizes of pages at 8, the first
-// capability at 16; of a capability its number at 0, the next at 4, windows from 16 on, mappings
-// that are left at 8).
+// Of Linux 6.1, printed by a C compiler: the bindings agree with it.
 const _: () = {
-    assert!(size_of::<Map>() == 32 && offset_of!(Map, vaddr) == 8);
-    assert!(offset_of!(Map, iova) == 16 && offset_of!(Map, size) == 24);
-    assert!(
-        size_of::<Unmap>() == 24 && offset_of!(Unmap, iova) == 8 && offset_of!(Unmap, size) == 16
-    );
-    assert!(size_of::<GroupStatus>() == 8 && offset_of!(GroupStatus, flags) == 4);
+    assert!(at::FLAGS == 4 && at::PAGE_SIZES == 8 && at::CAPABILITIES == 16 && at::NEXT == 4);
+    assert!(at::WINDOW_COUNT == 8 && at::WINDOWS == 16 && at::LEFT == 8);
+    assert!(at::LAST == 8 && at::WINDOW == 16);
     assert!(IOMMU_GET_INFO == 0x3b70 && IOMMU_MAP_DMA == 0x3b71 && IOMMU_UNMAP_DMA == 0x3b72);
     assert!(GET_API_VERSION == 0x3b64 && CHECK_EXTENSION == 0x3b65 && SET_IOMMU == 0x3b66);
     assert!(GROUP_GET_STATUS == 0x3b67 && GROUP_SET_CONTAINER == 0x3b68);
@@ -96,14 +84,14 @@ impl Info {
         let u64_at = |at: usize| {
             Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
         };
-        let flags = u32_at(4).unwrap_or(0);
+        let flags = u32_at(at::FLAGS).unwrap_or(0);
         let mut info = Self::default();
-        if flags & INFO_PAGE_SIZES != 0 {
-            info.page_sizes = u64_at(8).unwrap_or(0);
+        if flags & VFIO_IOMMU_INFO_PGSIZES != 0 {
+            info.page_sizes = u64_at(at::PAGE_SIZES).unwrap_or(0);
         }
-        let mut next = match flags & INFO_CAPABILITIES {
+        let mut next = match flags & VFIO_IOMMU_INFO_CAPS {
             0 => 0,
-            _ => u32_at(16).unwrap_or(0) as usize,
+            _ => u32_at(at::CAPABILITIES).unwrap_or(0) as usize,
         };
         // A chain that leads backwards would have no end.
         let mut before = 0;
@@ -111,17 +99,17 @@ impl Info {
             before = next;
             match u16_at(next) {
                 Some(CAPABILITY_WINDOWS) => {
-                    let count = u32_at(next + 8).unwrap_or(0) as usize;
+                    let count = u32_at(next + at::WINDOW_COUNT).unwrap_or(0) as usize;
                     let window = |n: usize| {
-                        let at = next + 16 + n * 16;
-                        Some(Window { first: u64_at(at)?, last: u64_at(at + 8)? })
+                        let at = next + at::WINDOWS + n * at::WINDOW;
+                        Some(Window { first: u64_at(at)?, last: u64_at(at + at::LAST)? })
                     };
                     info.windows.extend((0..count).map_while(window));
                 }
-                Some(CAPABILITY_LEFT) => info.left = u32_at(next + 8),
+                Some(CAPABILITY_LEFT) => info.left = u32_at(next + at::LEFT),
                 _ => {}
             }
-            next = u32_at(next + 4).unwrap_or(0) as usize;
+            next = u32_at(next + at::NEXT).unwrap_or(0) as usize;
         }
         info
     }
@@ -153,20 +141,20 @@ impl VfioType1 {
             let version = call_with(container.as_fd(), GET_API_VERSION, 0)?;
             (version, call_with(container.as_fd(), CHECK_EXTENSION, TYPE1_V2)?)
         };
-        if version != API_VERSION {
+        if u32::try_from(version) != Ok(VFIO_API_VERSION) {
             return Err(unsupported("VFIO has another version than 0"));
         }
         if type1 == 0 {
             return Err(unsupported("VFIO has no type 1 IOMMU of version 2"));
         }
         let group: OwnedFd = open(&format!("/dev/vfio/{group}"))?.into();
-        let mut status = GroupStatus { argsz: size_of::<GroupStatus>() as u32, flags: 0 };
+        let mut status =
+            vfio_group_status { argsz: size_of::<vfio_group_status>() as u32, flags: 0 };
         // SAFETY: it writes such a structure.
         unsafe { call(group.as_fd(), GROUP_GET_STATUS, &raw mut status)? };
-        if status.flags & VIABLE == 0 {
+        if status.flags & VFIO_GROUP_FLAGS_VIABLE == 0 {
             return Err(unsupported("some device of the group has a driver that is not VFIO's"));
         }
-        use std::os::fd::AsRawFd;
         let mut fd = container.as_raw_fd();
         // SAFETY: it reads the number of a file.
         unsafe { call(group.as_fd(), GROUP_SET_CONTAINER, &raw mut fd)? };
@@ -225,7 +213,7 @@ impl VfioType1 {
 
 fn info(container: BorrowedFd<'_>) -> io::Result<Info> {
     // The kernel says how many bytes it would have written.
-    let mut bytes = std::vec![0u64; 64];
+    let mut bytes = vec![0u64; 64];
     loop {
         let room = bytes.len() * 8;
         bytes.fill(0);
@@ -253,7 +241,7 @@ unsafe impl Backend for VfioType1 {
         // A kernel before 5.4 does not say, and refuses when it comes to it: what every IOMMU has,
         // without PCs' interrupts.
         Ok(if windows.is_empty() {
-            std::vec![
+            vec![
                 Window { first: 0, last: 0xfedf_ffff },
                 Window { first: 0xfef0_0000, last: (1 << 39) - 1 },
             ]
@@ -268,10 +256,10 @@ unsafe impl Backend for VfioType1 {
 
     fn map(&self, iova: u64, memory: u64, bytes: u64, rights: Rights) -> Result<(), BackendError> {
         let mut flags = 0;
-        flags |= if rights.reads() { MAP_READ } else { 0 };
-        flags |= if rights.writes() { MAP_WRITE } else { 0 };
-        let argsz = size_of::<Map>() as u32;
-        let mut map = Map { argsz, flags, vaddr: memory, iova, size: bytes };
+        flags |= if rights.reads() { VFIO_DMA_MAP_FLAG_READ } else { 0 };
+        flags |= if rights.writes() { VFIO_DMA_MAP_FLAG_WRITE } else { 0 };
+        let argsz = size_of::<vfio_iommu_type1_dma_map>() as u32;
+        let mut map = vfio_iommu_type1_dma_map { argsz, flags, vaddr: memory, iova, size: bytes };
         // SAFETY: it reads such a structure. That devices may have the memory is what `Space::map`
         // demands.
         unsafe { call(self.container.as_fd(), IOMMU_MAP_DMA, &raw mut map) }
@@ -280,7 +268,13 @@ unsafe impl Backend for VfioType1 {
     }
 
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError> {
-        let mut unmap = Unmap { argsz: size_of::<Unmap>() as u32, flags: 0, iova, size: bytes };
+        let mut unmap = vfio_iommu_type1_dma_unmap {
+            argsz: size_of::<vfio_iommu_type1_dma_unmap>() as u32,
+            flags: 0,
+            iova,
+            size: bytes,
+            data: __IncompleteArrayField::new(),
+        };
         // SAFETY: it reads and writes such a structure.
         unsafe { call(self.container.as_fd(), IOMMU_UNMAP_DMA, &raw mut unmap) }
             .map(|_| unmap.size)
@@ -294,7 +288,7 @@ mod tests {
 
     /// What a kernel would write: header, then capabilities one after the other.
     fn written(page_sizes: u64, capabilities: &[(u16, Vec<u8>)]) -> Vec<u8> {
-        let mut bytes = std::vec![0u8; 24];
+        let mut bytes = vec![0u8; 24];
         bytes[4..8].copy_from_slice(&3u32.to_ne_bytes());
         bytes[8..16].copy_from_slice(&page_sizes.to_ne_bytes());
         bytes[16..20].copy_from_slice(&24u32.to_ne_bytes());
@@ -323,7 +317,7 @@ mod tests {
     fn information_is_read_to_its_end_and_no_further() {
         let list = [(0, 0xfedf_ffff), (0xfef0_0000, (1 << 39) - 1)];
         let left = 65_535u32.to_ne_bytes().to_vec();
-        let all = written(0x4020_1000, &[(2, std::vec![0; 24]), (1, windows(&list)), (3, left)]);
+        let all = written(0x4020_1000, &[(2, vec![0; 24]), (1, windows(&list)), (3, left)]);
         let info = Info::read(&all);
         assert_eq!((info.page_sizes, info.left), (0x4020_1000, Some(65_535)));
         assert_eq!(info.windows, list.map(|(first, last)| Window { first, last }));

@@ -10,7 +10,7 @@
 //! | addresses or memory that are not whole pages of what was offered (`page_size_mask`: the domain's granule) | [`Unaligned`](RequestError::Unaligned) |
 //! | addresses outside of what it was offered, or reserved | [`Range`](RequestError::Range) |
 //! | a MAP over something that is mapped | [`Overlap`](RequestError::Overlap) |
-//! | a MAP of what is not its memory (the [host](crate::Host::hold) says no) | [`Fault`](RequestError::Fault) |
+//! | a MAP of what is not its memory (the [host](shootdown_dma::Host::hold) says no) | [`Fault`](RequestError::Fault) |
 //! | one mapping too many | [`NoMemory`](RequestError::NoMemory) |
 //! | an UNMAP of a part of a mapping | [`Partial`](RequestError::Partial) |
 //! | an UNMAP of several mappings, also with gaps, or of nothing | that none of it is mapped any more |
@@ -19,11 +19,10 @@ use core::fmt;
 use core::hint::spin_loop;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::vec::Vec;
 
-use crate::addr::{IovaRange, PhysAddr, Rights};
-use crate::domain::{Domain, Host, MapError, UnmapError};
-use crate::table::{Format, MapErrorKind};
+use shootdown_dma::addr::{IovaRange, PhysAddr, Rights};
+use shootdown_dma::domain::{Domain, Host, MapError, UnmapError};
+use shootdown_dma::table::{Format, MapErrorKind};
 
 /// Why a request was refused. Nothing has changed, but where it says so.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,8 +97,8 @@ pub struct Bounds {
     /// Pages in between that it may not map: windows for interrupts, and what the probe request
     /// reports as reserved.
     pub reserved: Vec<IovaRange>,
-    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take
-    /// is the domain's affair ([`Config::tables`](crate::domain::Config::tables)): far apart,
+    /// Mappings that it may have at a time (V3 of [`super`]). How many page tables they may take is
+    /// the domain's affair ([`Config::tables`](shootdown_dma::domain::Config::tables)): far apart,
     /// each takes its own.
     pub mappings: usize,
 }
@@ -127,8 +126,20 @@ impl Bounds {
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     pages: u64,
+    phys: u64,
+    flags: u32,
     /// Unmapped, or not mapped after all, but its invalidation is not complete.
     stale: bool,
+}
+
+/// What a MAP asks for: the arguments of [`Mappings::map`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // see there
+pub struct MapRequest {
+    pub start: u64,
+    pub end: u64,
+    pub phys: u64,
+    pub flags: u32,
 }
 
 /// The mappings of a guest's domain.
@@ -152,8 +163,8 @@ impl<H: Host> Mappings<H> {
     const MASK: u64 = (1 << Self::SHIFT) - 1;
 
     /// None yet. Nobody else maps or unmaps in the domain, which should
-    /// [hold](crate::domain::Config::holds) its pages: then the host is asked whether they are
-    /// the guest's.
+    /// [hold](shootdown_dma::domain::Config::holds) its pages: then the host is asked whether they
+    /// are the guest's.
     #[must_use]
     pub const fn new(domain: Arc<Domain<H>>, bounds: Bounds) -> Self {
         Self { domain, bounds, live: BTreeMap::new() }
@@ -174,6 +185,18 @@ impl<H: Host> Mappings<H> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
+    }
+
+    /// The mappings, by their addresses, as the guest has asked for them: each is the MAP that
+    /// makes it again (migration).
+    pub fn iter(&self) -> impl Iterator<Item = MapRequest> + '_ {
+        let mapped = self.live.iter().filter(|(_, mapping)| !mapping.stale);
+        mapped.map(|(first, mapping)| MapRequest {
+            start: first << Self::SHIFT,
+            end: ((first + (mapping.pages - 1)) << Self::SHIFT) | Self::MASK,
+            phys: mapping.phys,
+            flags: mapping.flags,
+        })
     }
 
     /// MAP: `start` to `end` (which belongs to it), in bytes, lead to the guest's memory from
@@ -215,7 +238,7 @@ impl<H: Host> Mappings<H> {
         // It is not mapped, but a device may have seen it.
         let stale = matches!(mapped, Err(MapError::NotComplete(_)));
         if mapped.is_ok() || stale {
-            self.live.insert(range.first(), Mapping { pages: range.pages(), stale });
+            self.live.insert(range.first(), Mapping { pages: range.pages(), phys, flags, stale });
         }
         mapped.map_err(|error| match error {
             MapError::NotHeld => RequestError::Fault,

@@ -4,108 +4,39 @@ use std::ffi::c_ulong;
 use std::io;
 use std::mem::{offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::vec::Vec;
+
+use iommufd_bindings::{
+    IOMMUFD_CMD_DESTROY, IOMMUFD_CMD_IOAS_ALLOC, IOMMUFD_CMD_IOAS_IOVA_RANGES,
+    IOMMUFD_CMD_IOAS_MAP, IOMMUFD_CMD_IOAS_UNMAP, iommu_destroy, iommu_ioas_alloc,
+    iommu_ioas_iova_ranges, iommu_ioas_map, iommu_ioas_unmap, iommu_iova_range,
+    iommufd_ioas_map_flags_IOMMU_IOAS_MAP_FIXED_IOVA as MAP_FIXED,
+    iommufd_ioas_map_flags_IOMMU_IOAS_MAP_READABLE as MAP_READ,
+    iommufd_ioas_map_flags_IOMMU_IOAS_MAP_WRITEABLE as MAP_WRITE,
+};
+use shootdown_dma::addr::Rights;
+use vfio_bindings::bindings::vfio::{
+    VFIO_BASE, vfio_device_attach_iommufd_pt, vfio_device_bind_iommufd,
+};
 
 use super::sys::{call, error, open, request};
-use crate::addr::Rights;
 use crate::user::{Backend, BackendError, Window};
 
-const DESTROY: c_ulong = request(0x80);
-const IOAS_ALLOC: c_ulong = request(0x81);
-const IOAS_IOVA_RANGES: c_ulong = request(0x84);
-const IOAS_MAP: c_ulong = request(0x85);
-const IOAS_UNMAP: c_ulong = request(0x86);
+const DESTROY: c_ulong = request(IOMMUFD_CMD_DESTROY);
+const IOAS_ALLOC: c_ulong = request(IOMMUFD_CMD_IOAS_ALLOC);
+const IOAS_IOVA_RANGES: c_ulong = request(IOMMUFD_CMD_IOAS_IOVA_RANGES);
+const IOAS_MAP: c_ulong = request(IOMMUFD_CMD_IOAS_MAP);
+const IOAS_UNMAP: c_ulong = request(IOMMUFD_CMD_IOAS_UNMAP);
 /// Of VFIO's devices: `VFIO_DEVICE_BIND_IOMMUFD`, `VFIO_DEVICE_ATTACH_IOMMUFD_PT`.
-const DEVICE_BIND: c_ulong = request(118);
-const DEVICE_ATTACH: c_ulong = request(119);
+const DEVICE_BIND: c_ulong = request(VFIO_BASE + 18);
+const DEVICE_ATTACH: c_ulong = request(VFIO_BASE + 19);
 
-const MAP_FIXED: u32 = 1;
-const MAP_WRITE: u32 = 2;
-const MAP_READ: u32 = 4;
+/// The structures as Linux 6.6 has them, without a token and without a PASID, which later kernels
+/// take too: `argsz` says that there is no more.
+const BIND_SIZE: usize = offset_of!(vfio_device_bind_iommufd, token_uuid_ptr);
+const ATTACH_SIZE: usize = offset_of!(vfio_device_attach_iommufd_pt, pasid);
 
-#[repr(C)]
-struct Destroy {
-    size: u32,
-    id: u32,
-}
-
-#[repr(C)]
-struct IoasAlloc {
-    size: u32,
-    flags: u32,
-    out_ioas_id: u32,
-}
-
-#[repr(C)]
-struct IovaRanges {
-    size: u32,
-    ioas_id: u32,
-    num_iovas: u32,
-    reserved: u32,
-    allowed_iovas: u64,
-    out_iova_alignment: u64,
-}
-
-/// `struct iommu_iova_range`.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Range {
-    start: u64,
-    last: u64,
-}
-
-#[repr(C)]
-struct IoasMap {
-    size: u32,
-    flags: u32,
-    ioas_id: u32,
-    reserved: u32,
-    user_va: u64,
-    length: u64,
-    iova: u64,
-}
-
-#[repr(C)]
-struct IoasUnmap {
-    size: u32,
-    ioas_id: u32,
-    iova: u64,
-    length: u64,
-}
-
-/// `struct vfio_device_bind_iommufd`.
-#[repr(C)]
-struct Bind {
-    argsz: u32,
-    flags: u32,
-    iommufd: i32,
-    out_devid: u32,
-}
-
-/// `struct vfio_device_attach_iommufd_pt`, as it was first: without a PASID.
-#[repr(C)]
-struct Attach {
-    argsz: u32,
-    flags: u32,
-    pt_id: u32,
-}
-
-// `include/uapi/linux/iommufd.h`: 64-bit words are aligned to 8 bytes on every architecture. Of
-// `vfio_device_bind_iommufd` and `vfio_device_attach_iommufd_pt` (vfio.h of Linux 6.6) later
-// kernels have longer forms, and take these: `argsz` says so.
 const _: () = {
-    assert!(size_of::<Destroy>() == 8 && size_of::<IoasAlloc>() == 12 && size_of::<Range>() == 16);
-    assert!(offset_of!(IoasAlloc, out_ioas_id) == 8 && offset_of!(Range, last) == 8);
-    assert!(size_of::<IovaRanges>() == 32 && offset_of!(IovaRanges, allowed_iovas) == 16);
-    assert!(offset_of!(IovaRanges, num_iovas) == 8);
-    assert!(offset_of!(IovaRanges, out_iova_alignment) == 24);
-    assert!(size_of::<IoasMap>() == 40 && offset_of!(IoasMap, user_va) == 16);
-    assert!(offset_of!(IoasMap, length) == 24 && offset_of!(IoasMap, iova) == 32);
-    assert!(size_of::<IoasUnmap>() == 24 && offset_of!(IoasUnmap, iova) == 8);
-    assert!(offset_of!(IoasUnmap, length) == 16 && offset_of!(IoasMap, ioas_id) == 8);
-    assert!(size_of::<Bind>() == 16 && offset_of!(Bind, iommufd) == 8);
-    assert!(offset_of!(Bind, out_devid) == 12);
-    assert!(size_of::<Attach>() == 12 && offset_of!(Attach, pt_id) == 8);
+    assert!(BIND_SIZE == 16 && ATTACH_SIZE == 12);
     assert!(DESTROY == 0x3b80 && IOAS_ALLOC == 0x3b81 && IOAS_IOVA_RANGES == 0x3b84);
     assert!(IOAS_MAP == 0x3b85 && IOAS_UNMAP == 0x3b86);
     assert!(DEVICE_BIND == 0x3b76 && DEVICE_ATTACH == 0x3b77);
@@ -132,7 +63,11 @@ impl Iommufd {
     /// # Errors
     /// Of the operating system.
     pub fn from_fd(iommufd: OwnedFd) -> io::Result<Self> {
-        let mut alloc = IoasAlloc { size: size_of::<IoasAlloc>() as u32, flags: 0, out_ioas_id: 0 };
+        let mut alloc = iommu_ioas_alloc {
+            size: size_of::<iommu_ioas_alloc>() as u32,
+            flags: 0,
+            out_ioas_id: 0,
+        };
         // SAFETY: it reads and writes such a structure.
         unsafe { call(iommufd.as_fd(), IOAS_ALLOC, &raw mut alloc)? };
         Ok(Self { iommufd, ioas: alloc.out_ioas_id })
@@ -156,28 +91,34 @@ impl Iommufd {
     /// # Errors
     /// Of the operating system.
     pub fn attach(&self, device: BorrowedFd<'_>) -> io::Result<()> {
-        let mut bind = Bind {
-            argsz: size_of::<Bind>() as u32,
+        let mut bind = vfio_device_bind_iommufd {
+            argsz: BIND_SIZE as u32,
             flags: 0,
             iommufd: self.iommufd.as_raw_fd(),
             out_devid: 0,
+            token_uuid_ptr: 0,
         };
-        // SAFETY: it reads and writes such a structure.
+        // SAFETY: it reads and writes `argsz` bytes of such a structure.
         unsafe { call(device, DEVICE_BIND, &raw mut bind)? };
-        let mut attach = Attach { argsz: size_of::<Attach>() as u32, flags: 0, pt_id: self.ioas };
-        // SAFETY: it reads and writes such a structure.
+        let mut attach = vfio_device_attach_iommufd_pt {
+            argsz: ATTACH_SIZE as u32,
+            flags: 0,
+            pt_id: self.ioas,
+            pasid: 0,
+        };
+        // SAFETY: it reads and writes `argsz` bytes of such a structure.
         unsafe { call(device, DEVICE_ATTACH, &raw mut attach) }.map(drop)
     }
 
     /// The windows, and what addresses and lengths are to be multiples of.
     fn query(&self) -> Result<(Vec<Window>, u64), BackendError> {
-        let mut ranges = std::vec![Range { start: 0, last: 0 }; 16];
+        let mut ranges = vec![iommu_iova_range { start: 0, last: 0 }; 16];
         loop {
-            let mut query = IovaRanges {
-                size: size_of::<IovaRanges>() as u32,
+            let mut query = iommu_ioas_iova_ranges {
+                size: size_of::<iommu_ioas_iova_ranges>() as u32,
                 ioas_id: self.ioas,
                 num_iovas: u32::try_from(ranges.len()).unwrap_or(u32::MAX),
-                reserved: 0,
+                __reserved: 0,
                 allowed_iovas: ranges.as_mut_ptr() as u64,
                 out_iova_alignment: 0,
             };
@@ -186,12 +127,12 @@ impl Iommufd {
             let count = query.num_iovas as usize;
             match outcome {
                 Ok(_) => {
-                    let window = |r: &Range| Window { first: r.start, last: r.last };
+                    let window = |r: &iommu_iova_range| Window { first: r.start, last: r.last };
                     let windows = ranges[..count.min(ranges.len())].iter().map(window).collect();
                     return Ok((windows, query.out_iova_alignment));
                 }
                 Err(e) if e.raw_os_error() == Some(libc::EMSGSIZE) && count > ranges.len() => {
-                    ranges.resize(count, Range { start: 0, last: 0 });
+                    ranges.resize(count, iommu_iova_range { start: 0, last: 0 });
                 }
                 Err(e) => return Err(error(&e)),
             }
@@ -201,7 +142,7 @@ impl Iommufd {
 
 impl Drop for Iommufd {
     fn drop(&mut self) {
-        let mut destroy = Destroy { size: size_of::<Destroy>() as u32, id: self.ioas };
+        let mut destroy = iommu_destroy { size: size_of::<iommu_destroy>() as u32, id: self.ioas };
         // SAFETY: it reads such a structure. If a device is attached it refuses, and it goes with
         // the file.
         let _ = unsafe { call(self.iommufd.as_fd(), DESTROY, &raw mut destroy) };
@@ -227,11 +168,11 @@ unsafe impl Backend for Iommufd {
         let mut flags = MAP_FIXED;
         flags |= if rights.reads() { MAP_READ } else { 0 };
         flags |= if rights.writes() { MAP_WRITE } else { 0 };
-        let mut map = IoasMap {
-            size: size_of::<IoasMap>() as u32,
+        let mut map = iommu_ioas_map {
+            size: size_of::<iommu_ioas_map>() as u32,
             flags,
             ioas_id: self.ioas,
-            reserved: 0,
+            __reserved: 0,
             user_va: memory,
             length: bytes,
             iova,
@@ -242,8 +183,8 @@ unsafe impl Backend for Iommufd {
     }
 
     fn unmap(&self, iova: u64, bytes: u64) -> Result<u64, BackendError> {
-        let mut unmap = IoasUnmap {
-            size: size_of::<IoasUnmap>() as u32,
+        let mut unmap = iommu_ioas_unmap {
+            size: size_of::<iommu_ioas_unmap>() as u32,
             ioas_id: self.ioas,
             iova,
             length: bytes,

@@ -1,5 +1,4 @@
-//! Drivers in user space: the kernel has the page table, and unmapping is a system call. Feature
-//! `vfio`.
+//! Drivers in user space: the kernel has the page table, and unmapping is a system call.
 //!
 //! # The problem
 //! A driver in user space maps its memory by `ioctl` (VFIO's type 1, iommufd). The kernel walks,
@@ -20,12 +19,12 @@
 //!
 //! Policies, bounds, queues of what is deferred, timers and allocators are the domain's own. What a
 //! policy promises is what it says there, with *invalidation* read as *the kernel's unmapping*:
-//! under [`Policy::Strict`](crate::Policy::Strict) unmapping makes the call and waits for it; under
-//! [`Policy::Deferred`](crate::Policy::Deferred) it returns at once, many unmappings are made by
-//! one call (the kernel takes away all mappings in a range), and buffer and addresses come back
-//! after it; under [`Policy::Lazy`](crate::Policy::Lazy) only the addresses wait. What lazy means
-//! for memory is milder than in a kernel: the pages stay pinned, so that a device disturbs this
-//! process and no other.
+//! under [`Policy::Strict`](shootdown_dma::Policy::Strict) unmapping makes the call and waits for
+//! it; under [`Policy::Deferred`](shootdown_dma::Policy::Deferred) it returns at once, many
+//! unmappings are made by one call (the kernel takes away all mappings in a range), and buffer and
+//! addresses come back after it; under [`Policy::Lazy`](shootdown_dma::Policy::Lazy) only the
+//! addresses wait. What lazy means for memory is milder than in a kernel: the pages stay pinned, so
+//! that a device disturbs this process and no other.
 //!
 //! A page has 4 KiB, or what [`Space::with_granule`] is told: a kernel with pages of 64 KiB maps
 //! nothing smaller.
@@ -40,26 +39,35 @@
 //!   does not unmap is not to be trusted with more.
 //! - **K4** No lock is held during a system call but the one that makes it one at a time; whoever
 //!   maps does not take it.
+//! - **K5** One at a time changes a range of addresses that callers bring, and nothing is mapped
+//!   there before the kernel has unmapped what was there and the domain has said so.
 //!
 //! | file | does |
 //! |---|---|
 //! | `backend.rs` | what a kernel must offer |
 //! | `kernel.rs` | the kernel as a unit: what is mapped, what is to be unmapped |
 //! | `space.rs` | what a driver calls |
+//! | `map_at.rs`, `claim.rs` | addresses that the caller brings: a hypervisor's guest chooses its own |
+//! | `mapped.rs` | what is mapped, one by one |
 //! | `shadow.rs` | what the shadow's entries look like |
 //! | `dry.rs` | a backend without hardware, that refuses what kernels refuse |
 //! | `linux/` | VFIO and iommufd |
 //!
-//! [`Domain`]: crate::Domain
+//! [`Domain`]: shootdown_dma::Domain
 
 mod backend;
+mod claim;
 pub mod dry;
 mod kernel;
 #[cfg(target_os = "linux")]
 pub mod linux;
+mod map_at;
+mod mapped;
 mod shadow;
 mod space;
 
 pub use backend::{Backend, BackendError, Window, Windows, WindowsError};
 pub use kernel::Calls;
+pub use map_at::MapAtError;
+pub use mapped::{Mapped, MappedRange};
 pub use space::{MapError, Memory, Space, SpaceError, UnmapError};

@@ -5,11 +5,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use iommufd_bindings::IOMMUFD_TYPE;
+use vfio_bindings::bindings::vfio::VFIO_TYPE;
+
 use crate::user::BackendError;
 
 /// `_IO(';', number)`: both VFIO and iommufd have this letter.
-pub const fn request(number: u8) -> c_ulong {
-    ((b';' as c_ulong) << 8) | number as c_ulong
+pub const fn request(number: u32) -> c_ulong {
+    const { assert!(VFIO_TYPE == IOMMUFD_TYPE) };
+    (VFIO_TYPE as c_ulong) << 8 | number as c_ulong
 }
 
 /// Opens a device for reading and writing.

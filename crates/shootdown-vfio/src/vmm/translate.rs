@@ -1,16 +1,14 @@
 //! `vm_memory`'s trait for IOMMUs: looking up, and filling the cache.
 
 use core::fmt;
-use std::string::ToString;
 use std::sync::Arc;
-use std::vec::Vec;
 
+use shootdown_dma::addr::{PhysAddr, Rights};
+use shootdown_dma::domain::{DmaAddr, Domain, Host};
 use vm_memory::iommu::{Error, Iommu, Iotlb, IotlbIterator, IovaRange as Bytes};
 use vm_memory::{GuestAddress, Permissions};
 
 use super::cache::{Cache, Guard, Tlb};
-use crate::addr::{PhysAddr, Rights};
-use crate::domain::{DmaAddr, Domain, Host};
 
 /// Where a device's accesses are looked up: a domain.
 pub trait Walk: Send + Sync {

@@ -2,7 +2,7 @@
 //! emulated disk that translates through what it has mapped.
 //!
 //! ```text
-//! cargo run -p shootdown-dma --features vm-memory --example vm_memory
+//! cargo run -p shootdown-vfio --example vm_memory
 //! ```
 //!
 //! The guest lends the disk a page, takes it back, and keeps a secret in it; then the disk tries
@@ -19,8 +19,8 @@ use shootdown_dma::invalidate::{Command, QueueError, Ticket, Unit};
 use shootdown_dma::iova::Unmanaged;
 use shootdown_dma::table::memory::Table;
 use shootdown_dma::table::{TableMemory, VtdSecondLevel};
-use shootdown_dma::vmm::{Bounds, Cache, Mappings, Translator};
 use shootdown_dma::{DeviceId, DomainId, Host, PhysAddr, Policy};
+use shootdown_vfio::vmm::{Bounds, Cache, Mappings, Translator};
 use vm_memory::iommu::IommuMemory;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
