@@ -21,6 +21,9 @@
 //! | TLBI | branches resolved |
 //! | DSB | the accesses before it; if full, also their hardware updates, and those accesses and faults of other CPUs that were translated before a TLBI that precedes the DSB and covers them |
 //!
+//! Loads of one word may pass each other on AArch64 if both are given the same write: see
+//! [`View::overtaken`].
+//!
 //! On AArch64 three things are events of their own (Arm ARM B2.3):
 //!
 //! - a *hardware update* of an entry may be seen after the access that asks for it, by any distance:
@@ -369,7 +372,13 @@ impl<'a> View<'a> {
             let half = matches!(self.step(j), Step::Half { .. });
             let store = matches!(self.op(j), Op::Store { .. }) || half;
             let forwards = store && self.word(j).is_some();
-            !same_place || forwards && (half || !class.reads)
+            let load = |k: usize| matches!(self.op(k), Op::Load { .. });
+            // Of one page, translations are not seen to go back: TLBI-ordered-before of B2.3 orders
+            // the earlier one, too, before the TLBI that the later one was made before.
+            let translated = !matches!(self.op(j).place(), Some(Place::Page(_)))
+                || matches!(self.step(j), Step::Held { .. });
+            let passes = self.machine.weak() && load(j) && load(k) && translated;
+            !same_place || passes || forwards && (half || !class.reads)
         })
     }
 

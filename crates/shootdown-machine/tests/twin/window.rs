@@ -22,6 +22,8 @@ pub struct Rules {
     pub coherent: bool,
     /// A load may take the value of an earlier store that is not performed.
     pub forwards: bool,
+    /// Loads pass loads of the same name, which a coherent machine finds out if they differ.
+    pub loads_pass: bool,
     /// A DSB after a broadcast TLBI waits until faults of others are taken (Arm: only until barriers
     /// before them are done).
     pub faults_taken: bool,
@@ -34,6 +36,7 @@ impl Rules {
             sync_waits_for_others: true,
             coherent: true,
             forwards: true,
+            loads_pass: matches!(arch, Arch::Arm),
             faults_taken: matches!(arch, Arch::Riscv),
         }
     }
@@ -199,7 +202,10 @@ impl Window {
     /// What a load of `word` at `k` would read now; `None` if it has to wait.
     fn reads(&self, state: &State, look: &Look<'_>, k: usize, word: Word) -> Option<(Value, From)> {
         let waits = |(j, instr, status): (usize, Instr, &Status)| {
-            let passes = instr.writes() && look.word(j).is_some() && self.rules.forwards;
+            let passes = instr.writes() && look.word(j).is_some() && self.rules.forwards
+                || instr.reads()
+                    && self.rules.loads_pass
+                    && (instr.page().is_none() || matches!(status, Status::Through(_)));
             instr.accesses() && !status.over() && look.same_name(j, k) && !passes
         };
         if look.before(k).any(waits) {
