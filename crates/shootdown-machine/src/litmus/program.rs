@@ -170,7 +170,8 @@ pub(super) enum Op {
         left: Operand,
         right: Operand,
     },
-    /// Goes on at `target` if the register is (or is not) the value.
+    /// Goes on at `target` if the register is (or is not) the value; with [`NOWHERE`] such a run is
+    /// not looked at.
     Branch {
         reg: Operand,
         equal: bool,
@@ -217,6 +218,10 @@ pub(super) enum Arithmetic {
     /// The left operand without the bits of the right.
     Clear,
 }
+
+/// The target of a branch back to loads: a run that loads again ends like one that loaded once, and
+/// later.
+pub(super) const NOWHERE: usize = usize::MAX;
 
 /// What a fault of an instruction does to the program.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

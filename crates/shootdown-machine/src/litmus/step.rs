@@ -3,7 +3,7 @@
 mod invalidate;
 mod settle;
 
-use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Outcome, TableId, Update};
+use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Kind, Outcome, TableId, Update};
 use shootdown::{Reach, Tag};
 
 use super::device;
@@ -120,7 +120,8 @@ impl<'a> Stepper<'a> {
         let Some(Place::Page(page)) = view.op(k).place() else { return Ok(()) };
         let number = self.machine.page_number(page);
         let writes = view.op(k).class().is_some_and(|class| class.writes);
-        let access = if writes { Access::USER_WRITE } else { Access::USER_READ };
+        let kind = if writes { Kind::Write } else { Kind::Read };
+        let access = Access { kind, user: self.machine.test.cpus[view.cpu].user };
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let walker = self.walker(view.state);
         view.state.hw.outcomes(&walker, view.cpu, number, access, &mut outcomes);

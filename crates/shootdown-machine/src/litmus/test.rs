@@ -156,6 +156,8 @@ pub(super) struct Program {
     /// The tag it starts with.
     pub tag: u16,
     pub code: Vec<Instruction>,
+    /// It runs in user mode.
+    pub user: bool,
     /// Which hardware updates are on (AArch64 TCR_EL1.HA, HD); `None`: as the features say.
     pub managed: Option<Managed>,
     /// Registers that are not 0 at the start.

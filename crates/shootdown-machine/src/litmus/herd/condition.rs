@@ -114,11 +114,11 @@ impl<'a> Parser<'a> {
         let mut parts = text.split(',').map(str::trim);
         let place = parts.next().unwrap_or_default();
         let location = parts.next();
-        let kind = match parts.next() {
-            None => None,
-            Some("MMU:Translation") => Some(FaultKind::NotPresent),
-            Some("MMU:Permission") => Some(FaultKind::ReadOnly),
-            Some("MMU:AccessFlag") => Some(FaultKind::Accessed),
+        let kinds: &[Option<FaultKind>] = match parts.next() {
+            None => &[None][..],
+            Some("MMU:Translation") => &[Some(FaultKind::NotPresent)],
+            Some("MMU:Permission") => &[Some(FaultKind::ReadOnly), Some(FaultKind::Supervisor)],
+            Some("MMU:AccessFlag") => &[Some(FaultKind::Accessed)],
             Some(kind) => return Err(Skip::feature(&format!("the kind of a fault (`{kind}`)"))),
         };
         let (thread, label) = match place.split_once(':') {
@@ -142,7 +142,7 @@ impl<'a> Parser<'a> {
                 _ => false,
             };
             if named && there {
-                found.push(Condition::Fault { cpu, at, kind });
+                found.extend(kinds.iter().map(|kind| Condition::Fault { cpu, at, kind: *kind }));
             }
         }
         // What is no access never faults.

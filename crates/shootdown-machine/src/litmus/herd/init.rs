@@ -66,6 +66,7 @@ impl Content {
                 "af" => Descriptor::ACCESSED,
                 "db" => Descriptor::WRITE,
                 "dbm" => Descriptor::DBM,
+                "el0" => Descriptor::USER,
                 _ => return Err(Skip::feature(&format!("entry field `{name}`"))),
             };
             match value {

@@ -266,8 +266,8 @@ fn translate(outline: &Outline, source: &str, mut cases: Vec<Case>) -> Result<Te
             }
         }
         let tag = super::parse::barriers::DEFAULT_TAG;
-        let managed = Some(setup.managed[thread]);
-        cpus.push(Program { root: 0, tag, code, managed, registers });
+        let (user, managed) = (setup.user[thread], Some(setup.managed[thread]));
+        cpus.push(Program { root: 0, tag, code, user, managed, registers });
     }
     Ok(Test {
         name: outline.name.clone(),

@@ -9,8 +9,8 @@ use super::Skip;
 use super::init::{Init, Known, number, register_number};
 use crate::litmus::parse::barriers;
 use crate::litmus::program::{
-    Arithmetic, Barrier, Instruction, Invalidator, Modify, OnFault, Op, Operand, Order, Place, Reg,
-    Scope,
+    Arithmetic, Barrier, Instruction, Invalidator, Modify, NOWHERE, OnFault, Op, Operand, Order,
+    Place, Reg, Scope,
 };
 use crate::litmus::value::Value;
 
@@ -197,7 +197,15 @@ impl<'a> Translator<'a> {
             let target = if target == end { after } else { target };
             match &mut self.code[at].op {
                 Op::Set { left, .. } => *left = Operand::Value(address),
-                _ if target <= at && at < end => return Err(Skip::feature("a backward branch")),
+                Op::Branch { target: place, .. } if target <= at && at < end => {
+                    let loads = |i: &Instruction| {
+                        matches!(i.op, Op::Load { exclusive: false, .. } | Op::Set { .. })
+                    };
+                    *place = NOWHERE;
+                    if !self.code[target..at].iter().all(loads) {
+                        return Err(Skip::feature("branch back to more than loads"));
+                    }
+                }
                 Op::Branch { target: place, .. } => *place = target,
                 _ => {}
             }
@@ -507,6 +515,12 @@ impl<'a> Translator<'a> {
 
     fn computed(&mut self, mnemonic: &str, to: &str, left: &str, right: &str) -> Result<(), Skip> {
         let to = self.target(to)?;
+        if let (base @ (Known::Address(_) | Known::Entry(_)), "ADD", Known::Number(0)) =
+            (self.holds(left)?, mnemonic, self.holds(right)?)
+        {
+            self.known.insert(to, base);
+            return Ok(());
+        }
         // An address plus zero is the address, with a dependency that an access cannot express.
         let with = match mnemonic {
             "EOR" => Arithmetic::Xor,

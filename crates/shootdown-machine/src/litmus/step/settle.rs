@@ -3,7 +3,7 @@
 use super::release;
 use crate::hostile::Descriptor;
 use crate::litmus::machine::{Machine, State, Step};
-use crate::litmus::program::{Arithmetic, Op};
+use crate::litmus::program::{Arithmetic, NOWHERE, Op};
 use crate::litmus::test::Arch;
 use crate::litmus::value::Value;
 use crate::litmus::window::View;
@@ -25,11 +25,14 @@ pub(in crate::litmus) fn settle(machine: &Machine<'_>, state: &mut State) -> boo
                     let both = view.operand(k, left).zip(view.operand(k, right));
                     both.map(|(left, right)| compute(machine.test.arch, left, with, right))
                 }
-                Op::Branch { reg, equal, value, .. } if !step.finished() => {
+                Op::Branch { reg, equal, value, target } if !step.finished() => {
                     let taken = view.operand(k, reg).map(|found| (found == value) == equal);
                     if let (Some(is), Step::Guessed { taken: guess }) = (taken, step)
                         && is != guess
                     {
+                        return false;
+                    }
+                    if taken == Some(true) && target == NOWHERE {
                         return false;
                     }
                     taken.map(|taken| Value::number(u64::from(taken)))
