@@ -3,7 +3,7 @@
 //! What the machine can't decide is skipped, with the reason; it counts neither as passed nor as
 //! failed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use shootdown_machine::litmus::{self, Options, Outcome, Test, check_directory, embedded};
@@ -82,7 +82,7 @@ fn result(verdict: &litmus::Verdict) -> CheckResult {
 }
 
 /// Runs the tests of a folder and below: herd's `.litmus` files against the verdicts of the kinds
-/// files beside them, and our own `.lit` files of the folder itself.
+/// files beside them, and our own `.lit` files.
 ///
 /// # Errors
 /// [`LabError::BadInput`] when something can't be read, or there is no test.
@@ -90,17 +90,10 @@ pub fn directory(path: &Path) -> Result<Vec<(Entry, Duration)>, LabError> {
     let begun = Instant::now();
     let options = Options::default();
     let mut verdicts = check_directory(path, &options).map_err(|e| LabError::bad(e.to_string()))?;
-    let unreadable = |e: std::io::Error| LabError::bad(format!("{}: {e}", path.display()));
     let mut own = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(unreadable)? {
-        let file = entry.map_err(unreadable)?.path();
-        if file.extension().is_some_and(|e| e == "lit") {
-            own.push(file);
-        }
-    }
-    own.sort();
+    own_files(path, &mut own)?;
     for file in own {
-        let text = std::fs::read_to_string(&file).map_err(unreadable)?;
+        let text = std::fs::read_to_string(&file).map_err(|e| unreadable(&file, &e))?;
         let name = file.display().to_string();
         let test = Test::parse(&name, &text).map_err(|e| LabError::bad(e.to_string()))?;
         verdicts.push(litmus::run(&test, &options));
@@ -115,8 +108,41 @@ pub fn directory(path: &Path) -> Result<Vec<(Entry, Duration)>, LabError> {
         .collect())
 }
 
+fn unreadable(path: &Path, e: &std::io::Error) -> LabError {
+    LabError::bad(format!("{}: {e}", path.display()))
+}
+
+/// The `.lit` files of a folder and below, in the order of their paths.
+fn own_files(folder: &Path, own: &mut Vec<PathBuf>) -> Result<(), LabError> {
+    let failed = |e: std::io::Error| unreadable(folder, &e);
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(folder).map_err(failed)?.collect();
+    let mut paths: Vec<PathBuf> = entries.map_err(failed)?.iter().map(|e| e.path()).collect();
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            own_files(&path, own)?;
+        } else if path.extension().is_some_and(|e| e == "lit") {
+            own.push(path);
+        }
+    }
+    Ok(())
+}
+
 /// An entry as a timed result, for the table.
 #[must_use]
 pub fn timed(entry: &Entry, took: Duration) -> Timed {
     Timed { result: entry.2.clone(), took }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_subfolders_are_found() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../litmus");
+        let mut own = Vec::new();
+        own_files(&folder, &mut own).unwrap();
+        assert_eq!(own.len(), embedded().len());
+    }
 }

@@ -130,7 +130,13 @@ impl Outcome {
 }
 
 /// Judges an access through a leaf.
-fn judge(rules: &Rules, access: Access, translation: Translation, stale: bool) -> Outcome {
+fn judge(
+    rules: &Rules,
+    cpu: usize,
+    access: Access,
+    translation: Translation,
+    stale: bool,
+) -> Outcome {
     let leaf = translation.descriptor;
     let fault = |kind| Outcome::Fault { kind, translation: Some(translation), stale };
     if !leaf.present() {
@@ -139,8 +145,14 @@ fn judge(rules: &Rules, access: Access, translation: Translation, stale: bool) -
     if access.user && !translation.rights.user() {
         return fault(FaultKind::Supervisor);
     }
+    let dirty = rules.dirty_of(cpu);
+    // The entry may have been cached for CPUs whose hardware turns DBM into a right to store.
+    let unmanaged = matches!(dirty, Dirty::Modifier { hardware: false });
     match access.kind {
         Kind::Read => {}
+        Kind::Write if unmanaged && !leaf.has(Descriptor::WRITE) => {
+            return fault(FaultKind::ReadOnly);
+        }
         Kind::Write if translation.rights.write() => {}
         Kind::Write => return fault(FaultKind::ReadOnly),
         Kind::Fetch if translation.rights.exec() => {}
@@ -148,13 +160,13 @@ fn judge(rules: &Rules, access: Access, translation: Translation, stale: bool) -
     }
     let mut set = 0;
     if !leaf.has(Descriptor::ACCESSED) {
-        if !rules.accessed_by_hardware {
+        if !rules.sets_accessed(cpu) {
             return fault(FaultKind::Accessed);
         }
         set |= Descriptor::ACCESSED;
     }
     if access.kind == Kind::Write {
-        match rules.dirty {
+        match dirty {
             Dirty::Hardware if !leaf.has(Descriptor::DIRTY) => set |= Descriptor::DIRTY,
             Dirty::Fault if !leaf.has(Descriptor::DIRTY) => return fault(FaultKind::Dirty),
             Dirty::Modifier { .. } if !leaf.has(Descriptor::WRITE) => set |= Descriptor::WRITE,
@@ -191,10 +203,10 @@ impl Hostile {
         walks(rules, mem, cpu, state, page, &mut |step| {
             let outcome = match step {
                 Step::Absent(translation) | Step::Leaf(translation) => {
-                    judge(rules, access, translation, false)
+                    judge(rules, cpu, access, translation, false)
                 }
                 Step::Unaccessed { translation, table: false } => {
-                    judge(rules, access, translation, false)
+                    judge(rules, cpu, access, translation, false)
                 }
                 Step::Unaccessed { translation, table: true } => Outcome::Blocked {
                     update: Update {
@@ -215,7 +227,7 @@ impl Hostile {
         for translation in self.usable(cpu, page) {
             let known = out[..fresh].iter().any(|o| o.translation() == Some(translation));
             if !known {
-                out.push(judge(rules, access, *translation, true));
+                out.push(judge(rules, cpu, access, *translation, true));
             }
         }
     }

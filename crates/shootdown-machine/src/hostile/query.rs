@@ -136,7 +136,7 @@ impl Hostile {
         out: &mut Vec<Update>,
     ) {
         out.clear();
-        if !self.rules.accessed_by_hardware {
+        if !self.rules.sets_accessed(cpu) {
             return;
         }
         self.every_step(mem, cpu, &mut |step| {

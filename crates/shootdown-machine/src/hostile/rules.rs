@@ -170,6 +170,11 @@ pub struct Rules {
     /// Neighbouring CPUs that share entries: 1 for none, 2 for pairs (Arm CnP, RISC-V hart
     /// groups).
     pub sharing: u8,
+    /// CPUs (one bit each) that leave accessed bits to software although the machine could set them
+    /// (AArch64 TCR_EL1.HA is per CPU).
+    pub accessed_by_software: u16,
+    /// The same for dirty state (TCR_EL1.HD).
+    pub dirty_by_software: u16,
     /// Defects.
     pub errata: Errata,
     /// Deliberate breakage.
@@ -204,6 +209,8 @@ impl Rules {
             fills: Fills::Anytime,
             provenance: false,
             sharing: 1,
+            accessed_by_software: 0,
+            dirty_by_software: 0,
             errata: Errata { page_spares_globals: false, survives_once: false, early_sync: false },
             broken: Broken { forgetful: false, flushes_all: false },
             capacity: Self::CAPACITY,
@@ -245,6 +252,21 @@ impl Rules {
             last_level_is_leaf: false,
             tables_global: true,
             ..Self::x86_64(shape)
+        }
+    }
+
+    /// Does hardware set accessed bits for this CPU?
+    pub(super) const fn sets_accessed(&self, cpu: usize) -> bool {
+        self.accessed_by_hardware && self.accessed_by_software & 1 << cpu == 0
+    }
+
+    /// Who records the stores of this CPU.
+    pub(super) const fn dirty_of(&self, cpu: usize) -> Dirty {
+        match self.dirty {
+            Dirty::Modifier { .. } if self.dirty_by_software & 1 << cpu != 0 => {
+                Dirty::Modifier { hardware: false }
+            }
+            dirty => dirty,
         }
     }
 

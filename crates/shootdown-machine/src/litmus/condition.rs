@@ -2,6 +2,7 @@
 
 use super::program::Place;
 use super::value::Value;
+use crate::hostile::FaultKind;
 
 /// A formula over final registers, memory and faults.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +27,8 @@ pub(super) enum Condition {
     Fault {
         cpu: usize,
         at: usize,
+        /// For this reason; `None` for any.
+        kind: Option<FaultKind>,
     },
     Not(Box<Self>),
     And(Box<Self>, Box<Self>),
@@ -37,7 +40,8 @@ pub(super) trait Ending {
     fn register(&self, cpu: usize, reg: u8) -> Value;
     fn memory(&self, place: Place) -> Value;
     fn frame(&self, frame: usize) -> Value;
-    fn faulted(&self, cpu: usize, at: usize) -> bool;
+    /// Why the instruction faulted, if it did.
+    fn faulted(&self, cpu: usize, at: usize) -> Option<FaultKind>;
 }
 
 impl Condition {
@@ -48,7 +52,9 @@ impl Condition {
             Self::Register { cpu, reg, value } => end.register(*cpu, *reg) == *value,
             Self::Memory { place, value } => end.memory(*place) == *value,
             Self::Frame { frame, value } => end.frame(*frame) == *value,
-            Self::Fault { cpu, at } => end.faulted(*cpu, *at),
+            Self::Fault { cpu, at, kind } => {
+                end.faulted(*cpu, *at).is_some_and(|why| kind.is_none_or(|kind| kind == why))
+            }
             Self::Not(inner) => !inner.holds(end),
             Self::And(left, right) => left.holds(end) && right.holds(end),
             Self::Or(left, right) => left.holds(end) || right.holds(end),

@@ -97,7 +97,7 @@ fn describe(end: &End<'_>) -> String {
             let _ = write!(text, "{cpu}:r{reg}={:?} ", end.register(cpu, reg));
         }
         for (at, instruction) in program.code.iter().enumerate() {
-            if end.faulted(cpu, at) {
+            if end.faulted(cpu, at).is_some() {
                 let label = instruction.label.clone().unwrap_or_else(|| at.to_string());
                 let _ = write!(text, "fault({cpu}:{label}) ");
             }
@@ -106,7 +106,7 @@ fn describe(end: &End<'_>) -> String {
     for (number, device) in test.devices.iter().enumerate() {
         for (at, Instruction { op, label, .. }) in device.code.iter().enumerate() {
             let actor = device::FIRST + number;
-            if end.faulted(actor, at) {
+            if end.faulted(actor, at).is_some() {
                 let label = label.clone().unwrap_or_else(|| at.to_string());
                 let _ = write!(text, "fault(d{number}:{label}) ");
             } else if let Some(reg) = op.target() {

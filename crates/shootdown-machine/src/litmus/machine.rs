@@ -7,7 +7,7 @@
 
 use crate::hostile::{
     Aarch64, AccessedUpdates, Broken, Descriptor, FaultKind, Hostile, Negative, RiscV, Rules,
-    Shape, TableId, TableMemory, Word,
+    Shape, TableId, TableMemory, Update, Word,
 };
 use shootdown::Tag;
 
@@ -15,7 +15,7 @@ use super::condition::Ending;
 use super::device::{self, Access, Io};
 use super::error::RunError;
 use super::program::{Op, Place};
-use super::test::{Arch, Features, Test};
+use super::test::{Arch, Features, Managed, Test};
 use super::value::Value;
 
 /// In which order a CPU executes.
@@ -46,6 +46,8 @@ pub enum Breakage {
     ForgetsToInvalidate,
     /// A DSB does not wait for accesses that other CPUs have translated already.
     ImpatientSync,
+    /// Hardware updates of AArch64 entries are seen before the access that asks for them.
+    PromptUpdates,
 }
 
 /// What to run a test on, and how far.
@@ -98,6 +100,14 @@ pub(super) enum Step {
         kind: FaultKind,
         tag: u16,
     },
+    /// The load of a read-modify-write is done, its store is not.
+    Half {
+        value: Value,
+        word: u8,
+        version: u8,
+        tag: u16,
+        global: bool,
+    },
     /// Done; `value` is what its register gets, `source` which write a load has read.
     Done {
         value: Value,
@@ -109,7 +119,11 @@ pub(super) enum Step {
     Issued {
         outstanding: u128,
     },
-    Faulted,
+    /// The fault was taken.
+    Faulted {
+        kind: FaultKind,
+        tag: u16,
+    },
 }
 
 /// `source` of a load that was given the value of the store at this index by its own CPU.
@@ -126,8 +140,22 @@ impl Step {
 
     /// Nothing is left to do?
     pub const fn finished(&self) -> bool {
-        matches!(self, Self::Done { .. } | Self::Faulted | Self::Issued { .. })
+        matches!(self, Self::Done { .. } | Self::Faulted { .. } | Self::Issued { .. })
     }
+}
+
+/// A hardware update of an entry that nobody has seen yet.
+///
+/// On AArch64 it is no part of the access that asks for it: the access may be performed first. Only
+/// a full DSB waits for it (Arm ARM D8.13.5; in the formal model of B2.3 hardware updates are
+/// ordered by `DSB-ob` alone).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Due {
+    /// The instruction.
+    pub at: u8,
+    pub update: Update,
+    /// The write that the walk has read: the update is atomic with that read.
+    pub version: u8,
 }
 
 /// One CPU.
@@ -136,6 +164,8 @@ pub(super) struct CpuState {
     pub steps: Vec<Step>,
     /// Interrupts sent and not taken.
     pub interrupts: u8,
+    /// Hardware updates of entries that are due, in the order of their instructions.
+    pub updates: Vec<Due>,
 }
 
 /// Memory: each word with the number of the write that gave it its value.
@@ -184,6 +214,12 @@ impl<'a> Machine<'a> {
             forgetful: self.options.breakage == Breakage::NeverRetains,
             flushes_all: self.options.breakage == Breakage::FlushesAll,
         };
+        // A CPU of the test that is set up without what others have.
+        for (cpu, program) in self.test.cpus.iter().enumerate() {
+            let managed = program.managed.unwrap_or(Managed { ha, hd });
+            rules.accessed_by_software |= u16::from(ha && !managed.ha) << cpu;
+            rules.dirty_by_software |= u16::from(hd && !managed.hd) << cpu;
+        }
         rules.errata.survives_once = self.options.breakage == Breakage::ForgetsToInvalidate;
         Ok(rules)
     }
@@ -201,11 +237,32 @@ impl<'a> Machine<'a> {
             let root = TableId(program.root as u16);
             hw.load(&walker, cpu, Some(root), Tag(program.tag), true)?;
         }
-        let idle = |code: usize| CpuState { steps: vec![Step::Waiting; code], interrupts: 0 };
+        let idle = |code: usize| CpuState {
+            steps: vec![Step::Waiting; code],
+            interrupts: 0,
+            updates: vec![],
+        };
         let cpus = test.cpus.iter().map(|program| idle(program.code.len())).collect();
         let mut io = Io::new(&test.devices);
         io.refresh(self, &words);
         Ok(State { words, hw, cpus, io })
+    }
+
+    /// Do hardware updates of entries become visible after the access that asks for them?
+    pub fn updates_late(&self) -> bool {
+        self.weak() && self.options.breakage != Breakage::PromptUpdates
+    }
+
+    /// AArch64, as the manual describes it.
+    pub fn weak(&self) -> bool {
+        self.test.arch == Arch::Aarch64 && self.execution == Execution::Window
+    }
+
+    /// Are the load and the store of a read-modify-write two events? Nothing comes between them in
+    /// the order of writes to the word, but later loads may be given what is stored before others see
+    /// it (Arm ARM B2.3, atomic-ordered-before; RVWMO forbids it, PPO rule 12 and the rule of AMOs).
+    pub fn atomics_split(&self) -> bool {
+        self.weak()
     }
 
     /// The word of a variable or a table's entry.
@@ -302,10 +359,14 @@ impl Ending for End<'_> {
         self.state.words.0[usize::from(word)].0
     }
 
-    fn faulted(&self, cpu: usize, at: usize) -> bool {
+    fn faulted(&self, cpu: usize, at: usize) -> Option<FaultKind> {
         match cpu.checked_sub(device::FIRST) {
-            None => self.state.cpus[cpu].steps[at] == Step::Faulted,
-            Some(device) => self.state.io.devices[device].accesses[at] == Access::Faulted,
+            None => match self.state.cpus[cpu].steps[at] {
+                Step::Faulted { kind, .. } => Some(kind),
+                _ => None,
+            },
+            Some(device) => (self.state.io.devices[device].accesses[at] == Access::Faulted)
+                .then_some(FaultKind::NotPresent),
         }
     }
 }

@@ -29,6 +29,28 @@ pub(super) enum Operand {
 pub(super) struct Order {
     pub acquire: bool,
     pub release: bool,
+    /// An acquire that does not wait for earlier releases (AArch64 LDAPR).
+    pub pc: bool,
+}
+
+impl Order {
+    pub const fn new(acquire: bool, release: bool) -> Self {
+        Self { acquire, release, pc: false }
+    }
+}
+
+/// What a read-modify-write makes of the word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Modify {
+    /// The operand.
+    Exchange,
+    Add,
+    /// The word with the operand's bits set.
+    Set,
+    /// The word without the operand's bits.
+    Clear,
+    /// The operand, if the word is this.
+    Compare(Operand),
 }
 
 /// Reads, writes or both.
@@ -121,9 +143,12 @@ pub(super) enum Op {
     },
     /// Reads and writes at one moment.
     Swap {
-        to: Reg,
+        /// `None`: nothing is kept of what was read (AArch64 STCLR).
+        to: Option<Reg>,
         place: Place,
+        with: Modify,
         value: Operand,
+        address: Option<Reg>,
         order: Order,
     },
     /// Loads again and again until the value is there.
@@ -137,7 +162,16 @@ pub(super) enum Op {
         with: Arithmetic,
         right: Operand,
     },
-    /// Goes on at `target` if the register is (or is not) the value.
+    /// The left operand if the register is (or is not) zero, else the right (AArch64 CSEL).
+    Select {
+        to: Reg,
+        reg: Reg,
+        zero: bool,
+        left: Operand,
+        right: Operand,
+    },
+    /// Goes on at `target` if the register is (or is not) the value; with [`NOWHERE`] such a run is
+    /// not looked at.
     Branch {
         reg: Operand,
         equal: bool,
@@ -176,6 +210,8 @@ pub(super) enum Arithmetic {
     /// The left operand.
     Move,
     Add,
+    Subtract,
+    Shift,
     Xor,
     And,
     Or,
@@ -183,13 +219,39 @@ pub(super) enum Arithmetic {
     Clear,
 }
 
+/// The target of a branch back to loads: a run that loads again ends like one that loaded once, and
+/// later.
+pub(super) const NOWHERE: usize = usize::MAX;
+
+/// What a fault of an instruction does to the program.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub(super) enum OnFault {
+    /// What the test says of faults.
+    #[default]
+    AsTest,
+    /// The program goes on here: a handler, or the instruction once more.
+    GoTo(usize),
+    /// Such a run is not looked at (a handler that faults, a second retry).
+    Discard,
+}
+
 /// An instruction of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Instruction {
     pub op: Op,
     pub label: Option<String>,
+    /// Where the program goes on after it, if not below.
+    pub next: Option<usize>,
+    /// What a fault of it does.
+    pub on_fault: OnFault,
     /// The line it stands in.
     pub line: usize,
+}
+
+impl Instruction {
+    pub const fn new(op: Op, label: Option<String>, line: usize) -> Self {
+        Self { op, label, next: None, on_fault: OnFault::AsTest, line }
+    }
 }
 
 impl Op {
@@ -199,6 +261,8 @@ impl Op {
             Self::Load { .. } | Self::Wait { .. } => Some(Class::READS),
             Self::Store { .. } | Self::StoreExclusive { .. } => Some(Class::WRITES),
             Self::Command(_) | Self::WriteBack { .. } => Some(Class::WRITES),
+            // What is read and not kept is ordered by no barrier for loads (Arm ARM B2.3, `NoRet`).
+            Self::Swap { to: None, .. } => Some(Class::WRITES),
             Self::Swap { .. } => Some(Class::BOTH),
             _ => None,
         }
@@ -230,9 +294,36 @@ impl Op {
     /// The register it writes.
     pub fn target(&self) -> Option<Reg> {
         match *self {
-            Self::Load { to, .. } | Self::Swap { to, .. } | Self::Set { to, .. } => Some(to),
+            Self::Swap { to, .. } => to,
+            Self::Load { to, .. } | Self::Set { to, .. } | Self::Select { to, .. } => Some(to),
             Self::StoreExclusive { status, .. } => Some(status),
             _ => None,
+        }
+    }
+
+    /// The register that its address is computed from.
+    pub fn address(&self) -> Option<Reg> {
+        match *self {
+            Self::Load { address, .. }
+            | Self::Store { address, .. }
+            | Self::Swap { address, .. } => address,
+            _ => None,
+        }
+    }
+
+    /// The registers that its result or its data come from.
+    pub fn operands(&self) -> [Option<Operand>; 3] {
+        match *self {
+            Self::Set { left, right, .. } => [Some(left), Some(right), None],
+            Self::Select { reg, left, right, .. } => {
+                [Some(Operand::Reg(reg)), Some(left), Some(right)]
+            }
+            Self::Branch { reg, .. } => [Some(reg), None, None],
+            Self::Swap { with: Modify::Compare(old), value, .. } => [Some(old), Some(value), None],
+            Self::Store { value, .. }
+            | Self::StoreExclusive { value, .. }
+            | Self::Swap { value, .. } => [Some(value), None, None],
+            _ => [None; 3],
         }
     }
 

@@ -3,17 +3,17 @@
 mod invalidate;
 mod settle;
 
-use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Outcome, TableId, Update};
+use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Kind, Outcome, TableId, Update};
 use shootdown::{Reach, Tag};
 
 use super::device;
-use super::machine::{Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
-use super::program::{Class, Op, Place};
+use super::machine::{Due, Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
+use super::program::{Class, OnFault, Op, Place};
 use super::test::{Arch, Faults};
 use super::value::Value;
 use super::window::View;
 pub(super) use invalidate::release;
-pub(super) use settle::settle;
+pub(super) use settle::{compute, settle};
 
 /// The address of a failing exclusive store's status.
 const FAILED: Value = Value::number(1);
@@ -41,6 +41,7 @@ impl<'a> Stepper<'a> {
             for k in 0..view.path.len() {
                 self.instruction(&view, k, tell)?;
             }
+            self.due_updates(&view, tell)?;
             self.speculative_updates(state, cpu, tell)?;
         }
         self.devices(state, tell)
@@ -52,6 +53,7 @@ impl<'a> Stepper<'a> {
             && (0..state.cpus.len()).all(|cpu| {
                 let view = View::new(self.machine, state, cpu);
                 view.path.complete
+                    && state.cpus[cpu].updates.is_empty()
                     && (0..view.path.len())
                         .all(|k| matches!(view.op(k), Op::Barrier(_)) || view.step(k).finished())
             })
@@ -66,7 +68,7 @@ impl<'a> Stepper<'a> {
         let op = view.op(k);
         match (op, view.step(k)) {
             (Op::Barrier(_), _) => Ok(()),
-            (Op::Branch { .. }, Step::Waiting) => {
+            (Op::Branch { .. } | Op::Select { .. }, Step::Waiting) => {
                 if self.machine.execution == Execution::Window {
                     for taken in [false, true] {
                         self.emit(view.with(k, Step::Guessed { taken }), tell);
@@ -88,6 +90,7 @@ impl<'a> Stepper<'a> {
             (_, Step::Waiting | Step::Held { .. }) if op.class().is_some() => {
                 self.perform(view, k, tell)
             }
+            (_, Step::Half { .. }) => self.complete(view, k, tell),
             (_, Step::HeldFault { .. }) => self.take_fault(view, k, tell),
             (_, Step::Waiting) => self.act(view, k, tell),
             _ => Ok(()),
@@ -117,7 +120,8 @@ impl<'a> Stepper<'a> {
         let Some(Place::Page(page)) = view.op(k).place() else { return Ok(()) };
         let number = self.machine.page_number(page);
         let writes = view.op(k).class().is_some_and(|class| class.writes);
-        let access = if writes { Access::USER_WRITE } else { Access::USER_READ };
+        let kind = if writes { Kind::Write } else { Kind::Read };
+        let access = Access { kind, user: self.machine.test.cpus[view.cpu].user };
         let mut outcomes = std::mem::take(&mut self.outcomes);
         let walker = self.walker(view.state);
         view.state.hw.outcomes(&walker, view.cpu, number, access, &mut outcomes);
@@ -147,7 +151,13 @@ impl<'a> Stepper<'a> {
                     return Ok(());
                 }
                 let mut next = view.with(k, Step::Held { word, tag, global });
-                if let Some(update) = update {
+                if let Some(update) = update
+                    && self.machine.updates_late()
+                {
+                    if !self.due(&mut next, view, k, &update) {
+                        return Ok(());
+                    }
+                } else if let Some(update) = update {
                     let early = update.set & !Descriptor::ACCESSED == 0;
                     if !early && !view.unspeculative(k) {
                         return Ok(());
@@ -191,6 +201,51 @@ impl<'a> Stepper<'a> {
             self.write(state, word, Value::descriptor(new))?;
         }
         Ok(true)
+    }
+
+    /// Hardware has to set bits in a word, sooner or later. False if the word no longer says what
+    /// the walker saw.
+    fn due(&self, state: &mut State, view: &View<'_>, k: usize, update: &Update) -> bool {
+        let Some(word) = self.machine.entry_word(update.word) else { return false };
+        let (current, version) = state.words.0[usize::from(word)];
+        let current = current.as_walked();
+        let Some(new) = update.apply(current) else { return false };
+        if new != current {
+            let at = view.path.at(k) as u8;
+            let updates = &mut state.cpus[view.cpu].updates;
+            let place = updates.partition_point(|due| due.at < at);
+            updates.insert(place, Due { at, update: *update, version });
+        }
+        true
+    }
+
+    /// Updates that are due become visible. A word that has changed since the walk has none: that
+    /// walk was not the one that the access went by.
+    fn due_updates(
+        &self,
+        view: &View<'_>,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        for (number, due) in view.state.cpus[view.cpu].updates.iter().enumerate() {
+            let Some(k) = (0..view.path.len()).find(|k| view.path.at(*k) == usize::from(due.at))
+            else {
+                continue;
+            };
+            let early = due.update.set & !Descriptor::ACCESSED == 0;
+            if !view.may_start(k, true) || !early && !view.unspeculative(k) {
+                continue;
+            }
+            let Some(word) = self.machine.entry_word(due.update.word) else { continue };
+            if view.state.words.0[usize::from(word)].1 != due.version {
+                continue;
+            }
+            let mut next = view.state.clone();
+            next.cpus[view.cpu].updates.remove(number);
+            if self.update(&mut next, &due.update)? {
+                self.emit(next, tell);
+            }
+        }
+        Ok(())
     }
 
     fn speculative_updates(
@@ -238,6 +293,9 @@ impl<'a> Stepper<'a> {
     ) -> Result<(), HostileError> {
         let class = view.op(k).class().unwrap_or(Class::BOTH);
         let Some(word) = view.word(k) else { return Ok(()) };
+        if self.machine.atomics_split() && matches!(view.op(k), Op::Swap { .. }) {
+            return self.read_half(view, k, word, tell);
+        }
         let buffers = self.machine.execution == Execution::Tso;
         if buffers && matches!(view.op(k), Op::Store { .. }) && *view.step(k) == Step::Waiting {
             return self.issue(view, k, word, tell);
@@ -270,13 +328,18 @@ impl<'a> Stepper<'a> {
                 }
             }
             Op::Swap { .. } => {
-                if let Some(data) = view.data(k)
+                if let Some(new) = view.modified(k, current)
                     && view.may_store(k, word)
                     && view.first_at_word(k, word, false)
                     && (!buffers || view.after_accesses(k))
                 {
-                    let next = view.with(k, Step::Done { value: current, word, source: version });
-                    self.store(view, k, next, word, data, tell)?;
+                    let done = Step::Done { value: current, word, source: version };
+                    match new {
+                        Some(data) => {
+                            self.store(view, k, view.with(k, done), word, data, tell)?;
+                        }
+                        None => self.emit(view.performed_with(k, done), tell),
+                    }
                 }
             }
             Op::Load { .. } | Op::Wait { .. } => {
@@ -299,6 +362,51 @@ impl<'a> Stepper<'a> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The load of a read-modify-write. Its acquire and release are those of its halves: the release
+    /// is the store's.
+    fn read_half(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        word: u8,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let (value, version) = view.state.words.0[usize::from(word)];
+        let Some(new) = view.modified(k, value) else { return Ok(()) };
+        let first = view.first_at_word(k, word, true) && view.first_at_word(k, word, false);
+        if !first || !view.may_load_half(k) || view.overtaken(k, word, version) {
+            return Ok(());
+        }
+        if new.is_none() {
+            let done = Step::Done { value, word, source: version };
+            self.emit(view.performed_with(k, done), tell);
+            return Ok(());
+        }
+        let (tag, global) = match *view.step(k) {
+            Step::Held { tag, global, .. } => (tag, global),
+            _ => (0, false),
+        };
+        self.emit(view.with(k, Step::Half { value, word, version, tag, global }), tell);
+        Ok(())
+    }
+
+    /// The store of a read-modify-write, if nobody has written the word since the load.
+    fn complete(
+        &mut self,
+        view: &View<'_>,
+        k: usize,
+        tell: &mut dyn FnMut(State),
+    ) -> Result<(), HostileError> {
+        let Step::Half { value, word, version, .. } = *view.step(k) else { return Ok(()) };
+        let Some(Some(data)) = view.modified(k, value) else { return Ok(()) };
+        let same = view.state.words.0[usize::from(word)].1 == version;
+        if !same || !view.may_perform(k, Class::WRITES) || !view.may_store(k, word) {
+            return Ok(());
+        }
+        let done = view.with(k, Step::Done { value, word, source: version });
+        self.store(view, k, done, word, data, tell)
     }
 
     /// A store enters the store buffer. Its own walker may look there.
@@ -343,29 +451,40 @@ impl<'a> Stepper<'a> {
         tell: &mut dyn FnMut(State),
     ) -> Result<(), HostileError> {
         let class = view.op(k).class().unwrap_or(Class::BOTH);
-        if !view.unspeculative(k) || !view.ordered(k, class) || !view.may_start(k, false) {
+        let weak = self.machine.weak();
+        if !view.may_fault(k) || !view.may_start(k, false) || !weak && !view.ordered(k, class) {
+            return Ok(());
+        }
+        let Step::HeldFault { kind, tag } = *view.step(k) else { return Ok(()) };
+        let at = view.path.at(k);
+        if self.machine.test.cpus[view.cpu].code[at].on_fault == OnFault::Discard {
             return Ok(());
         }
         // In order, a fault waits for no store buffer; but the return from its handler does (IRET
         // serializes, SDM vol. 3A 8.3).
         let in_turn = match (self.machine.execution, self.machine.test.faults) {
-            (Execution::Window, _) => view.first_at_place(k),
+            (Execution::Window, _) => weak || view.first_at_place(k),
             (_, Faults::Stop) => true,
             (_, Faults::Skip) => view.after_accesses(k),
         };
         if !in_turn {
             return Ok(());
         }
-        let mut next = view.performed_with(k, Step::Faulted);
+        // Whoever waits for the fault is released when it is ordered: see `settle`.
+        let mut next = view.with(k, Step::Faulted { kind, tag });
         for later in k + 1..view.path.len() {
             let at = view.path.at(later);
             let undoable = !view.step(later).finished()
-                || matches!(view.op(later), Op::Load { .. } | Op::Set { .. } | Op::Branch { .. });
+                || matches!(
+                    view.op(later),
+                    Op::Load { .. } | Op::Set { .. } | Op::Select { .. } | Op::Branch { .. }
+                );
             if !undoable {
                 return Ok(());
             }
             release(&mut next, view.cpu, at);
             next.cpus[view.cpu].steps[at] = Step::Waiting;
+            next.cpus[view.cpu].updates.retain(|due| usize::from(due.at) != at);
         }
         let page = self.page_number(view, k);
         let walker = Walker { machine: self.machine, words: &next.words, cpus: &next.cpus };
@@ -380,7 +499,9 @@ impl<'a> Stepper<'a> {
         k: usize,
         tell: &mut dyn FnMut(State),
     ) -> Result<(), HostileError> {
-        if matches!(view.op(k), Op::Set { .. } | Op::Branch { .. }) || !view.may_act(k) {
+        if matches!(view.op(k), Op::Set { .. } | Op::Select { .. } | Op::Branch { .. })
+            || !view.may_act(k)
+        {
             return Ok(());
         }
         let mut next = view.with(k, Step::DONE);

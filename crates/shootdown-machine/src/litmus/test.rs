@@ -141,6 +141,13 @@ pub(super) struct Page {
     pub page: u32,
 }
 
+/// Hardware updates of one CPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Managed {
+    pub ha: bool,
+    pub hd: bool,
+}
+
 /// A CPU's program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Program {
@@ -149,6 +156,10 @@ pub(super) struct Program {
     /// The tag it starts with.
     pub tag: u16,
     pub code: Vec<Instruction>,
+    /// It runs in user mode.
+    pub user: bool,
+    /// Which hardware updates are on (AArch64 TCR_EL1.HA, HD); `None`: as the features say.
+    pub managed: Option<Managed>,
     /// Registers that are not 0 at the start.
     pub registers: Vec<(u8, Value)>,
 }

@@ -169,6 +169,17 @@ fn a_witness_that_is_not_reached_fails_the_test() {
 }
 
 #[test]
+fn every_machine_that_differs_is_named() {
+    let text = "test t\narch aarch64\nsource s\nverdict allowed\nverdict allowed with ets2\n\
+                verdict required with ha\nframe f = 1\nmap x -> f\ncpu 0\n\
+                \x20 r0 = load x\nexists 0:r0 = 2\n";
+    let verdict = run(&Test::parse("t", text).unwrap(), &Options::default());
+    let why = "allowed but never observed; allowed but never observed with ets2; \
+               required but never observed with ha";
+    assert_eq!(verdict.outcome, Outcome::Fail(why.to_owned()));
+}
+
+#[test]
 fn errors_name_the_line_and_what_to_do() {
     let head = "test t\narch aarch64\nsource s\nverdict allowed\nframe f\nmap x -> f\ncpu 0\n";
     for (line, needle) in [

@@ -75,7 +75,7 @@ pub fn run(test: &Test, options: &Options) -> Verdict {
         verdict.outcome = Outcome::Unsupported(reason.to_owned());
         return verdict;
     }
-    let mut observed = Vec::new();
+    let (mut observed, mut problems) = (Vec::new(), Vec::new());
     for case in test.cases() {
         match explore(test, case.features, options) {
             Ok(found) => {
@@ -83,7 +83,7 @@ pub fn run(test: &Test, options: &Options) -> Verdict {
                 let (seen, problem) = judge(test, *case, &found);
                 observed.push((*case, seen.to_string()));
                 if let Some(problem) = problem {
-                    verdict.outcome = Outcome::Fail(with_features(*case, problem));
+                    problems.push(with_features(*case, problem));
                 }
             }
             Err(RunError::Unsupported(reason)) => {
@@ -95,6 +95,9 @@ pub fn run(test: &Test, options: &Options) -> Verdict {
                 break;
             }
         }
+    }
+    if verdict.outcome == Outcome::Pass && !problems.is_empty() {
+        verdict.outcome = Outcome::Fail(problems.join("; "));
     }
     verdict.observed = list(observed.into_iter());
     verdict.pass = verdict.outcome == Outcome::Pass;

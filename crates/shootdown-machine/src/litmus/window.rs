@@ -14,10 +14,24 @@
 //! | any but translating | DSBs before it; with ETS2 translating too |
 //! | translating | its address register; fences for walks (SFENCE.VMA, SFENCE.INVAL.IR) before it |
 //! | a fault that is not cached, with ETS2 | translated after every earlier access is performed |
-//! | performing, taking a fault | barriers, acquires, releases; earlier accesses of the same page or word |
+//! | performing | barriers, acquires, releases; earlier accesses of the same page or word |
 //! | performing a store, taking a fault | branches resolved, every earlier access translated without a fault |
+//! | taking a fault, but for AArch64 | as performing |
+//! | a hardware update (AArch64) | nothing if it sets the accessed flag alone, else as a store does; nobody has written the word since the walk |
 //! | TLBI | branches resolved |
-//! | DSB | the accesses before it; if full, also those accesses of other CPUs that were translated before a TLBI that precedes the DSB and covers them |
+//! | DSB | the accesses before it; if full, also their hardware updates, and those accesses and faults of other CPUs that were translated before a TLBI that precedes the DSB and covers them |
+//!
+//! Loads of one word may pass each other on AArch64 if both are given the same write: see
+//! [`View::overtaken`].
+//!
+//! On AArch64 three things are events of their own (Arm ARM B2.3):
+//!
+//! - a *hardware update* of an entry may be seen after the access that asks for it, by any distance:
+//!   only a full DSB waits for it ([`Due`](super::machine::Due));
+//! - a *fault* is ordered behind barriers as an access would be, and its handler is not ordered
+//!   behind the fault but behind the walk ([`View::fault_over`]);
+//! - the *store of a read-modify-write* may be seen after its load, by later loads of its own CPU
+//!   first ([`Step::Half`]).
 //!
 //! A load takes the value of an earlier store of its own CPU to the same word, or memory's. A guess
 //! that turns out wrong (a branch, or two accesses that meet at one word only after translation)
@@ -25,7 +39,10 @@
 //! guess.
 
 use super::machine::{CpuState, Execution, FORWARDED, Machine, State, Step};
-use super::program::{Barrier, Class, Invalidator, Op, Operand, Place, Reg};
+use super::program::{
+    Arithmetic, Barrier, Class, Invalidator, Modify, OnFault, Op, Operand, Place, Reg,
+};
+use super::step::compute;
 use super::test::{Arch, Faults, Program};
 use super::value::Value;
 
@@ -45,15 +62,19 @@ impl Path {
         while at < program.code.len() {
             path.indices[usize::from(path.len)] = at as u8;
             path.len += 1;
-            let step = &steps[at];
-            at += 1;
-            match (&program.code[at - 1].op, step) {
+            let (step, instruction) = (&steps[at], &program.code[at]);
+            at = instruction.next.unwrap_or(at + 1);
+            match (&instruction.op, step) {
                 (Op::Branch { target, .. }, Step::Guessed { taken: true }) => at = *target,
                 (Op::Branch { target, .. }, Step::Done { value, .. }) if value.bits() != 0 => {
                     at = *target;
                 }
                 (Op::Branch { .. }, Step::Waiting) => return path,
-                (_, Step::Faulted) if faults == Faults::Stop => break,
+                (_, Step::Faulted { .. }) => match instruction.on_fault {
+                    OnFault::GoTo(target) => at = target,
+                    _ if faults == Faults::Stop => break,
+                    _ => {}
+                },
                 _ => {}
             }
         }
@@ -103,8 +124,12 @@ impl<'a> View<'a> {
         for j in (0..k).rev() {
             if self.op(j).target() == Some(reg) {
                 match self.step(j) {
-                    Step::Done { value, .. } => return Some(*value),
-                    Step::Faulted => {}
+                    Step::Done { value, .. } | Step::Half { value, .. } => return Some(*value),
+                    Step::Faulted { .. } => {}
+                    Step::Guessed { taken } => {
+                        let Op::Select { left, right, .. } = *self.op(j) else { return None };
+                        return self.operand(j, if *taken { left } else { right });
+                    }
                     _ => return None,
                 }
             }
@@ -124,30 +149,40 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What a store, or the storing half of a swap, writes.
+    /// What a store writes.
     pub fn data(&self, k: usize) -> Option<Value> {
         match *self.op(k) {
-            Op::Store { value, .. } | Op::StoreExclusive { value, .. } | Op::Swap { value, .. } => {
-                self.operand(k, value)
-            }
+            Op::Store { value, .. } | Op::StoreExclusive { value, .. } => self.operand(k, value),
             _ => None,
         }
     }
 
+    /// What a read-modify-write makes of a word, `None` inside if it leaves the word alone; `None`
+    /// if its operands are not known.
+    pub fn modified(&self, k: usize, current: Value) -> Option<Option<Value>> {
+        let Op::Swap { with, value, .. } = *self.op(k) else { return None };
+        let operand = self.operand(k, value)?;
+        let arch = self.machine.test.arch;
+        Some(match with {
+            Modify::Exchange => Some(operand),
+            Modify::Add => Some(compute(arch, current, Arithmetic::Add, operand)),
+            Modify::Set => Some(compute(arch, current, Arithmetic::Or, operand)),
+            Modify::Clear => Some(compute(arch, current, Arithmetic::Clear, operand)),
+            Modify::Compare(expected) => (self.operand(k, expected)? == current).then_some(operand),
+        })
+    }
+
     /// Is the register that its address is computed from known?
     pub fn address_known(&self, k: usize) -> bool {
-        match self.op(k) {
-            Op::Load { address: Some(reg), .. } | Op::Store { address: Some(reg), .. } => {
-                self.reg(k, *reg).is_some()
-            }
-            _ => true,
-        }
+        self.op(k).address().is_none_or(|reg| self.reg(k, reg).is_some())
     }
 
     /// The word it accesses, if that is known.
     pub fn word(&self, k: usize) -> Option<u8> {
         match self.step(k) {
-            Step::Held { word, .. } | Step::Done { word, .. } => Some(*word),
+            Step::Held { word, .. } | Step::Half { word, .. } | Step::Done { word, .. } => {
+                Some(*word)
+            }
             _ => self.op(k).place().and_then(|place| self.machine.word(place)),
         }
     }
@@ -159,7 +194,11 @@ impl<'a> View<'a> {
     /// Translated without a fault, or in no need of translation.
     fn certain(&self, k: usize) -> bool {
         match (self.op(k).place(), self.step(k)) {
-            (None, _) | (_, Step::Held { .. } | Step::Done { .. } | Step::Faulted) => true,
+            (None, _)
+            | (
+                _,
+                Step::Held { .. } | Step::Half { .. } | Step::Done { .. } | Step::Faulted { .. },
+            ) => true,
             (Some(Place::Page(_)), _) => false,
             (Some(_), _) => self.address_known(k),
         }
@@ -167,7 +206,45 @@ impl<'a> View<'a> {
 
     /// Every earlier branch, wait and interrupt is behind us.
     fn resolved(&self, k: usize) -> bool {
-        (0..k).all(|j| !self.op(j).steers() || self.step(j).finished())
+        let steers = |op: &Op| op.steers() || matches!(op, Op::Select { .. });
+        (0..k).all(|j| !steers(self.op(j)) || self.step(j).finished())
+    }
+
+    /// May a fault be taken at `k`, or a context be synchronized? Every earlier branch is behind us
+    /// and every earlier access translated. A register that was picked (CSEL) by a guess matters
+    /// only where it is an address or decides a branch (Arm ARM B2.3, pick dependencies).
+    pub fn may_fault(&self, k: usize) -> bool {
+        (0..k).all(|j| {
+            let open = match self.op(j) {
+                Op::Select { .. } => !self.step(j).finished() && self.leads(j, k),
+                op => op.steers() && !self.step(j).finished(),
+            };
+            !open && self.certain(j)
+        })
+    }
+
+    /// Does what `j` gives its register decide where an access up to `k` goes, or a branch?
+    fn leads(&self, j: usize, k: usize) -> bool {
+        let mut from = vec![self.op(j).target()];
+        for later in j + 1..=k.min(self.path.len().saturating_sub(1)) {
+            let op = self.op(later);
+            let comes = |reg: Reg| from.contains(&Some(reg));
+            let used = op.operands().iter().flatten().any(|operand| match operand {
+                Operand::Reg(reg) => comes(*reg),
+                Operand::Value(_) => false,
+            });
+            if op.address().is_some_and(comes) || used && matches!(op, Op::Branch { .. }) {
+                return true;
+            }
+            let passes = used && matches!(op, Op::Set { .. } | Op::Select { .. });
+            if let Some(target) = op.target() {
+                from.retain(|reg| *reg != Some(target));
+                if passes {
+                    from.push(Some(target));
+                }
+            }
+        }
+        false
     }
 
     /// Nothing before it can make it undone.
@@ -176,8 +253,11 @@ impl<'a> View<'a> {
     }
 
     fn accesses_done(&self, before: usize, class: Class) -> bool {
-        (0..before)
-            .all(|j| !self.op(j).class().is_some_and(|c| c.meets(class)) || self.performed(j))
+        let half = |j: usize| !class.writes && matches!(self.step(j), Step::Half { .. });
+        (0..before).all(|j| {
+            let meets = self.op(j).class().is_some_and(|c| c.meets(class));
+            !meets || self.performed(j) || half(j)
+        })
     }
 
     fn sync_done(&self, m: usize, before: Class) -> bool {
@@ -185,11 +265,16 @@ impl<'a> View<'a> {
             let complete = matches!(self.step(j), Step::Issued { outstanding: 0 });
             !matches!(self.op(j), Op::Invalidate { .. }) || complete
         };
-        self.accesses_done(m, before) && (before != Class::BOTH || (0..m).all(invalidations))
+        let seen = |j: usize| {
+            let at = self.path.at(j);
+            !self.state.cpus[self.cpu].updates.iter().any(|due| usize::from(due.at) == at)
+        };
+        self.accesses_done(m, before)
+            && (before != Class::BOTH || (0..m).all(|j| invalidations(j) && seen(j)))
     }
 
     fn context_done(&self, m: usize) -> bool {
-        self.unspeculative(m)
+        self.may_fault(m)
             && (0..m).all(|j| match self.op(j) {
                 Op::Barrier(Barrier::Sync { before }) => self.sync_done(j, *before),
                 Op::Root { .. } => self.performed(j),
@@ -232,7 +317,7 @@ impl<'a> View<'a> {
     /// Do barriers and the order of accesses let an access of `class` at `k` happen now?
     pub fn ordered(&self, k: usize, class: Class) -> bool {
         let order = self.op(k).order();
-        if order.release && !self.accesses_done(k, Class::BOTH) {
+        if order.release && class.writes && !self.accesses_done(k, Class::BOTH) {
             return false;
         }
         (0..k).all(|m| match *self.op(m) {
@@ -241,10 +326,33 @@ impl<'a> View<'a> {
             }
             ref op => {
                 let earlier = op.order();
-                let waits = earlier.acquire || earlier.release && order.acquire && class.reads;
-                !waits || self.performed(m)
+                let acquires = order.acquire && !order.pc && class.reads;
+                let waits = earlier.acquire || earlier.release && acquires;
+                let half = !earlier.release && matches!(self.step(m), Step::Half { .. });
+                !waits || self.performed(m) || half
             }
         })
+    }
+
+    /// May the load of a read-modify-write at `k` be performed, as far as barriers go?
+    pub fn may_load_half(&self, k: usize) -> bool {
+        self.ordered(k, Class::READS) && self.may_start(k, false)
+    }
+
+    /// Is the fault at `k` over, for those who wait for it? On AArch64 a fault is ordered behind
+    /// barriers and acquires as an access of either kind would be, but not as a release, and neither
+    /// behind branches nor behind earlier translations (Arm ARM B2.3, barrier-ordered-before and
+    /// dependency-ordered-before). So it may be over before it is known that it is taken, and taken
+    /// before it is over; its handler waits for nothing but the walk that has faulted.
+    pub fn fault_over(&self, k: usize) -> bool {
+        if !self.machine.weak() {
+            return self.performed(k);
+        }
+        self.may_start(k, false)
+            && (0..k).all(|m| match *self.op(m) {
+                Op::Barrier(Barrier::Memory { before, .. }) => self.accesses_done(m, before),
+                ref op => !op.order().acquire || self.performed(m),
+            })
     }
 
     /// Earlier accesses of the same page or word that have to go first.
@@ -261,8 +369,16 @@ impl<'a> View<'a> {
                 return !same_word;
             }
             // A load may overtake a store to its word by taking the store's value.
-            let forwards = matches!(self.op(j), Op::Store { .. }) && self.word(j).is_some();
-            if class.reads { !same_place } else { !same_place || forwards }
+            let half = matches!(self.step(j), Step::Half { .. });
+            let store = matches!(self.op(j), Op::Store { .. }) || half;
+            let forwards = store && self.word(j).is_some();
+            let load = |k: usize| matches!(self.op(k), Op::Load { .. });
+            // Of one page, translations are not seen to go back: TLBI-ordered-before of B2.3 orders
+            // the earlier one, too, before the TLBI that the later one was made before.
+            let translated = !matches!(self.op(j).place(), Some(Place::Page(_)))
+                || matches!(self.step(j), Step::Held { .. });
+            let passes = self.machine.weak() && load(j) && load(k) && translated;
+            !same_place || passes || forwards && (half || !class.reads)
         })
     }
 
@@ -275,7 +391,14 @@ impl<'a> View<'a> {
                 Op::Store { .. } | Op::Swap { .. } | Op::StoreExclusive { .. }
             ) && !self.performed(j)
                 && self.word(j) == Some(word);
-            let data = || if matches!(self.op(j), Op::Store { .. }) { self.data(j) } else { None };
+            let data = || match (self.op(j), self.step(j)) {
+                (Op::Store { .. }, _) => self.data(j),
+                // A load that acquires waits for the store of a read-modify-write.
+                (_, Step::Half { value, .. }) if !self.op(k).order().acquire => {
+                    self.modified(j, *value).flatten()
+                }
+                _ => None,
+            };
             pending.then(|| (self.path.at(j), data()))
         })
     }
@@ -283,11 +406,17 @@ impl<'a> View<'a> {
     /// A later load of the same word was satisfied by another write than `source`: the guess that
     /// the two do not meet was wrong.
     pub fn overtaken(&self, k: usize, word: u8, source: u8) -> bool {
-        let at = self.path.at(k);
         (k + 1..self.path.len()).any(|j| {
-            let Step::Done { word: w, source: s, .. } = *self.step(j) else { return false };
-            let reads = self.op(j).class().is_some_and(|c| c.reads);
-            let between = s & FORWARDED != 0 && usize::from(s & !FORWARDED) > at;
+            let (w, s) = match *self.step(j) {
+                Step::Done { word, source, .. } => (word, source),
+                Step::Half { word, version, .. } => (word, version),
+                _ => return false,
+            };
+            let reads = self.op(j).class().is_some_and(|c| c.reads)
+                || matches!(self.op(j), Op::Swap { .. });
+            let store = usize::from(s & !FORWARDED);
+            let between =
+                s & FORWARDED != 0 && (k + 1..j).any(|between| self.path.at(between) == store);
             reads && w == word && s != source && !between
         })
     }

@@ -106,6 +106,13 @@ fn arm() -> Program {
     }
 }
 
+/// Loads of one word that pass each other, beside a store to it.
+fn arm_loads() -> Program {
+    let load = Instr::LoadPage(0);
+    let cpus = vec![vec![load, load, Instr::LoadVar(0)], vec![Instr::StorePage(0, 7)]];
+    Program { arch: Arch::Arm, vars: 1, frames: 1, pages: vec![Some(0)], cpus }
+}
+
 /// A mapping that appears, a fence on the CPU that makes it, and readers that may remember its
 /// absence.
 fn riscv() -> Program {
@@ -144,7 +151,7 @@ fn agree(program: &Program) -> usize {
 #[test]
 fn both_explorers_count_the_same_states_of_three_configurations() {
     let counts = [x86(), arm(), riscv()].map(|program| agree(&program));
-    assert_eq!(counts, [10_369, 3788, 1099], "the figures in docs/src/second-opinions.md");
+    assert_eq!(counts, [10_369, 3211, 1099], "the figures in docs/src/second-opinions.md");
 }
 
 #[test]
@@ -180,6 +187,8 @@ fn a_twin_with_one_rule_changed_disagrees() {
         (arm(), |right: window::Rules| window::Rules { sync_waits_for_others: false, ..right }),
         (arm(), |right| window::Rules { coherent: false, ..right }),
         (arm(), |right| window::Rules { forwards: false, ..right }),
+        (arm(), |right| window::Rules { faults_taken: true, ..right }),
+        (arm_loads(), |right| window::Rules { loads_pass: false, ..right }),
         (arm(), |right| window::Rules {
             caching: Caching { retains: false, ..right.caching },
             ..right
@@ -188,7 +197,7 @@ fn a_twin_with_one_rule_changed_disagrees() {
             caching: Caching { absent: false, ..right.caching },
             ..right
         }),
-    ] as [(Program, fn(window::Rules) -> window::Rules); 5]
+    ] as [(Program, fn(window::Rules) -> window::Rules); 7]
     {
         let wrong = wrong(window::Rules::of(program.arch));
         assert_ne!(window(&program, wrong).0, ours(&program).0, "{wrong:?}");

@@ -22,6 +22,11 @@ pub struct Rules {
     pub coherent: bool,
     /// A load may take the value of an earlier store that is not performed.
     pub forwards: bool,
+    /// Loads pass loads of the same name, which a coherent machine finds out if they differ.
+    pub loads_pass: bool,
+    /// A DSB after a broadcast TLBI waits until faults of others are taken (Arm: only until barriers
+    /// before them are done).
+    pub faults_taken: bool,
 }
 
 impl Rules {
@@ -31,6 +36,8 @@ impl Rules {
             sync_waits_for_others: true,
             coherent: true,
             forwards: true,
+            loads_pass: matches!(arch, Arch::Arm),
+            faults_taken: matches!(arch, Arch::Riscv),
         }
     }
 }
@@ -141,6 +148,15 @@ impl Look<'_> {
         self.before(k).all(|(m, instr, _)| instr != Instr::Fence || self.accesses_over(m))
     }
 
+    /// Nobody waits for the fault at `k` any more. On Arm that is so behind the fences and DSBs
+    /// before it, taken or not.
+    fn fault_over(&self, k: usize, arch: Arch, rules: Rules) -> bool {
+        match rules.faults_taken {
+            true => self.status[k] == Status::Faulted,
+            false => self.may_begin(k, false, arch) && self.fenced(k),
+        }
+    }
+
     /// The word an access goes to, as far as it is known.
     fn word(&self, k: usize) -> Option<Word> {
         match self.status[k] {
@@ -186,7 +202,10 @@ impl Window {
     /// What a load of `word` at `k` would read now; `None` if it has to wait.
     fn reads(&self, state: &State, look: &Look<'_>, k: usize, word: Word) -> Option<(Value, From)> {
         let waits = |(j, instr, status): (usize, Instr, &Status)| {
-            let passes = instr.writes() && look.word(j).is_some() && self.rules.forwards;
+            let passes = instr.writes() && look.word(j).is_some() && self.rules.forwards
+                || instr.reads()
+                    && self.rules.loads_pass
+                    && (instr.page().is_none() || matches!(status, Status::Through(_)));
             instr.accesses() && !status.over() && look.same_name(j, k) && !passes
         };
         if look.before(k).any(waits) {
@@ -219,7 +238,8 @@ impl Window {
                 // What came after it is undone; stores and invalidations can't be.
                 let undone = (k + 1..look.code.len())
                     .all(|j| !look.status[j].over() || look.code[j].reads());
-                let may = look.fenced(k) && look.certain(k) && turn && undone;
+                let may =
+                    look.certain(k) && undone && (arch == Arch::Arm || look.fenced(k) && turn);
                 may.then_some(Status::Faulted)
             }
             _ if instr.reads() => {
@@ -262,9 +282,12 @@ impl Window {
         if !broadcast || !self.rules.sync_waits_for_others {
             return found;
         }
-        for (other, status) in state.cpus.iter().enumerate().filter(|(c, _)| *c != cpu) {
-            for (k, status) in status.iter().enumerate() {
-                let holds = matches!(status, Status::Through(_) | Status::Faulting);
+        for other in (0..state.cpus.len()).filter(|c| *c != cpu) {
+            let look = self.look(state, other);
+            for (k, status) in look.status.iter().enumerate() {
+                let fault = matches!(status, Status::Faulting | Status::Faulted);
+                let holds = matches!(status, Status::Through(_))
+                    || fault && !look.fault_over(k, self.program.arch, self.rules);
                 if holds && self.program.cpus[other][k].page() == Some(page) {
                     found.insert((other, k));
                 }
@@ -363,7 +386,7 @@ impl Model for Window {
             Action::Translate(Some(frame)) => Status::Through(frame),
             Action::Perform => self.performed(state, cpu, k)?,
         };
-        if becomes.over() {
+        if becomes.over() && becomes != Status::Faulted {
             Self::release(&mut next, (cpu, k));
         }
         match becomes {
@@ -396,6 +419,15 @@ impl Model for Window {
             },
         }
         next.cpus[cpu][k] = becomes;
+        for other in 0..next.cpus.len() {
+            let look = self.look(&next, other);
+            let fault = |k: &usize| matches!(look.status[*k], Status::Faulting | Status::Faulted);
+            let over = |k: &usize| fault(k) && look.fault_over(*k, self.program.arch, self.rules);
+            let over: Vec<usize> = (0..look.code.len()).filter(over).collect();
+            for k in over {
+                Self::release(&mut next, (other, k));
+            }
+        }
         Some(next)
     }
 

@@ -2,7 +2,8 @@
 
 use super::Skip;
 use super::init::{Content, entry_of, is_name, number, register_number};
-use super::program::Layout;
+use super::program::{Layout, label_address};
+use crate::hostile::FaultKind;
 use crate::litmus::condition::Condition;
 use crate::litmus::program::{Instruction, Place};
 use crate::litmus::value::Value;
@@ -37,6 +38,15 @@ pub(super) fn parse(
         return Ok(condition);
     }
     Err(Skip::syntax(&format!("`{}` in the final condition", parser.rest.trim())))
+}
+
+/// Where the parenthesis that the text begins with is closed.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0;
+    text.char_indices().find_map(|(at, c)| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        (depth == 0).then_some(at)
+    })
 }
 
 struct Parser<'a> {
@@ -104,9 +114,13 @@ impl<'a> Parser<'a> {
         let mut parts = text.split(',').map(str::trim);
         let place = parts.next().unwrap_or_default();
         let location = parts.next();
-        if let Some(kind) = parts.next() {
-            return Err(Skip::feature(&format!("the kind of a fault (`{kind}`)")));
-        }
+        let kinds: &[Option<FaultKind>] = match parts.next() {
+            None => &[None][..],
+            Some("MMU:Translation") => &[Some(FaultKind::NotPresent)],
+            Some("MMU:Permission") => &[Some(FaultKind::ReadOnly), Some(FaultKind::Supervisor)],
+            Some("MMU:AccessFlag") => &[Some(FaultKind::Accessed)],
+            Some(kind) => return Err(Skip::feature(&format!("the kind of a fault (`{kind}`)"))),
+        };
         let (thread, label) = match place.split_once(':') {
             Some((thread, label)) => (thread, Some(label.trim())),
             None => (place, None),
@@ -128,13 +142,13 @@ impl<'a> Parser<'a> {
                 _ => false,
             };
             if named && there {
-                found.push(Condition::Fault { cpu, at });
+                found.extend(kinds.iter().map(|kind| Condition::Fault { cpu, at, kind: *kind }));
             }
         }
-        found
-            .into_iter()
-            .reduce(|a, b| Condition::Or(Box::new(a), Box::new(b)))
-            .ok_or_else(|| Skip::syntax(&format!("fault({text}) names no access")))
+        // What is no access never faults.
+        let never = Condition::Not(Box::new(Condition::Always));
+        let any = found.into_iter().reduce(|a, b| Condition::Or(Box::new(a), Box::new(b)));
+        Ok(any.unwrap_or(never))
     }
 
     fn thread(&self, text: &str) -> Result<usize, Skip> {
@@ -151,7 +165,7 @@ impl<'a> Parser<'a> {
         let left = self.until('=')?;
         self.rest = self.rest.trim_start();
         let right = if self.rest.starts_with('(') {
-            let end = self.rest.find(')').ok_or_else(|| Skip::syntax("an entry has no end"))?;
+            let end = closing(self.rest).ok_or_else(|| Skip::syntax("an entry has no end"))?;
             let (text, rest) = self.rest.split_at(end + 1);
             self.rest = rest;
             text
@@ -164,6 +178,16 @@ impl<'a> Parser<'a> {
         let value = |own: &str| {
             if right.starts_with('(') {
                 return Content::parse(right)?.value(own, &self.layout.frames);
+            }
+            let label = right.strip_prefix("label:\"").and_then(|label| label.strip_suffix('"'));
+            if let Some((thread, label)) = label.and_then(|label| label.split_once(':')) {
+                let code = &self.threads[self.thread(thread)?];
+                let named = |i: &Instruction| i.label.as_deref() == Some(label);
+                return code
+                    .iter()
+                    .position(named)
+                    .map(label_address)
+                    .ok_or_else(|| Skip::syntax(&format!("no label `{label}`")));
             }
             number(right)
                 .map(Value::number)

@@ -21,6 +21,10 @@ pub(super) enum Known {
     Content(Content),
     /// Zero, computed from a register.
     Zero,
+    /// A number that was loaded from a location.
+    Loaded,
+    /// The address of a label of the program.
+    Label(String),
     /// Whatever a load has read, or arithmetic has made of it.
     Unknown,
 }
@@ -62,6 +66,7 @@ impl Content {
                 "af" => Descriptor::ACCESSED,
                 "db" => Descriptor::WRITE,
                 "dbm" => Descriptor::DBM,
+                "el0" => Descriptor::USER,
                 _ => return Err(Skip::feature(&format!("entry field `{name}`"))),
             };
             match value {
@@ -98,7 +103,8 @@ pub(super) struct Init {
     pub locations: BTreeSet<String>,
 }
 
-const TYPES: [&str; 6] = ["int", "int32_t", "uint32_t", "int64_t", "uint64_t", "intptr_t"];
+const TYPES: [&str; 7] =
+    ["int", "int32_t", "uint32_t", "int64_t", "uint64_t", "intptr_t", "pteval_t"];
 
 impl Init {
     pub fn parse(items: &[String]) -> Result<Self, Skip> {
@@ -183,10 +189,13 @@ impl Init {
     }
 }
 
-/// `pte_x` or `PTE(x)`.
+/// `pte_x`, `PTE(x)` or `TTD(x)`.
 pub(super) fn entry_of(text: &str) -> Option<&str> {
     let bare = text.strip_prefix("pte_");
-    let call = || text.strip_prefix("PTE(").and_then(|t| t.strip_suffix(')'));
+    let call = || {
+        let inner = text.strip_prefix("PTE(").or_else(|| text.strip_prefix("TTD("));
+        inner.and_then(|t| t.strip_suffix(')'))
+    };
     bare.or_else(call).map(str::trim).filter(|name| is_name(name))
 }
 

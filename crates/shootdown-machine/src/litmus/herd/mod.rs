@@ -9,8 +9,10 @@
 //! - verdicts come from the kinds files beside the tests, never from the file's own quantifier; a
 //!   test without a verdict is skipped; plain kinds and ETS2 kinds are two verdicts of one test,
 //!   other variants are not read;
-//! - what a fault does to the rest of its thread depends on how herd is called: unless the file
-//!   says `Variant=Fatal`, both ways are run, and if they disagree the test is skipped.
+//! - a fault goes to the thread's handler (the column `P0.F`) if it has one. Else it ends the
+//!   thread, as where herd is called with `-variant fatal` (what the catalogue's README says to do);
+//!   with `Variant=handled` (or `imprecise`) the access is done once more, and a run in which it
+//!   faults again is not looked at.
 
 mod condition;
 mod init;
@@ -25,13 +27,13 @@ use std::path::{Path, PathBuf};
 
 use init::{Init, Known};
 use kinds::Kinds;
-use program::{Layout, Translator, invalidated};
+use program::{Layout, OnFaults, Translator, invalidated};
 use text::Outline;
 
 use super::device::Iommu;
 use super::machine::Options;
 use super::parse::names::empty_table;
-use super::test::{Arch, Case, Faults, Features, Page, Program, Test, Word};
+use super::test::{Arch, Case, Faults, Features, Managed, Page, Program, Test, Word};
 use super::value::Value;
 use super::verdict::{Outcome, Verdict, run};
 
@@ -155,8 +157,7 @@ impl Folder {
         let name = outline.name.clone();
         let test = self.cases(&name, file).and_then(|cases| translate(&outline, &source, cases));
         match test {
-            Ok((test, Some(faults))) => run(&Test { faults, ..test }, options),
-            Ok((test, None)) => either(&test, options),
+            Ok(test) => run(&test, options),
             Err(reason) => skipped(name, source, reason),
         }
     }
@@ -196,29 +197,13 @@ fn features_of(name: &str) -> Option<Features> {
     }
 }
 
-/// Runs the test with both effects of a fault; they must agree.
-fn either(test: &Test, options: &Options) -> Verdict {
-    let stop = run(&Test { faults: Faults::Stop, ..test.clone() }, options);
-    let skip = run(&Test { faults: Faults::Skip, ..test.clone() }, options);
-    if stop.outcome == skip.outcome {
-        return stop;
-    }
-    let reason = format!(
-        "depends on what a fault does to its thread (stop: {}, skip: {})",
-        stop.observed, skip.observed
-    );
-    Verdict { outcome: Outcome::Unsupported(reason), pass: false, ..stop }
-}
-
-/// Makes a test of ours of a file. Without a fault mode both have to be tried.
-fn translate(
-    outline: &Outline,
-    source: &str,
-    mut cases: Vec<Case>,
-) -> Result<(Test, Option<Faults>), Skip> {
-    let faults = header(outline, &mut cases)?;
+/// Makes a test of ours of a file.
+fn translate(outline: &Outline, source: &str, mut cases: Vec<Case>) -> Result<Test, Skip> {
+    let setup = header(outline, &mut cases)?;
     let mut init = Init::parse(&outline.init)?;
-    for (thread, cells) in outline.threads.iter().enumerate() {
+    let handlers = outline.handlers.iter().enumerate();
+    let handlers = handlers.filter_map(|(thread, cells)| Some((thread, cells.as_ref()?)));
+    for (thread, cells) in outline.threads.iter().enumerate().chain(handlers) {
         for name in invalidated(cells, &init, thread) {
             init.page(&name);
         }
@@ -229,7 +214,16 @@ fn translate(
     let layout = layout(&init)?;
     let mut threads = Vec::new();
     for (thread, cells) in outline.threads.iter().enumerate() {
-        threads.push(Translator::new(&layout, &init, thread).thread(cells)?);
+        let faults = match outline.handlers[thread].as_deref() {
+            Some(handler) => OnFaults::Handler(handler),
+            None if setup.retries => OnFaults::Retry,
+            None => OnFaults::End,
+        };
+        let mut translator = Translator::new(&layout, &init, thread, largest(outline, &init));
+        if setup.user[thread] {
+            translator.user();
+        }
+        threads.push(translator.thread(cells, faults)?);
     }
     if threads.len() > super::parse::MAX_PROGRAMS {
         return Err(Skip::feature("room for so many threads"));
@@ -271,9 +265,11 @@ fn translate(
                 _ => {}
             }
         }
-        cpus.push(Program { root: 0, tag: super::parse::barriers::DEFAULT_TAG, code, registers });
+        let tag = super::parse::barriers::DEFAULT_TAG;
+        let (user, managed) = (setup.user[thread], Some(setup.managed[thread]));
+        cpus.push(Program { root: 0, tag, code, user, managed, registers });
     }
-    let test = Test {
+    Ok(Test {
         name: outline.name.clone(),
         arch: Arch::Aarch64,
         source: source.to_owned(),
@@ -291,8 +287,7 @@ fn translate(
         devices: vec![],
         goal,
         witnesses: vec![],
-    };
-    Ok((test, faults))
+    })
 }
 
 /// The location of the one entry whose address the thread has.
@@ -305,36 +300,78 @@ fn only_entry(init: &Init, thread: usize) -> Option<&str> {
     entries.all(|other| other == first).then_some(first)
 }
 
-/// What the header says: features for every case, and the effect of faults.
-fn header(outline: &Outline, cases: &mut [Case]) -> Result<Option<Faults>, Skip> {
-    let mut faults = None;
+/// What the header says of threads and faults.
+struct Setup {
+    /// Per thread.
+    managed: Vec<Managed>,
+    /// Per thread: does it run in user mode?
+    user: Vec<bool>,
+    /// An access that faulted is done once more; a second fault of it is not looked at.
+    retries: bool,
+}
+
+/// What the header says; the features of every case among it.
+fn header(outline: &Outline, cases: &mut [Case]) -> Result<Setup, Skip> {
+    let threads = outline.threads.len();
+    let mut setup = Setup {
+        managed: vec![Managed::default(); threads],
+        user: vec![false; threads],
+        retries: false,
+    };
     for (key, value) in &outline.header {
         match key.as_str() {
             "variant" => {
                 for variant in value.split([',', ' ']).filter(|v| !v.is_empty()) {
                     match variant.to_ascii_lowercase().as_str() {
-                        "fatal" => faults = Some(Faults::Stop),
-                        "vmsa" | "precise" | "imprecise" | "handled" => {}
+                        "vmsa" => {}
+                        "fatal" | "precise" => setup.retries = false,
+                        "handled" | "imprecise" => setup.retries = true,
                         other => return Err(Skip::feature(&format!("variant {other}"))),
                     }
                 }
             }
-            "tthm" => {
-                let modes = hardware_management(value, outline.threads.len())?;
-                for case in cases.iter_mut() {
-                    case.features.ha |= modes.0;
-                    case.features.hd |= modes.1;
+            "tthm" => setup.managed = hardware_management(value, threads)?,
+            "el0" => {
+                for word in value.split([',', ' ']).filter(|word| !word.is_empty()) {
+                    let number = word.trim_start_matches('P').parse::<usize>().ok();
+                    let number = number.filter(|n| *n < threads);
+                    let number = number.ok_or_else(|| Skip::syntax(&format!("EL0={value}")))?;
+                    setup.user[number] = true;
                 }
             }
             other => return Err(Skip::feature(&format!("header line {other}={value}"))),
         }
     }
-    Ok(faults)
+    for case in cases {
+        case.features.ha = setup.managed.iter().any(|managed| managed.ha);
+        case.features.hd = setup.managed.iter().any(|managed| managed.hd);
+    }
+    Ok(setup)
 }
 
-/// `HA`, `HD`, or `P0:HA P1:HA` with the same for every thread.
-fn hardware_management(text: &str, threads: usize) -> Result<(bool, bool), Skip> {
-    let mut named = vec![(false, false); threads];
+/// The largest number that the file names as data.
+fn largest(outline: &Outline, init: &Init) -> u64 {
+    let mut largest = init.values.values().copied().max().unwrap_or_default();
+    for known in init.registers.values() {
+        if let Known::Number(number) = known {
+            largest = largest.max(*number);
+        }
+    }
+    let handlers = outline.handlers.iter().flatten();
+    for cell in outline.threads.iter().chain(handlers).flatten() {
+        let text = cell.rsplit(':').next().unwrap_or_default().trim();
+        let moved = text.strip_prefix("MOV").and_then(|rest| rest.split(',').nth(1));
+        largest = largest.max(moved.and_then(init::number).unwrap_or_default());
+        if text.starts_with("ADD") || text.starts_with("LSL") {
+            largest = u64::MAX;
+        }
+    }
+    largest
+}
+
+/// `HA`, `HD`, or `P0:HA P1:HA` one by one.
+fn hardware_management(text: &str, threads: usize) -> Result<Vec<Managed>, Skip> {
+    let mut named = vec![Managed::default(); threads];
     for word in text.split([' ', ',']).filter(|word| !word.is_empty()) {
         let (who, mode) = match word.split_once(':') {
             Some((thread, mode)) => {
@@ -351,15 +388,11 @@ fn hardware_management(text: &str, threads: usize) -> Result<(bool, bool), Skip>
             _ => return Err(Skip::feature(&format!("TTHM={text}"))),
         };
         for thread in who {
-            named[thread].0 |= modes.0;
-            named[thread].1 |= modes.1;
+            named[thread].ha |= modes.0;
+            named[thread].hd |= modes.1;
         }
     }
-    let first = named.first().copied().unwrap_or_default();
-    if named.iter().any(|modes| *modes != first) {
-        return Err(Skip::feature("hardware management on some threads only"));
-    }
-    Ok(first)
+    Ok(named)
 }
 
 /// Locations that the condition names in faults.

@@ -17,7 +17,7 @@ fn find<'a>(verdicts: &'a [Verdict], name: &str) -> &'a Verdict {
 #[test]
 fn what_can_be_read_has_the_right_verdict() {
     let verdicts = fixtures(Breakage::None);
-    assert_eq!(verdicts.len(), 9);
+    assert_eq!(verdicts.len(), 33);
     for verdict in verdicts.iter().filter(|verdict| !verdict.name.starts_with("skipped")) {
         assert!(verdict.pass, "{verdict:#?}");
     }
@@ -29,7 +29,8 @@ fn what_can_be_read_has_the_right_verdict() {
 fn what_cannot_be_read_is_skipped_with_a_reason() {
     let verdicts = fixtures(Breakage::None);
     for (name, needle) in [
-        ("skipped-cas", "instruction CAS"),
+        ("skipped-pair", "instruction LDP"),
+        ("skipped-user-entry", "entry for user mode"),
         ("skipped-no-kind", "no kinds file names it"),
         ("skipped-attribute", "entry field"),
     ] {
@@ -45,6 +46,17 @@ fn a_broken_machine_fails_the_files_too() {
     assert!(!find(&verdicts, "unmap-no-tlbi").pass);
     let verdicts = fixtures(Breakage::ForgetsToInvalidate);
     assert!(!find(&verdicts, "move-and-tell").pass);
+    let verdicts = fixtures(Breakage::PromptUpdates);
+    assert!(!find(&verdicts, "logged-late").pass);
+    assert!(!find(&verdicts, "logged-late+dsb.st").pass);
+    let verdicts = fixtures(Breakage::ImpatientSync);
+    assert!(!find(&verdicts, "fault-after-branch+dmb.ld").pass);
+    let verdicts = fixtures(Breakage::Sequential);
+    for name in
+        ["atomic-forwards", "fence-fault-load+st", "picked-address", "release-faults", "loads-pass"]
+    {
+        assert!(!find(&verdicts, name).pass, "{name}");
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub(super) struct Outline {
     pub init: Vec<String>,
     /// Per thread, its cells in order.
     pub threads: Vec<Vec<String>>,
+    /// Per thread, the cells of its fault handler (the column `P0.F`).
+    pub handlers: Vec<Option<Vec<String>>>,
     /// Everything from the quantifier on.
     pub condition: String,
 }
@@ -50,7 +52,8 @@ impl Outline {
         let start = quantifier(body).ok_or_else(|| Skip::syntax("no final condition"))?;
         let (code, condition) = body.split_at(start);
         let condition = condition.trim().to_owned();
-        Ok(Self { name, header, init, threads: threads(code)?, condition })
+        let (threads, handlers) = threads(code)?;
+        Ok(Self { name, header, init, threads, handlers, condition })
     }
 }
 
@@ -111,25 +114,43 @@ fn quantifier(body: &str) -> Option<usize> {
     None
 }
 
-fn threads(code: &str) -> Result<Vec<Vec<String>>, Skip> {
+type Columns = (Vec<Vec<String>>, Vec<Option<Vec<String>>>);
+
+fn threads(code: &str) -> Result<Columns, Skip> {
     let mut rows = code.split(';').map(|row| row.split('|').map(str::trim));
     let head: Vec<&str> = rows.next().map(Iterator::collect).unwrap_or_default();
-    for (number, cell) in head.iter().enumerate() {
-        if *cell != format!("P{number}") {
+    // For each column its thread, and whether it is the thread's handler.
+    let mut columns = Vec::new();
+    let mut count = 0;
+    for cell in &head {
+        if *cell == format!("P{count}") {
+            columns.push((count, false));
+            count += 1;
+        } else if let Some(thread) = (0..count).find(|n| *cell == format!("P{n}.F")) {
+            columns.push((thread, true));
+        } else {
             return Err(Skip::feature(&format!("thread `{cell}`")));
         }
     }
-    let mut threads = vec![Vec::new(); head.len()];
+    let mut threads = vec![Vec::new(); count];
+    let mut handlers = vec![None; count];
+    for (thread, _) in columns.iter().filter(|(_, handler)| *handler) {
+        handlers[*thread] = Some(Vec::new());
+    }
     for row in rows {
         let cells: Vec<&str> = row.collect();
         if cells.len() > head.len() {
             return Err(Skip::syntax("more columns than threads"));
         }
-        for (thread, cell) in threads.iter_mut().zip(cells) {
+        for ((thread, handler), cell) in columns.iter().zip(cells) {
+            let column = match &mut handlers[*thread] {
+                Some(column) if *handler => column,
+                _ => &mut threads[*thread],
+            };
             if !cell.is_empty() {
-                thread.push(cell.to_owned());
+                column.push(cell.to_owned());
             }
         }
     }
-    Ok(threads)
+    Ok((threads, handlers))
 }

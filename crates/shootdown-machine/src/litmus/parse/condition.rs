@@ -75,7 +75,7 @@ impl Parser<'_> {
             let at = instruction_named(code, name).ok_or_else(|| {
                 Problem::new(format!("there is no label `{name}`"), "label the instruction")
             })?;
-            return Ok(Condition::Fault { cpu, at });
+            return Ok(Condition::Fault { cpu, at, kind: None });
         }
         let first = tokens.peek().unwrap_or_default();
         if number(first).is_some() || self.device(first).is_some() {

@@ -276,7 +276,14 @@ impl Reader {
         if tokens.take("tag") {
             tag = tokens.number("a tag")? as u16;
         }
-        self.cpus.push(Program { root, tag, code: vec![], registers: vec![] });
+        self.cpus.push(Program {
+            root,
+            tag,
+            code: vec![],
+            user: true,
+            managed: None,
+            registers: vec![],
+        });
         self.of_device = false;
         self.draft = Some(Draft::default());
         Ok(())

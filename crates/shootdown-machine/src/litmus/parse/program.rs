@@ -4,7 +4,7 @@ use super::names::{Names, register};
 use super::tokens::{Tokens, number};
 use super::{barriers, device};
 use crate::litmus::error::Problem;
-use crate::litmus::program::{Arithmetic, Instruction, Op, Operand, Order, Place, Reg};
+use crate::litmus::program::{Arithmetic, Instruction, Modify, Op, Operand, Order, Place, Reg};
 use crate::litmus::value::Value;
 
 /// A program while it is read: branches name labels.
@@ -47,7 +47,7 @@ impl Draft {
         }
         let label = self.waiting.pop();
         self.waiting.clear();
-        self.code.push(Instruction { op, label, line: at });
+        self.code.push(Instruction::new(op, label, at));
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Draft {
                 tokens.expect("=")?;
                 let value = operand(names, tokens)?;
                 let address = address(tokens)?;
-                let order = Order { acquire: false, release: first == "store.rel" };
+                let order = Order::new(false, first == "store.rel");
                 Ok(Op::Store { place, value, address, order })
             }
             "wait" => {
@@ -176,7 +176,7 @@ fn assignment(names: &Names, to: Reg, tokens: &mut Tokens<'_>) -> Result<Op, Pro
             tokens.next()?;
             let place = names.place(tokens)?;
             let address = address(tokens)?;
-            let order = Order { acquire: first.contains(".acq"), release: false };
+            let order = Order::new(first.contains(".acq"), false);
             let exclusive = first.ends_with(".ex");
             Ok(Op::Load { to, place, address, order, exclusive })
         }
@@ -191,8 +191,9 @@ fn assignment(names: &Names, to: Reg, tokens: &mut Tokens<'_>) -> Result<Op, Pro
             let place = names.place(tokens)?;
             tokens.expect("=")?;
             let value = operand(names, tokens)?;
-            let order = Order { acquire, release: first.ends_with("rel") };
-            Ok(Op::Swap { to, place, value, order })
+            let order = Order::new(acquire, first.ends_with("rel"));
+            let with = Modify::Exchange;
+            Ok(Op::Swap { to: Some(to), place, with, value, address: None, order })
         }
         _ => {
             let left = operand(names, tokens)?;

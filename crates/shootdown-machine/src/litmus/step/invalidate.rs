@@ -46,10 +46,19 @@ impl Stepper<'_> {
         }
         let mut mask = 0;
         for (cpu, other) in view.state.cpus.iter().enumerate().filter(|(c, _)| *c != view.cpu) {
-            for (at, step) in other.steps.iter().enumerate() {
-                let (tag, global) = match *step {
-                    Step::Held { tag, global, .. } => (tag, global),
-                    Step::HeldFault { tag, .. } => (tag, false),
+            let view = View::new(self.machine, view.state, cpu);
+            for k in 0..view.path.len() {
+                let at = view.path.at(k);
+                let (tag, global) = match other.steps[at] {
+                    Step::Held { tag, global, .. } | Step::Half { tag, global, .. } => {
+                        (tag, global)
+                    }
+                    Step::HeldFault { tag, .. } | Step::Faulted { tag, .. } => {
+                        if view.fault_over(k) {
+                            continue;
+                        }
+                        (tag, false)
+                    }
                     _ => continue,
                 };
                 let Some(Place::Page(page)) = self.machine.op(cpu, at).place() else { continue };
