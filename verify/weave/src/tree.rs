@@ -202,11 +202,13 @@ impl Tree {
         })
     }
 
-    /// Writes the files into a folder. What is there already and is the same is left alone.
+    /// Writes the files into a folder of its own. What is there already and is the same is left
+    /// alone; a file that the tree does not have (its source was moved) is removed.
     ///
     /// # Errors
-    /// A file can't be written.
+    /// A file can't be written or removed.
     pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        self.remove_others(folder, Path::new(""))?;
         for (path, text) in &self.files {
             let to = folder.join(path);
             if fs::read_to_string(&to).is_ok_and(|there| there == *text) {
@@ -215,6 +217,21 @@ impl Tree {
             let above = to.parent().unwrap_or(folder);
             fs::create_dir_all(above).map_err(|why| Error::Io(above.into(), why))?;
             fs::write(&to, text).map_err(|why| Error::Io(to.clone(), why))?;
+        }
+        Ok(())
+    }
+
+    /// Removes what an older tree has left in the part `below` of a folder.
+    fn remove_others(&self, folder: &Path, below: &Path) -> Result<(), Error> {
+        let Ok(entries) = fs::read_dir(folder.join(below)) else { return Ok(()) };
+        for entry in entries {
+            let entry = entry.map_err(|why| Error::Io(folder.join(below), why))?;
+            let path = below.join(entry.file_name());
+            if entry.path().is_dir() {
+                self.remove_others(folder, &path)?;
+            } else if !self.files.contains_key(&path) {
+                fs::remove_file(entry.path()).map_err(|why| Error::Io(entry.path(), why))?;
+            }
         }
         Ok(())
     }
