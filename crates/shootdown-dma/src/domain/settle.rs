@@ -59,7 +59,7 @@ impl<H: Host> Domain<H> {
                 .is_ok();
         let mut missed = false;
         let mut sealed = Sealed::default();
-        if due {
+        if due && self.config.pinned.is_some() {
             self.rounds.ask();
         }
         let own = self.near_cpu();
@@ -99,10 +99,15 @@ impl<H: Host> Domain<H> {
         self.cells.is_owned(cpu) && self.rounds.is_expected(cpu)
     }
 
+    /// What CPUs have sealed themselves since the last call. Only owners of cells do.
+    fn take_due(&self) -> Option<Due> {
+        self.config.pinned.and_then(|_| self.rounds.take_due())
+    }
+
     /// Tells the units of what was sealed, and of what CPUs have sealed themselves since the last
     /// call.
     fn submit_due(&self, mut sealed: Sealed) {
-        match self.rounds.take_due() {
+        match self.take_due() {
             Some(Due::One(lane)) if sealed.first.is_none() => self.engine.flush(lane),
             Some(_) => sealed.whole = true,
             None => {}
@@ -414,7 +419,7 @@ impl<H: Host> Domain<H> {
     /// # Errors
     /// See [`QueueError`].
     pub fn invalidate_all(&self) -> Result<(), QueueError> {
-        let _ = self.rounds.take_due(); // it becomes a part of this
+        let _ = self.take_due(); // it becomes a part of this
         self.wait(self.engine.flush_all())
     }
 
@@ -429,7 +434,7 @@ impl<H: Host> Domain<H> {
     pub fn flush(&self) -> Result<(), QueueError> {
         let mut sealed = Sealed::default();
         (0..self.cells.cpus()).for_each(|cpu| self.cool_and_seal(cpu, &mut sealed));
-        sealed.whole |= self.rounds.take_due().is_some();
+        sealed.whole |= self.take_due().is_some();
         if let Some(token) = self.submit_sealed(&sealed) {
             self.wait(token)?;
         }

@@ -389,10 +389,12 @@ impl<H: Host> Domain<H> {
             cell.counts.flushes += 1;
             flush = self.seal(slot, cell);
         }
-        let round = self.rounds.newest();
-        if round != cell.heard && self.cells.is_owned(slot) {
-            let before = self.answer(slot, cell, round);
-            flush = flush.or(before);
+        if self.cells.is_owned(slot) {
+            let round = self.rounds.newest();
+            if round != cell.heard {
+                let before = self.answer(slot, cell, round);
+                flush = flush.or(before);
+            }
         }
         let since = cell.queue.len() % SETTLE_EVERY;
         cell.go_on(SETTLE_EVERY - 1 - since);
