@@ -5,8 +5,8 @@
 
 use shootdown::Platform;
 use shootdown::cpu_set::Bits;
-use shootdown::residency::Strategy;
 use shootdown::regime::{Invalidate, Reach, Regime};
+use shootdown::residency::Strategy;
 use shootdown::stats::Snapshot;
 
 use super::stage::{Page, Stage};

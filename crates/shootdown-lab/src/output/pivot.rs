@@ -50,7 +50,7 @@ fn lower_is_better(row: &Row) -> Option<bool> {
 }
 
 /// The sections of a document, and its sources, which are numbered from 1.
-pub(super) fn sections<'a>(document: &'a Document, all: bool) -> (Vec<Section>, Vec<&'a str>) {
+pub(super) fn sections(document: &Document, all: bool) -> (Vec<Section>, Vec<&str>) {
     let shown: Vec<&Row> = document.rows.iter().filter(|row| all || document.leads(row)).collect();
     let mut sources = Vec::new();
     let mut sections = Vec::new();
