@@ -1,13 +1,15 @@
 //! What may happen next: every transition from a state.
 
+mod atomic;
 mod invalidate;
 mod settle;
+mod updates;
 
 use crate::hostile::{Access, Descriptor, FaultKind, HostileError, Kind, Outcome, TableId, Update};
 use shootdown::{Reach, Tag};
 
 use super::device;
-use super::machine::{Due, Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
+use super::machine::{Execution, FORWARDED, Machine, NO_WORD, State, Step, Walker};
 use super::program::{Class, OnFault, Op, Place};
 use super::test::{Arch, Faults};
 use super::value::Value;
@@ -192,80 +194,6 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Hardware sets bits in a word, if the word still says what the walker saw.
-    fn update(&self, state: &mut State, update: &Update) -> Result<bool, HostileError> {
-        let Some(word) = self.machine.entry_word(update.word) else { return Ok(false) };
-        let current = state.words.0[usize::from(word)].0.as_walked();
-        let Some(new) = update.apply(current) else { return Ok(false) };
-        if new != current {
-            self.write(state, word, Value::descriptor(new))?;
-        }
-        Ok(true)
-    }
-
-    /// Hardware has to set bits in a word, sooner or later. False if the word no longer says what
-    /// the walker saw.
-    fn due(&self, state: &mut State, view: &View<'_>, k: usize, update: &Update) -> bool {
-        let Some(word) = self.machine.entry_word(update.word) else { return false };
-        let (current, version) = state.words.0[usize::from(word)];
-        let current = current.as_walked();
-        let Some(new) = update.apply(current) else { return false };
-        if new != current {
-            let at = view.path.at(k) as u8;
-            let updates = &mut state.cpus[view.cpu].updates;
-            let place = updates.partition_point(|due| due.at < at);
-            updates.insert(place, Due { at, update: *update, version });
-        }
-        true
-    }
-
-    /// Updates that are due become visible. A word that has changed since the walk has none: that
-    /// walk was not the one that the access went by.
-    fn due_updates(
-        &self,
-        view: &View<'_>,
-        tell: &mut dyn FnMut(State),
-    ) -> Result<(), HostileError> {
-        for (number, due) in view.state.cpus[view.cpu].updates.iter().enumerate() {
-            let Some(k) = (0..view.path.len()).find(|k| view.path.at(*k) == usize::from(due.at))
-            else {
-                continue;
-            };
-            let early = due.update.set & !Descriptor::ACCESSED == 0;
-            if !view.may_start(k, true) || !early && !view.unspeculative(k) {
-                continue;
-            }
-            let Some(word) = self.machine.entry_word(due.update.word) else { continue };
-            if view.state.words.0[usize::from(word)].1 != due.version {
-                continue;
-            }
-            let mut next = view.state.clone();
-            next.cpus[view.cpu].updates.remove(number);
-            if self.update(&mut next, &due.update)? {
-                self.emit(next, tell);
-            }
-        }
-        Ok(())
-    }
-
-    fn speculative_updates(
-        &mut self,
-        state: &State,
-        cpu: usize,
-        tell: &mut dyn FnMut(State),
-    ) -> Result<(), HostileError> {
-        let mut updates = std::mem::take(&mut self.updates);
-        state.hw.early_updates(&self.walker(state), cpu, &mut updates);
-        for update in &updates {
-            let mut next = state.clone();
-            if self.update(&mut next, update)? {
-                self.emit(next, tell);
-            }
-        }
-        self.updates = updates;
-        Ok(())
-    }
-
     /// A word changes for everyone.
     pub(super) fn write(
         &self,
@@ -362,51 +290,6 @@ impl<'a> Stepper<'a> {
             _ => {}
         }
         Ok(())
-    }
-
-    /// The load of a read-modify-write. Its acquire and release are those of its halves: the release
-    /// is the store's.
-    fn read_half(
-        &mut self,
-        view: &View<'_>,
-        k: usize,
-        word: u8,
-        tell: &mut dyn FnMut(State),
-    ) -> Result<(), HostileError> {
-        let (value, version) = view.state.words.0[usize::from(word)];
-        let Some(new) = view.modified(k, value) else { return Ok(()) };
-        let first = view.first_at_word(k, word, true) && view.first_at_word(k, word, false);
-        if !first || !view.may_load_half(k) || view.overtaken(k, word, version) {
-            return Ok(());
-        }
-        if new.is_none() {
-            let done = Step::Done { value, word, source: version };
-            self.emit(view.performed_with(k, done), tell);
-            return Ok(());
-        }
-        let (tag, global) = match *view.step(k) {
-            Step::Held { tag, global, .. } => (tag, global),
-            _ => (0, false),
-        };
-        self.emit(view.with(k, Step::Half { value, word, version, tag, global }), tell);
-        Ok(())
-    }
-
-    /// The store of a read-modify-write, if nobody has written the word since the load.
-    fn complete(
-        &mut self,
-        view: &View<'_>,
-        k: usize,
-        tell: &mut dyn FnMut(State),
-    ) -> Result<(), HostileError> {
-        let Step::Half { value, word, version, .. } = *view.step(k) else { return Ok(()) };
-        let Some(Some(data)) = view.modified(k, value) else { return Ok(()) };
-        let same = view.state.words.0[usize::from(word)].1 == version;
-        if !same || !view.may_perform(k, Class::WRITES) || !view.may_store(k, word) {
-            return Ok(());
-        }
-        let done = view.with(k, Step::Done { value, word, source: version });
-        self.store(view, k, done, word, data, tell)
     }
 
     /// A store enters the store buffer. Its own walker may look there.
