@@ -70,7 +70,6 @@ impl<'a, P: Platform> Ack<'a, P> {
     }
 
     /// Acknowledges, once.
-    #[inline(never)]
     pub fn fire(&mut self) {
         match self.to.take() {
             None => {}
