@@ -99,7 +99,6 @@ impl Iterator for Iter<'_> {
     type Item = CpuId;
 
     #[allow(clippy::cast_possible_truncation)] // a CPU number fits u32 by construction
-    #[inline(never)]
     fn next(&mut self) -> Option<CpuId> {
         while self.rest == 0 {
             self.at += 1;

@@ -70,7 +70,6 @@ impl<'a, P: Platform> Ack<'a, P> {
     }
 
     /// Acknowledges, once.
-    #[inline(never)]
     pub fn fire(&mut self) {
         match self.to.take() {
             None => {}
@@ -313,7 +312,6 @@ impl<P: Platform> Drop for Taken<'_, P> {
 }
 
 /// Runs what others want run here; says how many functions that were.
-#[inline(never)]
 pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64 {
     let words = me.mailbox.from.words();
     let mut served = 0;
@@ -336,7 +334,6 @@ pub(crate) fn drain<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool) -> u64
     served
 }
 
-#[inline(never)]
 fn take<P: Platform>(cpu: CpuId, me: &PerCpu<P>, early: bool, word: usize) -> u64 {
     let from = &me.mailbox.from.words()[word];
     if from.load(Ordering::Relaxed) == 0 {

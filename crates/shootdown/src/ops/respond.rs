@@ -114,7 +114,6 @@ pub(crate) fn wait_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) -> Result<(),
 }
 
 /// The serving half of a turn.
-#[inline(never)]
 pub(crate) fn serve_turn<P: Platform>(pin: &P::Pin, turn: &mut u32) {
     *turn = turn.wrapping_add(1);
     let polls = *turn % 8 == 0;
@@ -187,7 +186,6 @@ fn everything<P: Platform>(
 ///
 /// All of this is one CPU talking to its own handlers: program order is enough, and compiler fences
 /// keep it.
-#[inline(never)]
 pub(crate) fn exclusively<P: Platform>(cpu: CpuId, me: &PerCpu<P>, work: impl FnOnce()) -> bool {
     let Rare { serving, again, .. } = &me.rare;
     if serving.load(Ordering::Relaxed) {
