@@ -72,7 +72,7 @@ impl Engine {
 
 #[test]
 fn what_is_sealed_is_submitted() {
-    let mutants = [Mutant::DueForOne, Mutant::DueRelaxed, Mutant::DueRaisedRelaxed];
+    let mutants = [Mutant::DueForOne, Mutant::DueSeenRelaxed, Mutant::DueRaisedRelaxed];
     holds("the timer's rounds", Some(3), &mutants, || {
         let engine = Arc::new(Engine::new());
         engine.rounds.ask();

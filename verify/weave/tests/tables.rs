@@ -1,5 +1,6 @@
 //! The tables of this repository: every mutant can be woven into the source, and changes it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use shootdown_weave::{Table, Tree, What};
@@ -41,4 +42,16 @@ fn every_mutant_of_the_core_changes_it() {
 #[test]
 fn every_mutant_of_the_libraries_of_devices_changes_them() {
     check("shootdown-dma", &["shootdown-vfio"], 190);
+}
+
+/// `--mutant NAME` and a failing schedule's code name a mutant without its library.
+#[test]
+fn no_two_mutants_have_one_name() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../verify/mutants");
+    let mut names = BTreeSet::new();
+    for library in ["shootdown", "shootdown-dma"] {
+        for mutant in Table::read(&root.join(library)).unwrap().mutants() {
+            assert!(names.insert(mutant.name.clone()), "there are two of {}", mutant.name);
+        }
+    }
 }
