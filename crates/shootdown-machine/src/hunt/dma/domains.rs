@@ -106,6 +106,12 @@ impl Placed {
     }
 }
 
+/// Half of the ranges that a driver brings are mapped and unmapped by the calls that bound the time
+/// of one.
+const fn by_pieces(range: IovaRange) -> bool {
+    range.first() % 2 == 1
+}
+
 impl<H: Host> AnyDomain for Domain<H> {
     fn root(&self) -> PhysAddr {
         self.root()
@@ -190,13 +196,25 @@ impl<H: Host> AnyDomain for Domain<H> {
     }
 
     fn map_at(&self, range: IovaRange, at: PhysAddr, rights: Rights) -> Result<(), MapError> {
-        // SAFETY: as above; the allocator does not hand these pages out.
-        unsafe { self.map_at(range, at, rights) }
+        if !by_pieces(range) {
+            // SAFETY: as above; the allocator does not hand these pages out.
+            return unsafe { self.map_at(range, at, rights) };
+        }
+        // SAFETY: the same.
+        let pages = unsafe { self.map_at_piece(range, at, rights) }?;
+        assert_eq!(pages, range.pages(), "a program's ranges are one piece");
+        Ok(())
     }
 
     fn unmap_at(&self, range: IovaRange) -> Result<(), UnmapError> {
-        // SAFETY: as above.
-        unsafe { self.unmap_at(range) }
+        if !by_pieces(range) {
+            // SAFETY: as above.
+            return unsafe { self.unmap_at(range) };
+        }
+        // SAFETY: the same.
+        let pages = unsafe { self.unmap_at_piece(range) }?;
+        assert_eq!(pages, range.pages(), "a program's ranges are one piece");
+        Ok(())
     }
 
     fn lookup(&self, at: DmaAddr) -> Option<(PhysAddr, u64, Rights)> {
