@@ -10,6 +10,7 @@
 //! have not acknowledged; sets its own bit in each target's mailbox; and kicks. The responder takes
 //! all bits of its mailbox; for each, it runs the function and takes itself out of that initiator's
 //! set. The initiator waits until its set is empty.
+//!
 //! # Invariants
 //! I1: a descriptor is rewritten only when its set is empty: a CPU with a request is always in the
 //! set. I2: the acknowledgement has identity: CPU *c* takes out bit *c*, once, after the function

@@ -155,7 +155,6 @@ impl Asked {
 /// is older). The other order is wrong: between the two reads a CPU can arrive in the space with
 /// the generation that it read before the change was counted, and the acknowledgement read first
 /// then belongs to the space that it came from.
-/// first is the generation of the space it came from.
 pub(super) fn is_done<P: Platform>(
     state: &PerCpu<P>,
     id: u64,

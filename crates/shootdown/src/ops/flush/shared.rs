@@ -5,7 +5,6 @@
 //! moved to its tag, a broadcast does all of the work. After they have acknowledged: if the space
 //! has a tag by now, broadcast too, and check whether the move is over; if it has none, it may be
 //! given one.
-//! is over. If it has none, it may be given one.
 
 use crate::base::cpu_set::Bits;
 use crate::base::ids::{Generation, Tag};

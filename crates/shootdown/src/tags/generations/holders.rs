@@ -155,7 +155,6 @@ impl CpuTag {
     /// # Safety
     /// The executing CPU is the one that this state belongs to, and its walks are over as said
     /// above: the tags of the spaces that it left may be given to others from now on.
-    /// spaces that it left may be given to others from now on.
     pub unsafe fn loaded(&self) {
         self.loading.store(false, Ordering::Release); // [V8]
     }
