@@ -17,8 +17,8 @@ pub enum OperandError {
     },
     /// ASID 0 is the host's.
     HostAsid,
-    /// The CPU has only so many ASIDs, 0 included. VMRUN and INVLPGA of some CPUs take others
-    /// without a word.
+    /// The CPU has no ASID with this number. VMRUN and INVLPGA of some CPUs accept it without an
+    /// error.
     NoSuchAsid {
         /// The number.
         asid: u32,

@@ -1,8 +1,8 @@
 //! The fields of a VMCS, each with its width and its access (SDM vol. 3D, appendix B).
 //!
-//! An encoding says both by itself: bits 14:13 are the width, bits 11:10 are 1 for the read-only
-//! fields (SDM vol. 3C, 25.11.2). The table repeats them as types, so that a write of a read-only
-//! field and a value that is too wide do not compile; a test compares the two.
+//! An encoding contains both: bits 14:13 are the width, bits 11:10 are 1 for the read-only fields
+//! (SDM vol. 3C, 25.11.2). The table repeats them as types, so that a write of a read-only field
+//! and a value that is too wide do not compile; a test compares the two.
 
 use core::marker::PhantomData;
 

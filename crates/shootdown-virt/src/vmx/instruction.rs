@@ -1,9 +1,8 @@
 //! The VMX instructions but for the two that enter a guest (`entry.rs`).
 //!
-//! Each function executes one instruction and returns what became of it: `Ok`, or the [`Failure`].
-//! On the way that succeeds there is the instruction and one conditional jump that is not taken
-//! (`jna`: CF or ZF); all else is out of line. SDM vol. 3C, chapter 31, is where each instruction
-//! is described.
+//! Each function executes one instruction and returns its result: `Ok`, or the [`Failure`]. The
+//! successful path contains the instruction and one conditional jump that is not taken (`jna`: CF
+//! or ZF); everything else is out of line. SDM vol. 3C, chapter 31, describes each instruction.
 //!
 //! The functions that take typed operands can't be made to fail by an operand. Those whose name
 //! ends in `_raw` or `_at` take what the instruction takes, and are for tests, for nested
@@ -11,7 +10,7 @@
 //!
 //! # Safety of all of them
 //! 1. The CPU is at privilege level 0.
-//! 2. The kernel's handlers of #UD, #GP, #SS and #PF ask [`fixup`](crate::extable::fixup).
+//! 2. The kernel's handlers of #UD, #GP, #SS and #PF call [`fixup`](crate::extable::fixup).
 //! 3. The caller stays on this CPU between instructions that belong together: the current VMCS is
 //!    the CPU's.
 
@@ -183,10 +182,10 @@ pub unsafe fn vmread<W: Width, A>(field: Field<W, A>) -> Result<Value<W>, Failur
     unsafe { vmread_raw(u64::from(field.encoding())) }.map(|raw| field.of(raw))
 }
 
-/// VMREAD for handlers of exits that read many fields: 0 instead of a failure. While virtualization
-/// is taken away every read gives 0; the entry that comes next says [`Failure::Gone`]. Any other
-/// failure has been reported to the [hook](crate::set_hook), which panics unless the kernel has set
-/// another.
+/// VMREAD for handlers of exits that read many fields: it returns 0 instead of a failure. While
+/// virtualization is taken away every read returns 0; the next entry returns [`Failure::Gone`]. Any
+/// other failure has been reported to the [hook](crate::set_hook), which panics unless the kernel
+/// has set another.
 ///
 /// # Safety
 /// As the module says.
@@ -352,7 +351,7 @@ pub unsafe fn vmfunc(function: u32, index: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The registers of a hypercall. What each means is the hypervisor's to say.
+/// The registers of a hypercall. The hypervisor defines the meaning of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Hypercall {
@@ -424,8 +423,8 @@ pub unsafe fn vmcall(registers: &mut Hypercall) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The number that VMfailValid left, if there is a current VMCS to have left it in; fails without a
-/// word, because it is a part of how failures are told.
+/// The number that VMfailValid left, if there is a current VMCS that holds it. This function
+/// reports no failure of its own, because the reporting of failures uses it.
 ///
 /// # Safety
 /// As the module says, after an instruction of VMX that failed.

@@ -33,12 +33,12 @@
 //! and is not waited for.
 //!
 //! # The promise
-//! Under `Generation` and `AtSwitch`: when
+//! Under `Generation` and `AtSwitch`: if
 //! [`accessed_cleared`](crate::AddressSpace::accessed_cleared) has returned before a CPU switches
-//! to the space (or to the space that it has loaded, or ticks: [`tick`]), that CPU uses no entry
-//! whose bit was cleared after that. A page in use is seen as used within one switch or tick of the
-//! CPU that uses it. For a CPU that does neither, in user mode for long, there is no bound: use
-//! `Immediate` for what must not wait.
+//! to the space (or to the space that it has loaded, or ticks: [`tick`]), then after that switch or
+//! tick the CPU uses no entry whose bit was cleared. A page in use is seen as used within one
+//! switch or tick of the CPU that uses it. For a CPU that does neither, in user mode for long,
+//! there is no bound: use `Immediate` for what must not wait.
 //!
 //! Only the accessed bit is deferred like this. Anything else that changes in an entry at the same
 //! time needs its own flush.
