@@ -37,8 +37,9 @@ pub const VECTORS: [u8; 4] = [6, 13, 12, 14];
 /// in the exception table.
 ///
 /// The `asm!` block gives four label operands `ud`, `gp`, `ss` and `pf`, where execution goes on
-/// after #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked function, where
-/// there are no label operands, the four jumps are written as text: see the second form.
+/// after #UD, #GP, #SS and #PF. The template uses the local labels 2 and 3. Inside a naked
+/// function, where there are no label operands, the four jumps are written as text: see the second
+/// form.
 ///
 /// ```
 /// # #[cfg(target_arch = "x86_64")] {

@@ -3,7 +3,7 @@
 //! | class | what happened | [`Failure`] |
 //! |---|---|---|
 //! | VMfailInvalid | CF: there is no current VMCS, or VMXON refused its region | [`Failure::Invalid`] |
-//! | VMfailValid | ZF: a number in the current VMCS says what | [`Failure::Valid`] |
+//! | VMfailValid | ZF: a number in the current VMCS names the error | [`Failure::Valid`] |
 //! | fault | #UD, #GP, #SS, #PF | [`Failure::Fault`] |
 //! | any of these while virtualization is taken away | an NMI or another part of a panic, reboot or kexec turned it off | [`Failure::Gone`] |
 //!
@@ -100,7 +100,8 @@ impl fmt::Display for Instruction {
 pub enum Fault {
     /// #UD: virtualization is off, or the CPU does not have the instruction.
     UndefinedOpcode,
-    /// #GP: the operand's address is not canonical, or the CPU is not in a state for the instruction.
+    /// #GP: the operand's address is not canonical, or the CPU is not in a state for the
+    /// instruction.
     Protection,
     /// #SS: the operand is addressed by RSP or RBP, and its address is not canonical.
     Stack,

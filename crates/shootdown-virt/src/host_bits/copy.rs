@@ -130,9 +130,9 @@ impl<R: Cr4Register> Cr4Copy<R> {
         }
     }
 
-    /// The copy, for a VM entry. Debug builds compare it with the register, which finds whoever
-    /// writes CR4 by another way. (Not [`Cr4Copy::get`]: between the two writes of a change an NMI
-    /// handler sees them differ.)
+    /// The copy, for a VM entry. Debug builds compare it with the register, which finds code that
+    /// writes CR4 by another way. ([`Cr4Copy::get`] does not compare: between the two writes of a
+    /// change an NMI handler sees them differ.)
     ///
     /// # Errors
     /// [`Cr4Unknown`] before [`Cr4Copy::start`].

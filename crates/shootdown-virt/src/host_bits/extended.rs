@@ -138,14 +138,14 @@ impl ExtendedSwitch {
         self.guest
     }
 
-    /// The guest wrote XCR0, which exited, and the hypervisor accepts the value. The next
-    /// [`ExtendedSwitch::load_guest`] writes it.
+    /// Records the XCR0 that the guest wrote with an exit, and that the hypervisor accepts. The
+    /// next [`ExtendedSwitch::load_guest`] writes it.
     pub const fn set_guest_xcr0(&mut self, xcr0: u64) {
         self.guest.xcr0 = xcr0;
     }
 
-    /// Before the entry: the guest's. `host` is what the CPU has; it is not looked at if the
-    /// guest's is loaded already.
+    /// Loads the guest's registers, before the entry. `host` holds the CPU's present values; it is
+    /// not used if the guest's are loaded already.
     ///
     /// # Errors
     /// [`NoProtectionKeys`]; nothing is written then.
@@ -175,8 +175,8 @@ impl ExtendedSwitch {
         Ok(())
     }
 
-    /// After the exit, before other code of the host runs and before the vCPU leaves the CPU: the
-    /// host's. Nothing if it is loaded already.
+    /// Loads the host's registers, after the exit, before other code of the host runs and before
+    /// the vCPU leaves the CPU. It does nothing if they are loaded already.
     pub fn load_host(&mut self, registers: &mut impl ExtendedRegisters) {
         let Some(Loaded { host, xcr0 }) = self.loaded.take() else { return };
         if xcr0 != host.xcr0 {

@@ -116,8 +116,9 @@ macro_rules! svm_entry {
                 "push rdx",
                 "push rsi",
                 $crate::may_fault!("clgi", "51f", "52f", "53f", "54f"),
-                // Interrupts end the guest; the global flag holds them from the host. Here, so that VMRUN does not come in
-                // the shadow of STI, which an exit during the injection of an event takes for the guest's.
+                // Interrupts end the guest; the global flag holds them from the host. The STI is
+                // here, so that VMRUN does not come in the shadow of STI, which an exit during the
+                // injection of an event takes for the guest's.
                 "sti",
                 "mov rax, rdx",
                 $crate::may_fault!("vmsave rax", "55f", "56f", "57f", "58f"),
@@ -140,7 +141,8 @@ macro_rules! svm_entry {
                 $before,
                 $crate::may_fault!("vmrun rax", "65f", "66f", "67f", "68f"),
                 "vmsave rax",
-                // RSP is the host's again, and RAX the address of the VMCB; all others are the guest's.
+                // RSP is the host's again, and RAX the address of the VMCB; all others are the
+                // guest's.
                 "pop rax",
                 "mov [rax + 8], rcx",
                 "mov [rax + 16], rdx",
@@ -216,7 +218,8 @@ macro_rules! svm_entry {
                 "xor r14d, r14d",
                 "xor r15d, r15d",
                 $after,
-                // After the mitigations: what was held comes now. Where CLGI has failed (codes 1 to 4) STGI would too.
+                // After the mitigations: what was held comes now. Where CLGI has failed (codes 1 to
+                // 4) STGI would fail too.
                 "mov rcx, [rsp + 8]",
                 "dec rcx",
                 "cmp rcx, 4",
@@ -269,7 +272,8 @@ fn failed(code: u64, vmcb: u64, host: u64) -> Failure {
 /// tests of VMRUN itself. After `Ok` the global interrupt flag is clear, as after every exit.
 ///
 /// # Errors
-/// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned, not reported.
+/// #UD with EFER.SVME clear; #GP for an address that is misaligned or too wide. They are returned,
+/// not reported.
 ///
 /// # Safety
 /// As [`Vmcb::enter`], for a guest that changes no register but RAX and RSP. Interrupts are off,

@@ -57,7 +57,7 @@ impl core::error::Error for OperandError {}
 pub struct VmcbAddress(u64);
 
 impl VmcbAddress {
-    /// The page at this physical address, on a CPU with so many physical address bits.
+    /// The page at this physical address, on a CPU with `physical_bits` physical address bits.
     ///
     /// # Errors
     /// [`OperandError::Misaligned`], [`OperandError::TooWide`].
@@ -83,7 +83,7 @@ impl VmcbAddress {
 pub struct Asid(u32);
 
 impl Asid {
-    /// The identifier with this number, on a CPU that has so many (CPUID 8000_000A, EBX), 0
+    /// The identifier with this number, on a CPU that has `count` of them (CPUID 8000_000A, EBX), 0
     /// included.
     ///
     /// # Errors

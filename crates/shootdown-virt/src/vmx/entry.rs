@@ -87,7 +87,8 @@ macro_rules! vmx_entry {
                 "push r15",
                 // What HOST_RSP points at: the exit finds the registers by it.
                 "push rdi",
-                // HOST_RSP and HOST_RIP are written when the stack is elsewhere than at the last entry.
+                // HOST_RSP and HOST_RIP are written when the stack is elsewhere than at the last
+                // entry.
                 "cmp rsp, [rsi]",
                 "je 40f",
                 "mov eax, 0x6c14",
@@ -149,7 +150,7 @@ macro_rules! vmx_entry {
                 "jmp 60f",
                 "65: mov eax, 21",
                 "jmp 60f",
-                // The exit. RSP is what HOST_RSP says; every other register is the guest's.
+                // The exit. RSP has the value of HOST_RSP; every other register is the guest's.
                 "50:",
                 "xchg rax, [rsp]",
                 "mov [rax + 8], rcx",

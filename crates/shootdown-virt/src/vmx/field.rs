@@ -102,7 +102,8 @@ macro_rules! fields {
     ($($(#[doc = $doc:literal])+ $name:ident = $encoding:literal: $width:ident, $access:ident;)*) => {
         $($(#[doc = $doc])+ pub const $name: Field<$width, $access> = Field::new($encoding);)*
 
-        /// Every field of the table: encoding, bits 14:13 that its width has, whether it is read-only.
+        /// Every field of the table: encoding, bits 14:13 that its width has, whether it is
+        /// read-only.
         #[cfg(test)]
         fn all() -> std::vec::Vec<(u32, u32, bool)> {
             std::vec![$(($encoding, <$width as sealed::Width>::WIDTH, fields!(@ $access))),*]

@@ -272,8 +272,9 @@ pub unsafe fn vmwrite_raw(encoding: u64, value: u64) -> Result<(), Failure> {
 /// INVEPT: removes guest-physical and combined entries of this CPU.
 ///
 /// # Errors
-/// #UD outside of VMX operation or where the CPU has no EPT; [`InstructionError::INVALIDATION_OPERAND`] where it
-/// has no such type ([`Invept::on`] chooses one that it has).
+/// #UD outside of VMX operation or where the CPU has no EPT;
+/// [`InstructionError::INVALIDATION_OPERAND`] where it has no such type ([`Invept::on`] chooses one
+/// that it has).
 ///
 /// # Safety
 /// As the module says.
@@ -303,8 +304,9 @@ pub unsafe fn invept_raw(kind: u64, descriptor: *const Descriptor) -> Result<(),
 /// INVVPID: removes linear and combined entries of this CPU.
 ///
 /// # Errors
-/// #UD outside of VMX operation or where the CPU has no VPIDs; [`InstructionError::INVALIDATION_OPERAND`] where it
-/// has no such type ([`Invvpid::on`] chooses one that it has).
+/// #UD outside of VMX operation or where the CPU has no VPIDs;
+/// [`InstructionError::INVALIDATION_OPERAND`] where it has no such type ([`Invvpid::on`] chooses
+/// one that it has).
 ///
 /// # Safety
 /// As the module says.
@@ -335,8 +337,8 @@ pub unsafe fn invvpid_raw(kind: u64, descriptor: *const Descriptor) -> Result<()
 /// VMFUNC, in a guest: function 0 switches to the EPT pointer at this index of the list.
 ///
 /// # Errors
-/// #UD where the hypervisor has not enabled the function, and outside of a guest always. (An index that the
-/// hypervisor has not filled exits to it; the guest sees nothing of it.)
+/// #UD where the hypervisor has not enabled the function, and outside of a guest always. (An index
+/// that the hypervisor has not filled exits to it; the guest does not notice.)
 ///
 /// # Safety
 /// As the module says, but in a guest; what the other EPT maps is sound to go on with.
@@ -368,8 +370,8 @@ pub struct Hypercall {
 /// VMCALL, in a guest: calls the hypervisor, which may change the four registers and nothing else.
 ///
 /// # Errors
-/// #UD where there is no hypervisor that runs guests by VMX; in VMX root operation VMfail, with number 1 (or 19,
-/// 20, 22, 24 under the dual-monitor treatment).
+/// #UD where there is no hypervisor that runs guests by VMX; in VMX root operation VMfail, with
+/// number 1 (or 19, 20, 22, 24 under the dual-monitor treatment).
 ///
 /// # Safety
 /// As the module says, but in a guest; what the hypervisor does when it is called so is sound.

@@ -2,11 +2,10 @@
 //!
 //! # The problem
 //! A flush decides from the published state of CPUs which of them it must notify, and returns when
-//! that state says that they use no older entry. So a function that publishes in the wrong context
-//! (a handler that interrupted a switch, a CPU that goes on to use what it published that it would
-//! not use) makes a later flush return too early, and no fault reports it. The required context is
-//! therefore part of a function's type: an argument that proves it, or `unsafe` with a contract
-//! where no argument can.
+//! that state says that they use no older entry. If a function publishes in the wrong context (in a
+//! handler that interrupted a switch, or on a CPU that then still uses older entries), a later
+//! flush returns too early, and no fault reports it. The required context is therefore part of a
+//! function's type: an argument that proves it, or `unsafe` with a contract where no argument can.
 //!
 //! # Contexts
 //! | context | is | interrupts |

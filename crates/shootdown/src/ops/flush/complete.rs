@@ -19,7 +19,7 @@ impl<P: Platform> AddressSpace<P> {
     /// it returns `Ok`, no CPU starts an access through an entry that was changed, under the table
     /// lock, before the call.
     ///
-    /// Call it before you rely on an entry that another CPU has cleared or narrowed: when the code
+    /// Call it before you rely on an entry that other code has cleared or narrowed: when the code
     /// that protects, moves, discards, copies (fork) or writes back a page finds the entry in that
     /// state. When nothing is pending, the call only loads from two lines. Call it with the table
     /// lock held, or after it was held; CPUs that wait for that lock must [serve](crate::poll)
@@ -31,10 +31,9 @@ impl<P: Platform> AddressSpace<P> {
         self.complete_besides(pin, 0)
     }
 
-    /// May another CPU have changed entries of this space without having completed the flush? When
-    /// it is called under the table lock, the result covers every entry that is changed already.
-    /// Use it to choose a fast path; the slow path calls
-    /// [`complete_pending`](Self::complete_pending).
+    /// May entries of this space have been changed whose flush is not done? When it is called under
+    /// the table lock, the result covers every entry that is changed already. Use it to choose a
+    /// fast path; the slow path calls [`complete_pending`](Self::complete_pending).
     #[must_use]
     pub fn is_pending(&self) -> bool {
         self.pending.others_are_open(0) || self.has_outstanding(0)
