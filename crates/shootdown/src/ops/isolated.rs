@@ -21,10 +21,10 @@
 //! the same moment: the CPU invalidates them on its way in.
 //!
 //! # What is not deferred
-//! [`flush_everything`](crate::flush_everything) is not, because it serves to free tables of the
-//! kernel's half, which a walker reads in user mode too, by speculation. Flushes of spaces are not,
-//! because they concern user addresses (lazy unmappings aside). And where hardware broadcasts, no
-//! CPU is interrupted anyway.
+//! [`flush_everything`](crate::flush_everything) is not deferred, because it serves to free tables
+//! of the kernel's half, which a walker reads in user mode too, by speculation. Flushes of spaces
+//! are not deferred, because they concern user addresses (lazy unmappings aside). And where
+//! hardware broadcasts, no CPU is interrupted anyway.
 //!
 //! While a CPU is in user mode, a speculative access that never retires can still use an entry
 //! whose invalidation is pending. A kernel that must not even leak a reused kernel page like that

@@ -113,10 +113,10 @@ pub enum Strategy {
 
 /// When a space gets a global tag: a policy value.
 ///
-/// A broadcast concerns every CPU, interrupts only those that run the space. If those are few,
-/// interrupts are cheaper. Counting them costs a look at each, so it is done now and then. And
-/// where several CPUs flush the space at the same time, one acknowledgement covers several
-/// interrupts, while broadcasts wait for each other: then interrupts are cheaper even for many
+/// A broadcast concerns every CPU, while interrupts concern only the CPUs that run the space: if
+/// those are few, interrupts are cheaper. Counting them costs a look at each, so it is done now and
+/// then. And where several CPUs flush the space at the same time, one acknowledgement covers
+/// several flushes, while broadcasts wait for each other: then interrupts are cheaper even for many
 /// CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Threshold {

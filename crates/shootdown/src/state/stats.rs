@@ -5,11 +5,11 @@
 //! [`total`] is the sum over the whole machine.
 //!
 //! # A file of counters
-//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` prints one `name
-//! value` per line, as kernels print theirs. Both follow from the declaration below, so none is
-//! left out, and they need neither an allocator nor a large stack. A name keeps its meaning for
-//! good: a counter that counts something else gets another name. New counters may be put between
-//! the old ones, so readers should look for the name and not for the line.
+//! [`Snapshot::iter`] gives each counter's name, value and meaning, and `Display` prints one line
+//! per counter (`name value`), as kernels print theirs. Both follow from the declaration below, so
+//! none is left out, and they need neither an allocator nor a large stack. A name keeps its meaning
+//! for good: a counter that counts something else gets another name. New counters may be put
+//! between the old ones, so readers should look for the name and not for the line.
 //!
 //! ```
 //! # #[allow(dead_code)] mod mock { include!("../../tests/mock/mod.rs"); } use mock::*;
